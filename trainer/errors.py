@@ -1,0 +1,97 @@
+"""One tree of errors. Each message says what is wrong, where, and how to mend it.
+
+CingulumError                 exit code 1: something failed while we worked
+├── InputError                exit code 2: what we were given cannot be used
+│   ├── ConfigError           a run configuration: unknown key, wrong type, impossible value
+│   ├── ImageError            one image file: unreadable, empty, not three-dimensional, ...
+│   ├── CohortError           a set of images: no labels, duplicate subjects, nothing found
+│   ├── ShardError            a shard set: not one, half written, damaged, of a newer format
+│   ├── ModelError            a network: unknown name, input of another size
+│   └── RunError              a run folder: not one, nothing to resume, made by another configuration
+├── TrainingError             the numbers went wrong
+│   ├── NotFiniteError        loss or weights became NaN or infinite
+│   └── DivergenceError       ranks no longer hold the same weights
+├── WorldError                ranks could not work together: time-out, a rank lost, no MPI
+└── Stopped                   exit code 75: asked to stop, state saved, run again with --resume
+"""
+
+from __future__ import annotations
+
+
+class CingulumError(Exception):
+    """Base of all our errors.
+
+    Args:
+        message: what is wrong and where, in one or two sentences.
+        cure: what to do about it, as a sentence or a command; shown on a line of its own.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, cure: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cure = cure
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.cure}" if self.cure else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Worker processes send errors home; `cure` is keyword-only, so say how to rebuild.
+        return (_rebuild, (type(self), self.message, self.cure))
+
+
+def _rebuild(kind: type[CingulumError], message: str, cure: str | None) -> CingulumError:
+    return kind(message, cure=cure)
+
+
+class InputError(CingulumError):
+    """What we were given cannot be used; nothing was changed."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """A run configuration with an unknown key, a wrong type or an impossible value."""
+
+
+class ImageError(InputError):
+    """One image file that cannot be used."""
+
+
+class CohortError(InputError):
+    """A set of images that cannot be used as a whole."""
+
+
+class ShardError(InputError):
+    """A folder that is no whole, undamaged shard set of a format we know."""
+
+
+class ModelError(InputError):
+    """A network that is unknown or does not fit the data."""
+
+
+class RunError(InputError):
+    """A run folder that cannot be used as asked."""
+
+
+class TrainingError(CingulumError):
+    """The numbers went wrong during training."""
+
+
+class NotFiniteError(TrainingError):
+    """The loss or a weight became NaN or infinite."""
+
+
+class DivergenceError(TrainingError):
+    """Ranks no longer hold the same weights."""
+
+
+class WorldError(CingulumError):
+    """Ranks could not work together."""
+
+
+class Stopped(CingulumError):  # noqa: N818  it is news, not a fault
+    """Asked to stop: the state is saved and the run can be resumed (exit code 75, EX_TEMPFAIL)."""
+
+    exit_code = 75
