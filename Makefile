@@ -1,0 +1,60 @@
+# Cingulum. `make help` lists the targets.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+DEMO   := data/demo
+
+# mpirun refuses root unless told; containers and CI often are root.
+ifeq ($(shell id -u),0)
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+endif
+# TensorFlow's start-up notes hide what matters; its warnings stay.
+export TF_CPP_MIN_LOG_LEVEL := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-again test test-unit test-parallel check format bench lock clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## make .venv with everything (dependencies, Open MPI, Horovod)
+	@$(PYTHON) tools/setup_env.py
+
+demo: setup  ## cohort, import, training on two ranks, evaluation, report: a few minutes
+	$(BIN)/cingulum phantom $(DEMO)/cohort --subjects 80 --size 48 --gap 1.5 --seed 0
+	$(BIN)/cingulum import $(DEMO)/cohort $(DEMO)/shards --label diagnosis --size 48
+	$(BIN)/mpirun -np 2 $(BIN)/cingulum train examples/demo.yaml --resume
+	$(BIN)/cingulum evaluate runs/demo
+
+demo-again:  ## forget the demo's data and run, and do it all again
+	rm -rf $(DEMO) runs/demo
+	@$(MAKE) --no-print-directory demo
+
+test: setup test-unit test-parallel  ## all tests
+
+test-unit: setup  ## tests without MPI
+	$(BIN)/python -m pytest tests/unit -n 2
+
+test-parallel: setup  ## tests under mpirun, and every command of the README
+	$(BIN)/python -m pytest tests/parallel tests/docs
+
+check: setup  ## lint, format, types, shell scripts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/shellcheck .ci/run
+
+format: setup  ## let ruff format and mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## what parallel training costs on this machine
+	$(BIN)/cingulum bench step
+
+lock:  ## pin the dependencies of setup.cfg anew (needs uv)
+	uv pip compile setup.cfg --universal --python-version 3.10 --fork-strategy requires-python \
+	  --extra cpu --extra build --extra dev --no-header --no-annotate --upgrade -o requirements.lock
+
+clean:  ## remove the environment and what tools left (data/ and runs/ stay)
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
