@@ -1,0 +1,1 @@
+"""From images to the batches of a training run: import, shards, sample order, tf.data."""
