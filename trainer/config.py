@@ -217,13 +217,13 @@ def dump(config: RunConfig) -> str:
 def keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every dotted key with its pydantic field, in order: for suggestions and for the reference page."""
     for name, field in section.model_fields.items():
-        nested = _section_of(field.annotation)
+        nested = section_of(field.annotation)
         yield prefix + name, field
         if nested is not None:
             yield from keys(nested, f"{prefix}{name}.")
 
 
-def _section_of(annotation: Any) -> type[BaseModel] | None:
+def section_of(annotation: Any) -> type[BaseModel] | None:
     """The Section that an annotation such as `X` or `X | None` holds."""
     members = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     return next((m for m in members if isinstance(m, type) and issubclass(m, BaseModel)), None)
