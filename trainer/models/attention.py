@@ -1,7 +1,8 @@
 """Self-attention over the voxels of a feature map.
 
 Zhang et al., "Self-Attention Generative Adversarial Networks" (arXiv 1805.08318, section 3), in three
-dimensions, as 3D-ResAttNet uses it (arXiv 2008.04024). With the feature map x as N = D*H*W vectors of C channels:
+dimensions, as 3D-ResAttNet uses it (arXiv 2008.04024). With the feature map x as N = D*H*W vectors of C
+channels:
 
     f, g = W_f x, W_g x   (C/8 channels)      h = W_h x   (C channels)
     beta[j, i] = softmax over i of f(x_i)' g(x_j)

@@ -24,7 +24,7 @@ def normalisation(kind: str, channels: int, *, name: str, gamma: str = "ones") -
 
     Args:
         kind: 'batch'; 'sync' (batch statistics over all ranks); 'group' (Wu and He, arXiv 1803.08494: at
-            most 32 groups, at least 4 channels in each); 'layer' (one group: statistics of each sample); 'none'.
+            most 32 groups, at least 4 channels in each); 'layer' (one group: each sample's own); 'none'.
         channels: length of the last axis.
         gamma: initialiser of the scale.
 

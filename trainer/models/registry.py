@@ -239,7 +239,7 @@ def _synchronised(name: str, model: keras.Model) -> keras.Model:
         raise ModelError(
             f"{name}: has batch normalisation inside of another layer or model ({plain[0].name}), "
             "where it cannot be made synchronous.",
-            cure="Set train.sync_batch_norm=false, or make it with trainer.models.layers.normalisation('sync').",
+            cure="Set train.sync_batch_norm=false, or make it with trainer.models.layers.normalisation.",
         )
     clone = keras.models.clone_model(model, clone_function=exchange)
     clone.set_weights(model.get_weights())

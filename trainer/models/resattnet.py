@@ -1,10 +1,10 @@
 """3D-ResAttNet-18 and -34: residual networks with self-attention for structural MRI.
 
 After Zhang et al., "An Explainable 3D Residual Self-Attention Deep Neural Network for Joint Atrophy
-Localization and Alzheimer's Disease Diagnosis using Structural MRI" (arXiv 2008.04024), whose full text we did
-not have: the blocks are those of ResNet-18 and -34; where the attention stands and its width (C/8) are our
-choice: after the stages named in `attention`, by default the last two, whose grids are small enough to compare
-every voxel with every other.
+Localization and Alzheimer's Disease Diagnosis using Structural MRI" (arXiv 2008.04024), whose full text we
+did not have: the blocks are those of ResNet-18 and -34; where the attention stands and its width (C/8) are
+our choice: after the stages named in `attention`, by default the last two, whose grids are small enough to
+compare every voxel with every other.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The report of a run: figures, tables, one HTML file."""

@@ -1,0 +1,67 @@
+"""What a linear model reaches on tissue volumes alone: what a network must beat to be worth its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from trainer.report.metrics import classification_metrics
+
+if TYPE_CHECKING:
+    from trainer.data.shards import Volume
+    from trainer.data.splits import Split
+
+
+def tissue_baseline(
+    volumes: Sequence[Volume],
+    split: Split,
+    labels: Mapping[int, int] | Sequence[int] | np.ndarray,
+    classes: Sequence[str],
+) -> dict[str, Any] | None:
+    """Logistic regression on tissue volumes (mL) and their shares of the whole.
+
+    It is fitted to the training and validation subjects and judged once, on the test subjects: the very
+    subjects that judge the network.
+
+    Args:
+        volumes: all volumes of the shard set, in row order; their `tissue` holds millilitres by tissue.
+        split: rows of each split.
+        labels: class number by row (`labels[row]`), for the rows in the split.
+        classes: class names, in order.
+
+    Returns:
+        `classification_metrics` of the test subjects, with `features` (names), `n_fitted`, and `predictions`
+        (row -> probabilities); or None where a subject has no tissue volumes, there are no test subjects, or
+        the fitted subjects are all of one class.
+    """
+    fitted, tested = [*split.train, *split.validation], list(split.test)
+    rows = [*fitted, *tested]
+    if not fitted or not tested or any(not volumes[row].tissue for row in rows):
+        return None
+    names = sorted(set.intersection(*(set(volumes[row].tissue or {}) for row in rows)))
+    known = np.array([labels[row] for row in fitted])
+    if not names or len(set(known.tolist())) < 2:
+        return None
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=1.0, class_weight="balanced", max_iter=1000))
+    model.fit(_features(volumes, fitted, names), known)
+    probabilities = np.zeros((len(tested), len(classes)))
+    probabilities[:, model.classes_] = model.predict_proba(_features(volumes, tested, names))
+    metrics = classification_metrics(np.array([labels[row] for row in tested]), probabilities, classes)
+    return {
+        **metrics,
+        "features": [f"{name} (mL)" for name in names] + [f"{name} (share)" for name in names],
+        "n_fitted": len(fitted),
+        "predictions": {str(row): p.tolist() for row, p in zip(tested, probabilities, strict=True)},
+    }
+
+
+def _features(volumes: Sequence[Volume], rows: Sequence[int], names: Sequence[str]) -> np.ndarray:
+    """float (len(rows), 2 * len(names)): millilitres, then shares, free of the head's size."""
+    ml = np.array([[float((volumes[row].tissue or {})[name]) for name in names] for row in rows])
+    total = ml.sum(axis=1, keepdims=True)
+    return np.hstack([ml, ml / np.where(total > 0, total, 1.0)])
