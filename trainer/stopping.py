@@ -1,0 +1,109 @@
+"""When to end a run: a signal that asks for it, or a metric that no longer improves.
+
+SIGUSR2 and SIGTERM set a flag. Slurm may signal one rank or all; the loop asks all ranks at every step
+and they stop at the same one. mpirun forwards SIGUSR2 to its ranks; on SIGTERM it kills them within
+a second, without grace, so schedulers should send SIGUSR2 (slurm/ templates do).
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+from trainer.config import EarlyStoppingConfig
+from trainer.errors import ConfigError
+
+SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
+
+
+class StopRequest:
+    """A context in which SIGUSR2 and SIGTERM ask for a stop instead of ending the process.
+
+    `requested` is true on this rank from the first signal on; handlers are put back at the end.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        for number in SIGNALS:
+            self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+
+
+def improves(metric: str, value: float | None, best: float | None, min_delta: float = 0.0) -> bool:
+    """Whether `value` is better than `best` by more than `min_delta`; losses fall, all else rises.
+
+    A missing or non-finite value never improves; the first finite one always does.
+    """
+    if value is None or not math.isfinite(value):
+        return False
+    if best is None:
+        return True
+    return value < best - min_delta if metric.endswith("loss") else value > best + min_delta
+
+
+@dataclass(frozen=True)
+class Patience:
+    """The best epoch so far and how many epochs have passed since; a value, so that it can be saved.
+
+    Every rank holds the same metrics, reduced over all of them, so every rank comes to the same decision.
+    """
+
+    metric: str = "val_loss"
+    limit: int | None = None
+    min_delta: float = 0.0
+    best: dict[str, Any] | None = None
+    waited: int = 0
+
+    @classmethod
+    def from_config(cls, config: EarlyStoppingConfig | None, *, has_validation: bool) -> Patience:
+        """Early stopping as configured; without it, only the best epoch is remembered."""
+        if config is None:
+            return cls("val_loss" if has_validation else "loss")
+        if config.metric.startswith("val_") and not has_validation:
+            raise ConfigError(
+                f"train.early_stopping.metric: {config.metric!r} needs a validation split; there is none.",
+                cure="Set data.split.validation above 0, or train.early_stopping.metric=loss",
+            )
+        return cls(config.metric, config.patience, config.min_delta)
+
+    def after(self, row: dict[str, Any]) -> Patience:
+        """The state after one more epoch with the metrics `row`.
+
+        Raises:
+            ConfigError: the metric is no column of metrics.jsonl.
+        """
+        if self.metric not in row:
+            numbers = ", ".join(k for k, v in row.items() if isinstance(v, float) or v is None)
+            raise ConfigError(
+                f"train.early_stopping.metric: {self.metric!r} is no column of metrics.jsonl.",
+                cure=f"There are: {numbers}",
+            )
+        best = None if self.best is None else self.best[self.metric]
+        improved = improves(self.metric, row[self.metric], best, self.min_delta)
+        return Patience(
+            self.metric,
+            self.limit,
+            self.min_delta,
+            best=row if improved else self.best,
+            waited=0 if improved else self.waited + 1,
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether training should end now."""
+        return self.limit is not None and self.waited >= self.limit

@@ -1,0 +1,88 @@
+"""A thread per rank that ends the world when its rank no longer makes progress.
+
+The loop calls `beat("reading the next batch")` before each thing it does. A rank that hangs outside a
+collective speaks first; ranks that wait for it inside one (`collective=True`) wait `PATIENCE` times longer,
+so that the message that comes first is the one of the rank at fault.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+PATIENCE = 1.5
+_CHECKS_PER_TIMEOUT = 20
+_LONGEST_TICK_S = 5.0
+
+
+class Watchdog:
+    """Watch this process from `__enter__` to `__exit__`.
+
+    Args:
+        timeout_s: seconds without `beat` after which the world is ended.
+        who: this rank in messages, such as "rank 1 @ node07".
+        abort: ends all ranks; called once, from the watching thread.
+    """
+
+    def __init__(self, timeout_s: float, who: str, abort: Callable[[], None]) -> None:
+        self._timeout_s = timeout_s
+        self._who = who
+        self._abort = abort
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._last = (time.monotonic(), "starting", False)
+
+    def beat(self, what: str, *, collective: bool = False) -> None:
+        """Say that there is progress, and what comes next; `collective` if it waits for other ranks."""
+        self._last = (time.monotonic(), what, collective)
+
+    def __enter__(self) -> Watchdog:
+        self.beat("starting")
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        tick = min(self._timeout_s / _CHECKS_PER_TIMEOUT, _LONGEST_TICK_S)
+        # A call that never gives the interpreter lock back starves this thread too. faulthandler's own
+        # thread needs no lock: it is wound up at every tick and goes off when the ticks end.
+        last_resort_s = 2 * PATIENCE * self._timeout_s + _LONGEST_TICK_S
+        can_write = _has_descriptor(sys.stderr)
+        while not self._stop.wait(tick):
+            if can_write:
+                faulthandler.dump_traceback_later(last_resort_s, exit=True)
+            since, what, collective = self._last
+            idle = time.monotonic() - since
+            if idle > self._timeout_s * (PATIENCE if collective else 1.0):
+                self._bark(idle, what)
+                break
+        faulthandler.cancel_dump_traceback_later()
+
+    def _bark(self, idle: float, what: str) -> None:
+        sys.stderr.write(
+            f"[{self._who}] no progress for {idle:.0f} s while {what}; ending all ranks "
+            f"(guards.timeout_s = {self._timeout_s:g}). Where it stands:\n"
+        )
+        sys.stderr.flush()
+        if _has_descriptor(sys.stderr):
+            faulthandler.dump_traceback(all_threads=True)
+        self._abort()
+
+
+def _has_descriptor(stream: object) -> bool:
+    """Whether faulthandler can write to `stream` (not under some test runners and notebooks)."""
+    try:
+        os.fstat(stream.fileno())  # type: ignore[attr-defined]
+    except (OSError, ValueError, AttributeError):
+        return False
+    return True
