@@ -1,0 +1,1 @@
+"""From a run configuration to a running job."""

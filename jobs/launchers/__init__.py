@@ -1,0 +1,1 @@
+"""How ranks are started: one file per launcher."""

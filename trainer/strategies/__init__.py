@@ -1,0 +1,1 @@
+"""How one training step is divided over ranks: one file per strategy."""

@@ -1,0 +1,250 @@
+"""Data parallelism: every rank holds the whole network and takes its share of each micro-batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import ConfigError
+from trainer.strategies.distributed_optimizer import is_distributed
+from trainer.strategies.guards import average_statistics
+from trainer.world import World
+
+Loss = Callable[[Any, Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a step is divided. Printable, and JSON with `json()`.
+
+    Attributes:
+        world_size: number of ranks.
+        global_batch: samples per update, over all ranks.
+        accumulation: micro-batches per update.
+        micro_batch: samples per rank and micro-batch.
+        parameters: trainable numbers, all of them on every rank.
+        bytes_per_update: bytes each rank sends per update, 2(n-1)/n of the gradients on the wire.
+    """
+
+    world_size: int
+    global_batch: int
+    accumulation: int
+    micro_batch: int
+    parameters: int
+    bytes_per_update: int
+    strategy: str = "data"
+
+    def json(self) -> str:
+        """The plan as a JSON object, one key per line."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    def __str__(self) -> str:
+        sent = (
+            f"{self.bytes_per_update / 2**20:.2f} MiB sent by each rank"
+            if self.world_size > 1
+            else "nothing sent"
+        )
+        return (
+            f"data parallel: {self.global_batch} samples per update = {self.world_size} rank(s) x "
+            f"{self.accumulation} micro-batch(es) x {self.micro_batch}; "
+            f"{self.parameters:,} parameters on every rank; {sent} per update"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    """Outputs for some volumes, in the order of their row numbers.
+
+    Attributes:
+        rows: int64 `(n,)`, row numbers in the shard set.
+        targets: int32 `(n,)`, true classes.
+        logits: float32 `(n, classes)`.
+    """
+
+    rows: np.ndarray
+    targets: np.ndarray
+    logits: np.ndarray
+
+
+def plan(
+    model: keras.Model,
+    *,
+    world_size: int,
+    global_batch: int,
+    accumulation: int = 1,
+    compression: str = "none",
+) -> Plan:
+    """Divide a global batch over ranks.
+
+    Raises:
+        ConfigError: it cannot be divided evenly.
+    """
+    parts = world_size * accumulation
+    if global_batch % parts:
+        nearest = max(1, round(global_batch / parts)) * parts
+        raise ConfigError(
+            f"train.global_batch: {global_batch} samples cannot be shared evenly by {world_size} rank(s) "
+            f"with {accumulation} micro-batch(es) each.",
+            cure=f"For example train.global_batch={nearest}.",
+        )
+    parameters = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
+    width = 4 if compression == "none" else 2
+    return Plan(
+        world_size=world_size,
+        global_batch=global_batch,
+        accumulation=accumulation,
+        micro_batch=global_batch // parts,
+        parameters=parameters,
+        bytes_per_update=round(2 * (world_size - 1) / world_size * parameters * width),
+    )
+
+
+def build(
+    model: keras.Model, optimizer: keras.Optimizer, world: World, *, loss: Loss | None = None
+) -> DistributedModel:
+    """Make a model ready to be trained by all ranks: same weights and optimizer state on every rank.
+
+    Args:
+        model: a built network with logits `(B, classes)`; its graph is left alone.
+        optimizer: of `optimizers.build`, distributed where there is more than one rank.
+        world: all ranks.
+        loss: per-sample loss from targets `(B,)` and logits; default: cross-entropy.
+
+    Raises:
+        ConfigError: several ranks, but the optimizer reduces nothing.
+    """
+    if world.size > 1 and not is_distributed(optimizer):
+        raise ConfigError(
+            "The optimizer would leave every rank on its own.",
+            cure="Wrap it: trainer.DistributedOptimizer(optimizer).",
+        )
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+    broadcast_state(model, optimizer, world)
+    return DistributedModel(model, optimizer, world, loss or cross_entropy())
+
+
+def cross_entropy(label_smoothing: float = 0.0) -> Loss:
+    """Cross-entropy `(B,)` of int targets `(B,)` and logits `(B, classes)`, in float32."""
+
+    def loss(targets: Any, logits: Any) -> Any:
+        logits = tf.cast(logits, tf.float32)
+        if label_smoothing == 0:
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+        classes = logits.shape[-1]
+        smooth = tf.one_hot(targets, classes) * (1 - label_smoothing) + label_smoothing / classes
+        return tf.nn.softmax_cross_entropy_with_logits(smooth, logits)
+
+    return loss
+
+
+def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world: World) -> None:
+    """Give every rank rank 0's weights and optimizer state; a collective."""
+    if world.size == 1:
+        return
+    for variable in [*model.weights, *(optimizer.variables if optimizer is not None else [])]:
+        # Not assign() for all: a string or resource would fail, and the value may be sharded later.
+        variable.assign(world.broadcast(np.asarray(variable.value)))
+
+
+class DistributedModel:
+    """One network on every rank; see `build`.
+
+    Attributes:
+        model: the Keras model of this rank.
+        optimizer: its optimizer.
+    """
+
+    def __init__(self, model: keras.Model, optimizer: keras.Optimizer, world: World, loss: Loss) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self._world = world
+        self._loss = loss
+        # Sums over this rank's samples since the last `epoch_metrics`: loss, right answers, samples.
+        self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
+        self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)
+        self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
+
+    def train_step(self, x: Any, y: Any, w: Any) -> tf.Tensor:
+        """Train on this rank's part of one micro-batch.
+
+        Gradients cross the ring once the optimizer's `gradient_accumulation_steps` are complete.
+
+        Args:
+            x: float32 `(b, D, H, W, C)`.
+            y: int32 `(b,)`, classes.
+            w: float32 `(b,)`, weights in the loss; 0 for samples that only fill up a batch.
+
+        Returns:
+            This rank's mean weighted loss, float32 scalar.
+        """
+        return self._train(x, y, w)
+
+    def epoch_metrics(self) -> dict[str, float]:
+        """Mean loss and accuracy of all samples on all ranks since the last call; a collective.
+
+        Sums and counts are added over ranks, not averages averaged. Samples of weight 0 do not count, and
+        class weights do not either, so that the loss compares with the validation loss.
+        """
+        loss, right, samples = self._world.allreduce(self._sums.value(), "sum", name="metrics").numpy()
+        self._sums.assign(tf.zeros(3, tf.float64))
+        samples = max(samples, 1.0)
+        return {"loss": float(loss / samples), "accuracy": float(right / samples)}
+
+    def predict(self, x: Any) -> tf.Tensor:
+        """Logits `(b, classes)`, float32, of volumes `(b, D, H, W, C)`; not a collective."""
+        return self._forward(x)
+
+    def evaluate(self, batches: Iterable[tuple[Any, Any, Any, Any]]) -> Predictions:
+        """Outputs for all ranks' batches together, the same on every rank; a collective at its end.
+
+        Args:
+            batches: this rank's batches of rows int64 `(b,)`, volumes, targets, weights; those of weight 0
+                are left out.
+        """
+        rows, targets, logits = [], [], []
+        for row, x, y, w in batches:
+            real = np.asarray(w) > 0
+            rows.append(np.asarray(row)[real])
+            targets.append(np.asarray(y)[real])
+            logits.append(np.asarray(self.predict(x))[real])
+        joined = [
+            self._world.allgather(np.concatenate(part), name=f"evaluation_{i}").numpy()
+            for i, part in enumerate((rows, targets, logits))
+        ]
+        order = np.argsort(joined[0], kind="stable")
+        return Predictions(*(part[order] for part in joined))
+
+    def gather(self) -> keras.Model:
+        """The ordinary Keras model, the same on every rank; a collective.
+
+        Moving statistics of batch norms that are not synchronous become the mean of the ranks' own.
+        """
+        average_statistics(self.model, self._world)
+        return self.model
+
+    def _train_step(self, x: Any, y: Any, w: Any) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            logits = self.model(x, training=True)
+            losses = self._loss(y, logits)
+            # As Keras' sum_over_batch_size: divided by the number of samples, not by their weights.
+            mean = tf.reduce_mean(losses * w)
+            if self.model.losses:
+                mean += tf.add_n([tf.cast(extra, tf.float32) for extra in self.model.losses])
+            scaled = self.optimizer.scale_loss(mean)
+        variables = self.model.trainable_variables
+        self.optimizer.apply(tape.gradient(scaled, [v.value for v in variables]), variables)
+        real = tf.cast(w > 0, tf.float32)
+        right = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), tf.cast(y, tf.int32)), tf.float32)
+        sums = tf.stack([tf.reduce_sum(losses * real), tf.reduce_sum(right * real), tf.reduce_sum(real)])
+        self._sums.assign_add(tf.cast(sums, tf.float64))
+        return mean
+
+    def _forward_step(self, x: Any) -> tf.Tensor:
+        return tf.cast(self.model(x, training=False), tf.float32)

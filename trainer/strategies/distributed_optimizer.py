@@ -1,0 +1,144 @@
+"""A Keras 3 optimizer whose gradients are averaged over all ranks.
+
+Horovod's own wrapper compiles and trains on Keras 3 and never reduces anything: it overrides hooks that
+only Keras 2 had. Ours reduces at the one place through which every update passes after accumulation and
+before clipping.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras.optimizers import LossScaleOptimizer
+
+from trainer import world as worlds
+from trainer.errors import ConfigError
+from trainer.strategies import reduction as reductions
+
+# One number per distributed optimizer, the same on every rank: it keeps their collectives apart.
+_numbers = itertools.count()
+
+
+def DistributedOptimizer(
+    optimizer: keras.Optimizer,
+    *,
+    compression: reductions.Wire = "none",
+    reduction: reductions.Kind = "buckets",
+    bucket_mb: float = 4.0,
+) -> keras.Optimizer:
+    """Make an optimizer average its gradients over all ranks.
+
+    The optimizer itself is changed and returned: state, learning rate and exclusions stay, no variable is
+    added, and a saved model names Keras' own class. Gradients are reduced once per update, after
+    `gradient_accumulation_steps` and before clipping, so that every option acts on the same numbers as
+    in one process with the whole batch. In a world of one rank nothing is changed.
+
+    A `LossScaleOptimizer` must be the outer one. Under the global policy `mixed_float16` it is put
+    around for you, as Keras would do later, where it could not see all ranks.
+
+    Args:
+        optimizer: any Keras 3 optimizer that is not distributed yet.
+        compression: type of the gradients on the wire.
+        reduction: see `reduction.make`.
+        bucket_mb: size of a bucket, in MiB.
+
+    Raises:
+        ConfigError: the optimizer is no Keras 3 optimizer or already distributed; an unknown option.
+        WorldError: `world.init` was not called.
+    """
+    if not isinstance(optimizer, keras.Optimizer):
+        raise ConfigError(
+            f"{type(optimizer).__name__} is no Keras 3 optimizer.",
+            cure="For example keras.optimizers.Adam().",
+        )
+    if is_distributed(optimizer):
+        raise ConfigError("This optimizer is distributed already.", cure="Wrap it once.")
+    world = worlds.current()
+    reduce = reductions.make(
+        world, f"gradients_{next(_numbers)}", kind=reduction, bucket_mb=bucket_mb, wire=compression
+    )
+    if world.size == 1:
+        return optimizer
+    if keras.config.dtype_policy().name == "mixed_float16" and not isinstance(optimizer, LossScaleOptimizer):
+        optimizer = LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is None:
+        _become(optimizer, _reducing(type(optimizer)), reduce)
+    elif inner.gradient_accumulation_steps:
+        _become(inner, _reducing(type(inner)), reduce)
+        _become(optimizer, _AgreeingLossScale, reduce)
+    else:
+        _become(optimizer, _ReducingLossScale, reduce)
+    return optimizer
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether the optimizer averages its gradients over ranks, in a place where it is safe."""
+    return isinstance(optimizer, _Distributed)
+
+
+class _Distributed:
+    """Marks what `DistributedOptimizer` made; `reduce_gradients` is its reduction."""
+
+    reduce_gradients: reductions.Reduction
+
+
+def _become(optimizer: keras.Optimizer, kind: type, reduce: reductions.Reduction) -> None:
+    optimizer.__class__ = kind
+    # Past Keras' tracking: it is no state.
+    object.__setattr__(optimizer, "reduce_gradients", reduce)
+
+
+@functools.cache
+def _reducing(kind: Any) -> type:
+    """A subclass of an optimizer class that reduces before it clips."""
+
+    class Reducing(_Distributed, kind):
+        def _clip_gradients(self, grads: Sequence[Any]) -> Any:
+            # Keras calls this once per update, with accumulated and not yet clipped gradients.
+            return super()._clip_gradients(self.reduce_gradients(grads))
+
+        def _overwrite_variables_directly_with_gradients(self, grads: Any, vars: Any) -> Any:
+            if any(self._overwrite_variable_with_gradient(v) for v in vars):
+                raise ConfigError(
+                    "float8 training keeps scales that no rank can see of the others.",
+                    cure="Use float32, mixed_bfloat16 or mixed_float16.",
+                )
+            return grads, vars
+
+    return _saved_as(Reducing, kind)
+
+
+def _saved_as(kind: type, keras_class: type) -> type:
+    """Let a model saved with this class be opened anywhere: it names Keras' own class."""
+    kind.__name__ = keras_class.__name__
+    kind.__qualname__ = keras_class.__qualname__
+    kind.__module__ = keras_class.__module__
+    if kind.__module__.startswith("keras.src."):
+        kind.__module__ = "keras.optimizers"
+    return kind
+
+
+class _ReducingLossScale(_Distributed, LossScaleOptimizer):
+    """Reduces before it looks for overflow, so that all ranks see the same and decide the same."""
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        super().apply(self.reduce_gradients(grads), trainable_variables)
+
+
+class _AgreeingLossScale(_Distributed, LossScaleOptimizer):
+    """Accumulates before it reduces, so it has to ask the other ranks about overflow each time."""
+
+    def check_finite(self, grads: Sequence[Any]) -> Any:
+        import tensorflow as tf
+
+        mine = tf.cast(super().check_finite(grads), tf.int32)
+        return worlds.current().allreduce(mine, "min", name="gradients_finite") > 0
+
+
+_saved_as(_ReducingLossScale, LossScaleOptimizer)
+_saved_as(_AgreeingLossScale, LossScaleOptimizer)

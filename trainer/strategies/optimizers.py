@@ -1,0 +1,59 @@
+"""The optimizer of a run, from its configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from trainer.config import OptimizerConfig, TrainConfig
+from trainer.strategies import schedule
+from trainer.strategies.distributed_optimizer import DistributedOptimizer
+from trainer.world import World
+
+
+def build(config: TrainConfig, world: World, steps_per_epoch: int) -> keras.Optimizer:
+    """The optimizer of a run: distributed over the world's ranks, with loss scaling for `mixed_float16`.
+
+    Args:
+        config: the `train` section.
+        world: the initialised world (`trainer.world.init`).
+        steps_per_epoch: updates per epoch.
+    """
+    rate = schedule.learning_rate(
+        config.schedule,
+        config.optimizer,
+        config.global_batch,
+        steps_per_epoch,
+        config.epochs,
+        accumulation=config.accumulation,
+    )
+    optimizer = plain(config.optimizer, rate, accumulation=config.accumulation)
+    if config.precision == "mixed_float16":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    if world.size == 1:
+        return optimizer
+    return DistributedOptimizer(
+        optimizer,
+        compression=config.ring.compression,
+        reduction=config.ring.reduction,
+        bucket_mb=config.ring.bucket_mb,
+    )
+
+
+def plain(config: OptimizerConfig, rate: Any, *, accumulation: int = 1) -> keras.Optimizer:
+    """Keras' own optimizer with these options; `rate` is a number or a schedule."""
+    options: dict[str, Any] = {
+        "learning_rate": rate,
+        "clipnorm": config.clip_norm,
+        "clipvalue": config.clip_value,
+        "global_clipnorm": config.global_clip_norm,
+        "gradient_accumulation_steps": accumulation if accumulation > 1 else None,
+    }
+    if config.weight_decay is not None:
+        options["weight_decay"] = config.weight_decay
+    if config.ema is not None:
+        options |= {"use_ema": True, "ema_momentum": config.ema}
+    if config.name == "sgd":
+        return keras.optimizers.SGD(momentum=config.momentum, **options)
+    return {"adam": keras.optimizers.Adam, "adamw": keras.optimizers.AdamW}[config.name](**options)

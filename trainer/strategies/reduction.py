@@ -1,0 +1,123 @@
+"""How gradients are combined over ranks: when they leave, in which groups, and in which type.
+
+A reduction is a function from this rank's gradients to their mean over all ranks. Every rank builds the
+same one from the same list of variables, so all reach the same collectives whatever their data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from trainer.errors import ConfigError
+from trainer.world import World
+
+Kind = Literal["buckets", "per_tensor", "grouped"]
+Wire = Literal["none", "float16", "bfloat16"]
+Reduction = Callable[[Sequence[Any]], list[Any]]
+
+MIB = 2**20
+
+
+def make(world: World, name: str, *, kind: Kind, bucket_mb: float, wire: Wire) -> Reduction:
+    """The reduction of one optimizer.
+
+    Args:
+        world: whose ranks take part.
+        name: distinguishes the collectives of several optimizers.
+        kind: `grouped`: all gradients leave at once, after the whole backward pass. `per_tensor`: each
+            leaves as soon as it exists. `buckets`: as soon as a bucket of about `bucket_mb` MiB exists;
+            filled in reverse layer order, which is the order of the backward pass.
+        bucket_mb: size of a bucket, in MiB of gradients as computed.
+        wire: type of the gradients on the way; they come back in their own type.
+
+    Raises:
+        ConfigError: an unknown kind or type.
+    """
+    if wire not in _AVERAGES:
+        raise ConfigError(f"compression: {wire!r} is unknown.", cure=f"One of {', '.join(_AVERAGES)}.")
+    if kind not in ("buckets", "per_tensor", "grouped"):
+        raise ConfigError(f"reduction: {kind!r} is unknown.", cure="One of buckets, per_tensor, grouped.")
+    if bucket_mb <= 0:
+        raise ConfigError(f"bucket_mb: {bucket_mb} is no size.", cure="Give more than 0.")
+    limit = {"buckets": bucket_mb * MIB, "per_tensor": 0.0, "grouped": float("inf")}[kind]
+    average = _AVERAGES[wire]
+
+    def reduce(gradients: Sequence[Any]) -> list[Any]:
+        import tensorflow as tf
+
+        # The gradient of an embedding comes as slices; their rows differ from rank to rank.
+        dense = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+        sizes = [0 if g is None else g.shape.num_elements() * g.dtype.size for g in dense]
+        present = [i for i, g in enumerate(dense) if g is not None]
+        for number, bucket in enumerate(buckets([sizes[i] for i in present], limit)):
+            members = [present[i] for i in bucket]
+            reduced = average(world, [dense[i] for i in members], f"{name}.bucket_{number}")
+            for i, gradient in zip(members, reduced, strict=True):
+                dense[i] = gradient
+        return dense
+
+    return reduce
+
+
+def buckets(sizes: Sequence[int], limit: float) -> list[list[int]]:
+    """Group tensors, last first, until a group reaches the limit.
+
+    Args:
+        sizes: bytes of each tensor, in the order of the forward pass.
+        limit: bytes at which a group is full; 0 puts every tensor in a group of its own.
+
+    Returns:
+        Groups of positions, in the order in which the backward pass completes them.
+    """
+    groups: list[list[int]] = []
+    filled = float("inf")
+    for position in reversed(range(len(sizes))):
+        # A group holds at least one tensor, and is closed rather than overfilled.
+        if not groups or filled + sizes[position] > limit:
+            groups.append([])
+            filled = 0
+        groups[-1].append(position)
+        filled += sizes[position]
+    return groups
+
+
+def _mean(world: World, tensors: Sequence[Any], name: str) -> list[Any]:
+    return world.grouped_allreduce(tensors, "mean", name=name)
+
+
+def _mean_float16(world: World, tensors: Sequence[Any], name: str) -> list[Any]:
+    import tensorflow as tf
+
+    # Divided first: a sum over many ranks could leave float16's range (65504).
+    packed = [tf.cast(t / world.size, tf.float16) for t in tensors]
+    reduced = world.grouped_allreduce(packed, "sum", name=name)
+    return [tf.cast(r, t.dtype) for r, t in zip(reduced, tensors, strict=True)]
+
+
+def _mean_bfloat16(world: World, tensors: Sequence[Any], name: str) -> list[Any]:
+    """Mean with bfloat16 on the wire, which Horovod's all-reduce does not know.
+
+    A reduce-scatter made of an all-to-all of bits, summed in float32, then an all-gather of bits: the
+    ring's 2(n-1)/n bytes per byte of gradient, and one rounding on each of the two ways only.
+    """
+    import tensorflow as tf
+
+    flat = tf.concat([tf.reshape(tf.cast(t, tf.bfloat16), [-1]) for t in tensors], 0)
+    length = flat.shape[0]
+    part = -(-length // world.size)
+    padded = tf.pad(flat, [[0, part * world.size - length]])
+    received = world.alltoall(tf.bitcast(padded, tf.uint16), name=f"{name}.scatter")
+    parts = tf.bitcast(tf.reshape(received, [world.size, part]), tf.bfloat16)
+    mine = tf.cast(tf.reduce_mean(tf.cast(parts, tf.float32), axis=0), tf.bfloat16)
+    gathered = world.allgather(tf.bitcast(mine, tf.uint16), name=f"{name}.gather")
+    whole = tf.bitcast(tf.reshape(gathered, [part * world.size]), tf.bfloat16)[:length]
+    pieces = tf.split(whole, [t.shape.num_elements() for t in tensors])
+    return [tf.cast(tf.reshape(p, t.shape), t.dtype) for p, t in zip(pieces, tensors, strict=True)]
+
+
+_AVERAGES: dict[str, Callable[[World, Sequence[Any], str], list[Any]]] = {
+    "none": _mean,
+    "float16": _mean_float16,
+    "bfloat16": _mean_bfloat16,
+}

