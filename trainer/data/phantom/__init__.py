@@ -1,0 +1,12 @@
+"""A cohort of made-up brains, so that everything can be tried without real people's images.
+
+`cohort.make_cohort` writes a BIDS folder. The parts, in the order in which a subject is made:
+
+- `template`: the ICBM152 average brain on the cohort's grid, and the regions that age and disease change;
+- `people`: who takes part: age, sex, diagnosis, site;
+- `anatomy`: how one head differs from the average: size, pose, smooth warps;
+- `disease`: how much tissue age and disease have taken, and the displacement that takes it;
+- `image`: what the scanner sees: contrast, texture, bias field, Rician noise;
+- `files`, `bids`: what is written, atomically and with the same bytes every time;
+- `workers`: subjects spread over processes.
+"""

@@ -1,0 +1,83 @@
+"""How much tissue age and disease have taken, and the displacement that takes it.
+
+Tissue recedes from the CSF next to it: each point of the image looks up the average brain a little further
+toward the CSF. The whole way is composed of small steps, each too small to fold (Arsigny et al., MICCAI 2006:
+scaling and squaring), so that the anatomy keeps its topology however severe the disease.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import ndimage
+
+from trainer.data.phantom.people import Person, stream
+from trainer.data.phantom.template import REGIONS, Template
+
+# Everything in mm of recession, in the order of REGIONS.
+_PER_DECADE = np.array([0.90, 0.35, 0.25, 0.35])
+_DISEASE = np.array([1.60, 1.50, 0.50, 0.20])
+_SPREAD = np.array([1.20, 0.65, 0.40, 0.40])
+_SHARED_SPREAD = 0.5  # people whose ventricles are wide tend to have wide sulci too
+_MEAN_AGE = 73.0
+
+_SEVERITY = {"NC": 0.0, "sMCI": 0.3, "pMCI": 0.75, "AD": 1.0}
+_SEVERITY_SPREAD = 0.35  # of the logarithm
+
+_LARGEST_STEP = 0.2  # relative stretch of one step; 1 would fold
+_FEWEST_DOUBLINGS = 2
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What was done to one person's brain.
+
+    Attributes:
+        stage: 0 in normal cognition, about 1 in AD, log-normally spread within a group.
+        recession: mm of tissue lost in each of REGIONS; negative where a brain is fuller than the average.
+    """
+
+    stage: float
+    recession: tuple[float, ...]
+
+
+def truth(person: Person, seed: int, gap: float) -> Truth:
+    """Draw what age, disease and inborn differences have done to one person."""
+    rng = stream(seed, person.number, "disease")
+    stage = _SEVERITY[person.diagnosis] * math.exp(_SEVERITY_SPREAD * float(rng.standard_normal()))
+    shared = rng.standard_normal()
+    own = rng.standard_normal(len(REGIONS))
+    inborn = _SPREAD * (_SHARED_SPREAD * shared + math.sqrt(1 - _SHARED_SPREAD**2) * own)
+    lost = inborn + _PER_DECADE * (person.age - _MEAN_AGE) / 10 + _DISEASE * gap * stage
+    return Truth(stage, tuple(float(mm) for mm in lost))
+
+
+def region_of_disease(template: Template) -> np.ndarray:
+    """Where disease alone moves tissue, in the average brain: (D, H, W) float32, 1 where it moves most."""
+    moved = np.einsum("r,rdhw->dhw", _DISEASE.astype(np.float32), template.regions)
+    moved = moved * np.sqrt((template.pull**2).sum(axis=0)) * (template.mask > 0.5)
+    return moved / moved.max()
+
+
+def displacement(template: Template, recession: tuple[float, ...]) -> np.ndarray:
+    """Displacement u (3, D, H, W) float32 in voxels: the tissue at x is the average brain's at x + u(x)."""
+    box = (slice(None), *template.box)
+    weight = np.einsum("r,rdhw->dhw", np.array(recession, np.float32), template.regions[box])
+    velocity = template.pull[box] * (weight / np.float32(template.voxel))
+    doublings = _doublings(velocity)
+    step = velocity / np.float32(2**doublings)
+    grid = np.stack(np.meshgrid(*(np.arange(n, dtype=np.float32) for n in step.shape[1:]), indexing="ij"))
+    for _ in range(doublings):
+        there = grid + step
+        step = step + np.stack([ndimage.map_coordinates(c, there, order=1, mode="nearest") for c in step])
+    whole = np.zeros((3,) + (template.size,) * 3, np.float32)
+    whole[box] = step
+    return whole
+
+
+def _doublings(velocity: np.ndarray) -> int:
+    """How often the first step is doubled: the more a field stretches, the smaller the steps must be."""
+    stretch = max(float(np.abs(np.diff(velocity, axis=axis)).max()) for axis in (1, 2, 3)) * 3
+    return max(_FEWEST_DOUBLINGS, math.ceil(math.log2(max(stretch, 1e-6) / _LARGEST_STEP)))

@@ -1,0 +1,99 @@
+"""What the scanner sees of one person: tissue shares and a T1-weighted image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import ndimage
+
+from trainer.data.phantom import anatomy, disease
+from trainer.data.phantom.people import SITES, Person, stream
+from trainer.data.phantom.template import Template
+
+TISSUES = ("GM", "WM", "CSF")
+
+# Scanners differ by site: gain, contrast between grey and white, noise as a share of white matter's signal.
+_SITE = dict(zip(SITES, ((900.0, 1.0, 0.016), (640.0, 0.92, 0.022), (1150.0, 1.08, 0.019)), strict=True))
+_BIAS_KNOTS = 3
+_BIAS_SPREAD = 0.12
+_TEXTURE_SPREAD = 0.025
+_TEXTURE_MM = 2.5
+_VISIBLE = 0.03  # smallest share of a voxel inside the skull that is imaged at all
+
+
+@dataclass(frozen=True)
+class Phantom:
+    """One subject.
+
+    Attributes:
+        t1: (D, H, W) int16, arbitrary units, 0 outside the brain.
+        tissue: (3, D, H, W) uint8, share of GM, WM, CSF in 1/255.
+    """
+
+    t1: np.ndarray
+    tissue: np.ndarray
+
+
+def make(template: Template, person: Person, seed: int, gap: float) -> Phantom:
+    """Make one subject: a pure function of its arguments."""
+    where = anatomy.coordinates(template, person, stream(seed, person.number, "anatomy"))
+    skull = ndimage.map_coordinates(template.mask, where, order=1, mode="constant")
+    inside = skull > _VISIBLE
+
+    # Only what lies inside the skull, a fifth of the voxels, is worth the cubic interpolation.
+    there = where[:, inside]
+    moved = disease.displacement(template, disease.truth(person, seed, gap).recession)
+    there = there + np.stack([ndimage.map_coordinates(c, there, order=1, mode="nearest") for c in moved])
+    grey, white, detail = (
+        ndimage.map_coordinates(part, there, order=3, mode="mirror", prefilter=False)
+        for part in (template.grey, template.white, template.detail)
+    )
+    shares = _shares(grey, white, skull[inside])
+    t1 = np.zeros(inside.shape, np.int16)
+    t1[inside] = _scan(template, person, shares, detail, inside, stream(seed, person.number, "image"))
+    tissue = np.zeros((3, *inside.shape), np.uint8)
+    tissue[:, inside] = np.round(shares * 255).astype(np.uint8)
+    return Phantom(t1, tissue)
+
+
+def _shares(grey: np.ndarray, white: np.ndarray, skull: np.ndarray) -> np.ndarray:
+    """(3, voxels): what is inside the skull and not tissue is CSF, so atrophy leaves the skull as it was."""
+    skull = np.clip(skull, 0, 1)
+    grey, white = np.clip(grey, 0, 1), np.clip(white, 0, 1)
+    excess = np.maximum((grey + white) / np.maximum(skull, 1e-6), 1)
+    grey, white = grey / excess, white / excess
+    return np.stack([grey, white, np.clip(skull - grey - white, 0, 1)])
+
+
+def _scan(
+    template: Template,
+    person: Person,
+    shares: np.ndarray,
+    detail: np.ndarray,
+    inside: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """(voxels,) int16: contrast, texture, bias field, then Rician noise (Gudbjartsson and Patz, 1995)."""
+    gain, contrast, noise = _SITE[person.site]
+    gain *= np.exp(rng.normal(0, 0.12))
+    contrast *= np.exp(rng.normal(0, 0.05))
+    grey, white, csf = template.intensity
+    grey = white - (white - grey) * contrast
+    csf = csf * np.exp(rng.normal(0, 0.10))
+    # Detail was learnt where tissue was; where there is CSF now, it has nothing to say.
+    tissue = shares[0] + shares[1]
+    signal = grey * shares[0] + white * shares[1] + csf * shares[2] + detail * tissue
+    signal *= (1 + _TEXTURE_SPREAD * _texture(template, rng))[inside]
+    bias = rng.normal(0, _BIAS_SPREAD, (_BIAS_KNOTS + 3,) * 3).astype(np.float32)
+    signal *= np.exp(anatomy.smooth_field(bias, template.size)[inside])
+    noise *= np.exp(rng.normal(0, 0.15))
+    real, imaginary = rng.standard_normal((2, signal.size), dtype=np.float32) * np.float32(noise)
+    return np.round(np.hypot(signal + real, imaginary) * gain).astype(np.int16)
+
+
+def _texture(template: Template, rng: np.random.Generator) -> np.ndarray:
+    """(D, H, W) float32 smooth noise with unit spread."""
+    white_noise = rng.standard_normal((template.size,) * 3, dtype=np.float32)
+    smooth = ndimage.gaussian_filter(white_noise, _TEXTURE_MM / template.voxel, mode="wrap")
+    return smooth / smooth.std()

@@ -1,0 +1,50 @@
+"""Who takes part: a pure function of the cohort's seed and the subject's number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+DIAGNOSES = ("AD", "NC", "sMCI", "pMCI")
+"""Alzheimer's disease, normal cognition, mild impairment that stays stable or that progresses to AD."""
+
+SITES = ("north", "south", "west")
+
+_STREAMS = ("person", "disease", "anatomy", "image")
+
+
+@dataclass(frozen=True)
+class Person:
+    """One made-up participant; `name` is the BIDS label with its prefix, such as `sub-0007`."""
+
+    number: int
+    name: str
+    age: float
+    sex: str
+    diagnosis: str
+    site: str
+
+
+def stream(seed: int, number: int, purpose: str) -> np.random.Generator:
+    """The random numbers of one subject for one purpose: person, disease, anatomy or image.
+
+    No two subjects share a stream, nor two purposes of one subject; the diagnosis has no part in it, so that
+    without a disease effect nothing in an image tells the groups apart.
+    """
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number, _STREAMS.index(purpose))))
+
+
+def draw(seed: int, number: int, groups: Sequence[str] = DIAGNOSES) -> Person:
+    """Person `number` (from 0) of the cohort. Diagnoses rotate: groups differ in size by one at most."""
+    rng = stream(seed, number, "person")
+    age = float(np.clip(rng.normal(73.0, 7.0), 55.0, 90.0))
+    return Person(
+        number=number,
+        name=f"sub-{number + 1:04d}",
+        age=round(age, 1),
+        sex="FM"[rng.integers(2)],
+        site=SITES[rng.integers(len(SITES))],
+        diagnosis=groups[number % len(groups)],
+    )
