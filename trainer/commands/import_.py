@@ -1,0 +1,211 @@
+"""`cingulum import`: images to a shard set."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from trainer.errors import Stopped
+
+if TYPE_CHECKING:
+    from trainer.data.import_request import ImportRequest, ImportResult
+
+_COLOURS = {"bad": "red", "warning": "yellow"}
+
+
+def import_images(
+    source: Annotated[
+        Path,
+        typer.Argument(help="A BIDS folder, a folder of images, or a CSV/TSV of images.", show_default=False),
+    ],
+    shards: Annotated[Path, typer.Argument(help="Folder for the shard set.", show_default=False)],
+    label: Annotated[str, typer.Option(help="Column with the class to learn.")] = "diagnosis",
+    size: Annotated[int, typer.Option(help="Edge of a volume, in voxels.")] = 96,
+    spacing: Annotated[
+        float | None, typer.Option(help="Edge of a voxel, in mm; default: 192 / size.", show_default=False)
+    ] = None,
+    dtype: Annotated[
+        Literal["float16", "float32"], typer.Option(help="Type of the stored values.")
+    ] = "float16",
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV/TSV with labels by subject or image, for folders without.", show_default=False
+        ),
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(help="Labels allowed, such as AD,NC; others are bad images.", show_default=False),
+    ] = None,
+    contrast: Annotated[str, typer.Option(help="BIDS suffix of the images to take.")] = "T1w",
+    volume: Annotated[
+        int | None,
+        typer.Option(help="Which volume of 4D images, from 0; default: refuse them.", show_default=False),
+    ] = None,
+    nan: Annotated[
+        Literal["refuse", "zero"], typer.Option(help="What to do with NaN and infinite values.")
+    ] = "refuse",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; default: all cores.", show_default=False)
+    ] = None,
+    on_error: Annotated[
+        Literal["fail", "skip"], typer.Option(help="Bad images: fail naming all, or leave them out.")
+    ] = "fail",
+    volumes_per_shard: Annotated[int, typer.Option(min=1, help="Volumes in one HDF5 file.")] = 16,
+    codec: Annotated[str, typer.Option(help="Compression: blosc-lz4, gzip or none.")] = "blosc-lz4",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the shard set that is there.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on standard output.")] = False,
+) -> None:
+    """Check, preprocess and pack images into a shard set.
+
+    Every image is moved to RAS+, resampled to cubes, cropped or padded about the brain and its intensities
+    standardised. SHARDS/qc.html shows all of them, the suspicious ones first. The import may be stopped at
+    any moment; the same command goes on where it stopped.
+
+    \b
+    Example:
+      cingulum import my-bids shards/mine --label diagnosis --size 96
+    """
+    from trainer.data.import_request import ImportRequest
+    from trainer.data.preprocess import Recipe
+
+    options: dict[str, Any] = {"dtype": dtype, "volume": volume, "nan": nan}
+    recipe = (
+        Recipe.of_size(size, **options) if spacing is None else Recipe(size=size, spacing=spacing, **options)
+    )
+    request = ImportRequest(
+        source=source,
+        target=shards,
+        label=label,
+        recipe=recipe,
+        labels=labels,
+        contrast=contrast,
+        classes=tuple(name.strip() for name in classes.split(",")) if classes else None,
+        workers=workers,
+        on_error=on_error,
+        volumes_per_shard=volumes_per_shard,
+        codec=codec,
+        overwrite=overwrite,
+        dry_run=dry_run,
+    )
+    result = _with_progress(request)
+    if as_json:
+        typer.echo(json.dumps(_as_json(result), indent=1))
+    else:
+        _tell(result, dry_run=dry_run)
+
+
+def _with_progress(request: ImportRequest) -> ImportResult:
+    """Run the import under a progress bar with a rate; images with findings are named above it."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    from trainer.data import importing
+    from trainer.data.import_request import Progress as News
+
+    class Rate(ProgressColumn):
+        """Images per second."""
+
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:.1f} images/s" if task.speed else "")
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(),
+    )
+    with _stopping_on_sigterm(), Progress(*columns, console=console) as bar:
+        task = bar.add_task("Checking" if request.dry_run else "Importing", total=None, visible=False)
+
+        def show(news: News) -> None:
+            for finding in news.findings:
+                if finding.severity != "note":
+                    line = Text(
+                        f"{finding.severity}: {news.source}: {finding.message}",
+                        style=_COLOURS[finding.severity],
+                    )
+                    bar.console.print(line, soft_wrap=True)
+            bar.update(task, total=news.total, completed=news.done, visible=True)
+
+        return importing.run(request, show)
+
+
+@contextlib.contextmanager
+def _stopping_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the import in order, with the exit code that says: run me again."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Stopped(
+            "The import was asked to stop.", cure="Run the same command again: it goes on where it stopped."
+        )
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell(result: ImportResult, *, dry_run: bool) -> None:
+    classes = ", ".join(f"{name} {count}" for name, count in result.classes.items())
+    for finding in result.cohort_findings:
+        typer.echo(f"{finding.severity}: {finding.message}", err=True)
+    if dry_run:
+        for image in result.left_out:
+            for finding in image.findings:
+                if finding.severity == "bad":
+                    typer.echo(f"bad: {image.identity[0]}: {finding.message} {finding.cure}")
+        typer.echo(
+            f"{result.volumes} images can be imported ({classes}), {len(result.left_out)} cannot; "
+            "nothing was written"
+        )
+        return
+    if result.already_done:
+        typer.echo(f"{result.target}: is already done, {result.volumes} volumes ({classes})")
+        return
+    kept = f", {result.kept} of them kept from before" if result.kept else ""
+    typer.echo(f"{result.target}: {result.volumes} volumes ({classes}) in {result.seconds:.1f} s{kept}")
+    typer.echo(
+        f"{len(result.left_out)} images left out, {result.warnings} with warnings: "
+        f"{result.target / 'qc.html'}"
+    )
+
+
+def _as_json(result: ImportResult) -> dict[str, Any]:
+    left_out = [
+        {"source": image.identity[0], "findings": [finding.to_json() for finding in image.findings]}
+        for image in result.left_out
+    ]
+    return {
+        "shards": str(result.target),
+        "volumes": result.volumes,
+        "classes": result.classes,
+        "left_out": left_out,
+        "warnings": result.warnings,
+        "kept": result.kept,
+        "already_done": result.already_done,
+        "seconds": round(result.seconds, 3),
+        "content_hash": result.content_hash,
+        "cohort": [finding.to_json() for finding in result.cohort_findings],
+    }

@@ -1,0 +1,152 @@
+"""One image, start to end: read, judged, prepared, pictured. What a worker process does."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+
+from trainer.data import preprocess, quality, reading
+from trainer.data.findings import Finding, ImageFault, Status, status, warning
+from trainer.data.listing import SourceImage
+from trainer.data.preprocess import Recipe
+from trainer.data.slices import mid_slices
+
+Stamp = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was found out about one image.
+
+    Attributes:
+        identity: `SourceImage.identity` of the image.
+        stamp: [size in bytes, time of change in ns] of each file read: tells a rerun whether it is the same.
+        sha256: of the image file; of header and data one after the other for a pair; empty if unreadable.
+        findings: all, those of the listing first.
+        facts: see `quality.Facts`; None where it cannot be read.
+        report: numbers of the preprocessing; None for a bad image.
+        tissue: mL of each tissue, where the source has maps.
+        picture: PNG of its mid-slices, base64; empty where it cannot be read.
+        affine: of `array`.
+        array: (D, H, W, C), only where the image is usable; not in JSON.
+    """
+
+    identity: list[Any]
+    stamp: Stamp
+    sha256: str
+    findings: tuple[Finding, ...]
+    facts: dict[str, Any] | None = None
+    report: dict[str, Any] | None = None
+    tissue: dict[str, float] | None = None
+    picture: str = ""
+    affine: list[list[float]] | None = None
+    array: np.ndarray | None = None
+
+    @property
+    def status(self) -> Status:
+        """The worst finding."""
+        return status(self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the array, as a JSON object."""
+        tree = dict(vars(self))
+        del tree["array"]
+        tree["findings"] = [finding.to_json() for finding in self.findings]
+        return tree
+
+    @classmethod
+    def from_json(cls, tree: dict[str, Any]) -> Examined:
+        """The inverse of `to_json`, without the array."""
+        return cls(**{**tree, "findings": tuple(Finding.from_json(finding) for finding in tree["findings"])})
+
+
+def examine(task: tuple[SourceImage, Recipe]) -> Examined:
+    """Read one image and make what the recipe says of it. A bad image is a result, not an exception."""
+    image, recipe = task
+    found = list(image.findings)
+    known: dict[str, Any] = {"identity": image.identity, "stamp": stamp(image), "sha256": ""}
+    try:
+        stored = reading.read(image.path, volume=recipe.volume)
+        known["sha256"] = source_sha256(image.path)
+        known["facts"] = quality.facts(stored).to_json()
+        found += quality.check(stored, replace_not_finite=recipe.nan == "zero")
+        if status(found) == "bad":
+            return Examined(**known, findings=tuple(found), picture=_picture_of_stored(stored))
+    except ImageFault as fault:
+        return Examined(**known, findings=(*found, fault.finding))
+    try:
+        prepared = preprocess.prepare_image(image.path, stored, recipe)
+    except ImageFault as fault:
+        return Examined(**known, findings=(*found, fault.finding), picture=_picture_of_stored(stored))
+    tissue, complaints = _tissue(image)
+    return Examined(
+        **known,
+        picture=_picture(prepared.array[..., 0].astype(np.float32), (1.0, 1.0, 1.0)),
+        findings=(*found, *prepared.findings, *complaints),
+        report=prepared.report,
+        tissue=tissue,
+        affine=prepared.affine.tolist(),
+        array=prepared.array,
+    )
+
+
+def stamp(image: SourceImage) -> Stamp:
+    """Size and time of change of every file that decides what an image becomes; [-1, -1] if not there."""
+    paths = [*reading.files_of(image.path), *(path for _, path in image.tissue_maps)]
+    stamps = []
+    for path in paths:
+        try:
+            entry = path.stat()
+            stamps.append([entry.st_size, entry.st_mtime_ns])
+        except OSError:
+            stamps.append([-1, -1])
+    return stamps
+
+
+def source_sha256(path: Path) -> str:
+    """SHA-256 of an image's file, or of header and data one after the other."""
+    digest = hashlib.sha256()
+    for part in reading.files_of(path):
+        digest.update(part.read_bytes())
+    return digest.hexdigest()
+
+
+def _picture_of_stored(stored: reading.Image) -> str:
+    if not np.isfinite(stored.affine).all() or np.isnan(nibabel.io_orientation(stored.affine)).any():
+        return ""
+    data, affine = quality.to_canonical(stored)
+    x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(affine))
+    return _picture(data, (x, y, z)) if min(x, y, z) > 0 else ""
+
+
+def _picture(data: np.ndarray, voxel: tuple[float, float, float]) -> str:
+    finite = data[np.isfinite(data)]
+    low, high = (float(v) for v in np.percentile(finite, [1.0, 99.8])) if finite.size else (0.0, 1.0)
+    return base64.b64encode(mid_slices(data, voxel, low, high)).decode()
+
+
+def _tissue(image: SourceImage) -> tuple[dict[str, float] | None, list[Finding]]:
+    """mL of each tissue: the sum of its probabilities times the volume of a voxel."""
+    amounts: dict[str, float] = {}
+    for tissue, path in image.tissue_maps:
+        try:
+            stored = reading.read(path)
+        except ImageFault as fault:
+            return None, [_tissue_warning(path, fault.finding.message)]
+        voxel_ml = abs(float(np.linalg.det(stored.affine[:3, :3]))) / 1000
+        amount = float(stored.data.sum(dtype=np.float64)) * voxel_ml
+        if not np.isfinite(amount):
+            return None, [_tissue_warning(path, "holds values that are NaN or infinite.")]
+        amounts[tissue] = round(amount, 3)
+    return amounts or None, []
+
+
+def _tissue_warning(path: Path, reason: str) -> Finding:
+    message = f"its tissue map {path.name} {reason} Its tissue volumes were left out."
+    return warning("tissue-map", message, "Make the derivatives again.")

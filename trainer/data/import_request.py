@@ -1,0 +1,84 @@
+"""What an import is asked for, what it tells on its way, and what it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer.data.examination import Examined
+from trainer.data.findings import Finding
+from trainer.data.listing import Listing
+from trainer.data.preprocess import Recipe
+
+
+@dataclass(frozen=True)
+class ImportRequest:
+    """What to import, from where, to where, and how; see `cingulum import --help`."""
+
+    source: Path
+    target: Path
+    label: str
+    recipe: Recipe
+    labels: Path | None = None
+    contrast: str = "T1w"
+    classes: tuple[str, ...] | None = None
+    workers: int | None = None
+    on_error: Literal["fail", "skip"] = "fail"
+    volumes_per_shard: int = 16
+    codec: str = "blosc-lz4"
+    overwrite: bool = False
+    dry_run: bool = False
+
+    def decisive(self, listing: Listing) -> dict[str, Any]:
+        """The parameters that decide what is in the set, as JSON."""
+        return {
+            "source": listing.name,
+            "label": self.label,
+            "contrast": self.contrast if listing.kind == "bids" else None,
+            "classes": list(self.classes) if self.classes else None,
+            "volumes_per_shard": self.volumes_per_shard,
+            "codec": self.codec,
+            "recipe": self.recipe.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One image further.
+
+    Attributes:
+        done: images taken so far.
+        kept: True where it was taken over from an import that was stopped.
+    """
+
+    done: int
+    total: int
+    source: str
+    findings: tuple[Finding, ...]
+    kept: bool
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """What an import did.
+
+    Attributes:
+        volumes: number of volumes in the set (or that would be, in a dry run).
+        classes: number of volumes of each label.
+        left_out: bad images with their findings.
+        warnings: number of usable images with warnings.
+        kept: images taken over from an import that was stopped.
+        already_done: the set was whole before; nothing was done.
+    """
+
+    target: Path
+    volumes: int
+    classes: dict[str, int]
+    left_out: tuple[Examined, ...]
+    warnings: int
+    kept: int
+    seconds: float
+    already_done: bool
+    content_hash: str | None
+    cohort_findings: tuple[Finding, ...]

@@ -1,0 +1,173 @@
+"""What an import leaves in its target so that it can be stopped at any moment and go on.
+
+While it runs, `TARGET/.import/` holds `request.json` and, for every whole shard, the records of the images
+that went into it or were left out before it. `import.json` stays and says how the set was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.data.examination import Examined, stamp
+from trainer.data.index import INDEX_NAME, canonical_json
+from trainer.data.listing import SourceImage
+from trainer.data.shard_writer import write_atomically
+from trainer.data.shards import ShardSet
+from trainer.errors import ShardError
+
+WORK_NAME = ".import"
+STORY_NAME = "import.json"
+TABLES = ("qc.csv", "qc.json", "qc.html")
+
+
+def is_finished(target: Path, request: dict[str, Any], listing_sha256: str) -> bool:
+    """Whether the target already holds the whole set that this request makes.
+
+    Raises:
+        ShardError: it holds a set or the beginnings of one made otherwise, or files that are not ours.
+    """
+    if target.exists() and not target.is_dir():
+        raise ShardError(f"{target}: is a file, and a shard set is a folder.", cure="Name another folder.")
+    if (target / INDEX_NAME).exists():
+        ShardSet.open(target)
+        story = _read(target / STORY_NAME)
+        _compare(target, "was imported", story.get("request", {}), request)
+        if story.get("listing_sha256") != listing_sha256:
+            raise ShardError(
+                f"{target}: holds a shard set made from another list of images or labels.",
+                cure="Import into another folder, or add --overwrite to replace it.",
+            )
+        return True
+    if (target / WORK_NAME / "request.json").exists():
+        _compare(
+            target, "holds an unfinished import, begun", _read(target / WORK_NAME / "request.json"), request
+        )
+    elif target.is_dir() and any(entry.name != WORK_NAME for entry in target.iterdir()):
+        raise ShardError(
+            f"{target}: is not empty, and what is in it is no shard set.", cure="Name a new or empty folder."
+        )
+    return False
+
+
+def _compare(target: Path, what: str, had: dict[str, Any], wanted: dict[str, Any]) -> None:
+    flat, new = _flat(had), _flat(wanted)
+    differing = [key for key in sorted({*flat, *new}) if flat.get(key) != new.get(key)]
+    if differing:
+        changes = ", ".join(f"{key} {flat.get(key)!r} (now {new.get(key)!r})" for key in differing)
+        raise ShardError(
+            f"{target}: {what} with other parameters: {changes}.",
+            cure="Use the same parameters, import into another folder, or add --overwrite to begin anew.",
+        )
+
+
+def _flat(tree: dict[str, Any]) -> dict[str, Any]:
+    """A dictionary with the recipe's entries beside the others."""
+    return {**{key: value for key, value in tree.items() if key != "recipe"}, **tree.get("recipe", {})}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        cure = "Import into another folder, or add --overwrite to begin anew."
+        raise ShardError(f"{path}: cannot be read ({error}).", cure=cure) from None
+    return tree if isinstance(tree, dict) else {}
+
+
+def clear(target: Path) -> None:
+    """Remove a shard set and the beginnings of one: only files that an import writes.
+
+    Raises:
+        ShardError: the folder is of something else, or a file cannot be removed.
+    """
+    if not target.is_dir() or not any(target.iterdir()):
+        return
+    if not ((target / INDEX_NAME).exists() or (target / WORK_NAME).exists()):
+        raise ShardError(
+            f"{target}: is not empty, and what is in it is no shard set.", cure="Name a new or empty folder."
+        )
+    try:
+        (target / INDEX_NAME).unlink(missing_ok=True)  # first: from here on it is no whole set
+        for path in [
+            *target.glob("shard-*.h5"),
+            *target.glob(".*.partial"),
+            *(target / name for name in (*TABLES, STORY_NAME)),
+        ]:
+            path.unlink(missing_ok=True)
+        if (target / WORK_NAME).exists():
+            shutil.rmtree(target / WORK_NAME)
+    except OSError as error:
+        raise ShardError(
+            f"{target}: cannot be cleared ({error.strerror}).", cure="Remove the folder yourself."
+        ) from None
+
+
+@contextlib.contextmanager
+def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
+    """Hold the target for this process alone; yields its work folder.
+
+    Raises:
+        ShardError: another import runs there, or the folder cannot be written.
+    """
+    work = target / WORK_NAME
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        lock = (work / "lock").open("w")
+    except OSError as error:
+        cure = "Name a folder that you may write to, on a disk that is not full."
+        raise ShardError(f"{target}: cannot be written ({error.strerror}).", cure=cure) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ShardError(
+                f"{target}: another import is writing it.", cure="Wait for it, or name another folder."
+            ) from None
+        write_atomically(work / "request.json", (canonical_json(request) + "\n").encode())
+        yield work
+
+
+def finished(work: Path) -> None:
+    """Remove the work folder of a set that is whole."""
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def save(work: Path, number: int, images: Sequence[Examined]) -> None:
+    """Keep the records of the images up to and in a shard that was written."""
+    records = [image.to_json() for image in images]
+    write_atomically(_records_path(work, number), (canonical_json(records) + "\n").encode())
+
+
+def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examined] | None:
+    """The records of a shard; None when it has none, or its images no longer stand at the head of `images`."""
+    try:
+        text = _records_path(work, number).read_text(encoding="utf-8")
+        records = [Examined.from_json(tree) for tree in json.loads(text)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # not written yet, or of another version: the shard is made again
+    if len(records) > len(images):
+        return None
+    same = all(
+        record.identity == image.identity
+        and record.stamp == stamp(image)
+        and record.findings[: len(image.findings)] == image.findings
+        for record, image in zip(records, images, strict=False)
+    )
+    return records if same else None
+
+
+def mark(images: Sequence[Examined]) -> str:
+    """Says from which images, and which bytes of them, a shard was made."""
+    used = [[image.identity, image.sha256] for image in images if image.status != "bad"]
+    return hashlib.sha256(canonical_json(used).encode()).hexdigest()
+
+
+def _records_path(work: Path, number: int) -> Path:
+    return work / f"shard-{number:05d}.json"

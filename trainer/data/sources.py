@@ -1,0 +1,104 @@
+"""Which images there are, of whom, with which label: a BIDS folder, a folder of images, or a table of images.
+
+Nothing is opened here but tables. What is wrong with one image (no label, twice the same session) goes with
+that image as a finding; what makes the whole source unusable is raised.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trainer.data import source_bids, source_folder, source_table, tables
+from trainer.data.findings import Finding, bad
+from trainer.data.listing import Listing, SourceImage
+from trainer.errors import CohortError
+
+_HOW_TO = "docs/how-to/import-your-own-images.md shows the three layouts we read."
+
+
+def find(
+    source: Path,
+    label: str,
+    *,
+    labels: Path | None = None,
+    contrast: str = "T1w",
+    classes: Sequence[str] | None = None,
+) -> Listing:
+    """List the images of a source.
+
+    Args:
+        source: a BIDS folder, a folder of images, or a CSV or TSV file with a row per image.
+        label: name of the column with the class to learn.
+        labels: a further table, by subject or image, for folders that have none or not that column.
+        contrast: BIDS suffix of the images to take.
+        classes: the labels allowed; others become a finding.
+
+    Raises:
+        CohortError: nothing there, no images, no table of labels or no such column, one class only.
+    """
+    if not source.exists():
+        raise CohortError(f"{source}: there is no such file or folder.", cure=_HOW_TO)
+    table = tables.read(labels) if labels is not None else None
+    if source.is_file():
+        listing = source_table.find(source, label)
+    elif source_bids.is_bids(source):
+        listing = source_bids.find(source, label, table, contrast)
+    else:
+        listing = source_folder.find(source, label, table)
+    return _checked(listing, classes)
+
+
+def _checked(listing: Listing, classes: Sequence[str] | None) -> Listing:
+    """Findings for missing and unknown labels and for entries that are there twice."""
+    if not listing.images:
+        raise CohortError(f"{listing.name}: holds no images.", cure=_HOW_TO)
+    counts = Counter(image.label for image in listing.images if image.label is not None)
+    if not counts:
+        cure = f"Fill in the column {listing.label_name!r}, or name another with --label."
+        raise CohortError(f"{listing.name}: no image has a label ({listing.label_name}).", cure=cure)
+    seen: dict[tuple[str, str | None], str] = {}
+    images = []
+    for image in listing.images:
+        findings = [*image.findings, *_label_findings(image, listing.label_name, counts, classes)]
+        visit = (image.subject, image.session)
+        if visit in seen:
+            findings.append(_twice(image, seen[visit]))
+        else:
+            seen[visit] = image.source
+        images.append(replace(image, findings=tuple(findings)))
+    usable = {
+        image.label
+        for image in images
+        if not any(f.code in ("missing-label", "unknown-label") for f in image.findings)
+    }
+    if len(usable) < 2:
+        only = f"only one class, {next(iter(usable))!r}" if usable else "none of the classes asked for"
+        found = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
+        raise CohortError(
+            f"{listing.name}: has {only}, in {listing.label_name!r}; its labels are {found}.",
+            cure="A classifier needs two classes: add images, or name another column with --label.",
+        )
+    return replace(listing, images=tuple(images))
+
+
+def _label_findings(
+    image: SourceImage, name: str, counts: Iterable[str], classes: Sequence[str] | None
+) -> list[Finding]:
+    if image.label is None:
+        return [bad("missing-label", f"has no label ({name}).", "Fill it in, or remove the image.")]
+    if classes is None or image.label in classes:
+        return []
+    close = difflib.get_close_matches(image.label, classes, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    message = f"has the label {image.label!r}, which is not one of {', '.join(classes)}.{hint}"
+    return [bad("unknown-label", message, "Mend the label, or add it to --classes.")]
+
+
+def _twice(image: SourceImage, first: str) -> Finding:
+    visit = f", session {image.session}" if image.session else ""
+    message = f"is a second image of subject {image.subject}{visit}; the first is {first}."
+    return bad("duplicate-subject", message, "Keep one of them, or tell visits apart by a session.")

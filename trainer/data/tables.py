@@ -1,0 +1,105 @@
+"""Tables of people or images: CSV or TSV files with a header line."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import CohortError
+
+# BIDS writes n/a (specification, "Tabular files"); spreadsheets and pandas write the others.
+MISSING = frozenset({"", "n/a", "na", "nan", "null", "none"})
+
+Row = dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text: `rows` map every column to its cell, None where the value is missing."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def find(self, names: Sequence[str]) -> str | None:
+        """The first of `names` that is a column, whatever its case."""
+        by_lower = {column.lower(): column for column in self.columns}
+        return next((by_lower[name.lower()] for name in names if name.lower() in by_lower), None)
+
+    def need(self, names: Sequence[str], what: str) -> str:
+        """Like `find`.
+
+        Raises:
+            CohortError: there is no such column; the message lists those there are.
+        """
+        column = self.find(names)
+        if column is not None:
+            return column
+        wanted = " or ".join(repr(name) for name in names)
+        close = difflib.get_close_matches(names[0], self.columns, n=1, cutoff=0.6)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise CohortError(
+            f"{self.path}: has no column {wanted} for {what}; it has {', '.join(self.columns)}.{hint}",
+            cure=f"Name the column of {what} so"
+            + (", or give its name with --label NAME." if what == "the label" else "."),
+        )
+
+
+def read(path: Path) -> Table:
+    """Read a table; cells are parted by tabs in `.tsv`, else by what the header has most of: , ; or tab.
+
+    Raises:
+        CohortError: no such file, not text, no header, a column twice, a row with too many or too few cells.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise CohortError(
+            f"{path}: there is no such file.", cure="Give the path of a CSV or TSV file."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CohortError(
+            f"{path}: cannot be read as UTF-8 text ({error}).", cure="Save the table as CSV in UTF-8."
+        ) from None
+    header = text.split("\n", 1)[0]
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
+    try:
+        lines = list(csv.reader(io.StringIO(text), delimiter=delimiter))
+    except csv.Error as error:
+        raise CohortError(
+            f"{path}: is not a table ({error}).", cure="Save the table as CSV in UTF-8."
+        ) from None
+    if not lines or not any(cell.strip() for cell in lines[0]):
+        raise CohortError(
+            f"{path}: is empty; its first line must name the columns.",
+            cure="See docs/how-to/import-your-own-images.md.",
+        )
+    columns = tuple(cell.strip() for cell in lines[0])
+    if len(set(columns)) < len(columns):
+        twice = next(column for column in columns if columns.count(column) > 1)
+        raise CohortError(f"{path}: names the column {twice!r} twice.", cure="Rename or remove one of them.")
+    return Table(path, columns, tuple(_rows(path, columns, lines[1:])))
+
+
+def _rows(path: Path, columns: tuple[str, ...], lines: list[list[str]]) -> list[Row]:
+    rows: list[Row] = []
+    for number, cells in enumerate(lines, start=2):
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(columns):
+            raise CohortError(
+                f"{path}: line {number} has {len(cells)} cells and the header {len(columns)}.",
+                cure="Mend the line; a cell that holds the delimiter must be in double quotes.",
+            )
+        rows.append({column: value(cell) for column, cell in zip(columns, cells, strict=True)})
+    return rows
+
+
+def value(cell: str) -> str | None:
+    """The cell without surrounding blanks, or None for the usual words for a missing value."""
+    text = cell.strip()
+    return None if text.lower() in MISSING else text
