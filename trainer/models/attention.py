@@ -18,6 +18,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from trainer.models.layers import pooling_dtype
+
 # An attention map has N x keys entries: 4096 keys, a 16^3 grid, are the most that are looked at one by one.
 MOST_KEYS = 4096
 
@@ -32,7 +34,10 @@ def self_attention(x: Any, *, name: str, most_keys: int = MOST_KEYS) -> Any:
     inner = max(1, channels // 8)
     keys = x
     for level in range(_halvings(x.shape[1:4], most_keys)):
-        keys = keras.layers.AveragePooling3D(2, padding="same", name=f"{name}_pool{level + 1}")(keys)
+        pool = keras.layers.AveragePooling3D(
+            2, padding="same", dtype=pooling_dtype(), name=f"{name}_pool{level + 1}"
+        )
+        keys = pool(keys)
     f = _project(keys, inner, name=f"{name}_f")
     g = _project(x, inner, name=f"{name}_g")
     h = _project(keys, channels, name=f"{name}_h")
@@ -69,8 +74,9 @@ class AttentionSum(keras.layers.Layer):
         """Mix the values of all voxels into each voxel."""
         f, g, h, x = inputs
         keys, queries, values = (_flatten(part) for part in (f, g, h))
-        scores = ops.einsum("bjc,bic->bji", queries, keys)
-        beta = ops.softmax(ops.cast(scores, "float32"), axis=-1)
+        scores = ops.cast(ops.einsum("bjc,bic->bji", queries, keys), "float32")
+        # ops.softmax warns where the grid is down to one voxel, although 1 is right there.
+        beta = ops.exp(scores - ops.logsumexp(scores, axis=-1, keepdims=True))
         mixed = ops.einsum("bji,bic->bjc", ops.cast(beta, values.dtype), values)
         return ops.cast(self.gamma, x.dtype) * ops.reshape(mixed, (-1, *x.shape[1:])) + x
 

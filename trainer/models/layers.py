@@ -94,7 +94,12 @@ def residual_block(x: Any, channels: int, *, strides: int = 1, norm: str, name: 
 def stem(x: Any, channels: int, *, norm: str) -> Any:
     """7x7x7 convolution and 3x3x3 maximum, each with stride 2: a quarter of the size along each axis."""
     x = relu(convolution(x, channels, 7, strides=2, norm=norm, name="stem"), name="stem")
-    return keras.layers.MaxPooling3D(3, strides=2, padding="same", name="stem_pool")(x)
+    return keras.layers.MaxPooling3D(3, strides=2, padding="same", dtype=pooling_dtype(), name="stem_pool")(x)
+
+
+def pooling_dtype() -> str | None:
+    """The type to pool in: float32 instead of float16, for which TensorFlow 2.21 has no kernel on a CPU."""
+    return "float32" if keras.config.dtype_policy().compute_dtype == "float16" else None
 
 
 def head(x: Any, classes: int, *, dropout: float) -> Any:

@@ -25,7 +25,7 @@ def classification_metrics(
     Returns:
         n, accuracy, accuracy_interval (Wilson, 95 %), balanced_accuracy (mean recall of the classes present),
         auc (with more than two classes: macro, one against the rest), auc_interval, sensitivity, specificity
-        (with more than two classes: macro), positive (name, or None), confusion (rows true, columns predicted).
+        (with more than two: macro), positive (name or None), confusion (rows true, columns predicted).
         What cannot be told from these subjects is None: the AUC where a class is missing, for example.
 
     Raises:

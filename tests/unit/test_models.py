@@ -1,0 +1,240 @@
+"""The registry, 3D ResNet-18, the tiny network and the parts all networks share."""
+
+from __future__ import annotations
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from trainer import models
+from trainer.errors import ModelError
+from trainer.models import layers
+
+# torchvision documents r3d_18 with 33,371,472 parameters: 3 channels, 400 classes, a 3x7x7 stem where
+# ours is 7x7x7.
+TORCHVISION_R3D_18 = 33_371_472
+STEM_DIFFERENCE = 64 * 3 * (7 * 7 * 7 - 3 * 7 * 7)
+
+
+def trainable(model: keras.Model) -> int:
+    return sum(int(np.prod(v.shape)) for v in model.trainable_variables)
+
+
+def test_resnet18_has_the_published_number_of_parameters():
+    model = models.build("resnet18", (32, 32, 32, 3), 400)
+    assert trainable(model) == TORCHVISION_R3D_18 + STEM_DIFFERENCE
+
+
+def test_moving_statistics_are_two_values_per_normalised_channel():
+    model = models.build("resnet18", (32, 32, 32, 3), 400)
+    # Stem; per stage four convolutions, and a shortcut in the last three.
+    channels = 64 + 4 * 64 + 5 * (128 + 256 + 512)
+    assert model.count_params() - trainable(model) == 2 * channels
+
+
+def test_tiny_has_the_parameters_that_a_hand_count_gives():
+    weights = 27 * (1 * 8 + 8 * 16 + 16 * 32) + 2 * (8 + 16 + 32) + 32 * 3 + 3
+    assert trainable(models.build("tiny", (16, 16, 16, 1), 3)) == weights
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_every_network_gives_float32_logits_for_uneven_sizes_and_several_channels(name):
+    model = models.build(name, (17, 24, 16, 2), 3, width=4)
+    logits = model(np.random.default_rng(0).normal(size=(2, 17, 24, 16, 2)).astype("float32"))
+    assert tuple(logits.shape) == (2, 3)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    assert np.isfinite(np.asarray(logits)).all()
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_logits_stay_float32_under_mixed_precision(policy):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = models.build("resattnet18", (16, 16, 16, 1), 2, width=4)
+        logits = model(np.ones((1, 16, 16, 16, 1), "float32"))
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    assert model.get_layer("stage1_block1_1_conv").compute_dtype == policy.removeprefix("mixed_")
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_the_seed_decides_the_weights(name):
+    def weights(seed: int) -> list[np.ndarray]:
+        keras.utils.set_random_seed(seed)
+        return models.build(name, (16, 16, 16, 1), 2, width=4).get_weights()
+
+    first, again, other = weights(1), weights(1), weights(2)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_layer_names_are_the_same_in_every_build():
+    first, second = (models.build("resattnet34", (16, 16, 16, 1), 2, width=2) for _ in range(2))
+    assert [layer.name for layer in first.layers] == [layer.name for layer in second.layers]
+    assert not [layer.name for layer in first.layers if layer.name[-1].isdigit() and "pool" not in layer.name]
+
+
+@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("kind", ["batch", "group", "layer", "none"])
+def test_normalisation_can_be_chosen(name, kind):
+    model = models.build(name, (16, 16, 16, 1), 2, width=8, normalisation=kind)
+    kinds = {type(layer).__name__ for layer in model.layers if layer.name.endswith("_norm")}
+    expected = {"batch": {"BatchNormalization"}, "none": set()}
+    assert kinds == expected.get(kind, {"GroupNormalization"})
+    # Where nothing normalises, the convolutions have a bias of their own.
+    assert model.get_layer(index=1).use_bias == (kind == "none")
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(4, 1), (8, 2), (12, 3), (64, 16), (512, 32), (7, 1)])
+def test_groups_divide_the_channels_and_hold_at_least_four(channels, groups):
+    assert layers.normalisation("group", channels, name="n").groups == groups
+
+
+def test_a_residual_block_starts_as_the_identity_of_its_shortcut():
+    x = keras.Input((4, 4, 4, 8))
+    block = keras.Model(x, layers.residual_block(x, 8, norm="batch", name="b"))
+    volume = np.random.default_rng(0).uniform(0, 1, (1, 4, 4, 4, 8)).astype("float32")
+    np.testing.assert_array_equal(np.asarray(block(volume)), volume)
+
+
+def test_dropout_acts_in_training_only():
+    model = models.build("tiny", (16, 16, 16, 1), 2, dropout=0.5)
+    x = np.random.default_rng(0).normal(size=(1, 16, 16, 16, 1)).astype("float32")
+    still = [np.asarray(model(x, training=False)) for _ in range(2)]
+    assert np.array_equal(*still)
+    assert model.get_layer("head_dropout").rate == 0.5
+
+
+def test_all_weights_learn():
+    keras.utils.set_random_seed(0)
+    model = models.build("resattnet18", (16, 16, 16, 1), 2, width=4)
+    before = [v.numpy() for v in model.trainable_variables]
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x = np.random.default_rng(0).normal(size=(4, 16, 16, 16, 1)).astype("float32")
+    for _ in range(4):  # gammas that start at 0 hold back what lies behind them for a step or two
+        model.train_on_batch(x, np.array([0, 1, 0, 1]))
+    still = [
+        v.path
+        for v, old in zip(model.trainable_variables, before, strict=True)
+        if np.array_equal(v.numpy(), old)
+    ]
+    # At one voxel the softmax is over one key, so f and g of that stage cannot matter.
+    assert not [path for path in still if "attention_f" not in path and "attention_g" not in path]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (("resatnet18", (32, 32, 32, 1), 2), "Did you mean 'resattnet18'"),
+            (("nothing-like-it", (32, 32, 32, 1), 2), "Known: resattnet18, resattnet34, resnet18, tiny"),
+            (("tiny", (32, 15, 32, 1), 2), "32x15x32 voxels are too small"),
+            (("tiny", (32, 32, 32), 2), "a volume has a depth, height, width and channels"),
+            (("tiny", (32, 32, 32, 0), 2), "a volume has a depth"),
+            (("tiny", (32, 32, 32, 1), 1), "at least two"),
+            (("no.such.module:net", (32, 32, 32, 1), 2), "There is no module 'no.such.module'"),
+            (("trainer.models.tiny:tini", (32, 32, 32, 1), 2), "Did you mean 'tiny'"),
+            (("nowhere/net.py:build", (32, 32, 32, 1), 2), "no such Python file"),
+        ],
+    )
+    def test_is_named(self, arguments, says):
+        with pytest.raises(ModelError) as caught:
+            models.build(*arguments)
+        assert says in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({"droput": 0.5}, "Did you mean 'dropout'"),
+            ({"dropout": 1.0}, "below 1"),
+            ({"width": 0}, "at least 1"),
+            ({"width": 2.5}, "whole number"),
+            ({"normalisation": "instance"}, "Known: batch, sync, group, layer, none"),
+        ],
+    )
+    def test_in_an_option_is_named(self, options, says):
+        with pytest.raises(ModelError) as caught:
+            models.build("tiny", (32, 32, 32, 1), 2, **options)
+        assert says in str(caught.value)
+
+
+OWN = """
+import keras
+
+def build(input_shape, classes, *, hidden=4):
+    x = volume = keras.Input(input_shape)
+    x = keras.layers.Conv3D(hidden, 3, name="own_conv")(x)
+    x = keras.layers.BatchNormalization(name="own_norm")(x)
+    x = keras.layers.GlobalAveragePooling3D()(x)
+    return keras.Model(volume, keras.layers.Dense(classes, dtype="float32")(x))
+
+def probabilities(input_shape, classes):
+    x = volume = keras.Input(input_shape)
+    x = keras.layers.GlobalAveragePooling3D()(x)
+    return keras.Model(volume, keras.layers.Dense(classes, activation="softmax")(x))
+
+def one_output(input_shape, classes):
+    return build(input_shape, 1)
+
+def no_model(input_shape, classes):
+    return "a network"
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_networks.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    monkeypatch.delitem(sys.modules, "own_networks", raising=False)
+    monkeypatch.delitem(sys.modules, "cingulum_own_own_networks", raising=False)
+    return tmp_path
+
+
+class TestOnesOwnNetwork:
+    @pytest.mark.parametrize("place", ["own_networks", "own_networks.py"])
+    def test_is_found_beside_the_user_and_takes_its_options(self, own, place):
+        model = models.build(f"{place}:build", (8, 8, 8, 1), 2, hidden=6)
+        assert model.get_layer("own_conv").filters == 6
+
+    @pytest.mark.parametrize(
+        ("function", "says"),
+        [
+            ("probabilities", "ends in a softmax"),
+            ("one_output", "one logit per class"),
+            ("no_model", "returned str, not a keras.Model"),
+        ],
+    )
+    def test_that_does_not_fit_is_refused(self, own, function, says):
+        with pytest.raises(ModelError) as caught:
+            models.build(f"own_networks:{function}", (8, 8, 8, 1), 2)
+        assert says in str(caught.value)
+
+    def test_without_a_width_says_so(self, own):
+        with pytest.raises(ModelError, match="no option 'width'"):
+            models.build("own_networks:build", (8, 8, 8, 1), 2, width=8)
+
+    def test_whose_module_lacks_an_import_is_not_called_missing(self, own):
+        (own / "broken_network.py").write_text("import a_package_nobody_has\n")
+        with pytest.raises(ModuleNotFoundError, match="a_package_nobody_has"):
+            models.build("broken_network:build", (8, 8, 8, 1), 2)
+
+    def test_can_be_registered_once_under_a_name(self, monkeypatch):
+        from trainer.models import registry
+
+        monkeypatch.setattr(registry, "_NETWORKS", dict(registry._NETWORKS))
+
+        @models.register("mine")
+        def mine(input_shape, classes, *, width=4):
+            """My network."""
+            return models.build("tiny", input_shape, classes, width=width)
+
+        assert "mine" in models.names()
+        assert models.describe("mine").summary == "My network."
+        assert models.build("mine", (16, 16, 16, 1), 2).output_shape == (None, 2)
+        with pytest.raises(ModelError, match="two networks"):
+            models.register("mine")(lambda input_shape, classes: None)
