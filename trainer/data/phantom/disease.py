@@ -20,6 +20,7 @@ from trainer.data.phantom.template import REGIONS, Template
 _PER_DECADE = np.array([0.90, 0.35, 0.25, 0.35])
 _DISEASE = np.array([1.60, 1.50, 0.50, 0.20])
 _SPREAD = np.array([1.20, 0.65, 0.40, 0.40])
+_MOST = np.array([5.0, 4.0, 1.8, 1.8])  # a brain has no more to lose: approached, never reached
 _SHARED_SPREAD = 0.5  # people whose ventricles are wide tend to have wide sulci too
 _MEAN_AGE = 73.0
 
@@ -51,7 +52,7 @@ def truth(person: Person, seed: int, gap: float) -> Truth:
     own = rng.standard_normal(len(REGIONS))
     inborn = _SPREAD * (_SHARED_SPREAD * shared + math.sqrt(1 - _SHARED_SPREAD**2) * own)
     lost = inborn + _PER_DECADE * (person.age - _MEAN_AGE) / 10 + _DISEASE * gap * stage
-    return Truth(stage, tuple(float(mm) for mm in lost))
+    return Truth(stage, tuple(float(mm) for mm in _MOST * np.tanh(lost / _MOST)))
 
 
 def region_of_disease(template: Template) -> np.ndarray:

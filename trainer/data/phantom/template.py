@@ -28,6 +28,7 @@ REGIONS = ("ventricles", "medial_temporal", "temporoparietal", "frontal")
 _MEDIAL_TEMPORAL_MM = ((26, -20, -16), (24, -5, -22), (30, -35, -8))
 _WORKING_SIZE = 106  # 2 mm: fine enough for fields smoothed over 3 mm, and an eighth of the work of 1 mm
 _TISSUE_SMOOTHING_MM = 3.0
+_VENTRICLE_WALL = 4.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Template:
         mask: (D, H, W) share of each voxel inside the skull, 0 to 1.
         grey, white, detail: (D, H, W) cubic spline coefficients of the tissue shares, and of what these do
             not explain of the T1 image.
-        intensity: T1 intensity of pure grey matter, white matter, CSF; white matter is the unit, of `detail` too.
+        intensity: T1 intensity of pure grey matter, white matter, CSF; white matter is the unit of both.
         pull: (3, D, H, W) unit-free vectors, length below 1, from tissue toward the nearest CSF or the skull.
         regions: (len(REGIONS), D, H, W) weight of each region, 0 to 1.
         box: the part of the grid outside of which `regions` is 0.
@@ -186,6 +187,9 @@ def _regions(grey: np.ndarray, white: np.ndarray, mask: np.ndarray) -> np.ndarra
     csf = np.clip(mask - grey - white, 0, 1)
     inner = (np.abs(x) < 36) & (y > -55) & (y < 40) & (z > -8) & (z < 30)
     ventricles = ndimage.gaussian_filter(((csf > 0.4) & (depth > 26) & inner).astype(np.float32), 5.0 / voxel)
+    ventricles = np.minimum(
+        ventricles / ventricles.max() * _VENTRICLE_WALL, 1
+    )  # full weight beyond their walls
 
     medial_temporal = np.zeros(grey.shape, np.float32)
     for cx, cy, cz in _MEDIAL_TEMPORAL_MM:
@@ -197,7 +201,11 @@ def _regions(grey: np.ndarray, white: np.ndarray, mask: np.ndarray) -> np.ndarra
     )
     frontal = shell * _rising(y, 0, 12)
     temporoparietal = shell * (1 - _rising(y, -5, 12)) * (1 - 0.6 * _rising(-y, 78, 6))
-    weights = np.stack([ventricles, medial_temporal, temporoparietal, frontal])
+    # White matter stays where it is next to the cortex: it is the grey matter that gets thinner.
+    cortical = 1 - ndimage.gaussian_filter(white, 2.0 / voxel)
+    weights = np.stack(
+        [ventricles, medial_temporal * cortical, temporoparietal * cortical, frontal * cortical]
+    )
     weights /= weights.max(axis=(1, 2, 3), keepdims=True)
     # A hard zero where next to nothing happens keeps the box, and so the work per subject, small.
     return np.where(weights * ndimage.gaussian_filter(mask, 1.0) > 0.01, weights, 0).astype(np.float32)

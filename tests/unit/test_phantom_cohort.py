@@ -1,0 +1,233 @@
+"""A cohort on disk: what is written, that it is the same every time, and that it can be stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import psutil
+import pytest
+
+from trainer.commands.phantom import phantom as command
+from trainer.data.phantom import bids, files, people
+from trainer.data.phantom.cohort import make_cohort
+from trainer.errors import CingulumError, InputError
+
+SUBJECTS, SIZE, SEED = 5, 16, 3
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("phantom") / "one"
+    make_cohort(out, SUBJECTS, SIZE, seed=SEED, workers=1)
+    return out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def times(folder: Path) -> dict[Path, int]:
+    return {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+
+
+def running(group: int) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def test_one_and_two_workers_write_the_same_bytes(cohort: Path, tmp_path: Path) -> None:
+    make_cohort(tmp_path / "two", SUBJECTS, SIZE, seed=SEED, workers=2)
+    assert contents(tmp_path / "two") == contents(cohort)
+
+
+def test_a_cohort_is_a_bids_folder_that_says_it_is_a_phantom(cohort: Path) -> None:
+    assert "not people" in (cohort / "README").read_text()
+    description = json.loads((cohort / "dataset_description.json").read_text())
+    assert description["BIDSVersion"] and description["DatasetType"] == "raw"
+    derived = json.loads((cohort / "derivatives/tissue/dataset_description.json").read_text())
+    assert derived["DatasetType"] == "derivative"
+    with (cohort / "participants.tsv").open() as table:
+        rows = list(csv.DictReader(table, delimiter="\t"))
+    assert [row["diagnosis"] for row in rows] == ["AD", "NC", "sMCI", "pMCI", "AD"]
+    assert set(json.loads((cohort / "participants.json").read_text())) == set(rows[0]) - {"participant_id"}
+    folders = sorted(p.name for p in cohort.glob("sub-*"))
+    assert folders == [row["participant_id"] for row in rows] and len(folders) == SUBJECTS
+    images = [p for p in contents(cohort) if p.endswith(".nii.gz")]
+    assert len(images) == 4 * SUBJECTS + 1
+
+
+def test_images_are_ras_in_mm_and_tissue_maps_share_their_grid(cohort: Path) -> None:
+    t1 = nibabel.nifti1.load(cohort / "sub-0001/anat/sub-0001_T1w.nii.gz")
+    assert t1.shape == (SIZE,) * 3 and t1.get_data_dtype() == np.int16
+    assert t1.header.get_zooms() == pytest.approx([212 / SIZE] * 3)
+    assert t1.header.get_xyzt_units()[0] == "mm"
+    assert nibabel.aff2axcodes(t1.affine) == ("R", "A", "S")
+    assert np.allclose(t1.get_qform(), t1.get_sform(), atol=1e-4)
+    maps = [
+        nibabel.nifti1.load(
+            cohort / f"derivatives/tissue/sub-0001/anat/sub-0001_label-{tissue}_probseg.nii.gz"
+        )
+        for tissue in ("GM", "WM", "CSF")
+    ]
+    total = sum(np.asarray(m.dataobj) for m in maps)
+    assert all(np.array_equal(m.affine, t1.affine) for m in maps)
+    assert 0.98 < total.max() < 1.01
+    litres = total.sum() * (212 / SIZE) ** 3 / 1e6
+    assert 1.2 < litres < 2.6
+
+
+def test_compressed_files_carry_no_name_and_no_time(cohort: Path) -> None:
+    header = (cohort / "sub-0001/anat/sub-0001_T1w.nii.gz").read_bytes()[:10]
+    assert header[:2] == b"\x1f\x8b"
+    assert header[3] == 0, "no optional fields: no file name"
+    assert header[4:8] == bytes(4), "no time"
+
+
+def test_a_whole_cohort_is_left_alone(cohort: Path) -> None:
+    before = times(cohort)
+    assert make_cohort(cohort, SUBJECTS, SIZE, seed=SEED).made == 0
+    assert times(cohort) == before
+
+
+def test_a_cohort_cut_short_is_completed_to_the_same_bytes(cohort: Path, tmp_path: Path) -> None:
+    out = tmp_path / "short"
+    people_drawn = [people.draw(SEED, number) for number in range(SUBJECTS)]
+    for name, content in contents(cohort).items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(content)
+    (out / "participants.tsv").unlink()
+    (out / bids.subject_files(people_drawn[1])["WM"]).unlink()
+    (out / bids.subject_files(people_drawn[4])["T1w"]).unlink()
+    left_behind = out / "sub-0005/anat/.sub-0005_T1w.nii.gz.part"
+    left_behind.write_bytes(b"half")
+    kept = out / bids.subject_files(people_drawn[0])["T1w"]
+    before = kept.stat().st_mtime_ns
+
+    seen: list[tuple[int, int]] = []
+    outcome = make_cohort(
+        out, SUBJECTS, SIZE, seed=SEED, workers=1, on_progress=lambda *now: seen.append(now)
+    )
+    assert outcome.made == 2
+    assert seen == [(3, 5), (4, 5), (5, 5)]
+    assert kept.stat().st_mtime_ns == before
+    assert contents(out) == contents(cohort)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"subjects": 0}, "0 subjects"),
+        ({"size": 15}, "--size 15"),
+        ({"size": 1000}, "--size 1000"),
+        ({"gap": -0.1}, "--gap -0.1"),
+        ({"gap": float("nan")}, "--gap nan"),
+        ({"gap": 6.0}, "--gap 6"),
+        ({"seed": -1}, "--seed -1"),
+        ({"workers": 0}, "0 workers"),
+        ({"groups": ("AD", "CN")}, "'CN'"),
+        ({"groups": ()}, "groups"),
+        ({"groups": ("AD", "AD")}, "twice"),
+    ],
+)
+def test_an_impossible_argument_is_refused_before_anything_is_written(
+    wrong: dict, named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=named) as caught:
+        make_cohort(tmp_path / "out", **{"subjects": 2, "size": 16, **wrong})
+    assert caught.value.cure and caught.value.exit_code == 2
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("other", [{"seed": 4}, {"subjects": 6}, {"gap": 1.0}, {"groups": ("AD", "NC")}])
+def test_a_folder_with_another_cohort_is_refused_and_kept(cohort: Path, other: dict) -> None:
+    before = contents(cohort)
+    with pytest.raises(InputError, match=f"other parameters.*{next(iter(other))}"):
+        make_cohort(cohort, **{"subjects": SUBJECTS, "size": SIZE, "seed": SEED, **other})
+    assert contents(cohort) == before
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"GeneratedBy": [{"Name": "fMRIPrep"}]}'])
+def test_a_folder_of_something_else_is_refused(tmp_path: Path, content: str | None) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    if content is not None:
+        (tmp_path / "dataset_description.json").write_text(content)
+    with pytest.raises(InputError, match="not empty"):
+        make_cohort(tmp_path, 2, 16)
+    assert not (tmp_path / "README").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match="cannot use"):
+            make_cohort(out, 2, 16)
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match="No space left"):
+        files.write(tmp_path / "deep" / "file.txt", b"content")
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_a_killed_worker_is_told_and_the_others_end(tmp_path: Path) -> None:
+    def kill_one(done: int, _: int) -> None:
+        if done == 1:
+            multiprocessing.active_children()[0].kill()
+
+    with pytest.raises(CingulumError, match="was killed") as caught:
+        make_cohort(tmp_path / "out", 200, 32, workers=1, on_progress=kill_one)
+    assert caught.value.exit_code == 1 and "again" in str(caught.value)
+    assert multiprocessing.active_children() == []
+    assert not (tmp_path / "out" / "participants.tsv").exists()
+
+
+def test_ctrl_c_ends_all_workers_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    script = (
+        f"from trainer.data.phantom.cohort import make_cohort\nmake_cohort({str(out)!r}, 4000, 32, workers=2)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    give_up = time.monotonic() + 60
+    while len(list(out.glob("sub-*/anat/*_T1w.nii.gz"))) < 4 and time.monotonic() < give_up:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and its workers alike
+    asked = time.monotonic()
+    _, told = process.communicate(timeout=30)
+    assert time.monotonic() - asked < 5
+    assert process.returncode == -signal.SIGINT
+    assert told.count("Traceback") == 1, f"only the parent may be interrupted:\n{told}"
+    while running(process.pid) and time.monotonic() - asked < 5:
+        time.sleep(0.02)
+    assert running(process.pid) == []
+    written = list(out.rglob("*_T1w.nii.gz"))
+    assert 4 <= len(written) < 4000
+    assert not list(out.rglob(".*")) and not (out / "participants.tsv").exists()
+    assert all(nibabel.nifti1.load(path).get_fdata().shape == (32,) * 3 for path in written[:5])
+
+
+def test_the_command_reports_as_json(cohort: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command(cohort, SUBJECTS, SIZE, seed=SEED, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["made"] == 0 and told["subjects"] == SUBJECTS and told["path"] == str(cohort)
