@@ -21,6 +21,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,19 +42,26 @@ _PARTIAL = ".partial"
 class Cursor:
     """Where training stands after `step` updates; JSON, and all that the loop needs to go on.
 
-    `sums` holds the running sums of the epoch in progress over all ranks (loss, correct, weight, count),
-    all zero at an epoch's end. `rows` are the rows of metrics.jsonl so far.
+    Attributes:
+        step: updates done.
+        steps_per_epoch: updates per epoch.
+        rows: the rows of metrics.jsonl so far.
+        sums: loss, right answers and samples of the epoch in progress, over all ranks; zeros at its end.
+        best: the best epoch's row.
+        best_step: the step of that epoch's checkpoint.
+        waited: epochs without improvement since.
+        timed: samples, and the seconds that their steps took, over the whole run.
+        world_size: ranks that wrote it; another number may go on.
     """
 
     step: int
     steps_per_epoch: int
     rows: tuple[dict[str, Any], ...] = ()
-    sums: tuple[float, ...] = ()
+    sums: tuple[float, ...] = (0.0, 0.0, 0.0)
     best: dict[str, Any] | None = None
     best_step: int | None = None
     waited: int = 0
-    finished: bool = False
-    seconds: float = 0.0
+    timed: tuple[float, ...] = (0.0, 0.0)
     world_size: int = 1
 
     @property
@@ -81,10 +89,18 @@ def save(
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer,
     *,
-    averaged: keras.Model | None = None,
+    averaged: AbstractContextManager[object] | None = None,
     config_sha256: str = "",
 ) -> Path:
     """Write the checkpoint of `cursor.step` into `folder`; called by rank 0 only.
+
+    Args:
+        folder: of the checkpoints.
+        cursor: where training stands.
+        model: the network.
+        optimizer: built.
+        averaged: a context in which the network holds its averaged weights, where there are such.
+        config_sha256: `record.digest` of the configuration.
 
     Raises:
         OSError: the disk is full or cannot be written; older checkpoints are untouched.
@@ -97,9 +113,10 @@ def save(
     try:
         model.save(partial / "model.keras")
         if averaged is not None:
-            averaged.save(partial / "averaged.keras")
+            with averaged:
+                model.save(partial / "averaged.keras")
         _write_arrays(partial / "optimizer.npz", optimizer.variables)
-        _write_arrays(partial / "rng.npz", _random_states(model))
+        _write_arrays(partial / "rng.npz", random_states(model))
         (partial / "cursor.json").write_text(json.dumps(dataclasses.asdict(cursor)), encoding="utf-8")
         files = {path.name: _fingerprint(path) for path in sorted(partial.iterdir())}
         manifest = {"format": FORMAT_VERSION, "config_sha256": config_sha256, "files": files}
@@ -150,8 +167,12 @@ def check(path: Path) -> str | None:
 
 def read_cursor(path: Path) -> Cursor:
     """The cursor of a checkpoint that verified."""
-    fields = json.loads((path / "cursor.json").read_text(encoding="utf-8"))
-    return Cursor(**{**fields, "rows": tuple(fields["rows"]), "sums": tuple(fields["sums"])})
+    return cursor_from(json.loads((path / "cursor.json").read_text(encoding="utf-8")))
+
+
+def cursor_from(fields: dict[str, Any]) -> Cursor:
+    """A cursor from its JSON object."""
+    return Cursor(**{**fields, **{key: tuple(fields[key]) for key in ("rows", "sums", "timed")}})
 
 
 def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Cursor:
@@ -166,7 +187,7 @@ def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimize
         reason = str(error).partition("\n")[0]
         raise RunError(f"{path}: is of another network than this one ({reason}).") from None
     _read_arrays(path / "optimizer.npz", optimizer.variables)
-    _read_arrays(path / "rng.npz", _random_states(model))
+    _read_arrays(path / "rng.npz", random_states(model))
     return read_cursor(path)
 
 
@@ -224,7 +245,7 @@ def _fingerprint(path: Path) -> dict[str, Any]:
         return {"bytes": file.tell(), "sha256": digest.hexdigest()}
 
 
-def _random_states(model: keras.Model) -> list[Any]:
+def random_states(model: keras.Model) -> list[Any]:
     """Variables that are neither weights nor metrics: the states of the seed generators, e.g. of dropout."""
     weights = {id(variable) for variable in model.weights}
     metrics = {id(variable) for variable in model.metrics_variables}

@@ -203,7 +203,7 @@ def check_resumable(stored: RunConfig, given: RunConfig) -> None:
         lines = "; ".join(f"{key} was {old.get(key)!r} and is {new.get(key)!r} now" for key in differing)
         raise RunError(
             f"{stored.folder}: was started with another configuration: {lines}.",
-            cure=f"Go on with: cingulum train {stored.folder / 'config.yaml'} --resume; or choose another name.",
+            cure=f"Run: cingulum train {stored.folder / 'config.yaml'} --resume (or choose another name)",
         )
 
 

@@ -81,6 +81,10 @@ class Patience:
             )
         return cls(config.metric, config.patience, config.min_delta)
 
+    def resumed(self, best: dict[str, Any] | None, waited: int) -> Patience:
+        """The same rule with the state of a checkpoint."""
+        return Patience(self.metric, self.limit, self.min_delta, best, waited)
+
     def after(self, row: dict[str, Any]) -> Patience:
         """The state after one more epoch with the metrics `row`.
 

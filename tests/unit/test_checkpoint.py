@@ -49,7 +49,7 @@ def test_everything_that_was_saved_comes_back_bit_for_bit(tmp_path):
     model, optimizer = trained(seed=1)
     rows = ({"epoch": 1, "loss": 0.1 + 0.2, "val_auc": None},)
     cursor = Cursor(
-        step=7, steps_per_epoch=3, rows=rows, sums=(0.1, 2.0), best={"epoch": 1}, best_step=3, waited=1
+        step=7, steps_per_epoch=3, rows=rows, sums=(0.1, 2.0, 3.0), best={"epoch": 1}, best_step=3, waited=1
     )
     path = checkpoint.save(tmp_path, cursor, model, optimizer)
     other_model, other_optimizer = trained(seed=2)

@@ -1,0 +1,92 @@
+"""`cingulum train` with a fault put into one rank at one step; run under mpirun by the tests.
+
+    python faulty_train.py FAULT RANK STEP CONFIG [arguments of cingulum train ...]
+
+FAULT: none, kill, raise, hang, stop (as by SIGUSR2), nan, diverge; or during the saving of the checkpoint of
+STEP: kill-writing, kill-renaming, full. STEP counts updates from 1 over the whole run.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+
+fault, at_rank, at_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+
+
+def main() -> int:
+    from trainer import cli
+    from trainer import world as worlds
+
+    world = worlds.init(1)
+    from trainer import checkpoint
+    from trainer.loop import Training
+
+    if world.rank == at_rank and fault != "none":
+        if fault in ("kill-writing", "kill-renaming", "full"):
+            _in_saving(checkpoint)
+        else:
+            _in_step(Training)
+    return cli.run(["train", *sys.argv[4:]])
+
+
+def _in_step(training) -> None:
+    plain = training._step
+
+    def step(self, source):
+        seconds = plain(self, source)
+        if self.cursor.step == at_step:
+            _strike(self)
+        return seconds
+
+    training._step = step
+
+
+def _strike(training) -> None:
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "raise":
+        raise KeyError("a fault of the test")
+    elif fault == "hang":
+        training.watchdog.beat("doing what the test wants")
+        time.sleep(600)
+    elif fault == "stop":
+        os.kill(os.getpid(), signal.SIGUSR2)
+    elif fault == "nan":
+        training._losses[-1] = float("nan")
+    elif fault == "diverge":
+        variable = training.learner.model.trainable_variables[0]
+        variable.assign(variable + 1e-3)
+    else:
+        raise SystemExit(f"unknown fault {fault}")
+
+
+def _in_saving(checkpoint) -> None:
+    plain_write, plain_sync = checkpoint._write_arrays, checkpoint.sync
+
+    def is_due(path) -> bool:
+        return f"step-{at_step:08d}" in str(path)
+
+    def write(path, variables) -> None:
+        plain_write(path, variables)
+        if is_due(path) and path.name == "optimizer.npz":
+            if fault == "full":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            if fault == "kill-writing":
+                os.truncate(path, path.stat().st_size // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def sync(path) -> None:
+        plain_sync(path)
+        # The last sync before the renaming is that of the folder itself.
+        if fault == "kill-renaming" and is_due(path) and path.is_dir():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    checkpoint._write_arrays, checkpoint.sync = write, sync
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Small shard sets and configurations for the tests of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from trainer.data.index import SetMeta, VolumeMeta
+from trainer.data.preprocess import Recipe
+from trainer.data.shard_writer import ShardWriter
+
+PROGRAM = "faulty_train.py"
+
+
+def make_shards(
+    folder: Path, *, subjects: int = 32, size: int = 16, labels: tuple[str, ...] = ("AD", "NC")
+) -> Path:
+    """Random volumes; the first class is darker. Four volumes a shard."""
+    random = np.random.default_rng(0)
+    recipe = Recipe(size=size, spacing=12.0)
+    writer = ShardWriter(
+        folder,
+        (size, size, size, 1),
+        "float16",
+        meta=SetMeta("diagnosis", "tests", (12.0, 12.0, 12.0), {"method": "none"}, recipe.to_json()),
+    )
+    rows = []
+    for number in range(subjects):
+        label = number % len(labels)
+        array = random.normal(0.4 * label, 1, (size, size, size, 1)).astype("float16")
+        tissue = {"grey": 500.0 + 40 * label + random.normal(0, 30), "white": 450.0 + random.normal(0, 30)}
+        meta = VolumeMeta(
+            subject=f"sub-{number:03d}",
+            source=f"sub-{number:03d}.nii",
+            source_sha256="0" * 64,
+            affine=np.diag([12.0, 12.0, 12.0, 1.0]).tolist(),
+            label=labels[label],
+            tissue=tissue,
+        )
+        rows.append((array, meta))
+    writer.finish([writer.write_shard(k // 4, rows[k : k + 4]) for k in range(0, subjects, 4)])
+    return folder
+
+
+def write_config(path: Path, shards: Path, name: str, **changes: Any) -> Path:
+    """A run of 4 epochs of 6 steps in which everything that has state takes part: averages, dropout, Adam."""
+    tree: dict[str, Any] = {
+        "name": name,
+        "runs": str(path),
+        "data": {"shards": str(shards), "prefetch": 1, "augment": {"flip": True, "noise": 0.1}},
+        "model": {"name": "tiny", "width": 2, "options": {"dropout": 0.2}},
+        "train": {
+            "epochs": 4,
+            "global_batch": 4,
+            "deterministic": True,
+            "optimizer": {"name": "adamw", "learning_rate": 0.01, "ema": 0.9},
+        },
+        "checkpoint": {"every_steps": 2, "keep": 3},
+        "guards": {"timeout_s": 60},
+    }
+    for dotted, value in changes.items():
+        node = tree
+        *parents, last = dotted.split("__")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    file = path / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(tree))
+    return file
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())
+
+
+def steps(folder: Path) -> list[int]:
+    return sorted(int(p.name[5:]) for p in (folder / "checkpoints").iterdir() if p.name[5:].isdigit())

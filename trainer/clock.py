@@ -1,0 +1,56 @@
+"""How fast training goes: samples and seconds of its steps, apart from evaluation and saving."""
+
+from __future__ import annotations
+
+import time
+
+
+class Clock:
+    """Adds up steps. The first step of a session is left out: it is spent on tracing the network.
+
+    Args:
+        timed: samples and seconds of earlier sessions.
+    """
+
+    def __init__(self, timed: tuple[float, ...] = (0.0, 0.0)) -> None:
+        self._samples, self._seconds = timed
+        self._traced = False
+        self.start_epoch()
+
+    @staticmethod
+    def now() -> float:
+        """Seconds on a clock that only goes forward."""
+        return time.monotonic()
+
+    def start_epoch(self) -> None:
+        """From here on, `epoch_speed` and `epoch_seconds` count anew."""
+        self._began = self.now()
+        self._before = (self._samples, self._seconds)
+
+    def add_step(self, samples: int, seconds: float) -> None:
+        """Count a step of so many samples over all ranks."""
+        if self._traced:
+            self._samples += samples
+            self._seconds += seconds
+        self._traced = True
+
+    @property
+    def timed(self) -> tuple[float, float]:
+        """Samples and seconds of all steps so far."""
+        return self._samples, self._seconds
+
+    @property
+    def speed(self) -> float:
+        """Samples per second over the whole run; 0 before there is something to tell."""
+        return self._samples / self._seconds if self._seconds > 0 else 0.0
+
+    @property
+    def epoch_speed(self) -> float:
+        """Samples per second in this epoch; that of the whole run until there is something to tell."""
+        samples, seconds = self._samples - self._before[0], self._seconds - self._before[1]
+        return samples / seconds if seconds > 0 else self.speed
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Seconds since the epoch began, or since this session did."""
+        return self.now() - self._began

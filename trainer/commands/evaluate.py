@@ -1,0 +1,61 @@
+"""`cingulum evaluate`: how good a finished run's network is on one of its splits."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class SplitName(str, Enum):
+    """Which subjects."""
+
+    train = "train"
+    validation = "validation"
+    test = "test"
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Run folder, such as runs/demo.")],
+    split: Annotated[SplitName, typer.Option(help="Which subjects of the run.")] = SplitName.test,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
+) -> int:
+    """Evaluate a finished run on its test, validation or training subjects, and write the predictions.
+
+    Writes RUN/evaluation/SPLIT.csv and .json. Under mpirun the ranks share the work.
+
+    \b
+    Example:
+      cingulum evaluate runs/demo --split validation
+    """
+    import json
+
+    from trainer import world as worlds
+    from trainer.commands.quiet import quiet_tensorflow
+    from trainer.record import RunFolder
+
+    if worlds.expected_size() == 1:
+        RunFolder.open_finished(run)  # a wrong folder is told before TensorFlow is loaded
+    quiet_tensorflow()
+    world = worlds.init()
+
+    from trainer.agreement import together
+    from trainer.prediction import evaluate_run
+
+    def body() -> int:
+        metrics = evaluate_run(run, split.value, world)
+        if not world.is_main:
+            return 0
+        if as_json:
+            typer.echo(json.dumps(metrics, indent=2))
+            return 0
+        for name, value in metrics.items():
+            typer.echo(
+                f"{name.replace('_', ' '):<18}  {round(value, 4) if isinstance(value, float) else value}"
+            )
+        typer.echo(f"predictions: {run / 'evaluation' / split.value}.csv")
+        return 0
+
+    return together(world, body)

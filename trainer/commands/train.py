@@ -1,0 +1,107 @@
+"""`cingulum train`: one run, on one rank or on many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from trainer.config import RunConfig
+    from trainer.world import World
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="YAML file that describes the run.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Changes, such as train.epochs=3.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print result.json, or the plan, as JSON.")] = False,
+) -> int:
+    """Train a network as CONFIG says; under mpirun or srun, all ranks train it together.
+
+    Exit code 0: done. 75: stopped by SIGUSR2 or SIGTERM, the state is saved; run again with --resume.
+
+    \b
+    Example:
+      mpirun -np 2 cingulum train examples/demo.yaml train.epochs=5
+    """
+    from trainer import config as configuration
+    from trainer import world as worlds
+    from trainer.commands.quiet import quiet_tensorflow
+    from trainer.errors import ConfigError
+
+    threads = None
+    try:
+        threads = configuration.load(config, overrides or []).train.threads
+    except ConfigError:
+        if worlds.expected_size() == 1:
+            raise  # said at once, before TensorFlow is loaded; several ranks say it together, below
+    quiet_tensorflow()
+    world = worlds.init(threads)
+
+    from trainer.agreement import agree, together
+
+    def body() -> int:
+        run_config = agree(world, lambda: configuration.load(config, overrides or []))
+        if dry_run:
+            _show_plan(run_config, world, as_json=as_json)
+        else:
+            _train(run_config, world, resume=resume, as_json=as_json)
+        return 0
+
+    return together(world, body)
+
+
+def _show_plan(config: RunConfig, world: World, *, as_json: bool) -> None:
+    import json
+
+    from trainer.run import describe
+
+    plan = describe(config, world)
+    if not world.is_main:
+        return
+    if as_json:
+        typer.echo(json.dumps(plan, indent=2))
+        return
+    width = max(len(name) for name in plan)
+    for name, value in plan.items():
+        typer.echo(f"{name.replace('_', ' '):<{width}}  {_readable(value)}")
+
+
+def _train(config: RunConfig, world: World, *, resume: bool, as_json: bool) -> None:
+    import json
+    import sys
+
+    from trainer.progress import Shown, Silent
+    from trainer.run import train as run_train
+
+    command = ["cingulum", *sys.argv[1:]]
+    if not world.is_main:
+        run_train(config, world, resume=resume, reporter=Silent(), command=command)
+        return
+    with Shown() as shown:
+        result = run_train(config, world, resume=resume, reporter=shown, command=command)
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        typer.echo(_summary(config.folder, result))
+
+
+def _summary(folder: Path, result: dict[str, Any]) -> str:
+    test = result.get("test")
+    lines = [f"{folder}: {result['epochs']} epochs, {result['samples_per_second']:.1f} samples/s"]
+    if test is not None:
+        auc = "" if test["auc"] is None else f", AUC {test['auc']:.3f}"
+        lines.append(f"held-out: accuracy {test['accuracy']:.3f}{auc} on {test['n']} volumes")
+    lines.append(f"report: {folder / 'report.html'}")
+    return "\n".join(lines)
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number}" for name, number in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,273 @@
+"""The loop over steps: train, agree, close epochs, save. Every rank runs it in step with the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trainer import checkpoint, evaluation, preparation, record
+from trainer.agreement import Agreed, agree
+from trainer.checkpoint import Cursor
+from trainer.clock import Clock
+from trainer.config import RunConfig
+from trainer.errors import CingulumError, NotFiniteError, Stopped
+from trainer.preparation import Data
+from trainer.progress import Reporter
+from trainer.record import RunFolder
+from trainer.stopping import Patience, StopRequest
+from trainer.strategies.data import DistributedModel, Predictions
+from trainer.strategies.guards import average_statistics, check_divergence, check_finite
+from trainer.watchdog import Watchdog
+from trainer.world import World
+
+# Ranks ask each other about this often whether one was told to stop or met a NaN. Asking at every step would
+# cost a collective of a few milliseconds each time.
+AGREE_EVERY_S = 0.5
+
+
+@dataclass
+class Training:
+    """One rank's training from its cursor to the last epoch.
+
+    Attributes:
+        config: of the run.
+        data: volumes and splits.
+        learner: the network on all ranks.
+        world: all ranks.
+        folder: the run folder.
+        cursor: where training stands.
+        patience: best epoch and early stopping.
+        reporter: tells people.
+        watchdog: ends the world when this rank hangs.
+        stop: whether this rank was told to stop.
+        scalars: writes TensorBoard scalars of a step; on rank 0.
+    """
+
+    config: RunConfig
+    data: Data
+    learner: DistributedModel
+    world: World
+    folder: RunFolder
+    cursor: Cursor
+    patience: Patience
+    reporter: Reporter
+    watchdog: Watchdog
+    stop: StopRequest
+    scalars: Any = None
+    saved_step: int | None = None
+    _losses: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.cursor.timed)
+
+    @property
+    def last_step(self) -> int:
+        """Updates in the whole run."""
+        return self.config.train.epochs * self.cursor.steps_per_epoch
+
+    def run(self, batches: Iterable[Any]) -> None:
+        """Train until the last epoch, until patience ends, or until told to stop.
+
+        Raises:
+            Agreed: Stopped, NotFiniteError, DivergenceError, or that a checkpoint could not be written.
+        """
+        self.reporter.start(self.cursor.step, self.last_step)
+        source = iter(batches)
+        next_talk = self.cursor.step + 1
+        while not self.is_done:
+            seconds = self._step(source)
+            step = self.cursor.step
+            ends_epoch = step % self.cursor.steps_per_epoch == 0
+            due = self._is_every(self.config.checkpoint.every_steps)
+            stopping = False
+            if ends_epoch or due or step >= next_talk:
+                stopping, slowest_s = self._talk(seconds)
+                next_talk = step + max(1, math.floor(AGREE_EVERY_S / slowest_s))
+            if ends_epoch or self._is_every(self.config.guards.divergence_every_steps):
+                self._compare_weights()
+            if ends_epoch:
+                self._close_epoch()
+            elif due:
+                self.save()
+            if stopping and not self.is_done:
+                self._end_early()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.cursor.step >= self.last_step or self.patience.exhausted
+
+    def _is_every(self, steps: int | None) -> bool:
+        return steps is not None and self.cursor.step % steps == 0
+
+    def _step(self, source: Any) -> float:
+        """One update; returns the seconds it took."""
+        began = self.clock.now()
+        for _ in range(self.config.train.accumulation):
+            self.watchdog.beat("reading the next batch")
+            x, y, w = next(source)
+            self.watchdog.beat("computing a training step", collective=True)
+            self._losses.append(self.learner.train_step(x, y, w))
+        self.cursor = dataclasses.replace(self.cursor, step=self.cursor.step + 1)
+        epoch, in_epoch = divmod(self.cursor.step - 1, self.cursor.steps_per_epoch)
+        seen = [
+            preparation.samples_before(self.config, self.data, steps) for steps in (in_epoch, in_epoch + 1)
+        ]
+        seconds = self.clock.now() - began
+        self.clock.add_step(seen[1] - seen[0], seconds)
+        self.reporter.step(self.cursor.step, epoch + 1, self.clock.epoch_speed)
+        return seconds
+
+    def _talk(self, seconds: float) -> tuple[bool, float]:
+        """Ask all ranks whether one must stop or met a NaN, and how long the slowest took for a step."""
+        self.watchdog.beat("agreeing with the other ranks", collective=True)
+        losses = np.array([float(loss) for loss in self._losses])
+        self._losses.clear()
+        bad = np.flatnonzero(~np.isfinite(losses))
+        updates = losses.size // self.config.train.accumulation
+        first_bad = (
+            self.cursor.step - updates + 1 + bad[0] // self.config.train.accumulation if bad.size else 0
+        )
+        mine = np.array([float(self.stop.requested), -float(first_bad) if first_bad else -math.inf, seconds])
+        stopping, bad_step, slowest_s = np.asarray(self.world.allreduce(mine, "max", name="talk"))
+        if np.isfinite(bad_step):
+            raise Agreed(self._not_finite(int(-bad_step)))
+        return bool(stopping), max(float(slowest_s), 1e-6)
+
+    def _not_finite(self, step: int) -> NotFiniteError:
+        good = checkpoint.find(self.folder.checkpoints).path if self.world.is_main else None
+        return NotFiniteError(
+            f"step {step}: the loss is no longer a finite number."
+            + (f" The last good checkpoint is {good}." if good else ""),
+            cure="Start again with a lower train.optimizer.learning_rate, a longer warm-up, "
+            "or train.optimizer.global_clip_norm=1; with mixed_float16, try train.precision=mixed_bfloat16.",
+        )
+
+    def _compare_weights(self) -> None:
+        self.watchdog.beat("comparing weights with the other ranks", collective=True)
+        agree(self.world, lambda: check_divergence(self.learner.model, self.world))
+
+    def _close_epoch(self) -> None:
+        """Reduce the epoch's metrics, evaluate, record, and save where it is due or the best so far."""
+        self._add_sums()
+        loss, right, samples = self.cursor.sums
+        row = {
+            "epoch": self.cursor.epochs_done,
+            "step": self.cursor.step,
+            "loss": loss / samples,
+            "accuracy": right / samples,
+            **self._validate(),
+            "learning_rate": self._learning_rate(),
+            "samples_per_second": round(self.clock.epoch_speed, 3),
+            "seconds": round(self.clock.epoch_seconds, 3),
+            "time": record.now(),
+        }
+        # One rank's clock decides what all of them keep.
+        row = self.world.broadcast_object(row)
+        self.patience = agree(self.world, lambda: self.patience.after(row))
+        improved = self.patience.best is row
+        self.cursor = dataclasses.replace(
+            self.cursor,
+            rows=(*self.cursor.rows, row),
+            sums=(0.0, 0.0, 0.0),
+            best=self.patience.best,
+            best_step=self.cursor.step if improved else self.cursor.best_step,
+            waited=self.patience.waited,
+        )
+        agree(self.world, lambda: self._tell(row) if self.world.is_main else None)
+        if improved or self.is_done or self.cursor.epochs_done % self.config.checkpoint.every_epochs == 0:
+            self.save()
+        self.clock.start_epoch()
+
+    def _tell(self, row: dict[str, Any]) -> None:
+        self.reporter.epoch(row)
+        self.folder.append_row(row)
+        if self.scalars is not None:
+            self.scalars(row)
+
+    def predictions(self, split: str) -> Predictions:
+        """Outputs for a split with the weights as they are now, the same on every rank; a collective."""
+
+        def beating(batches: Iterable[Any]) -> Iterable[Any]:
+            for batch in batches:
+                self.watchdog.beat(f"evaluating the {split} split")
+                yield batch
+            self.watchdog.beat(f"collecting the {split} predictions", collective=True)
+
+        batches = preparation.evaluation_batches(self.config, self.data, self.world, split)
+        found = self.learner.evaluate(beating(batches))
+        if tuple(found.rows.tolist()) != tuple(sorted(self.data.rows(split))):
+            raise RuntimeError(f"not every volume of the {split} split was evaluated exactly once")
+        return found
+
+    def save(self) -> None:
+        """Write a checkpoint of this step and drop old ones; all ranks learn whether it worked."""
+        self.watchdog.beat("saving a checkpoint", collective=not self.world.is_main)
+        average_statistics(self.learner.model, self.world)
+        agree(self.world, self._check_weights)
+        if self.cursor.step % self.cursor.steps_per_epoch:
+            self._add_sums()
+        self.cursor = dataclasses.replace(self.cursor, timed=self.clock.timed, world_size=self.world.size)
+        agree(self.world, self._write if self.world.is_main else lambda: None)
+        self.saved_step = self.cursor.step
+
+    def _write(self) -> None:
+        model, optimizer = self.learner.model, self.learner.optimizer
+        averages = self.config.train.optimizer.ema is not None
+        try:
+            checkpoint.save(
+                self.folder.checkpoints,
+                self.cursor,
+                model,
+                optimizer,
+                averaged=preparation.averaged_weights(model, optimizer) if averages else None,
+                config_sha256=record.digest(self.config),
+            )
+            checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep, self.cursor.best_step)
+        except OSError as error:
+            raise CingulumError(
+                f"{self.folder.checkpoints}: the checkpoint of step {self.cursor.step} could not be written "
+                f"({error.strerror or error}); older ones are untouched.",
+                cure="Make room (checkpoint.keep sets how many are kept), then run again with --resume.",
+            ) from None
+
+    def _end_early(self) -> None:
+        if self.saved_step != self.cursor.step:
+            self.save()
+        raise Agreed(
+            Stopped(
+                f"stopped at step {self.cursor.step} of {self.last_step}, as asked; the state is saved.",
+                cure=f"Go on with: cingulum train {self.folder.config} --resume",
+            )
+        )
+
+    def _check_weights(self) -> None:
+        """A checkpoint with a NaN would be the newest, and useless."""
+        check_finite(self.learner.model, self.world, loss=0.0, where=f"after step {self.cursor.step}")
+
+    def _add_sums(self) -> None:
+        """Add what all ranks have seen since the last time to the cursor's sums; a collective."""
+        in_epoch = (self.cursor.step - 1) % self.cursor.steps_per_epoch + 1
+        samples = float(preparation.samples_before(self.config, self.data, in_epoch))
+        loss, right, before = self.cursor.sums
+        means = self.learner.epoch_metrics()
+        new = samples - before
+        sums = (loss + means["loss"] * new, right + means["accuracy"] * new, samples)
+        self.cursor = dataclasses.replace(self.cursor, sums=sums)
+
+    def _validate(self) -> dict[str, float | None]:
+        if not self.data.split.validation:
+            return {}
+        average_statistics(self.learner.model, self.world)
+        with preparation.averaged_weights(self.learner.model, self.learner.optimizer):
+            found = self.predictions("validation")
+        metrics = evaluation.metrics_of(found.logits, found.targets, self.data.classes)
+        return {f"val_{name}": metrics[name] for name in ("loss", "accuracy", "balanced_accuracy", "auc")}
+
+    def _learning_rate(self) -> float:
+        return float(np.asarray(self.learner.optimizer.learning_rate))

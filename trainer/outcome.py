@@ -1,0 +1,86 @@
+"""What comes of a run: the best epoch's network, how good it is on held-out subjects, the report."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import numpy as np
+
+from trainer import checkpoint, evaluation, record, report
+from trainer.agreement import agree
+from trainer.loop import Training
+from trainer.report.baseline import tissue_baseline
+from trainer.strategies.data import broadcast_state
+from trainer.strategies.guards import weights_sha256
+
+
+def finish(training: Training) -> dict[str, Any]:
+    """Evaluate the best epoch's weights, and write evaluation/, model.keras, result.json and report.html.
+
+    Returns:
+        The content of result.json, on every rank.
+
+    Raises:
+        Agreed: a file could not be written, or the best checkpoint is damaged.
+    """
+    world, folder, data, cursor = training.world, training.folder, training.data, training.cursor
+    model = training.learner.gather()
+    final_sha256 = weights_sha256(model)
+    training.watchdog.beat("loading the best epoch", collective=not world.is_main)
+    agree(world, lambda: _load_best(training) if world.is_main else None)
+    broadcast_state(model, None, world)
+    found = {name: training.predictions(name) for name in ("validation", "test") if data.rows(name)}
+    result = {
+        "run": training.config.name,
+        "strategy": "data",
+        "final": cursor.rows[-1],
+        "best": cursor.best,
+        "samples_per_second": round(training.clock.speed, 3),
+        "weights_sha256": final_sha256,
+        "best_weights_sha256": weights_sha256(model),
+        "epochs": cursor.epochs_done,
+        "steps": cursor.step,
+        "world_size": world.size,
+    }
+
+    def write() -> dict[str, Any]:
+        for name, predictions in found.items():
+            metrics = evaluation.write(folder, name, predictions, data.shards, data.classes)
+            if name == "test":
+                result["test"] = metrics
+        _write_baseline(training)
+        record.write_json(folder.run, {**record.read_json(folder.run), "finished": record.now()})
+        record.write_json(folder.result, result)
+        report.write(folder.path)
+        return result
+
+    training.watchdog.beat("writing the results", collective=not world.is_main)
+    written = agree(world, lambda: write() if world.is_main else None)
+    return dict(world.broadcast_object(written))
+
+
+def _load_best(training: Training) -> None:
+    """Put the best epoch's weights, averaged where there is an average, into rank 0's network."""
+    cursor, folder = training.cursor, training.folder
+    step = cursor.step if cursor.best_step is None else cursor.best_step
+    best = checkpoint.path_of(folder.checkpoints, step)
+    problem = checkpoint.check(best)
+    if problem is not None:
+        training.reporter.note(
+            f"the best epoch's checkpoint {best} is damaged ({problem}); taking the last one."
+        )
+        best = checkpoint.path_of(folder.checkpoints, cursor.step)
+    averaged = best / "averaged.keras"
+    source = averaged if averaged.is_file() else best / "model.keras"
+    training.learner.model.load_weights(source)
+    checkpoint.write_file(folder.model, lambda beside: shutil.copyfile(source, beside))
+
+
+def _write_baseline(training: Training) -> None:
+    data = training.data
+    rows = [*data.split.train, *data.split.validation, *data.split.test]
+    labels = dict(zip(rows, np.asarray(data.targets(rows)).tolist(), strict=True))
+    baseline = tissue_baseline(data.shards.volumes, data.split, labels, data.classes)
+    if baseline is not None:
+        record.write_json(training.folder.baseline, baseline)

@@ -1,0 +1,196 @@
+"""What a run is made of, from its configuration: data and its split, network, optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer import models
+from trainer.config import RunConfig
+from trainer.data import order, pipeline, splits
+from trainer.data.shards import ShardSet
+from trainer.data.splits import Split
+from trainer.errors import CohortError
+from trainer.strategies import data as data_parallel
+from trainer.strategies import optimizers
+from trainer.world import World
+
+
+@dataclass(frozen=True)
+class Data:
+    """Volumes, their classes, and which are for what."""
+
+    shards: ShardSet
+    classes: tuple[str, ...]
+    split: Split
+
+    def targets(self, rows: Sequence[int]) -> np.ndarray:
+        """Class numbers, int32 (len(rows),)."""
+        number = {name: k for k, name in enumerate(self.classes)}
+        return np.array([number[str(self.shards.volumes[row].label)] for row in rows], np.int32)
+
+    def rows(self, name: str) -> tuple[int, ...]:
+        """Rows of the split 'train', 'validation' or 'test'."""
+        rows: tuple[int, ...] = getattr(self.split, name)
+        return rows
+
+
+def open_data(config: RunConfig) -> Data:
+    """Open the shard set and divide its subjects.
+
+    Raises:
+        ShardError: it is no whole shard set of a format we know.
+        CohortError: its labels cannot be divided as asked.
+    """
+    shards = ShardSet.open(config.data.shards)
+    classes = tuple(config.data.classes or shards.labels)
+    if len(classes) < 2:
+        raise CohortError(
+            f"{config.data.shards}: there is one class only ({', '.join(classes) or 'none'}).",
+            cure=f"Import with another --label than {shards.label_name!r}, or add subjects of another class.",
+        )
+    split = splits.split(shards.volumes, classes, config.data.split)
+    splits.check_disjoint(split, shards.volumes)
+    return Data(shards, classes, split)
+
+
+def set_numerics(config: RunConfig) -> None:
+    """Seed every generator, choose the precision, and make operations repeatable where asked."""
+    keras.utils.set_random_seed(config.train.seed)
+    keras.config.set_dtype_policy(config.train.precision)
+    if config.train.deterministic:
+        tf.config.experimental.enable_op_determinism()
+
+
+def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Model, keras.Optimizer]:
+    """A network with initial weights, and its optimizer, built.
+
+    Raises:
+        ModelError: there is no such network, or volumes of this size do not go through it.
+    """
+    model = models.build(
+        config.model.name,
+        input_shape=data.shards.shape,
+        classes=len(data.classes),
+        width=config.model.width,
+        sync_batch_norm=config.train.sync_batch_norm and world.size > 1,
+        **config.model.options,
+    )
+    optimizer = optimizers.build(config.train, world, steps_per_epoch(config, data))
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def steps_per_epoch(config: RunConfig, data: Data) -> int:
+    """Updates per epoch."""
+    return order.steps_per_epoch(len(data.split.train), config.train.global_batch)
+
+
+def samples_before(config: RunConfig, data: Data, step: int) -> int:
+    """Real samples that an epoch has taken before its step number `step`, over all ranks."""
+    return min(step * config.train.global_batch, len(data.split.train))
+
+
+def training_batches(config: RunConfig, data: Data, world: World, start_step: int) -> Any:
+    """This rank's micro-batches from `start_step` to the end of the run: see `pipeline.training_dataset`.
+
+    Raises:
+        ConfigError: the global batch does not fit the ranks or the training split.
+    """
+    rows = data.split.train
+    targets = data.targets(rows)
+    weights = pipeline.balanced_weights(targets, len(data.classes)) if config.train.class_weights else None
+    return pipeline.training_dataset(
+        data.shards,
+        rows,
+        targets,
+        config_seed=config.train.seed,
+        start_step=start_step,
+        stop_step=config.train.epochs * steps_per_epoch(config, data),
+        global_batch=config.train.global_batch,
+        rank=world.rank,
+        world_size=world.size,
+        accumulation=config.train.accumulation,
+        augment=config.data.augment,
+        class_weights=weights,
+        prefetch=config.data.prefetch,
+        threads=config.data.reader_threads,
+    )
+
+
+def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) -> Any:
+    """This rank's part of a split, every volume once over all ranks: see `pipeline.evaluation_dataset`."""
+    rows = data.rows(split)
+    batch = max(1, config.train.global_batch // (world.size * config.train.accumulation))
+    dataset, _ = pipeline.evaluation_dataset(
+        data.shards,
+        rows,
+        data.targets(rows),
+        rank=world.rank,
+        world_size=world.size,
+        batch=batch,
+        threads=config.data.reader_threads,
+    )
+    return dataset
+
+
+def plan(config: RunConfig, model: keras.Model, world: World) -> data_parallel.Plan:
+    """How a step is divided over the ranks.
+
+    Raises:
+        ConfigError: the global batch cannot be divided.
+    """
+    return data_parallel.plan(
+        model,
+        world_size=world.size,
+        global_batch=config.train.global_batch,
+        accumulation=config.train.accumulation,
+        compression=config.train.ring.compression,
+    )
+
+
+def memory_bytes(model: keras.Model, optimizer: keras.Optimizer, micro_batch: int) -> dict[str, int]:
+    """What training needs on each rank, roughly: outputs of all layers are kept for the backward pass."""
+    weights = sum(_bytes(v) for v in model.variables)
+    outputs = sum(_output_bytes(layer) for layer in model.layers)
+    return {
+        "weights": weights,
+        "gradients": sum(_bytes(v) for v in model.trainable_variables),
+        "optimizer": sum(_bytes(v) for v in optimizer.variables),
+        "activations": outputs * micro_batch,
+    }
+
+
+@contextlib.contextmanager
+def averaged_weights(model: keras.Model, optimizer: keras.Optimizer) -> Iterator[None]:
+    """A context in which the network holds the averaged weights, where the optimizer keeps them (EMA)."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not inner.use_ema:
+        yield
+        return
+    kept = [variable.numpy() for variable in model.trainable_variables]
+    try:
+        # Keras aligns these lists when the optimizer is built; there is no public way to read the average.
+        for variable, average in zip(
+            model.trainable_variables, inner._model_variables_moving_average, strict=True
+        ):
+            variable.assign(average)
+        yield
+    finally:
+        for variable, value in zip(model.trainable_variables, kept, strict=True):
+            variable.assign(value)
+
+
+def _bytes(variable: Any) -> int:
+    return int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
+
+
+def _output_bytes(layer: keras.layers.Layer) -> int:
+    tensors = tf.nest.flatten(layer.output)
+    return sum(int(np.prod(t.shape[1:])) * tf.as_dtype(t.dtype).size for t in tensors)

@@ -1,0 +1,226 @@
+"""One run, start to end, in the order it happens."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer import checkpoint, outcome, preparation, record
+from trainer.agreement import agree
+from trainer.checkpoint import Cursor
+from trainer.config import RunConfig
+from trainer.errors import RunError
+from trainer.loop import Training
+from trainer.preparation import Data
+from trainer.progress import Reporter
+from trainer.record import RunFolder
+from trainer.stopping import Patience, StopRequest
+from trainer.strategies import data as data_parallel
+from trainer.watchdog import Watchdog
+from trainer.world import World
+
+
+def train(
+    config: RunConfig, world: World, *, resume: bool, reporter: Reporter, command: list[str]
+) -> dict[str, Any]:
+    """Train, evaluate, record.
+
+    Args:
+        config: of the run.
+        world: all ranks, initialised.
+        resume: go on from the newest whole checkpoint, or from the start where there is none.
+        reporter: tells people.
+        command: the command line, for run.json.
+
+    Returns:
+        The content of result.json, on every rank.
+
+    Raises:
+        Agreed: an error that all ranks know of, `Stopped` among them.
+        CingulumError: an error of this rank alone, such as a damaged chunk of a shard.
+    """
+    folder = RunFolder(config.folder)
+    who = f"rank {world.rank} @ {world.host}"
+    with Watchdog(config.guards.timeout_s, who, lambda: world.abort(1)) as watchdog, StopRequest() as stop:
+        watchdog.beat("preparing", collective=True)
+        agree(world, lambda: _check_folder(folder, config, resume) if world.is_main else None)
+        data, model, optimizer = agree(world, lambda: _prepare(config, world))
+
+        watchdog.beat("restoring", collective=True)
+        cursor = _restore(folder, config, data, model, optimizer, world, reporter)
+        patience = Patience.from_config(
+            config.train.early_stopping, has_validation=bool(data.split.validation)
+        ).resumed(cursor.best, cursor.waited)
+        batches = agree(world, lambda: preparation.training_batches(config, data, world, cursor.step))
+        loss = data_parallel.cross_entropy(config.train.label_smoothing)
+        learner = data_parallel.build(model, optimizer, world, loss=loss)
+
+        training = Training(config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop)
+        if training.is_done and world.any(world.is_main and folder.result.is_file()):
+            reporter.note(f"{folder.path}: is finished already.")
+            return dict(world.broadcast_object(record.read_json(folder.result) if world.is_main else None))
+
+        gpus = world.allgather_object([gpu.name for gpu in tf.config.list_physical_devices("GPU")])
+        facts = _facts(config, data, model, world, gpus, command)
+        agree(
+            world,
+            lambda: _open_folder(folder, config, model, world, cursor, facts) if world.is_main else None,
+        )
+        if world.is_main:
+            training.scalars = _tensorboard(folder)
+        training.run(batches)
+        return outcome.finish(training)
+
+
+def describe(config: RunConfig, world: World) -> dict[str, Any]:
+    """What `train` would do, without doing it: steps, batches, parameters, splits, memory. Writes nothing.
+
+    Raises:
+        Agreed: what is wrong with the configuration or the data.
+    """
+    data, model, optimizer = agree(world, lambda: _prepare(config, world))
+    agree(world, lambda: preparation.training_batches(config, data, world, 0))
+    plan = preparation.plan(config, model, world)
+    per_epoch = preparation.steps_per_epoch(config, data)
+    memory = preparation.memory_bytes(model, optimizer, plan.micro_batch)
+    return {
+        "name": config.name,
+        "folder": str(config.folder),
+        "network": config.model.name,
+        "volume": list(data.shards.shape),
+        "classes": list(data.classes),
+        "split": {name: len(data.rows(name)) for name in ("train", "validation", "test")},
+        "epochs": config.train.epochs,
+        "steps_per_epoch": per_epoch,
+        "steps": per_epoch * config.train.epochs,
+        **dataclasses.asdict(plan),
+        "memory_mib_per_rank": {name: round(size / 2**20, 2) for name, size in memory.items()},
+    }
+
+
+def _check_folder(folder: RunFolder, config: RunConfig, resume: bool) -> None:
+    """Make sure that we neither overwrite a run nor go on with another one's state."""
+    if not folder.path.exists() or (folder.path.is_dir() and not any(folder.path.iterdir())):
+        return
+    if not resume:
+        raise RunError(
+            f"{folder.path}: is there already.",
+            cure="Add --resume to go on with it, or give the run another name: name=...",
+        )
+    record.check_resumable(record.load_config(RunFolder.open(folder.path)), config)
+
+
+def _prepare(config: RunConfig, world: World) -> tuple[Data, keras.Model, keras.Optimizer]:
+    preparation.set_numerics(config)
+    data = preparation.open_data(config)
+    Patience.from_config(config.train.early_stopping, has_validation=bool(data.split.validation))
+    model, optimizer = preparation.build_network(config, data, world)
+    preparation.plan(config, model, world)
+    return data, model, optimizer
+
+
+def _restore(
+    folder: RunFolder,
+    config: RunConfig,
+    data: Data,
+    model: keras.Model,
+    optimizer: keras.Optimizer,
+    world: World,
+    reporter: Reporter,
+) -> Cursor:
+    """Put the newest whole checkpoint into rank 0's network and optimizer; the cursor goes to all ranks."""
+
+    def read() -> Cursor:
+        fresh = Cursor(step=0, steps_per_epoch=preparation.steps_per_epoch(config, data))
+        if not folder.path.exists():
+            return fresh
+        if folder.run.is_file():
+            _check_data(folder, data)
+        checkpoint.discard_partial(folder.checkpoints)
+        found = checkpoint.find(folder.checkpoints)
+        for path, reason in found.skipped:
+            reporter.note(f"skipped the checkpoint {path}: {reason}.")
+        if found.path is None:
+            reporter.note(f"{folder.path}: there is no checkpoint to resume from; starting at step 0.")
+            return fresh
+        cursor = checkpoint.restore(found.path, model, optimizer)
+        reporter.note(f"resumed from {found.path}")
+        return cursor
+
+    cursor = agree(world, read if world.is_main else lambda: None)
+    for variable in checkpoint.random_states(model):
+        variable.assign(world.broadcast(variable.numpy()))
+    fields = world.broadcast_object(dataclasses.asdict(cursor) if cursor else None)
+    return checkpoint.cursor_from(fields)
+
+
+def _check_data(folder: RunFolder, data: Data) -> None:
+    stored = record.read_json(folder.run)
+    if stored["shards"]["content_hash"] != data.shards.content_hash:
+        raise RunError(
+            f"{folder.path}: was trained on other data than {data.shards.path} holds now.",
+            cure="Resume with the shard set that run.json names, or give the new run another name.",
+        )
+
+
+def _facts(
+    config: RunConfig, data: Data, model: keras.Model, world: World, gpus: list[list[str]], command: list[str]
+) -> dict[str, Any]:
+    """What run.json says about this run."""
+    return {
+        **record.environment(),
+        "world_size": world.size,
+        "hosts": list(world.hosts),
+        "gpus": gpus,
+        "shards": {
+            "path": str(config.data.shards),
+            "content_hash": data.shards.content_hash,
+            "volumes": len(data.shards),
+            "label_name": data.shards.label_name,
+        },
+        "split": {name: list(data.rows(name)) for name in ("train", "validation", "test")},
+        "classes": list(data.classes),
+        "volume": list(data.shards.shape),
+        "preprocessing": dict(data.shards.preprocessing),
+        "parameters": int(model.count_params()),
+        "command": command,
+    }
+
+
+def _open_folder(
+    folder: RunFolder,
+    config: RunConfig,
+    model: keras.Model,
+    world: World,
+    cursor: Cursor,
+    facts: dict[str, Any],
+) -> None:
+    """Write what is known before the first step; on resume, drop what is newer than the checkpoint."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    before = record.read_json(folder.run) if folder.run.is_file() else {}
+    resumed = [*before.get("resumed_from", []), {"step": cursor.step, "time": record.now()}] if before else []
+    started = before.get("started", record.now())
+    record.write_json(folder.run, {**facts, "started": started, "finished": None, "resumed_from": resumed})
+    record.write_json(folder.plan, dataclasses.asdict(preparation.plan(config, model, world)))
+    folder.write_rows(cursor.rows)
+    folder.result.unlink(missing_ok=True)
+    # Last: a folder with a configuration is a run folder.
+    folder.write_config(config)
+
+
+def _tensorboard(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
+    """Writes the numbers of a row of metrics.jsonl as TensorBoard scalars."""
+    writer = tf.summary.create_file_writer(str(folder.tensorboard))
+
+    def scalars(row: dict[str, Any]) -> None:
+        with writer.as_default(step=row["step"]):
+            for name, value in row.items():
+                if isinstance(value, float):
+                    tf.summary.scalar(name, value)
+        writer.flush()
+
+    return scalars
