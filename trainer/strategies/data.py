@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import ConfigError
-from trainer.strategies.distributed_optimizer import is_distributed
+from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated
 from trainer.strategies.guards import average_statistics
 from trainer.world import World
 
@@ -149,7 +149,6 @@ def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world
     if world.size == 1:
         return
     for variable in [*model.weights, *(optimizer.variables if optimizer is not None else [])]:
-        # Not assign() for all: a string or resource would fail, and the value may be sharded later.
         variable.assign(world.broadcast(np.asarray(variable.value)))
 
 
@@ -224,9 +223,11 @@ class DistributedModel:
     def gather(self) -> keras.Model:
         """The ordinary Keras model, the same on every rank; a collective.
 
-        Moving statistics of batch norms that are not synchronous become the mean of the ranks' own.
+        Moving statistics of batch norms that are not synchronous become the mean of the ranks' own, and so
+        do gradients that wait for an update: call it before model or optimizer are saved.
         """
         average_statistics(self.model, self._world)
+        share_accumulated(self.optimizer, self._world)
         return self.model
 
     def _train_step(self, x: Any, y: Any, w: Any) -> tf.Tensor:

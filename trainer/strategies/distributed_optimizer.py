@@ -81,6 +81,21 @@ def is_distributed(optimizer: Any) -> bool:
     return isinstance(optimizer, _Distributed)
 
 
+def share_accumulated(optimizer: keras.Optimizer, world: worlds.World) -> None:
+    """Give every rank the mean of what each has accumulated so far; a collective, before a state is saved.
+
+    Between two updates each rank holds gradients of its own. Their mean is what one process would hold,
+    and the next update is the same whether ranks go on from their own or from the mean.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if world.size == 1 or not inner.gradient_accumulation_steps:
+        return
+    accumulated = [v for v in inner._accumulated_gradients if v is not None]
+    means = world.grouped_allreduce([v.value for v in accumulated], "mean", name="accumulated")
+    for variable, mean in zip(accumulated, means, strict=True):
+        variable.assign(mean)
+
+
 class _Distributed:
     """Marks what `DistributedOptimizer` made; `reduce_gradients` is its reduction."""
 

@@ -1,0 +1,118 @@
+"""What the equivalence proof trains: one network and one batch sequence per optimizer option.
+
+Plain Keras only. `plain_keras.py` (one process, no Cingulum) and `distributed.py` (several ranks) both take
+their networks, optimizers and data from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+from keras.optimizers import SGD, Adam, AdamW, LossScaleOptimizer
+
+BATCH = 12  # divisible by 1, 2, 3 and 4 ranks
+STEPS = 6
+
+
+@dataclass(frozen=True)
+class Case:
+    """One option. `ring` holds what only the distributed side knows; tolerances are absolute."""
+
+    optimizer: Callable[[], keras.Optimizer]
+    policy: str = "float32"
+    batch_norm: bool = False
+    ring: dict[str, Any] = field(default_factory=dict)
+    tolerance: float = 2e-6
+    overflow_at: int | None = None  # a step at which one sample overflows float16
+
+
+CASES = {
+    "sgd": Case(lambda: SGD(0.1)),
+    "momentum": Case(lambda: SGD(0.1, momentum=0.9, nesterov=True)),
+    "adam": Case(lambda: Adam(0.01), tolerance=2e-5),
+    "adamw": Case(lambda: AdamW(0.01, weight_decay=0.1), tolerance=2e-5),
+    "clip_norm": Case(lambda: SGD(0.1, clipnorm=0.01)),
+    "clip_value": Case(lambda: SGD(0.1, clipvalue=0.003)),
+    "global_clip_norm": Case(lambda: SGD(0.1, global_clipnorm=0.02)),
+    "accumulation": Case(lambda: SGD(0.1, momentum=0.9, gradient_accumulation_steps=2)),
+    "accumulation_clip": Case(
+        lambda: Adam(0.01, global_clipnorm=0.02, gradient_accumulation_steps=3), tolerance=2e-5
+    ),
+    "weight_decay": Case(lambda: SGD(0.1, weight_decay=0.1)),
+    "ema": Case(lambda: SGD(0.1, use_ema=True, ema_momentum=0.8)),
+    "ema_overwrite": Case(lambda: SGD(0.1, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=2)),
+    "static_loss_scale": Case(lambda: SGD(0.1, loss_scale_factor=64.0)),
+    "per_tensor": Case(lambda: SGD(0.1, clipnorm=0.01), ring={"reduction": "per_tensor"}),
+    "grouped": Case(lambda: SGD(0.1, clipnorm=0.01), ring={"reduction": "grouped"}),
+    "small_buckets": Case(lambda: SGD(0.1, clipnorm=0.01), ring={"bucket_mb": 0.0005}),
+    "sync_batch_norm": Case(lambda: SGD(0.1, momentum=0.9), batch_norm=True, tolerance=1e-5),
+    "sync_batch_norm_accumulation": Case(
+        lambda: SGD(0.1, gradient_accumulation_steps=2), batch_norm=True, tolerance=1e-5
+    ),
+    "float16_wire": Case(lambda: SGD(0.1), ring={"compression": "float16"}, tolerance=3e-4),
+    "bfloat16_wire": Case(lambda: SGD(0.1), ring={"compression": "bfloat16"}, tolerance=2e-3),
+    "bfloat16": Case(lambda: SGD(0.1), policy="mixed_bfloat16", tolerance=3e-3),
+    "loss_scale": Case(
+        lambda: LossScaleOptimizer(SGD(0.1), initial_scale=128.0, dynamic_growth_steps=3),
+        policy="mixed_float16",
+        tolerance=1e-3,
+    ),
+    "loss_scale_overflow": Case(
+        lambda: LossScaleOptimizer(SGD(0.1), initial_scale=128.0),
+        policy="mixed_float16",
+        tolerance=1e-3,
+        overflow_at=2,
+    ),
+    "loss_scale_accumulation_overflow": Case(
+        lambda: LossScaleOptimizer(SGD(0.1, gradient_accumulation_steps=2), initial_scale=128.0),
+        policy="mixed_float16",
+        tolerance=1e-3,
+        overflow_at=2,
+    ),
+    "loss_scale_sync_batch_norm": Case(
+        lambda: LossScaleOptimizer(SGD(0.1), initial_scale=128.0),
+        policy="mixed_float16",
+        batch_norm=True,
+        tolerance=3e-3,
+    ),
+}
+
+
+def network(batch_norm: type[keras.layers.Layer] | None) -> keras.Model:
+    """A small 3D network; the first convolution has no bias: under batch norm its gradient is noise."""
+    layers = [keras.Input((8, 8, 8, 1)), keras.layers.Conv3D(4, 3, use_bias=False)]
+    if batch_norm is not None:
+        layers.append(batch_norm(momentum=0.7))
+    layers += [
+        keras.layers.Activation("tanh"),
+        keras.layers.Conv3D(6, 3, strides=2),
+        keras.layers.Activation("tanh"),
+        keras.layers.GlobalAveragePooling3D(),
+        keras.layers.Dense(3, dtype="float32"),
+    ]
+    return keras.Sequential(layers)
+
+
+def batches(case: Case) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The global batches: volumes, classes, weights (the last one's tail only fills up: weight 0)."""
+    rng = np.random.default_rng(7)
+    found = []
+    for step in range(STEPS):
+        x = rng.normal(1.0, 2.0, size=(BATCH, 8, 8, 8, 1)).astype(np.float32)
+        if step == case.overflow_at:
+            x[BATCH - 1] *= 1e6  # in the last rank's share only: the others see nothing wrong
+        w = np.ones(BATCH, np.float32)
+        if step == STEPS - 1:
+            w[:9], w[9:] = BATCH / 9, 0
+        found.append((x, rng.integers(0, 3, BATCH).astype(np.int32), w))
+    return found
+
+
+def state(model: keras.Model, optimizer: keras.Optimizer) -> dict[str, np.ndarray]:
+    """All weights and all of the optimizer's variables, by number."""
+    arrays = {f"weight_{i}": np.asarray(v.value) for i, v in enumerate(model.weights)}
+    return arrays | {f"optimizer_{i}": np.asarray(v.value) for i, v in enumerate(optimizer.variables)}

@@ -1,0 +1,35 @@
+"""Every case on several ranks, through Cingulum's strategy. Arguments: the folder of the results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+from cases import BATCH, CASES, batches, network, state
+
+import trainer
+from trainer.strategies import data, guards
+
+folder = Path(sys.argv[1])
+world = trainer.init(threads=1)
+share = BATCH // world.size
+mine = slice(world.rank * share, (world.rank + 1) * share)
+hashes = {}
+for name, case in CASES.items():
+    keras.config.set_dtype_policy(case.policy)
+    # Only rank 0 starts like the reference: the broadcast must do the rest.
+    keras.utils.set_random_seed(3 + world.rank)
+    model = network(trainer.SyncBatchNormalization if case.batch_norm else None)
+    optimizer = trainer.DistributedOptimizer(case.optimizer(), **case.ring)
+    distributed = data.build(model, optimizer, world)
+    for x, y, w in batches(case):
+        distributed.train_step(x[mine], y[mine], w[mine])
+    guards.check_divergence(model, world)
+    hashes[name] = world.allgather_object(guards.weights_sha256(distributed.gather()))
+    if world.is_main:
+        np.savez(folder / f"{name}.npz", **state(model, optimizer))
+if world.is_main:
+    (folder / "hashes.json").write_text(json.dumps(hashes))
