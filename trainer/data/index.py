@@ -175,7 +175,7 @@ def read_index(folder: Path) -> Index:
             newer than ours, or it was changed after it was written.
     """
     path = folder / INDEX_NAME
-    again = f"Run `cingulum import` into {folder} again: it goes on where it stopped and writes a new index."
+    again = f"`cingulum import SOURCE {folder} --overwrite` makes the set anew from the images."
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

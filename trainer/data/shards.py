@@ -75,7 +75,7 @@ class ShardSet:
                 raise ShardError(f"{path}: the shard {shard.file} is missing.", cure=_restore(path)) from None
             if size != shard.nbytes:
                 raise ShardError(
-                    f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: it was cut short or replaced.",
+                    f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: cut short or replaced.",
                     cure=_restore(path),
                 )
             for volume in shard.volumes:
@@ -147,10 +147,7 @@ def _no_index(path: Path) -> ShardError:
 
 
 def _restore(path: Path) -> str:
-    return (
-        f"`cingulum verify {path}` lists all damage; running `cingulum import` into the folder again "
-        "writes only the damaged shards anew."
-    )
+    return f"All damage: cingulum verify {path}. To make it anew: cingulum import SOURCE {path} --overwrite"
 
 
 class _OpenFile:

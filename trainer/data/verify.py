@@ -1,0 +1,120 @@
+"""Looking for damage in a shard set: every byte of every shard, every chunk, and HDF5's own reading of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from trainer.data import codecs
+from trainer.data.index import INDEX_NAME, ShardRecord, Volume, read_index
+from trainer.data.shards import ShardSet
+from trainer.errors import ShardError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        shard: file name of the shard.
+        what: is wrong, as half a sentence.
+        volume: row number in the set, or None when it concerns the whole shard.
+        subject: whose volume it is, or None.
+    """
+
+    shard: str
+    what: str
+    volume: int | None = None
+    subject: str | None = None
+
+    def __str__(self) -> str:
+        which = "" if self.volume is None else f" volume {self.volume} (subject {self.subject}):"
+        return f"{self.shard}:{which} {self.what}"
+
+
+def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
+    """Check a whole shard set; an empty list means that it is as it was written.
+
+    Args:
+        path: folder of the set.
+        progress: called with (volumes checked, volumes in all) after each volume.
+
+    Raises:
+        ShardError: the folder has no index, or one that cannot be used, so there is nothing to compare with.
+    """
+    path = Path(path)
+    if not (path / INDEX_NAME).is_file():
+        ShardSet.open(path)  # says why this is no shard set
+    shards = ShardSet(path, read_index(path))
+    problems: list[Problem] = []
+    done = 0
+    for shard in shards.index.shards:
+        found = list(_whole_file(path, shard))
+        problems += found
+        for volume in shard.volumes:
+            problems += _chunk(shards, volume)
+            done += 1
+            if progress is not None:
+                progress(done, len(shards))
+        if not found:
+            # On damaged files HDF5 may crash, and their damage is known already.
+            problems += _as_hdf5_reads_it(shards, shard)
+    damaged = {problem.shard for problem in problems if problem.volume is not None}
+    # A damaged volume explains why its file is damaged.
+    return [p for p in problems if p.what != _OUTSIDE or p.shard not in damaged]
+
+
+_OUTSIDE = "is damaged outside its volumes (its checksum does not match)"
+
+
+def _whole_file(path: Path, shard: ShardRecord) -> Iterator[Problem]:
+    try:
+        with (path / shard.file).open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            digest = hashlib.sha256()
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except FileNotFoundError:
+        yield Problem(shard.file, "is missing")
+        return
+    except OSError as error:
+        yield Problem(shard.file, f"cannot be read ({error.strerror})")
+        return
+    if size != shard.nbytes:
+        yield Problem(shard.file, f"has {size} bytes, not {shard.nbytes}: it was cut short or replaced")
+    elif digest.hexdigest() != shard.sha256:
+        yield Problem(shard.file, _OUTSIDE)
+
+
+def _chunk(shards: ShardSet, volume: Volume) -> Iterator[Problem]:
+    if not (shards.path / volume.shard).is_file():
+        return
+    try:
+        shards.read(volume.id)
+    except ShardError as error:
+        what = error.message.rpartition(" is damaged: ")[2].rstrip(".")
+        yield Problem(volume.shard, what, volume.id, volume.subject)
+
+
+def _as_hdf5_reads_it(shards: ShardSet, shard: ShardRecord) -> Iterator[Problem]:
+    """Compare with the reference reader, h5py."""
+    try:
+        with h5py.File(shards.path / shard.file, "r") as file:
+            subjects, labels = file["subjects"].asstr()[:], file["labels"].asstr()[:]
+            for volume in shard.volumes:
+                stored = file["volumes"][volume.row]
+                ours = codecs.decode(shards.codec, shards.read_chunk(volume.id), shards.shape, shards.dtype)
+                if not np.array_equal(stored, ours, equal_nan=True):
+                    what = "HDF5 reads other values than cingulum"
+                    yield Problem(shard.file, what, volume.id, volume.subject)
+                if (subjects[volume.row], labels[volume.row]) != (volume.subject, volume.label or ""):
+                    what = "its subject or label in the shard differs from the index"
+                    yield Problem(shard.file, what, volume.id, volume.subject)
+    except (OSError, KeyError, RuntimeError, codecs.CodecError, ShardError) as error:
+        yield Problem(shard.file, f"HDF5 cannot read it ({' '.join(str(error).split())})")
