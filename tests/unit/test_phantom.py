@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import nibabel
@@ -16,8 +15,14 @@ SIZE = 32
 
 
 @pytest.fixture(scope="module")
-def average() -> Iterator[Template]:
-    yield template.build(SIZE)
+def average() -> Template:
+    return template.build(SIZE)
+
+
+@pytest.fixture(scope="module")
+def finer() -> Template:
+    """Fine enough for the severest atrophy to fold voxels if it were done in one step."""
+    return template.build(64)
 
 
 def millilitres(average: Template, phantom: image.Phantom) -> np.ndarray:
@@ -101,11 +106,11 @@ def test_tissue_shares_fill_the_imaged_voxels_and_no_others(average: Template) -
 
 
 @pytest.mark.parametrize("direction", [1, -1])
-def test_the_severest_atrophy_or_growth_folds_nothing(average: Template, direction: int) -> None:
+def test_the_severest_atrophy_or_growth_folds_nothing(finer: Template, direction: int) -> None:
     most = tuple(direction * float(mm) for mm in disease._MOST)
-    grid = np.stack(np.meshgrid(*[np.arange(SIZE, dtype=np.float32)] * 3, indexing="ij"))
-    moved = grid + disease.displacement(average, most)
-    assert np.abs(moved - grid).max() * average.voxel > 1
+    grid = np.stack(np.meshgrid(*[np.arange(finer.size, dtype=np.float32)] * 3, indexing="ij"))
+    moved = grid + disease.displacement(finer, most)
+    assert np.abs(moved - grid).max() * finer.voxel > 3
     assert jacobian(moved).min() > 0
 
 

@@ -25,6 +25,7 @@ from trainer.data.phantom.cohort import make_cohort
 from trainer.errors import CingulumError, InputError
 
 SUBJECTS, SIZE, SEED = 5, 16, 3
+_BEFORE_WORK = "derivatives/disease/truth.tsv"
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +202,8 @@ def test_a_killed_worker_is_told_and_the_others_end(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "participants.tsv").exists()
 
 
-def test_ctrl_c_ends_all_workers_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("images", [0, 4], ids=["while workers start", "while they work"])
+def test_ctrl_c_ends_all_workers_and_leaves_nothing_half_written(tmp_path: Path, images: int) -> None:
     out = tmp_path / "out"
     script = (
         f"from trainer.data.phantom.cohort import make_cohort\nmake_cohort({str(out)!r}, 4000, 32, workers=2)"
@@ -210,8 +212,14 @@ def test_ctrl_c_ends_all_workers_and_leaves_nothing_half_written(tmp_path: Path)
         [sys.executable, "-c", script], start_new_session=True, stderr=subprocess.PIPE, text=True
     )
     give_up = time.monotonic() + 60
-    while len(list(out.glob("sub-*/anat/*_T1w.nii.gz"))) < 4 and time.monotonic() < give_up:
+    began = (
+        (lambda: list(out.glob("sub-*/anat/*_T1w.nii.gz"))[images - 1 :])
+        if images
+        else (out / _BEFORE_WORK).exists
+    )
+    while not began() and time.monotonic() < give_up:
         time.sleep(0.02)
+    time.sleep(0.2)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and its workers alike
     asked = time.monotonic()
     _, told = process.communicate(timeout=30)
@@ -222,7 +230,7 @@ def test_ctrl_c_ends_all_workers_and_leaves_nothing_half_written(tmp_path: Path)
         time.sleep(0.02)
     assert running(process.pid) == []
     written = list(out.rglob("*_T1w.nii.gz"))
-    assert 4 <= len(written) < 4000
+    assert images <= len(written) < 4000
     assert not list(out.rglob(".*")) and not (out / "participants.tsv").exists()
     assert all(nibabel.nifti1.load(path).get_fdata().shape == (32,) * 3 for path in written[:5])
 
