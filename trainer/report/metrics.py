@@ -90,18 +90,49 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(there)) if there else None
 
 
+def auc_difference(
+    true: np.ndarray, first: np.ndarray, second: np.ndarray
+) -> tuple[float, list[float]] | None:
+    """AUC of `first` minus that of `second` on the same subjects, and its 95 % interval (paired bootstrap).
+
+    Args:
+        true: int (N,); first, second: float (N, classes), the probabilities of two classifiers.
+
+    Returns:
+        The difference and its interval, or None where a class has no subject.
+    """
+    one, other = (_areas(np.asarray(true), np.asarray(p, np.float64), 2000) for p in (first, second))
+    if one is None or other is None:
+        return None
+    differences = one - other  # the fixed seed draws the same subjects for both
+    low, high = np.percentile(differences[1:], [2.5, 97.5])
+    return float(differences[0]), [float(low), float(high)]
+
+
 def _auc(
     true: np.ndarray, probabilities: np.ndarray, bootstrap: int
 ) -> tuple[float | None, list[float] | None]:
-    """Area under the ROC curve and its bootstrap interval (2.5 and 97.5 %, resampled within each class).
+    """Area under the ROC curve and its bootstrap interval (2.5 and 97.5 %, resampled within each class)."""
+    areas = _areas(true, probabilities, bootstrap)
+    if areas is None:
+        return None, None
+    if not bootstrap:
+        return float(areas[0]), None
+    low, high = np.percentile(areas[1:], [2.5, 97.5])
+    return float(areas[0]), [float(low), float(high)]
+
+
+def _areas(true: np.ndarray, probabilities: np.ndarray, bootstrap: int) -> np.ndarray | None:
+    """Areas under the ROC curve: of the subjects as they are, then of each resample.
 
     The area is the share of pairs (a subject of the class, another) in which the first has the higher
-    probability (Mann and Whitney), so that a resample is two weight vectors about one matrix of pairs.
+    probability (Mann and Whitney), so that a resample is two weight vectors about one matrix of pairs. None
+    where a class has no subject.
     """
     classes = probabilities.shape[1]
     members = [np.flatnonzero(true == k) for k in range(classes)]
     if min(len(m) for m in members) == 0:
-        return None, None
+        return None
     rng = np.random.default_rng(BOOTSTRAP_SEED)
     weights = np.ones((bootstrap + 1, len(true)))  # row 0: the subjects as they are
     for m in members:
@@ -114,7 +145,4 @@ def _auc(
         pairs = (first > second) + 0.5 * (first == second)
         wins = np.einsum("bi,bi->b", weights[:, inside] @ pairs, weights[:, outside])
         areas += wins / (len(inside) * len(outside) * len(targets))
-    if not bootstrap:
-        return float(areas[0]), None
-    low, high = np.percentile(areas[1:], [2.5, 97.5])
-    return float(areas[0]), [float(low), float(high)]
+    return areas

@@ -1,0 +1,191 @@
+"""What a run folder tells: its files read into one value, each of them optional.
+
+A report is also wanted of a run that still goes on, failed, or lost a file, so a missing or damaged file is a
+note in the report and never an error.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from trainer.data.shards import ShardSet
+from trainer.errors import RunError, ShardError
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """evaluation/<split>.csv: what the network said of each subject of a split.
+
+    Attributes:
+        classes: names, in the order of the probabilities' columns.
+        rows: int (N,), rows of the shard set.
+        subjects: who.
+        true: int (N,), class numbers.
+        probabilities: float (N, classes).
+    """
+
+    classes: tuple[str, ...]
+    rows: np.ndarray
+    subjects: tuple[str, ...]
+    true: np.ndarray
+    probabilities: np.ndarray
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """Class numbers, int (N,)."""
+        return self.probabilities.argmax(axis=1)
+
+
+@dataclass
+class Story:
+    """Everything a report is made from."""
+
+    folder: Path
+    config_text: str
+    config: dict[str, Any]
+    facts: dict[str, Any] = field(default_factory=dict)
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    baseline: dict[str, Any] = field(default_factory=dict)
+    predictions: dict[str, Predictions] = field(default_factory=dict)
+    shards: ShardSet | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return str(self.config.get("name") or self.folder.resolve().name)
+
+    @property
+    def is_phantom(self) -> bool:
+        """Whether the images are computed and not taken of people; the shard set's source says so."""
+        stored = self.facts.get("shards")
+        said = [stored.get("source") if isinstance(stored, dict) else None]
+        if self.shards is not None:
+            said.append(self.shards.source)
+        return any("phantom" in str(text).lower() for text in said if text)
+
+
+def read(folder: Path) -> Story:
+    """Read a run folder.
+
+    Raises:
+        RunError: it does not exist, or has no config.yaml.
+    """
+    if not folder.is_dir():
+        raise RunError(
+            f"{folder}: there is no such run folder.", cure="cingulum train CONFIG.yaml makes one."
+        )
+    try:
+        text = (folder / "config.yaml").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RunError(
+            f"{folder}: is no run folder: config.yaml is missing.", cure="Give a folder such as runs/demo"
+        ) from None
+    story = Story(folder, text, {})
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError:
+        config = None
+    story.config = config if isinstance(config, dict) else {}
+    if not story.config:
+        story.notes.append("config.yaml is damaged.")
+    story.facts = _read_object(story, "run.json")
+    story.result = _read_object(story, "result.json")
+    story.baseline = _read_object(story, "baseline.json")
+    story.epochs = _read_epochs(story)
+    for split in ("validation", "test"):
+        found = _read_predictions(story, split)
+        if found is not None:
+            story.predictions[split] = found
+    story.shards = _open_shards(story)
+    return story
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _read_object(story: Story, name: str) -> dict[str, Any]:
+    path = story.folder / name
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        value = None
+    if isinstance(value, dict):
+        return value
+    story.notes.append(f"{name} is damaged; what it says is left out.")
+    return {}
+
+
+def _read_epochs(story: Story) -> list[dict[str, Any]]:
+    path = story.folder / "metrics.jsonl"
+    if not path.is_file():
+        return []
+    rows = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+            rows[int(row["epoch"])] = row
+        except (ValueError, KeyError, TypeError):
+            story.notes.append("A line of metrics.jsonl is damaged and left out.")
+    return [rows[epoch] for epoch in sorted(rows)]
+
+
+def _read_predictions(story: Story, split: str) -> Predictions | None:
+    path = story.folder / "evaluation" / f"{split}.csv"
+    if not path.is_file():
+        return None
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            table = csv.DictReader(file)
+            classes = tuple(key[2:] for key in table.fieldnames or () if key.startswith("p_"))
+            rows = list(table)
+        if not rows or len(classes) < 2:
+            raise ValueError("no predictions")
+        return Predictions(
+            classes=classes,
+            rows=np.array([int(row["row"]) for row in rows]),
+            subjects=tuple(row["subject"] for row in rows),
+            true=np.array([classes.index(row["label"]) for row in rows]),
+            probabilities=_finite([[float(row[f"p_{name}"]) for name in classes] for row in rows]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        story.notes.append(f"evaluation/{split}.csv is damaged; its predictions are left out.")
+        return None
+
+
+def _finite(rows: list[list[float]]) -> np.ndarray:
+    values = np.array(rows, dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("a probability is not finite")
+    return values
+
+
+def _open_shards(story: Story) -> ShardSet | None:
+    """The shard set that run.json names, if it is still there and still the same."""
+    stored = story.facts.get("shards")
+    if not isinstance(stored, dict) or not stored.get("path"):
+        return None
+    try:
+        shards = ShardSet.open(Path(str(stored["path"])))
+    except ShardError as error:
+        story.notes.append(f"No example slices: {error.message}")
+        return None
+    if shards.content_hash != stored.get("content_hash"):
+        story.notes.append(f"No example slices: the shard set {stored['path']} has changed since this run.")
+        return None
+    return shards
