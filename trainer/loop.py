@@ -15,6 +15,7 @@ from trainer.agreement import Agreed, agree
 from trainer.checkpoint import Cursor
 from trainer.clock import Clock
 from trainer.config import RunConfig
+from trainer.data import pipeline
 from trainer.errors import CingulumError, NotFiniteError, Stopped
 from trainer.preparation import Data
 from trainer.progress import Reporter
@@ -110,7 +111,8 @@ class Training:
         began = self.clock.now()
         for _ in range(self.config.train.accumulation):
             self.watchdog.beat("reading the next batch")
-            x, y, w = next(source)
+            with pipeline.input_errors():
+                x, y, w = next(source)
             self.watchdog.beat("computing a training step", collective=True)
             self._losses.append(self.learner.train_step(x, y, w))
         self.cursor = dataclasses.replace(self.cursor, step=self.cursor.step + 1)
@@ -200,7 +202,8 @@ class Training:
             self.watchdog.beat(f"collecting the {split} predictions", collective=True)
 
         batches = preparation.evaluation_batches(self.config, self.data, self.world, split)
-        found = self.learner.evaluate(beating(batches))
+        with pipeline.input_errors():
+            found = self.learner.evaluate(beating(batches))
         if tuple(found.rows.tolist()) != tuple(sorted(self.data.rows(split))):
             raise RuntimeError(f"not every volume of the {split} split was evaluated exactly once")
         return found

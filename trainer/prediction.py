@@ -13,6 +13,7 @@ import numpy as np
 from trainer import evaluation, models, preparation, record
 from trainer.agreement import agree
 from trainer.config import RunConfig
+from trainer.data import pipeline
 from trainer.data.preprocess import Recipe, prepare
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
@@ -50,7 +51,8 @@ def evaluate_run(path: Path, split: str, world: World) -> dict[str, Any]:
     """
     folder, config, data, model = agree(world, lambda: _open(path, split))
     learner = DistributedModel(model, keras.optimizers.SGD(), world, cross_entropy())  # it is never trained
-    found = learner.evaluate(preparation.evaluation_batches(config, data, world, split))
+    with pipeline.input_errors():
+        found = learner.evaluate(preparation.evaluation_batches(config, data, world, split))
     written = agree(
         world,
         lambda: evaluation.write(folder, split, found, data.shards, data.classes) if world.is_main else None,

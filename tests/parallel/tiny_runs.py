@@ -12,6 +12,7 @@ import yaml
 from trainer.data.index import SetMeta, VolumeMeta
 from trainer.data.preprocess import Recipe
 from trainer.data.shard_writer import ShardWriter
+from trainer.data.shards import ShardSet
 
 PROGRAM = "faulty_train.py"
 
@@ -83,3 +84,13 @@ def result(folder: Path) -> dict[str, Any]:
 
 def steps(folder: Path) -> list[int]:
     return sorted(int(p.name[5:]) for p in (folder / "checkpoints").iterdir() if p.name[5:].isdigit())
+
+
+def flip_a_byte(shards: Path, *, row: int) -> None:
+    """Damage the stored chunk of one volume."""
+    volume = ShardSet.open(shards).volumes[row]
+    with (shards / volume.shard).open("r+b") as file:
+        file.seek(volume.offset + volume.nbytes // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))

@@ -2,14 +2,14 @@
 
     python faulty_train.py FAULT RANK STEP CONFIG [arguments of cingulum train ...]
 
-FAULT: none, kill, raise, hang, stop (as by SIGUSR2), nan, diverge; or during the saving of the checkpoint of
-STEP: kill-writing, kill-renaming, full. STEP counts updates from 1 over the whole run.
+FAULT: none, kill, raise, hang, stop (as by SIGUSR2), nan, diverge, full (no file may grow any more); or
+during the saving of the checkpoint of STEP: kill-writing, kill-renaming. STEP counts updates from 1.
 """
 
 from __future__ import annotations
 
-import errno
 import os
+import resource
 import signal
 import sys
 import time
@@ -26,7 +26,7 @@ def main() -> int:
     from trainer.loop import Training
 
     if world.rank == at_rank and fault != "none":
-        if fault in ("kill-writing", "kill-renaming", "full"):
+        if fault in ("kill-writing", "kill-renaming"):
             _in_saving(checkpoint)
         else:
             _in_step(Training)
@@ -57,6 +57,8 @@ def _strike(training) -> None:
         os.kill(os.getpid(), signal.SIGUSR2)
     elif fault == "nan":
         training._losses[-1] = float("nan")
+    elif fault == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
     elif fault == "diverge":
         variable = training.learner.model.trainable_variables[0]
         variable.assign(variable + 1e-3)
@@ -72,12 +74,9 @@ def _in_saving(checkpoint) -> None:
 
     def write(path, variables) -> None:
         plain_write(path, variables)
-        if is_due(path) and path.name == "optimizer.npz":
-            if fault == "full":
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            if fault == "kill-writing":
-                os.truncate(path, path.stat().st_size // 2)
-                os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "kill-writing" and is_due(path) and path.name == "optimizer.npz":
+            os.truncate(path, path.stat().st_size // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def sync(path) -> None:
         plain_sync(path)
