@@ -146,7 +146,7 @@ def save(work: Path, number: int, images: Sequence[Examined]) -> None:
 
 
 def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examined] | None:
-    """The records of a shard; None when it has none, or its images no longer stand at the head of `images`."""
+    """The records of a shard; None when it has none, or its images no longer are the first of `images`."""
     try:
         text = _records_path(work, number).read_text(encoding="utf-8")
         records = [Examined.from_json(tree) for tree in json.loads(text)]

@@ -99,7 +99,7 @@ class _Import:
         return [image for image in self.examined if image.status != "bad"]
 
     def keep_whole_shards(self, writer: ShardWriter, folder: Path) -> None:
-        """Take over the shards of an import that was stopped, up to the first not whole or no longer right."""
+        """Take over the shards of an import that was stopped, up to the first that is not right."""
         images = self.listing.images
         while True:
             rest = images[len(self.examined) :]

@@ -1,7 +1,7 @@
 """From an image file to the array a network sees: the one way, for import and for prediction alike.
 
-1. Axes to RAS+ (nearest, no interpolation). 2. Resampled to cubic voxels. 3. A cube cut out, or padded, about the
-head or brain. 4. Intensities clipped and standardised over the foreground. 5. Cast.
+1. Axes to RAS+ (nearest, no interpolation). 2. Resampled to cubic voxels. 3. A cube cut out, or padded,
+about the head or brain. 4. Intensities clipped and standardised over the foreground. 5. Cast.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ LARGEST_ANISOTROPY = 4.0
 # A whole head needs about 250 mm; no scanner bore lets in a metre.
 SMALLEST_EXTENT_MM = 60.0
 LARGEST_EXTENT_MM = 1000.0
+# An 8-bit scan uses most of its 256 values; maps of labels have a few dozen.
+FEWEST_VALUES = 32
 
 
 @dataclass(frozen=True)
@@ -200,4 +202,11 @@ def _check_contrast(data: np.ndarray) -> list[Finding]:
                 "Make it again from the original scan.",
             )
         ]
+    cure = "Import the scan it was made from, not a mask or a map of labels."
+    if np.all((data == low) | (data == high)):
+        return [bad("mask", f"has only the two values {low:g} and {high:g}.", cure)]
+    # Every so many voxels are enough to see that a scan has many values.
+    distinct = np.unique(data.ravel()[:: max(1, data.size // 100_000)]).size
+    if distinct < FEWEST_VALUES:
+        return [warning("few-values", f"has only about {distinct} different values.", cure)]
     return []

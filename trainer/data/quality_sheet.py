@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 from collections import Counter
@@ -98,13 +99,6 @@ def _cell(name: str, value: Any) -> Any:
 
 def html(listing: Listing, examined: Sequence[Examined]) -> str:
     """The picture sheet: one self-contained page, the images with findings first."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("trainer.data"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
     cards = [
         {
             **row(image),
@@ -114,7 +108,7 @@ def html(listing: Listing, examined: Sequence[Examined]) -> str:
         }
         for number, image in enumerate(examined)
     ]
-    return environment.get_template("qc.html.j2").render(
+    return _template().render(
         listing=listing,
         cards=sorted(cards, key=lambda card: (_SEVERITY[str(card["status"])], card["number"])),
         statuses=Counter(image.status for image in examined),
@@ -128,3 +122,12 @@ def html(listing: Listing, examined: Sequence[Examined]) -> str:
         ),
         edge=EDGE,
     )
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    loader = jinja2.PackageLoader("trainer.data")
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template("qc.html.j2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import struct
 import zlib
@@ -40,8 +41,8 @@ MOST_VOXELS = 1024**3
 # flips and cuts bytes in all formats to keep this list complete.
 DAMAGED = (
     ImageFileError, HeaderDataError, HeaderTypeError, WrapStructError, OSError, EOFError, zlib.error,
-    struct.error, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError, ArithmeticError,
-    MemoryError, NotImplementedError, RuntimeError,
+    struct.error, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError,
+    ArithmeticError, MemoryError, NotImplementedError, RuntimeError,
 )  # fmt: skip
 
 _CONVERT = "Convert it to NIfTI (for DICOM: dcm2niix) and import that."
@@ -155,6 +156,7 @@ def _check_file(path: Path) -> None:
         )
     if start[128:132] == b"DICM":
         raise _fault(path, "wrong-magic", "is a DICOM file.", _CONVERT)
+    _check_compressed(path)
 
 
 def _open(path: Path) -> SpatialImage:
@@ -162,10 +164,6 @@ def _open(path: Path) -> SpatialImage:
         # A pair is opened by its data file: nibabel finds the header beside it.
         stored = nibabel.load(files_of(path)[-1])
     except ImageFileError:
-        if not _decompresses(path):
-            raise _fault(
-                path, "truncated", "the compressed file ends early or is damaged.", _COPY_AGAIN
-            ) from None
         raise _fault(
             path, "wrong-magic", "is no image of a format we know (NIfTI, Analyze, MGH, MINC).", _CONVERT
         ) from None
@@ -177,15 +175,20 @@ def _open(path: Path) -> SpatialImage:
     return stored
 
 
-def _decompresses(path: Path) -> bool:
-    """Whether the first block of a gzip file can be read (other files count as readable)."""
-    if not path.name.lower().endswith((".gz", ".mgz")):
-        return True
+def _check_compressed(path: Path) -> None:
+    """Read a compressed file to its end, where its checksum is; nibabel stops at the last voxel."""
+    name = path.name.lower()
+    opener = bz2.open if name.endswith(".bz2") else gzip.open if name.endswith((".gz", ".mgz")) else None
+    if opener is None:
+        return
     try:
-        with gzip.open(path) as file:
-            return len(file.read(1024)) >= 348
-    except (OSError, EOFError, zlib.error):
-        return False
+        with opener(path) as file:
+            while file.read(1 << 20):
+                pass
+    except (OSError, EOFError, zlib.error) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        message = f"the compressed file ends early or is damaged ({reason})."
+        raise _fault(path, "truncated", message, _COPY_AGAIN) from None
 
 
 def _index_of_volume(path: Path, shape: tuple[int, ...], volume: int | None) -> tuple[int | slice, ...]:

@@ -44,6 +44,6 @@ def mid_slices(data: np.ndarray, voxel: tuple[float, float, float], low: float, 
 
 def _grey(plane: np.ndarray, low: float, high: float) -> np.ndarray:
     finite = np.nan_to_num(plane.astype(np.float32), nan=low, posinf=high, neginf=low)
-    span = max(high - low, np.finfo(np.float32).tiny)
+    span = max(high - low, float(np.finfo(np.float32).tiny))
     # 64 levels: the eye sees no more here, and the files are a third smaller.
     return (np.clip((finite - low) / span, 0, 1) * 63).astype(np.uint8) * 4

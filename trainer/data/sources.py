@@ -92,8 +92,9 @@ def _label_findings(
         return [bad("missing-label", f"has no label ({name}).", "Fill it in, or remove the image.")]
     if classes is None or image.label in classes:
         return []
-    close = difflib.get_close_matches(image.label, classes, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    by_lower = {name.lower(): name for name in classes}
+    close = difflib.get_close_matches(image.label.lower(), by_lower, n=1)
+    hint = f" Did you mean {by_lower[close[0]]!r}?" if close else ""
     message = f"has the label {image.label!r}, which is not one of {', '.join(classes)}.{hint}"
     return [bad("unknown-label", message, "Mend the label, or add it to --classes.")]
 

@@ -1,0 +1,125 @@
+"""`cingulum import` as typed: what it prints, its exit codes, and signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+from made_images import bids, image_of
+from typer.testing import CliRunner
+
+from trainer.commands.import_ import import_images
+from trainer.data.shards import ShardSet
+from trainer.errors import CohortError, ConfigError, ShardError
+
+app = typer.Typer()
+app.command("import")(import_images)
+
+
+def invoke(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_it_imports_and_says_what_it_did(tmp_path):
+    root = bids(tmp_path / "b", 4)
+    done = invoke(root, tmp_path / "set", "--size", 16, "--workers", 1)
+    assert done.exit_code == 0, done.output
+    assert "4 volumes (AD 2, NC 2)" in done.stdout
+    assert "qc.html" in done.stdout
+    assert "is already done" in invoke(root, tmp_path / "set", "--size", 16).stdout
+    shards = ShardSet.open(tmp_path / "set")
+    assert (shards.shape, shards.voxel_size) == ((16, 16, 16, 1), (12.0, 12.0, 12.0))
+
+
+def test_json_is_all_that_standard_output_holds(tmp_path):
+    root = bids(tmp_path / "b", 4)
+    image_of(root, 2).write_bytes(b"")
+    done = invoke(root, tmp_path / "set", "--size=16", "--workers=1", "--on-error=skip", "--json")
+    told = json.loads(done.stdout)
+    assert (told["volumes"], told["classes"]) == (3, {"AD": 1, "NC": 2})
+    assert told["left_out"][0]["findings"][0]["code"] == "empty-file"
+    assert told["content_hash"] == ShardSet.open(tmp_path / "set").content_hash
+
+
+def test_a_dry_run_names_bad_images_and_writes_nothing(tmp_path):
+    root = bids(tmp_path / "b", 4)
+    image_of(root, 2).write_bytes(b"")
+    done = invoke(root, tmp_path / "set", "--size=16", "--workers=1", "--dry-run")
+    assert "3 images can be imported (AD 1, NC 2), 1 cannot" in done.stdout
+    assert "sub-02/anat/sub-02_T1w.nii.gz: is empty (0 bytes)" in done.stdout
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        (["--size=4"], ConfigError),
+        (["--spacing=0"], ConfigError),
+        (["--codec=zip"], ShardError),
+        (["--label=nothing"], CohortError),
+        (["--contrast=T2w"], CohortError),
+        (["--labels=nowhere.csv"], CohortError),
+        (["--classes=AD"], CohortError),
+    ],
+)
+def test_an_impossible_option_is_named_and_nothing_written(tmp_path, options, kind):
+    root = bids(tmp_path / "b", 2)
+    error = invoke(root, tmp_path / "set", "--workers=1", *options).exception
+    assert isinstance(error, kind)
+    assert error.exit_code == 2
+    assert error.cure
+    with pytest.raises(ShardError):
+        ShardSet.open(tmp_path / "set")
+
+
+_COMMAND = """
+import sys, time
+import trainer.commands
+from trainer.commands.import_ import import_images
+trainer.commands.COMMANDS.setdefault("import", import_images)
+trainer.commands.COMMANDS.setdefault("nothing", lambda: None)
+import trainer.data.importing as importing
+examine = importing.examine
+def slow(task):
+    time.sleep(0.1)
+    return examine(task)
+importing.examine = slow
+import trainer.cli
+if __name__ == "__main__":
+    trainer.cli.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path, number, code):
+    root, target, script = bids(tmp_path / "b", 8), tmp_path / "set", tmp_path / "command.py"
+    script.write_text(_COMMAND)
+    line = [str(root), str(target), "--size=16", "--workers=1", "--volumes-per-shard=2"]
+    process = subprocess.Popen(
+        [sys.executable, str(script), "import", *line], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not (target / ".import" / "shard-00000.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "Traceback" not in said
+    if number == signal.SIGTERM:
+        assert "goes on where it stopped" in said
+    done = invoke(*line)
+    assert done.exit_code == 0
+    assert "kept from before" in done.stdout
+    assert len(ShardSet.open(target)) == 8
+
+
+def test_its_help_loads_no_library_that_is_slow():
+    text = "import sys, trainer.commands.import_; print({'numpy', 'nibabel', 'h5py'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
