@@ -7,6 +7,11 @@ from dataclasses import replace
 import nibabel
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from trainer.data.phantom import anatomy, disease, image, people, template
 from trainer.data.phantom.template import REGIONS, Template
@@ -155,3 +160,16 @@ def test_the_disease_region_is_where_disease_moves_tissue(average: Template) -> 
     moved = np.abs(disease.displacement(average, tuple(disease._DISEASE))).max(axis=0)
     assert np.corrcoef(region.ravel(), moved.ravel())[0, 1] > 0.8
     assert 0.01 < (region > 0.2).mean() < 0.3
+
+
+@pytest.mark.parametrize(("gap", "least", "most"), [(1.5, 0.75, 0.98), (0.0, 0.3, 0.7)])
+def test_tissue_volumes_tell_groups_apart_only_where_there_is_a_gap(
+    gap: float, least: float, most: float
+) -> None:
+    coarse = template.build(20)
+    drawn = [people.draw(1, number, ("AD", "NC")) for number in range(60)]
+    volumes = np.stack([millilitres(coarse, image.make(coarse, person, 1, gap)) for person in drawn])
+    is_ad = np.array([person.diagnosis == "AD" for person in drawn])
+    model = make_pipeline(StandardScaler(), LogisticRegression())
+    guess = cross_val_predict(model, volumes, is_ad, cv=5, method="predict_proba")[:, 1]
+    assert least < roc_auc_score(is_ad, guess) < most

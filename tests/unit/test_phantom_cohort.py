@@ -223,10 +223,10 @@ def test_ctrl_c_ends_all_workers_and_leaves_nothing_half_written(tmp_path: Path,
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and its workers alike
     asked = time.monotonic()
     _, told = process.communicate(timeout=30)
-    assert time.monotonic() - asked < 5
+    assert time.monotonic() - asked < 10
     assert process.returncode == -signal.SIGINT
     assert told.count("Traceback") == 1, f"only the parent may be interrupted:\n{told}"
-    while running(process.pid) and time.monotonic() - asked < 5:
+    while running(process.pid) and time.monotonic() - asked < 10:
         time.sleep(0.02)
     assert running(process.pid) == []
     written = list(out.rglob("*_T1w.nii.gz"))
