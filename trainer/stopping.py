@@ -7,6 +7,7 @@ a second, without grace, so schedulers should send SIGUSR2 (slurm/ templates do)
 
 from __future__ import annotations
 
+import difflib
 import math
 import signal
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from trainer.config import EarlyStoppingConfig
 from trainer.errors import ConfigError
 
 SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
+
+# Columns of metrics.jsonl that tell how good an epoch is.
+METRICS = ("loss", "accuracy", "val_loss", "val_accuracy", "val_balanced_accuracy", "val_auc")
 
 
 class StopRequest:
@@ -71,9 +75,20 @@ class Patience:
 
     @classmethod
     def from_config(cls, config: EarlyStoppingConfig | None, *, has_validation: bool) -> Patience:
-        """Early stopping as configured; without it, only the best epoch is remembered."""
+        """Early stopping as configured; without it, only the best epoch is remembered.
+
+        Raises:
+            ConfigError: there is no such metric, or it needs a validation split.
+        """
         if config is None:
             return cls("val_loss" if has_validation else "loss")
+        if config.metric not in METRICS:
+            close = difflib.get_close_matches(config.metric, METRICS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(
+                f"train.early_stopping.metric: {config.metric!r} is no metric of an epoch.{hint}",
+                cure=f"There are: {', '.join(METRICS)}.",
+            )
         if config.metric.startswith("val_") and not has_validation:
             raise ConfigError(
                 f"train.early_stopping.metric: {config.metric!r} needs a validation split; there is none.",
@@ -86,17 +101,7 @@ class Patience:
         return Patience(self.metric, self.limit, self.min_delta, best, waited)
 
     def after(self, row: dict[str, Any]) -> Patience:
-        """The state after one more epoch with the metrics `row`.
-
-        Raises:
-            ConfigError: the metric is no column of metrics.jsonl.
-        """
-        if self.metric not in row:
-            numbers = ", ".join(k for k, v in row.items() if isinstance(v, float) or v is None)
-            raise ConfigError(
-                f"train.early_stopping.metric: {self.metric!r} is no column of metrics.jsonl.",
-                cure=f"There are: {numbers}",
-            )
+        """The state after one more epoch with the metrics `row`."""
         best = None if self.best is None else self.best[self.metric]
         improved = improves(self.metric, row[self.metric], best, self.min_delta)
         return Patience(
