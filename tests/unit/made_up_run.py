@@ -1,4 +1,4 @@
-"""A run folder as a finished run leaves it, with MADE-UP numbers and images: to test and to look at reports."""
+"""A run folder as a finished run leaves it, with MADE-UP numbers and images: to test and look at reports."""
 
 from __future__ import annotations
 

@@ -15,10 +15,9 @@ def write(run_folder: Path) -> Path:
         OSError: the file cannot be written.
     """
     # Metrics are needed on every rank, templates and pictures on one: import them when they are.
+    from trainer.checkpoint import write_file
     from trainer.report.page import render
     from trainer.report.story import read
-
-    from trainer.checkpoint import write_file  # isort: skip
 
     html = render(read(Path(run_folder)))
     path = Path(run_folder) / "report.html"

@@ -137,16 +137,18 @@ def intervals(bars: Sequence[tuple[str, float, Sequence[float] | None, str]], la
         title=f"{label}: " + ", ".join(f"{name} {value:.2f}" for name, value, _, _ in bars),
         y_ticks=(),
         x_ticks=SHARE_TICKS,
-        height=54 + 46 * len(bars),
+        height=70 + 52 * len(bars),
     )
     axes.line([(0.5, 0), (0.5, len(bars))], "chance")
-    axes.text(0.49, 0.08, "chance", "note", "end")
-    for place, (name, value, interval, kind) in enumerate(bars):
-        y = len(bars) - place - 0.68
-        if interval:
-            axes.line([(interval[0], y), (interval[1], y)], f"{kind} thick")
-        axes.dot(value, y, kind, f"{name}: {value:.3f}", radius=6)
-        axes.text(value, y + 0.34, f"{name} {value:.2f}", "label", "end" if value > 0.6 else "start")
+    axes.text(0.49, 0.06, "chance", "note", "end")
+    for place, (name, value, bounds, kind) in enumerate(bars):
+        y = len(bars) - place - 0.62
+        axes.line([(0, y), (1, y)], "track")
+        if bounds:
+            axes.line([(bounds[0], y), (bounds[1], y)], f"{kind} thick")
+        axes.dot(value, y, kind, f"{name}: {value:.3f}", radius=7)
+        axes.text(0, y + 0.28, name, "label")
+        axes.text(1, y + 0.28, f"{value:.2f}", "label", "end")
     return axes.svg()
 
 
@@ -162,7 +164,8 @@ def probabilities(found: Predictions) -> str | None:
         title=f"Predicted probability of {found.classes[1]} for every held-out subject, by true class",
         x_ticks=SHARE_TICKS,
         y_ticks=(),
-        height=210,
+        width=360,
+        height=340,
     )
     axes.line([(0.5, 0), (0.5, 2)], "chance")
     for k, name in enumerate(found.classes):
@@ -170,7 +173,7 @@ def probabilities(found: Predictions) -> str | None:
         members = np.flatnonzero(found.true == k)
         for order, i in enumerate(members[np.argsort(found.probabilities[members, 1])]):
             # A fixed zigzag: dots of equal probability lie beside each other, not on top.
-            y = k + 0.22 + 0.14 * (order % 4)
+            y = k + 0.12 + 0.13 * (order % 5)
             p = float(found.probabilities[i, 1])
             kind = "right" if found.predicted[i] == k else "wrong"
             axes.dot(p, y, kind, f"{found.subjects[i]}: {p:.2f}", radius=4)

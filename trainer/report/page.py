@@ -55,16 +55,21 @@ def share(value: Any) -> str:
 
 def interval(bounds: Any) -> str:
     """An interval as 'a to b', or nothing."""
+    pair = _pair(bounds)
+    return f"{pair[0]:.2f} to {pair[1]:.2f}" if pair else ""
+
+
+def _pair(bounds: Any) -> tuple[float, float] | None:
+    """Two finite numbers, or None for anything else."""
     if not isinstance(bounds, (list, tuple)) or len(bounds) != 2:
-        return ""
-    return f"{share(bounds[0])} to {share(bounds[1])}"
+        return None
+    low, high = number(bounds[0]), number(bounds[1])
+    return None if low is None or high is None else (low, high)
 
 
 def _task(story: Story) -> str:
     classes = story.facts.get("classes")
-    if isinstance(classes, list) and classes:
-        return " vs ".join(str(name) for name in classes)
-    return "Classification"
+    return " vs ".join(str(name) for name in classes) if classes else "Classification"
 
 
 def _state(story: Story) -> str | None:
@@ -78,8 +83,8 @@ def _state(story: Story) -> str | None:
 
 def _baseline(story: Story, found: Predictions | None) -> dict[int, list[float]]:
     """The linear model's probabilities by row, if it judged every one of these subjects."""
-    stored = story.baseline.get("predictions")
-    if found is None or not isinstance(stored, dict):
+    stored = story.baseline.get("predictions", {})
+    if found is None:
         return {}
     wanted = [stored.get(str(int(row))) for row in found.rows]
     if not all(isinstance(p, list) and len(p) == len(found.classes) for p in wanted):
@@ -143,10 +148,10 @@ def _charts(
         charts["probabilities"] = figures.probabilities(found)
         charts["reliability"] = figures.reliability(found)
         if metrics["auc"] is not None:
-            bars = [("this network", metrics["auc"], metrics["auc_interval"], "s1")]
+            bars = [("this network", metrics["auc"], _pair(metrics["auc_interval"]), "s1")]
             auc = number(story.baseline.get("auc"))
             if baseline and auc is not None:
-                bars.append(("tissue volumes, linear", auc, story.baseline.get("auc_interval"), "s2"))
+                bars.append(("tissue volumes, linear", auc, _pair(story.baseline.get("auc_interval")), "s2"))
             charts["intervals"] = figures.intervals(bars, "AUC, 95 % interval")
     return charts
 
@@ -184,9 +189,7 @@ def _subjects(found: Predictions) -> list[dict[str, Any]]:
 
 def _cohort(story: Story) -> list[dict[str, Any]]:
     """Per split: how many volumes, subjects and volumes of each class."""
-    splits = story.facts.get("split")
-    if not isinstance(splits, dict):
-        return []
+    splits = story.facts.get("split", {})
     table = []
     for name in ("train", "validation", "test"):
         rows = splits.get(name)
@@ -209,7 +212,7 @@ def _run_facts(story: Story) -> list[Fact]:
     """The run in figures, for a list of terms; what is not known is left out."""
     facts, result = story.facts, story.result
     model = story.config.get("model")
-    shards = facts.get("shards") if isinstance(facts.get("shards"), dict) else {}
+    shards = facts.get("shards", {})
     speed = number(result.get("samples_per_second"))
     parameters = number(facts.get("parameters"))
     pairs = [
@@ -225,8 +228,8 @@ def _run_facts(story: Story) -> list[Fact]:
         ("Started", facts.get("started")),
         ("Finished", facts.get("finished")),
         ("Resumed", f"{len(facts['resumed_from'])} time(s)" if facts.get("resumed_from") else None),
-        ("Shard set", (shards or {}).get("path")),
-        ("Data hash", (shards or {}).get("content_hash")),
+        ("Shard set", shards.get("path")),
+        ("Data hash", shards.get("content_hash")),
         ("Weights hash", result.get("weights_sha256")),
     ]
     return [(name, str(value)) for name, value in pairs if value not in (None, "", {})]
@@ -244,9 +247,7 @@ def _duration(started: Any, finished: Any) -> str | None:
 
 def _places(story: Story) -> list[dict[str, str]]:
     """Which ranks ran on which host, with what in it."""
-    hosts = story.facts.get("hosts")
-    if not isinstance(hosts, list):
-        return []
+    hosts = story.facts.get("hosts", [])
     gpus = story.facts.get("gpus")
     per_rank = gpus if isinstance(gpus, list) and len(gpus) == len(hosts) else [None] * len(hosts)
     table = []
@@ -277,11 +278,10 @@ def _packages(story: Story) -> list[Fact]:
     cpu = facts.get("cpu")
     if isinstance(cpu, dict):
         cpu = f"{cpu.get('model', '?')}, {cpu.get('cores', '?')} cores, {cpu.get('memory_gib', '?')} GiB"
-    versions = facts.get("packages") if isinstance(facts.get("packages"), dict) else {}
     pairs = [
         ("cingulum", facts.get("cingulum")),
         ("Python", facts.get("python")),
-        *(versions or {}).items(),
+        *facts.get("packages", {}).items(),
         ("Processor", cpu),
         ("System", facts.get("system")),
     ]

@@ -19,6 +19,22 @@ import yaml
 from trainer.data.shards import ShardSet
 from trainer.errors import RunError, ShardError
 
+# Types of those values of run.json, result.json and baseline.json that are taken apart.
+_KINDS: dict[str, tuple[type, ...]] = {
+    "classes": (list,),
+    "command": (list, str),
+    "cpu": (dict, str),
+    "features": (list,),
+    "hosts": (list,),
+    "packages": (dict,),
+    "predictions": (dict,),
+    "preprocessing": (dict,),
+    "resumed_from": (list,),
+    "shards": (dict,),
+    "split": (dict,),
+    "volume": (list,),
+}
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -67,8 +83,7 @@ class Story:
     @property
     def is_phantom(self) -> bool:
         """Whether the images are computed and not taken of people; the shard set's source says so."""
-        stored = self.facts.get("shards")
-        said = [stored.get("source") if isinstance(stored, dict) else None]
+        said = [self.facts.get("shards", {}).get("source")]
         if self.shards is not None:
             said.append(self.shards.source)
         return any("phantom" in str(text).lower() for text in said if text)
@@ -85,7 +100,7 @@ def read(folder: Path) -> Story:
             f"{folder}: there is no such run folder.", cure="cingulum train CONFIG.yaml makes one."
         )
     try:
-        text = (folder / "config.yaml").read_text(encoding="utf-8")
+        text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         raise RunError(
             f"{folder}: is no run folder: config.yaml is missing.", cure="Give a folder such as runs/demo"
@@ -126,9 +141,17 @@ def _read_object(story: Story, name: str) -> dict[str, Any]:
     except (OSError, ValueError):
         value = None
     if isinstance(value, dict):
-        return value
+        return {key: part for key, part in value.items() if _is_usable(story, name, key, part)}
     story.notes.append(f"{name} is damaged; what it says is left out.")
     return {}
+
+
+def _is_usable(story: Story, name: str, key: str, value: Any) -> bool:
+    """Whether a value is of the type that the report works with; one that is not is noted and dropped."""
+    if value is None or isinstance(value, _KINDS.get(key, object)):
+        return value is not None
+    story.notes.append(f"{name}: {key!r} is of another type than expected and left out.")
+    return False
 
 
 def _read_epochs(story: Story) -> list[dict[str, Any]]:
@@ -177,8 +200,8 @@ def _finite(rows: list[list[float]]) -> np.ndarray:
 
 def _open_shards(story: Story) -> ShardSet | None:
     """The shard set that run.json names, if it is still there and still the same."""
-    stored = story.facts.get("shards")
-    if not isinstance(stored, dict) or not stored.get("path"):
+    stored = story.facts.get("shards", {})
+    if not stored.get("path"):
         return None
     try:
         shards = ShardSet.open(Path(str(stored["path"])))

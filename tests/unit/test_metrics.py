@@ -1,0 +1,108 @@
+"""Metrics of a classifier, against scikit-learn and counts by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from trainer.report.metrics import auc_difference, classification_metrics, wilson
+
+
+def made_up(classes: int, n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and probabilities with ties, a little better than chance."""
+    rng = np.random.default_rng(seed)
+    true = rng.integers(0, classes, n)
+    shares = rng.dirichlet(np.ones(classes), n)
+    shares[np.arange(n), true] += 0.4
+    shares = np.round(shares / shares.sum(axis=1, keepdims=True), 1) + 0.01
+    return true, shares / shares.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_auc_and_balanced_accuracy_are_scikit_learns(classes, seed):
+    true, shares = made_up(classes, seed=seed)
+    found = classification_metrics(true, shares, "abcd"[:classes], bootstrap=0)
+    expected = roc_auc_score(true, shares[:, 1] if classes == 2 else shares, multi_class="ovr")
+    assert found["auc"] == pytest.approx(expected, abs=1e-12)
+    assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(true, shares.argmax(axis=1)))
+    assert found["auc_interval"] is None
+
+
+def test_counts_are_those_of_a_hand_count():
+    true = np.array([0, 0, 0, 1, 1, 1, 1, 1])
+    called = np.array([0, 0, 1, 1, 1, 1, 0, 0])
+    shares = np.stack([1 - (0.2 + 0.6 * called), 0.2 + 0.6 * called], axis=1)
+    found = classification_metrics(true, shares, ["NC", "AD"])
+    assert found["confusion"] == [[2, 1], [2, 3]]
+    assert (found["n"], found["accuracy"], found["positive"]) == (8, 5 / 8, "AD")
+    assert found["sensitivity"] == pytest.approx(3 / 5)
+    assert found["specificity"] == pytest.approx(2 / 3)
+    assert found["balanced_accuracy"] == pytest.approx((3 / 5 + 2 / 3) / 2)
+    assert found["auc"] == pytest.approx((2 / 3 * 3 / 5) + 0.5 * (2 / 3 * 2 / 5 + 1 / 3 * 3 / 5))
+
+
+def test_with_three_classes_sensitivity_and_specificity_are_means_over_classes():
+    true, called = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 1, 1, 2, 0])
+    found = classification_metrics(true, np.eye(3)[called], "abc")
+    assert found["sensitivity"] == pytest.approx((1 / 2 + 1 + 1 / 2) / 3)
+    assert found["specificity"] == pytest.approx((3 / 4 + 3 / 4 + 1) / 3)
+    assert found["positive"] is None
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says():
+    held = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        true = np.arange(80) % 2
+        p = 1 / (1 + np.exp(-(rng.normal(size=80) + true)))
+        low, high = classification_metrics(true, np.stack([1 - p, p], 1), "ab", bootstrap=400)["auc_interval"]
+        held += low <= 0.7602 <= high  # Phi(1 / sqrt 2), for two normal distributions one apart
+    assert 86 <= held <= 100
+
+
+def test_the_same_predictions_give_the_same_interval():
+    first, again = (classification_metrics(*made_up(2), "ab")["auc_interval"] for _ in range(2))
+    assert first == again
+    assert first[0] < first[1]
+
+
+def test_what_cannot_be_told_is_none_and_all_of_it_is_json():
+    shares = np.array([[0.9, 0.1], [0.4, 0.6]])
+    one_class = classification_metrics(np.array([0, 0]), shares, "ab")
+    assert one_class["auc"] is None and one_class["sensitivity"] is None
+    assert one_class["specificity"] == one_class["balanced_accuracy"] == 0.5
+    nobody = classification_metrics(np.zeros(0, int), np.zeros((0, 2)), "ab")
+    assert nobody["n"] == 0 and nobody["accuracy"] is None
+    for found in (one_class, nobody, classification_metrics(*made_up(3), "abc")):
+        json.dumps(found, allow_nan=False)
+
+
+def test_shapes_that_do_not_belong_together_and_nan_are_refused():
+    with pytest.raises(ValueError, match="2 classes"):
+        classification_metrics(np.zeros(3, int), np.zeros((3, 3)), "ab")
+    with pytest.raises(ValueError, match="not finite"):
+        classification_metrics(np.zeros(1, int), np.array([[np.nan, 1.0]]), "ab")
+
+
+def test_wilson_intervals_are_the_published_ones():
+    # Newcombe, Statistics in Medicine 17 (1998) 857, table I, method 3.
+    assert wilson(81, 263) == pytest.approx([0.2553, 0.3662], abs=5e-5)
+    assert wilson(0, 20) == pytest.approx([0.0, 0.1611], abs=5e-5)
+    assert wilson(1, 29) == pytest.approx([0.0061, 0.1718], abs=5e-5)
+
+
+def test_a_paired_difference_is_sharper_than_two_separate_intervals():
+    true, shares = made_up(2)
+    other = shares.copy()
+    other[:5] = other[:5, ::-1]
+    value, (low, high) = auc_difference(true, shares, other)
+    assert value == pytest.approx(roc_auc_score(true, shares[:, 1]) - roc_auc_score(true, other[:, 1]))
+    assert low <= value <= high
+    one, two = (classification_metrics(true, p, "ab")["auc_interval"] for p in (shares, other))
+    assert high - low < (one[1] - one[0]) + (two[1] - two[0])
+    assert auc_difference(true, shares, shares) == (0.0, [0.0, 0.0])
+    assert auc_difference(np.zeros(60, int), shares, other) is None
