@@ -58,7 +58,7 @@ def test_ten_kills_at_random_steps_and_moments_change_no_bit(tmp_path, shards, r
     chance.shuffle(kinds)
     struck = []
     for kind in kinds:
-        there = max(tiny_runs.steps(folder), default=0) if folder.exists() else 0
+        there = max(tiny_runs.steps(folder), default=0)
         step = there + (chance.randint(1, 3) if kind == "kill" else 2)
         rank = chance.randint(0, 1) if kind == "kill" else 0
         outcome = launch(2, PROGRAM, kind, rank, step, config, "--resume", timeout=90)

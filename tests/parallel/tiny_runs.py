@@ -83,7 +83,7 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def steps(folder: Path) -> list[int]:
-    return sorted(int(p.name[5:]) for p in (folder / "checkpoints").iterdir() if p.name[5:].isdigit())
+    return sorted(int(p.name[5:]) for p in (folder / "checkpoints").glob("step-*") if p.name[5:].isdigit())
 
 
 def flip_a_byte(shards: Path, *, row: int) -> None:
