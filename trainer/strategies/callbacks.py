@@ -39,11 +39,15 @@ def callbacks(own: Sequence[keras.callbacks.Callback] = ()) -> list[keras.callba
 
 
 class SameStart(keras.callbacks.Callback):
-    """Gives every rank rank 0's weights and optimizer state before the first step."""
+    """Gives every rank rank 0's weights and optimizer state before the first step.
+
+    A model that Keras builds from its first batch has no weights before: then right after the first step.
+    """
 
     def __init__(self, world: worlds.World) -> None:
         super().__init__()
         self._world = world
+        self._waits_for_weights = False
 
     def set_model(self, model: keras.Model) -> None:
         """Keep Keras from compiling the step with XLA, which knows nothing of Horovod's operations."""
@@ -66,9 +70,18 @@ class SameStart(keras.callbacks.Callback):
                 cure="model.compile(optimizer=trainer.DistributedOptimizer(...)); under mixed_float16 set "
                 "the policy before that.",
             )
+        self._waits_for_weights = not self.model.built
+        if self._waits_for_weights:
+            return
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
         broadcast_state(self.model, optimizer, self._world)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcast what the first step has built."""
+        if self._waits_for_weights:
+            self._waits_for_weights = False
+            broadcast_state(self.model, self.model.optimizer, self._world)
 
 
 class CommonMetrics(keras.callbacks.Callback):
@@ -128,6 +141,10 @@ class Guard(keras.callbacks.Callback):
     def __init__(self, world: worlds.World) -> None:
         super().__init__()
         self._world = world
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Validate with one set of moving statistics on all ranks."""
+        guards.average_statistics(self.model, self._world)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Compare; raises DivergenceError or NotFiniteError on every rank."""

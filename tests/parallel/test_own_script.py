@@ -1,0 +1,60 @@
+"""A user's own Keras script on several ranks."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Launch
+
+BEFORE, AFTER = ROOT / "examples" / "own_script_before.py", ROOT / "examples" / "own_script_after.py"
+
+
+def _code(path: Path) -> list[str]:
+    """Lines without the docstring, the numbering remarks and blank lines."""
+    body = path.read_text().split('"""', 2)[2]
+    return [line.split("  # ")[0].rstrip() for line in body.splitlines() if line.strip()]
+
+
+def _numbers(text: str) -> dict[str, list[float]]:
+    rows = [line.split() for line in text.splitlines() if line.startswith(("loss", "accuracy"))]
+    return {row[0]: [float(v) for v in row[1:]] for row in rows}
+
+
+def test_the_example_changes_five_lines() -> None:
+    changed = [line for line in difflib.ndiff(_code(BEFORE), _code(AFTER)) if line.startswith("+ ")]
+    assert len(changed) == 5
+
+
+def test_the_example_ends_alike_before_and_after(launch: Launch) -> None:
+    before = launch(0, BEFORE)
+    assert before.exit_code == 0, before.err
+    expected = _numbers(before.out)
+    assert len(expected["loss"]) == 5
+    for ranks in (0, 1, 2, 4):  # 0: without mpirun
+        after = launch(ranks, AFTER)
+        assert after.exit_code == 0, after.err
+        found = _numbers(after.out)
+        assert found["loss"] == pytest.approx(expected["loss"], abs=2e-5)
+        assert found["accuracy"] == pytest.approx(expected["accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kind", "steps"), [(3, "batched", 5), (2, "samples", 5), (3, "unknown_length", 3)]
+)
+def test_ranks_take_equal_steps_share_metrics_and_stop_together(
+    launch: Launch, ranks: int, kind: str, steps: int
+) -> None:
+    outcome = launch(ranks, "own_script.py", kind)
+    assert outcome.exit_code == 0, outcome.err
+    of_ranks = json.loads(outcome.out.splitlines()[-1])
+    assert len(of_ranks) == ranks
+    assert all(facts == of_ranks[0] for facts in of_ranks[1:])
+    facts = of_ranks[0]
+    assert len(facts["history"]["loss"]) == 2, "the stop takes effect at the end of the epoch, on all ranks"
+    # Keras counts the attempt beyond the end of a dataset of unknown length as an iteration, on one rank too.
+    assert facts["steps"] == 2 * (steps + (kind == "unknown_length"))
+    for name, value in facts["again"].items():
+        assert facts["history"][name][-1] == pytest.approx(value, abs=1e-5), name

@@ -1,0 +1,34 @@
+"""The world under mpirun: its collectives, and that its all-reduce is a ring."""
+
+from __future__ import annotations
+
+import json
+
+from conftest import Launch
+
+
+def test_collectives_agree_on_every_rank_and_the_all_reduce_is_a_ring(launch: Launch) -> None:
+    ranks = 4
+    outcome = launch(ranks, "collectives.py", environment={"OMPI_MCA_btl": "tcp,self"})
+    assert outcome.exit_code == 0, outcome.err
+    report = json.loads(outcome.out.splitlines()[-1])
+    assert report["mpi"] == {
+        "coll_tuned_allreduce_algorithm": 4,
+        "coll_tuned_use_dynamic_rules": 1,
+        "mpi_yield_when_idle": 1,
+    }
+    expected = 2 * (ranks - 1) / ranks * report["payload"]
+    for sent in report["sent"]:
+        # A ring: all of it goes to one neighbour, and what goes elsewhere is only negotiation.
+        assert expected <= sent[0] <= 1.01 * expected
+        assert sum(sent[1:]) < 0.01 * expected
+
+
+def test_a_site_can_set_another_algorithm(launch: Launch) -> None:
+    environment = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_coll_tuned_allreduce_algorithm": "3"}
+    outcome = launch(4, "collectives.py", environment=environment)
+    assert outcome.exit_code == 0, outcome.err
+    report = json.loads(outcome.out.splitlines()[-1])
+    assert report["mpi"]["coll_tuned_allreduce_algorithm"] == 3
+    # Recursive doubling sends everything to two partners, so this test would see that it is no ring.
+    assert all(sent[1] > 0.5 * report["payload"] for sent in report["sent"])
