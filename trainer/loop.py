@@ -269,6 +269,8 @@ class Training:
         average_statistics(self.learner.model, self.world)
         with preparation.averaged_weights(self.learner.model, self.learner.optimizer):
             found = self.predictions("validation")
+        if not np.isfinite(found.logits).all():  # the same on every rank
+            raise Agreed(self._not_finite(self.cursor.step))
         metrics = evaluation.metrics_of(found.logits, found.targets, self.data.classes)
         return {f"val_{name}": metrics[name] for name in ("loss", "accuracy", "balanced_accuracy", "auc")}
 

@@ -1,13 +1,17 @@
-"""Progress for people, on standard error of rank 0: a bar on a terminal, a line per epoch elsewhere."""
+"""Progress for people, on standard error of rank 0: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import time
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+LINE_EVERY_S = 30.0
 
 
 class Reporter(Protocol):
@@ -56,6 +60,8 @@ class Shown:
             console=self._console,
             disable=not sys.stderr.isatty(),
         )
+        self._spoke = time.monotonic()
+        self._began = (0, 0, time.monotonic())
         self._task = self._bar.add_task("train", total=None, start=False, epoch=1, speed=0.0)
 
     def __enter__(self) -> Shown:
@@ -75,10 +81,19 @@ class Shown:
         """Set the length of the bar."""
         self._bar.start_task(self._task)
         self._bar.update(self._task, total=steps, completed=step)
+        self._began = (step, steps, time.monotonic())
 
     def step(self, step: int, epoch: int, samples_per_second: float) -> None:
-        """Move the bar."""
+        """Move the bar; without one, say a line now and then."""
         self._bar.update(self._task, completed=step, epoch=epoch, speed=samples_per_second)
+        now = time.monotonic()
+        if self._bar.disable and now - self._spoke >= LINE_EVERY_S:
+            self._spoke = now
+            first, steps, began = self._began
+            left = timedelta(seconds=round((now - began) / (step - first) * (steps - step)))
+            self.note(
+                f"epoch {epoch:>3}  step {step}/{steps}  {samples_per_second:.1f} samples/s  {left} left"
+            )
 
     def epoch(self, row: dict[str, Any]) -> None:
         """One line per epoch."""

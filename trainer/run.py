@@ -104,7 +104,10 @@ def describe(config: RunConfig, world: World) -> dict[str, Any]:
 
 def _check_folder(folder: RunFolder, config: RunConfig, resume: bool) -> None:
     """Make sure that we neither overwrite a run nor go on with another one's state."""
-    if not folder.path.exists() or (folder.path.is_dir() and not any(folder.path.iterdir())):
+    if not folder.path.exists():
+        return
+    # Hidden files are what a crash before the first whole file may have left.
+    if folder.path.is_dir() and all(path.name.startswith(".") for path in folder.path.iterdir()):
         return
     if not resume:
         raise RunError(
@@ -201,6 +204,8 @@ def _open_folder(
 ) -> None:
     """Write what is known before the first step; on resume, drop what is newer than the checkpoint."""
     folder.path.mkdir(parents=True, exist_ok=True)
+    # First: with a configuration it is a run folder, and can be resumed from here on.
+    folder.write_config(config)
     before = record.read_json(folder.run) if folder.run.is_file() else {}
     resumed = [*before.get("resumed_from", []), {"step": cursor.step, "time": record.now()}] if before else []
     started = before.get("started", record.now())
@@ -208,8 +213,6 @@ def _open_folder(
     record.write_json(folder.plan, dataclasses.asdict(preparation.plan(config, model, world)))
     folder.write_rows(cursor.rows)
     folder.result.unlink(missing_ok=True)
-    # Last: a folder with a configuration is a run folder.
-    folder.write_config(config)
 
 
 def _tensorboard(folder: RunFolder) -> Callable[[dict[str, Any]], None]:

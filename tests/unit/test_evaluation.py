@@ -1,0 +1,56 @@
+"""Metrics and tables of predictions."""
+
+from __future__ import annotations
+
+import csv
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from trainer import evaluation
+from trainer.clock import Clock
+from trainer.record import RunFolder
+
+CLASSES = ("AD", "NC")
+
+
+def test_probabilities_of_huge_logits_do_not_overflow():
+    shares = np.exp(evaluation.log_softmax(np.array([[1e4, 0.0], [-1e4, 0.0]])))
+    np.testing.assert_allclose(shares, [[1, 0], [0, 1]], atol=1e-12)
+
+
+def test_the_loss_is_the_mean_cross_entropy():
+    logits, targets = np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([0, 0, 1])
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    expected = -np.log([shares[0, 0], shares[1, 0], shares[2, 1]]).mean()
+    assert evaluation.metrics_of(logits, targets, CLASSES)["loss"] == pytest.approx(expected)
+
+
+def test_the_table_and_the_metrics_are_written(tmp_path):
+    found = SimpleNamespace(
+        rows=np.array([5, 9]), targets=np.array([0, 1]), logits=np.array([[3.0, 0.0], [1.0, 0.0]], "float32")
+    )
+    shards = SimpleNamespace(volumes={5: SimpleNamespace(subject="sub-5"), 9: SimpleNamespace(subject="a,b")})
+    metrics = evaluation.write(RunFolder(tmp_path), "test", found, shards, CLASSES)
+    with (tmp_path / "evaluation" / "test.csv").open() as file:
+        first, second = csv.DictReader(file)
+    assert first == {
+        "row": "5", "subject": "sub-5", "label": "AD", "predicted": "AD",
+        "p_AD": "0.952574", "p_NC": "0.047426",
+    }  # fmt: skip
+    assert (second["subject"], second["label"], second["predicted"]) == ("a,b", "NC", "AD")
+    stored = json.loads((tmp_path / "evaluation" / "test.json").read_text())
+    assert stored["accuracy"] == metrics["accuracy"] == 0.5 and stored["classes"] == list(CLASSES)
+
+
+def test_the_first_step_of_a_session_is_not_timed():
+    clock = Clock((10.0, 2.0))
+    clock.add_step(8, 100.0)
+    assert clock.timed == (10.0, 2.0) and clock.epoch_speed == 5.0
+    clock.add_step(8, 1.0)
+    assert clock.timed == (18.0, 3.0) and clock.speed == 6.0 and clock.epoch_speed == 8.0
+    clock.start_epoch()
+    clock.add_step(8, 4.0)
+    assert clock.epoch_speed == 2.0

@@ -1,0 +1,34 @@
+"""What people see of a run."""
+
+from __future__ import annotations
+
+from trainer import progress
+from trainer.progress import Shown, Silent
+
+
+def test_without_a_terminal_there_is_a_line_per_epoch_and_one_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    with Shown() as shown:
+        shown.start(10, 20)
+        shown.step(15, 2, 3.25)
+        shown.epoch({"epoch": 2, "loss": 0.5, "val_auc": None, "samples_per_second": 3.0})
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("epoch   2  step 15/20  3.2 samples/s") and first.endswith("left")
+    assert second == "epoch   2  loss 0.5000  3.0 samples/s"
+
+
+def test_lines_are_rare(capsys):
+    with Shown() as shown:
+        shown.start(0, 100)
+        for step in range(1, 50):
+            shown.step(step, 1, 1.0)
+    assert capsys.readouterr().err == ""
+
+
+def test_other_ranks_say_nothing(capsys):
+    silent = Silent()
+    silent.note("x")
+    silent.start(0, 1)
+    silent.step(1, 1, 1.0)
+    silent.epoch({"epoch": 1})
+    assert capsys.readouterr() == ("", "")
