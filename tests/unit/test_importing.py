@@ -453,6 +453,7 @@ def test_every_bad_image_is_named_at_once(tmp_path):
         run(request(root, tmp_path / "set"))
     assert all(f"sub-0{number}_T1w" in caught.value.message for number in (0, 3, 5))
     assert "sub-01_T1w" not in caught.value.message
+    assert not list((tmp_path / "set").glob("shard-*"))
 
 
 def test_after_mending_the_bad_image_the_same_command_goes_on(tmp_path):

@@ -13,7 +13,7 @@ from scipy import ndimage
 from trainer.data import foreground
 from trainer.data.findings import ImageFault
 from trainer.data.preprocess import Recipe, prepare
-from trainer.data.resampling import resample, weights
+from trainer.data.resampling import resample, resampled_affine, weights
 from trainer.errors import ConfigError
 
 
@@ -133,6 +133,20 @@ def test_resampling_keeps_constants_ramps_and_the_mean(spacing):
     reach = int(np.ceil(max(1.3, spacing) / spacing)) + 1
     np.testing.assert_allclose(np.diff(new)[reach:-reach], spacing / 1.3, rtol=0.03)
     assert abs(new.mean() - ramp.mean()) < 1e-3
+
+
+@pytest.mark.parametrize("spacing", [2.0, 3.7, 9.0])
+def test_resampled_voxels_lie_where_the_affine_says(spacing):
+    """The data are their own millimetres along one axis; after resampling they still must be."""
+    matrix, voxel = affine((4.0, 3.5, 5.0)), (4.0, 3.5, 5.0)
+    for axis in range(3):
+        places = np.moveaxis(np.indices((40, 48, 44)), 0, -1)
+        millimetres = nibabel.affines.apply_affine(matrix, places)[..., axis].astype(np.float32)
+        new = resample(millimetres, voxel, spacing)
+        there = resampled_affine(matrix, millimetres.shape, new.shape, voxel, spacing)
+        expected = nibabel.affines.apply_affine(there, np.moveaxis(np.indices(new.shape), 0, -1))[..., axis]
+        middle = (slice(4, -4),) * 3
+        assert np.abs(new - expected)[middle].max() < 0.05 * spacing
 
 
 def test_fine_stripes_average_out_instead_of_aliasing():
