@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from trainer import models
 from trainer.errors import ModelError
 from trainer.models import layers
+from trainer.strategies.batch_norm import SyncBatchNormalization
 
 # torchvision documents r3d_18 with 33,371,472 parameters: 3 channels, 400 classes, a 3x7x7 stem where
 # ours is 7x7x7.
@@ -238,3 +241,49 @@ class TestOnesOwnNetwork:
         assert models.build("mine", (16, 16, 16, 1), 2).output_shape == (None, 2)
         with pytest.raises(ModelError, match="two networks"):
             models.register("mine")(lambda input_shape, classes: None)
+
+
+def test_the_example_of_the_how_to_page_works(tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "add-your-own-network.md"
+    code = page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "my_networks.py").write_text(code, encoding="utf-8")
+    model = models.build(f"{tmp_path / 'my_networks.py'}:small_vgg", (16, 16, 16, 1), 3, width=4, dropout=0.3)
+    assert model.output_shape == (None, 3)
+
+
+def test_the_reference_page_gives_the_right_numbers_of_parameters():
+    page = Path(__file__).parents[2] / "docs" / "reference" / "networks.md"
+    said = re.findall(r"^\| `(\w+)` \|.*\| ([\d,]+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {name for name, _ in said} == {"resattnet18", "resattnet34", "resnet18", "tiny"}
+    for name, parameters in said:
+        assert models.build(name, (96, 96, 96, 1), 2).count_params() == int(parameters.replace(",", ""))
+
+
+class TestSynchronousBatchNormalisation:
+    @pytest.mark.parametrize("name", ["resattnet18", "tiny"])
+    def test_changes_the_layers_and_neither_names_nor_weights(self, name):
+        keras.utils.set_random_seed(3)
+        plain = models.build(name, (16, 16, 16, 1), 2, width=4)
+        keras.utils.set_random_seed(3)
+        synchronous = models.build(name, (16, 16, 16, 1), 2, width=4, sync_batch_norm=True)
+        kinds = {type(layer) for layer in synchronous.layers if layer.name.endswith("_norm")}
+        assert kinds == {SyncBatchNormalization}
+        assert [layer.name for layer in synchronous.layers] == [layer.name for layer in plain.layers]
+        for ours, theirs in zip(plain.weights, synchronous.weights, strict=True):
+            assert ours.path == theirs.path
+            assert np.array_equal(ours.numpy(), theirs.numpy())
+
+    def test_is_put_into_ones_own_network(self, own):
+        model = models.build("own_networks:build", (8, 8, 8, 1), 2, sync_batch_norm=True)
+        assert type(model.get_layer("own_norm")) is SyncBatchNormalization
+
+    def test_that_cannot_be_put_in_is_refused(self, own):
+        hidden = "    x = keras.Sequential([keras.layers.BatchNormalization()])(x)\n"
+        code = OWN.replace('    x = keras.layers.BatchNormalization(name="own_norm")(x)\n', hidden)
+        (own / "hidden_norm.py").write_text(code)
+        with pytest.raises(ModelError, match="inside of another layer"):
+            models.build("hidden_norm.py:build", (8, 8, 8, 1), 2, sync_batch_norm=True)
+
+    def test_leaves_a_network_without_batch_normalisation_alone(self):
+        model = models.build("tiny", (16, 16, 16, 1), 2, normalisation="group", sync_batch_norm=True)
+        assert "GroupNormalization" in {type(layer).__name__ for layer in model.layers}

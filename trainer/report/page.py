@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime
 from typing import Any
 
@@ -18,15 +19,11 @@ Fact = tuple[str, str]
 
 def render(story: Story) -> str:
     """The report as HTML text."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("trainer.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(share=share, interval=interval)
     split = next((name for name in ("test", "validation") if name in story.predictions), None)
     found = story.predictions.get(split) if split else None
     metrics = classification_metrics(found.true, found.probabilities, found.classes) if found else None
     baseline = _baseline(story, found) if split == "test" else {}
-    return environment.get_template("report.html.j2").render(
+    return _template().render(
         story=story,
         split=split,
         task=_task(story),
@@ -45,6 +42,15 @@ def render(story: Story) -> str:
         places=_places(story),
         packages=_packages(story),
     )
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("trainer.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(share=share, interval=interval)
+    return environment.get_template("report.html.j2")
 
 
 def share(value: Any) -> str:
