@@ -341,3 +341,11 @@ def test_a_damaged_row_of_predictions_leaves_all_of_them_out(run):
     story = read(run)
     assert "test" not in story.predictions
     assert any("test.csv is damaged" in note for note in story.notes)
+
+
+def test_a_subject_in_two_splits_is_told(run):
+    assert "No subject is in two splits." in page(run).text
+    facts = json.loads((run / "run.json").read_text())
+    facts["split"]["train"].append(facts["split"]["test"][0])
+    (run / "run.json").write_text(json.dumps(facts))
+    assert "A subject is in two splits" in page(run).text

@@ -38,6 +38,7 @@ def render(story: Story) -> str:
         examples=_examples(story, found) if found else [],
         subjects=_subjects(found) if found else [],
         cohort=_cohort(story),
+        apart=_subjects_apart(story),
         run_facts=_run_facts(story),
         places=_places(story),
         packages=_packages(story),
@@ -212,6 +213,19 @@ def _cohort(story: Story) -> list[dict[str, Any]]:
             entry["age"] = f"{np.mean(ages):.1f} ± {np.std(ages):.1f}" if ages else "–"
         table.append(entry)
     return table
+
+
+def _subjects_apart(story: Story) -> bool | None:
+    """Whether no subject is in two splits; None when that cannot be seen from here."""
+    if story.shards is None:
+        return None
+    volumes = story.shards.volumes
+    seen: list[str] = []
+    for rows in story.facts.get("split", {}).values():
+        if not isinstance(rows, list) or not all(isinstance(r, int) and 0 <= r < len(volumes) for r in rows):
+            return None
+        seen += {volumes[row].subject for row in rows}
+    return len(seen) == len(set(seen)) if seen else None
 
 
 def _run_facts(story: Story) -> list[Fact]:
