@@ -108,7 +108,7 @@ def _become(optimizer: keras.Optimizer, kind: type, reduce: reductions.Reduction
     object.__setattr__(optimizer, "reduce_gradients", reduce)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)  # noqa: UP033  mypy cannot tell that classes are hashable
 def _reducing(kind: Any) -> type:
     """A subclass of an optimizer class that reduces before it clips."""
 

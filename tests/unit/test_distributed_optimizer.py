@@ -1,0 +1,186 @@
+"""The distributed optimizer and its parts that need no second rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+import pytest
+
+from trainer import world as worlds
+from trainer.config import OptimizerConfig, TrainConfig
+from trainer.errors import ConfigError, InputError, WorldError
+from trainer.strategies import data, optimizers, reduction, user_data
+from trainer.strategies.distributed_optimizer import DistributedOptimizer, is_distributed
+
+
+class TwoRanks(worlds.World):
+    """Rank 1 of two, the other of which always has gradients of zero."""
+
+    rank = 1
+    size = 2
+
+    def grouped_allreduce(self, tensors, op, *, name):
+        return [tensor / 2 if op == "mean" else tensor for tensor in tensors]
+
+    def allreduce(self, tensor, op="mean", *, name=None):
+        return tensor
+
+
+@pytest.fixture
+def two_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[worlds.World]:
+    world = TwoRanks()
+    monkeypatch.setattr(worlds, "_world", world)
+    yield world
+
+
+@pytest.fixture
+def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[worlds.World]:
+    world = worlds.World()
+    monkeypatch.setattr(worlds, "_world", world)
+    yield world
+
+
+def updated(optimizer: keras.Optimizer, gradients: list[float]) -> list[float]:
+    """A variable of 1.0 after each of these gradients."""
+    variable = keras.Variable(1.0)
+    values = []
+    for gradient in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+        values.append(float(variable.value))
+    return values
+
+
+def test_buckets_fill_from_the_last_layer_on() -> None:
+    assert reduction.buckets([4, 4, 4, 4], 8) == [[3, 2], [1, 0]]
+    assert reduction.buckets([1, 9, 1, 1], 4) == [[3, 2], [1], [0]]
+
+
+def test_every_tensor_is_in_exactly_one_bucket() -> None:
+    sizes = list(np.random.default_rng(0).integers(1, 50, 200))
+    for limit in (0, 10, 60, float("inf")):
+        groups = reduction.buckets(sizes, limit)
+        assert sorted(i for group in groups for i in group) == list(range(200))
+    assert len(reduction.buckets(sizes, 0)) == 200
+    assert len(reduction.buckets(sizes, float("inf"))) == 1
+    assert reduction.buckets([], 10) == []
+
+
+def test_gradients_are_reduced_before_they_are_clipped(two_ranks: worlds.World) -> None:
+    # Mean over both ranks: 0.5, clipped to 0.3. Clipped first it would be 0.15.
+    assert updated(DistributedOptimizer(keras.optimizers.SGD(1.0, clipvalue=0.3)), [1.0]) == pytest.approx(
+        [0.7]
+    )
+
+
+def test_accumulated_gradients_are_reduced_once_per_update(
+    two_ranks: worlds.World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0, gradient_accumulation_steps=2))
+    # (0.4 + 0.8) / 2, halved by the reduction.
+    assert updated(optimizer, [0.4, 0.8]) == pytest.approx([1.0, 0.7])
+
+
+def test_loss_scaling_reduces_before_it_looks_for_overflow(two_ranks: worlds.World) -> None:
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=4.0)
+    optimizer = DistributedOptimizer(scaled)
+    assert is_distributed(optimizer)
+    assert updated(optimizer, [4.0, float("inf")]) == pytest.approx([0.5, 0.5])
+    assert float(optimizer.dynamic_scale.value) == 2.0
+
+
+def test_under_mixed_float16_the_loss_is_scaled_where_all_ranks_see_it(two_ranks: worlds.World) -> None:
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    assert is_distributed(optimizer)
+
+
+def test_a_saved_model_names_keras_own_class(two_ranks: worlds.World) -> None:
+    optimizer = DistributedOptimizer(keras.optimizers.Adam(0.1))
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(again) is keras.optimizers.Adam
+
+
+def test_one_rank_keeps_keras_own_optimizer(one_rank: worlds.World) -> None:
+    optimizer = keras.optimizers.Adam()
+    assert DistributedOptimizer(optimizer) is optimizer
+    assert type(optimizer) is keras.optimizers.Adam
+
+
+def test_wrapping_twice_or_wrapping_something_else_is_refused(two_ranks: worlds.World) -> None:
+    with pytest.raises(ConfigError, match="distributed already"):
+        DistributedOptimizer(DistributedOptimizer(keras.optimizers.SGD()))
+    with pytest.raises(ConfigError, match="str is no Keras 3 optimizer"):
+        DistributedOptimizer("adam")
+    with pytest.raises(ConfigError, match="compression: 'int8' is unknown"):
+        DistributedOptimizer(keras.optimizers.SGD(), compression="int8")
+
+
+def test_an_optimizer_that_reduces_nothing_is_refused_by_the_strategy(two_ranks: worlds.World) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    with pytest.raises(ConfigError, match="leave every rank on its own"):
+        data.build(model, keras.optimizers.SGD(), two_ranks)
+
+
+def test_the_configuration_becomes_the_optimizer(one_rank: worlds.World) -> None:
+    config = TrainConfig(
+        accumulation=2,
+        precision="mixed_float16",
+        optimizer=OptimizerConfig(name="sgd", momentum=0.5, weight_decay=0.1, clip_value=2.0, ema=0.9),
+    )
+    optimizer = optimizers.build(config, one_rank, 3)
+    inner = optimizer.inner_optimizer
+    assert isinstance(inner, keras.optimizers.SGD)
+    assert (inner.momentum, inner.weight_decay, inner.clipvalue) == (0.5, 0.1, 2.0)
+    assert (inner.use_ema, inner.ema_momentum, inner.gradient_accumulation_steps) == (True, 0.9, 2)
+
+
+def test_a_global_batch_that_cannot_be_shared_is_refused_with_one_that_can() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    with pytest.raises(ConfigError, match="8 samples cannot be shared evenly by 3 rank") as refused:
+        data.plan(model, world_size=3, global_batch=8)
+    assert "train.global_batch=9" in str(refused.value)
+    plan = data.plan(model, world_size=4, global_batch=16, accumulation=2)
+    assert (plan.micro_batch, plan.parameters, plan.bytes_per_update) == (2, 6, 36)
+
+
+def test_shares_are_equally_long_and_leave_nobody_out() -> None:
+    shares = [user_data.share_of(10, rank, 4) for rank in range(4)]
+    assert {len(share) for share in shares} == {3}
+    assert set(np.concatenate(shares)) == set(range(10))
+    # The s-th batches of all ranks together are the s-th global batch.
+    assert sorted(np.concatenate([share[:2] for share in shares])) == list(range(8))
+
+
+def test_arrays_that_do_not_belong_together_are_refused(two_ranks: worlds.World) -> None:
+    with pytest.raises(InputError, match=r"different numbers of samples: \[3, 4\]"):
+        user_data.shard(np.zeros(3), np.zeros(4))
+    with pytest.raises(InputError, match="1 samples are too few for 2 ranks"):
+        user_data.shard(np.zeros(1))
+    x, nothing = user_data.shard(np.arange(5), None)
+    assert x.tolist() == [1, 3, 0] and nothing is None
+
+
+def test_what_needs_the_world_says_so_before_init(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "_world", None)
+    with pytest.raises(WorldError, match=r"trainer\.init"):
+        worlds.current()
+
+
+def test_srun_without_pmix_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    with pytest.raises(WorldError, match="srun started 2 tasks") as refused:
+        worlds.expected_size()
+    assert "--mpi=pmix" in str(refused.value)
+    monkeypatch.setenv("PMIX_RANK", "0")
+    assert worlds.expected_size() == 2
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    assert worlds.expected_size() == 3

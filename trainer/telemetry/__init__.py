@@ -1,0 +1,1 @@
+"""Measurements of what a run really does."""
