@@ -12,7 +12,7 @@ from html import escape
 
 Point = tuple[float, float]
 
-LEFT, RIGHT, TOP, BOTTOM = 54, 14, 14, 40
+LEFT, RIGHT, TOP, BOTTOM = 60, 14, 14, 40
 
 
 class Axes:

@@ -63,7 +63,10 @@ def share(value: Any) -> str:
 def interval(bounds: Any) -> str:
     """An interval as 'a to b', or nothing."""
     pair = _pair(bounds)
-    return f"{pair[0]:.2f} to {pair[1]:.2f}" if pair else ""
+    if pair is None:
+        return ""
+    # All resamples alike, as with no mistake at all: that is no certainty, so no interval.
+    return f"{pair[0]:.2f} to {pair[1]:.2f}" if pair[0] < pair[1] else "too few for an interval"
 
 
 def _pair(bounds: Any) -> tuple[float, float] | None:
