@@ -59,7 +59,7 @@ def micro_batch_positions(
 ) -> slice:
     """The part of a global batch that a rank takes in its micro-batch number `micro`.
 
-    The global batch is cut into `accumulation` global micro-batches, and each of these into one part per rank.
+    The global batch is cut into `accumulation` global micro-batches, each of these into one part per rank.
     So one rank sees, in each micro-batch, what many ranks see together.
 
     Raises:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -72,23 +74,23 @@ def training_dataset(
     batch = _micro_batch_size(global_batch, world_size, accumulation, n)
     per_epoch = order.steps_per_epoch(n, global_batch)
 
-    def sample(number: np.int64) -> tuple[np.ndarray, np.int32, np.float32]:
-        micro_batch, place = divmod(int(number), batch)
+    def sample(number: int) -> tuple[np.ndarray, int, float]:
+        micro_batch, place = divmod(number, batch)
         step, micro = divmod(micro_batch, accumulation)
         epoch, step = divmod(start_step + step, per_epoch)
-        first = order.micro_batch_positions(global_batch, rank, world_size, accumulation, micro).start
-        position = order.order(config_seed, epoch, step, global_batch, n)[first + place]
-        weight = order.weights(step, global_batch, n)[first + place]
+        place += order.micro_batch_positions(global_batch, rank, world_size, accumulation, micro).start
+        position = order.order(config_seed, epoch, step, global_batch, n)[place]
+        weight = order.weights(step, global_batch, n)[place]
         if class_weights is not None:
             weight = weight * class_weights[targets[position]]
-        x = shards.read(rows[position]).astype(np.float32)
+        x = shards.read(rows[position])
         if augment is not None:
-            x = augmentation.augment(x, augment, config_seed, epoch, rows[position])
-        return x, np.int32(targets[position]), np.float32(weight)
+            x = augmentation.augment(x.astype(np.float32), augment, config_seed, epoch, rows[position])
+        return x, targets[position], weight
 
-    samples = max(0, stop_step - start_step) * accumulation * batch
-    kinds = (tf.float32, tf.int32, tf.float32)
-    return _batches(sample, samples, kinds, (shards.shape, (), ()), batch, threads, prefetch)
+    batches = max(0, stop_step - start_step) * accumulation
+    signature = _signature(batch, (shards.shape, np.float32), ((), np.int32), ((), np.float32))
+    return _dataset(sample, batches, signature, threads, prefetch)
 
 
 def evaluation_dataset(
@@ -119,17 +121,17 @@ def evaluation_dataset(
     """
     steps = order.steps_per_epoch(len(rows), world_size * batch)
 
-    def sample(number: np.int64) -> tuple[np.int64, np.ndarray, np.int32, np.float32]:
-        step, place = divmod(int(number), batch)
+    def sample(number: int) -> tuple[int, np.ndarray, int, float]:
+        step, place = divmod(number, batch)
         position = (step * world_size + rank) * batch + place
         if position >= len(rows):
-            return np.int64(-1), np.zeros(shards.shape, np.float32), np.int32(0), np.float32(0)
-        x = shards.read(rows[position]).astype(np.float32)
-        return np.int64(rows[position]), x, np.int32(targets[position]), np.float32(1)
+            return -1, np.zeros(shards.shape, np.float32), 0, 0.0
+        return rows[position], shards.read(rows[position]), targets[position], 1.0
 
-    kinds = (tf.int64, tf.float32, tf.int32, tf.float32)
-    dataset = _batches(sample, steps * batch, kinds, ((), shards.shape, (), ()), batch, threads, prefetch=2)
-    return dataset, steps
+    signature = _signature(
+        batch, ((), np.int64), (shards.shape, np.float32), ((), np.int32), ((), np.float32)
+    )
+    return _dataset(sample, steps, signature, threads, ahead=2), steps
 
 
 def balanced_weights(targets: np.ndarray, classes: int) -> np.ndarray:
@@ -161,38 +163,81 @@ def input_errors() -> Iterator[None]:
         raise
 
 
-def _batches(
-    sample: Callable[..., tuple[Any, ...]],
-    samples: int,
-    kinds: tuple[tf.DType, ...],
-    shapes: tuple[tuple[int, ...], ...],
-    batch: int,
+def _signature(batch: int, *parts: tuple[tuple[int, ...], type]) -> tuple[tf.TensorSpec, ...]:
+    return tuple(tf.TensorSpec((batch, *shape), kind) for shape, kind in parts)
+
+
+def _dataset(
+    sample: Callable[[int], tuple[Any, ...]],
+    batches: int,
+    signature: tuple[tf.TensorSpec, ...],
     threads: int,
-    prefetch: int,
+    ahead: int,
 ) -> tf.data.Dataset:
     """Batches of `sample(0)`, `sample(1)`, ..., made in threads and handed out in this order."""
+    reader = _Reader(sample, batches, signature, threads, ahead)
 
-    def guarded(number: np.int64) -> tuple[Any, ...]:
+    def batch(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        tensors = tf.numpy_function(reader.batch, [number], [spec.dtype for spec in signature])
+        return tuple(tf.ensure_shape(t, spec.shape) for t, spec in zip(tensors, signature, strict=True))
+
+    options = tf.data.Options()
+    # Tuning would start more threads than a rank has cores.
+    options.autotune.enabled = False
+    return tf.data.Dataset.range(batches).map(batch).with_options(options)
+
+
+class _Reader:
+    """Makes batches in threads of its own, some of them ahead of the one asked for.
+
+    The threads are Python's, not tf.data's (parallel map, prefetch, from_generator): one of those that is in
+    Python code, or must call it to clean up, can make a process that ends in the middle of an epoch wait for
+    ever (3 of 12 exits, and 3 of 20 with from_generator; 0 of 20 like this).
+    """
+
+    def __init__(
+        self,
+        sample: Callable[[int], tuple[Any, ...]],
+        batches: int,
+        signature: tuple[tf.TensorSpec, ...],
+        threads: int,
+        ahead: int,
+    ) -> None:
+        self._sample = sample
+        self._batches = batches
+        self._signature = signature
+        self._ahead = ahead
+        self._pool = concurrent.futures.ThreadPoolExecutor(threads, "reader")
+        self._lock = threading.Lock()
+        self._begun: dict[int, tuple[list[np.ndarray], list[concurrent.futures.Future[None]]]] = {}
+
+    def batch(self, number: np.int64) -> list[np.ndarray]:
+        """Batch `number`; the ones after it are begun."""
+        wanted = range(int(number), min(int(number) + self._ahead + 1, self._batches))
+        with self._lock:
+            # What an iteration that was given up had begun is of no use.
+            self._begun = {key: begun for key, begun in self._begun.items() if key in wanted}
+            for key in wanted:
+                if key not in self._begun:
+                    self._begun[key] = self._begin(key)
+            arrays, samples = self._begun.pop(int(number))
         try:
-            return sample(number)
+            for made in samples:
+                made.result()
         except CingulumError as error:
             _failures.append(error)
             raise
+        return arrays
 
-    def parts(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        tensors = tf.numpy_function(guarded, [number], kinds)
-        return tuple(tf.ensure_shape(t, shape) for t, shape in zip(tensors, shapes, strict=True))
+    def _begin(self, number: int) -> tuple[list[np.ndarray], list[concurrent.futures.Future[None]]]:
+        size = self._signature[0].shape[0]
+        arrays = [np.empty(spec.shape, spec.dtype.as_numpy_dtype) for spec in self._signature]
 
-    options = tf.data.Options()
-    options.deterministic = True
-    # Threads of our own: the rank's compute threads, often one, stay with the network.
-    options.threading.private_threadpool_size = threads
-    options.threading.max_intra_op_parallelism = 1
-    # Tuning would start more threads than a rank has cores.
-    options.autotune.enabled = False
-    dataset = tf.data.Dataset.range(samples)
-    dataset = dataset.map(parts, num_parallel_calls=threads, deterministic=True)
-    return dataset.batch(batch, drop_remainder=True).prefetch(prefetch).with_options(options)
+        def fill(place: int) -> None:
+            for array, value in zip(arrays, self._sample(number * size + place), strict=True):
+                array[place] = value
+
+        return arrays, [self._pool.submit(fill, place) for place in range(size)]
 
 
 def _micro_batch_size(global_batch: int, world_size: int, accumulation: int, n: int) -> int:

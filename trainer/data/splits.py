@@ -50,7 +50,7 @@ def split(volumes: Sequence[Volume], labels: Sequence[str], config: SplitConfig)
             what = f"{config.folds} folds" if config.folds else f"{wanted} splits"
             raise CohortError(
                 f"label {label!r} has {len(subjects)} subjects, too few for {what} that each need one.",
-                cure="Leave the label out (data.classes), add subjects, or ask for fewer splits (data.split).",
+                cure="Leave the label out (data.classes), add subjects, or make fewer splits (data.split).",
             )
     place = {}
     dealt = 0
