@@ -9,8 +9,6 @@ ifeq ($(shell id -u),0)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
-# TensorFlow's start-up notes hide what matters; its warnings stay.
-export TF_CPP_MIN_LOG_LEVEL := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-again test test-unit test-parallel check format bench lock clean
@@ -22,7 +20,7 @@ setup:  ## make .venv with everything (dependencies, Open MPI, Horovod)
 	@$(PYTHON) tools/setup_env.py
 
 demo: setup  ## cohort, import, training on two ranks, evaluation, report: a few minutes
-	$(BIN)/cingulum phantom $(DEMO)/cohort --subjects 80 --size 48 --gap 1.5 --seed 0
+	$(BIN)/cingulum phantom $(DEMO)/cohort --subjects 240 --size 48 --gap 2 --groups AD,NC --seed 0
 	$(BIN)/cingulum import $(DEMO)/cohort $(DEMO)/shards --label diagnosis --size 48
 	$(BIN)/mpirun -np 2 $(BIN)/cingulum train examples/demo.yaml --resume
 	$(BIN)/cingulum evaluate runs/demo

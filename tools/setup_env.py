@@ -100,9 +100,8 @@ def follow(command: list, stage: Stage, describe: object, log: Path) -> list:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", cwd=ROOT
         )
-        assert process.stdout is not None
         try:
-            for line in process.stdout:
+            for line in process.stdout or ():
                 out.write(line)
                 lines.append(line.rstrip())
                 shown = describe(line.rstrip())  # type: ignore[operator]
@@ -135,7 +134,12 @@ def install_dependencies(python: Path, log: Path) -> None:
         return "unpacking" if line.startswith("Installing collected packages") else ""
 
     with Stage("dependencies") as stage:
-        follow([str(python), "-m", "pip", "install", "--progress-bar", "off", "-r", str(LOCK)], stage, describe, log)
+        follow(
+            [str(python), "-m", "pip", "install", "--progress-bar", "off", "-r", str(LOCK)],
+            stage,
+            describe,
+            log,
+        )
 
 
 def install_horovod(python: Path, log: Path) -> None:
@@ -177,13 +181,17 @@ def set_up(venv: Path) -> None:
     install_horovod(python, log)
     install_cingulum(python, log)
     stamp.write_text(wanted)
-    print(f"Set up in {time.monotonic() - started:.0f} s. Check it: .venv/bin/cingulum doctor", file=sys.stderr)
+    print(
+        f"Set up in {time.monotonic() - started:.0f} s. Check it: .venv/bin/cingulum doctor", file=sys.stderr
+    )
 
 
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description="Make the virtual environment that Cingulum runs in.")
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where (default: .venv in the checkout)")
+    parser.add_argument(
+        "--venv", type=Path, default=ROOT / ".venv", help="where (default: .venv in the checkout)"
+    )
     args = parser.parse_args()
     try:
         set_up(args.venv)

@@ -32,7 +32,9 @@ class SplitConfig(Section):
 
     validation: float = Field(0.15, ge=0, lt=1, description="share of subjects used to choose the best epoch")
     test: float = Field(0.2, ge=0, lt=1, description="share of subjects held out until the end")
-    folds: int | None = Field(None, ge=2, description="k-fold cross-validation: the test split is one of k folds")
+    folds: int | None = Field(
+        None, ge=2, description="k-fold cross-validation: the test split is one of k folds"
+    )
     fold: int = Field(0, ge=0, description="which of the folds is held out, from 0")
     seed: int = Field(0, ge=0, description="seed of the division")
 
@@ -42,7 +44,9 @@ class SplitConfig(Section):
         if self.validation + held_out >= 1:
             raise ValueError("validation and test together leave no subject to train on")
         if self.folds is not None and self.fold >= self.folds:
-            raise ValueError(f"fold {self.fold} does not exist: {self.folds} folds are numbered 0 to {self.folds - 1}")
+            raise ValueError(
+                f"fold {self.fold} does not exist: {self.folds} folds are numbered 0 to {self.folds - 1}"
+            )
         return self
 
 
@@ -52,7 +56,9 @@ class AugmentConfig(Section):
     flip: bool = Field(False, description="mirror left and right in half of the samples")
     shift: int = Field(0, ge=0, description="largest shift along each axis, in voxels")
     scale: float = Field(0.0, ge=0, lt=1, description="largest relative change of intensity")
-    noise: float = Field(0.0, ge=0, description="standard deviation of added Gaussian noise, in units of the normalised volume")
+    noise: float = Field(
+        0.0, ge=0, description="standard deviation of added Gaussian noise, in units of the normalised volume"
+    )
 
 
 class DataConfig(Section):
@@ -60,7 +66,10 @@ class DataConfig(Section):
 
     shards: Path = Field(description="folder of the shard set (cingulum import makes one)", strict=False)
     classes: tuple[str, ...] | None = Field(
-        None, strict=False, min_length=2, description="labels to tell apart, in this order; default: all labels in the set, sorted"
+        None,
+        strict=False,
+        min_length=2,
+        description="labels to tell apart, in this order; default: all labels in the set, sorted",
     )
     split: SplitConfig = SplitConfig()
     augment: AugmentConfig = AugmentConfig()
@@ -72,21 +81,36 @@ class ModelConfig(Section):
     """Which network."""
 
     name: str = Field("resattnet18", description="a registered network, or 'module:function' of your own")
-    width: int | None = Field(None, ge=1, description="channels of the first stage; default: the network's own")
+    width: int | None = Field(
+        None, ge=1, description="channels of the first stage; default: the network's own"
+    )
     options: dict[str, Any] = Field({}, description="further arguments of the network's function")
 
 
 class OptimizerConfig(Section):
-    """How weights follow gradients. Clipping acts on the reduced gradient, so that it is the same at any world size."""
+    """How weights follow gradients. Clipping acts on the reduced gradient: the same at any world size."""
 
     name: Literal["sgd", "adam", "adamw"] = Field("adamw", description="update rule")
-    learning_rate: float = Field(1e-3, gt=0, strict=False, description="for `schedule.reference_batch` samples a step")
+    learning_rate: float = Field(
+        1e-3, gt=0, strict=False, description="for `schedule.reference_batch` samples a step"
+    )
     momentum: float = Field(0.9, ge=0, lt=1, strict=False, description="of sgd")
-    weight_decay: float | None = Field(None, ge=0, strict=False, description="decoupled weight decay; default: the update rule's own")
+    weight_decay: float | None = Field(
+        None, ge=0, strict=False, description="decoupled weight decay; default: the update rule's own"
+    )
     clip_norm: float | None = Field(None, gt=0, strict=False, description="largest norm of each gradient")
-    clip_value: float | None = Field(None, gt=0, strict=False, description="largest absolute entry of a gradient")
-    global_clip_norm: float | None = Field(None, gt=0, strict=False, description="largest norm of all gradients together")
-    ema: float | None = Field(None, gt=0, lt=1, description="momentum of an exponential moving average of the weights, used for evaluation")
+    clip_value: float | None = Field(
+        None, gt=0, strict=False, description="largest absolute entry of a gradient"
+    )
+    global_clip_norm: float | None = Field(
+        None, gt=0, strict=False, description="largest norm of all gradients together"
+    )
+    ema: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="momentum of an exponential moving average of the weights, used for evaluation",
+    )
 
     @model_validator(mode="after")
     def _clips_one_way(self) -> OptimizerConfig:
@@ -96,16 +120,26 @@ class OptimizerConfig(Section):
 
 
 class ScheduleConfig(Section):
-    """The learning rate over time (linear scaling and gradual warm-up: Goyal et al., arXiv 1706.02677, sections 2.1 and 2.2)."""
+    """The learning rate over time (scaling and warm-up: Goyal et al., arXiv 1706.02677, section 2)."""
 
-    name: Literal["constant", "cosine", "step"] = Field("cosine", description="how the rate falls after the warm-up")
+    name: Literal["constant", "cosine", "step"] = Field(
+        "cosine", description="how the rate falls after the warm-up"
+    )
     scale: Literal["none", "linear", "sqrt"] = Field(
         "none", description="multiply the rate by global_batch / reference_batch, or by its square root"
     )
-    reference_batch: int = Field(8, ge=1, description="the global batch that optimizer.learning_rate was chosen for")
-    warmup_epochs: float = Field(1.0, ge=0, strict=False, description="the rate rises linearly over so many epochs")
-    final: float = Field(0.0, ge=0, le=1, strict=False, description="cosine: last rate as a share of the highest")
-    step_epochs: tuple[int, ...] = Field((), strict=False, description="step: epochs after which the rate falls")
+    reference_batch: int = Field(
+        8, ge=1, description="the global batch that optimizer.learning_rate was chosen for"
+    )
+    warmup_epochs: float = Field(
+        1.0, ge=0, strict=False, description="the rate rises linearly over so many epochs"
+    )
+    final: float = Field(
+        0.0, ge=0, le=1, strict=False, description="cosine: last rate as a share of the highest"
+    )
+    step_epochs: tuple[int, ...] = Field(
+        (), strict=False, description="step: epochs after which the rate falls"
+    )
     step_factor: float = Field(0.1, gt=0, le=1, strict=False, description="step: by how much")
 
 
@@ -124,7 +158,9 @@ class RingConfig(Section):
         "buckets", description="buckets leave in reverse layer order while the backward pass runs"
     )
     bucket_mb: float = Field(4.0, gt=0, strict=False, description="size of a bucket, in MiB of gradients")
-    compression: Literal["none", "float16", "bfloat16"] = Field("none", description="type of gradients on the wire")
+    compression: Literal["none", "float16", "bfloat16"] = Field(
+        "none", description="type of gradients on the wire"
+    )
 
 
 class TrainConfig(Section):
@@ -132,17 +168,31 @@ class TrainConfig(Section):
 
     epochs: int = Field(10, ge=1, description="passes over the training subjects")
     global_batch: int = Field(8, ge=1, description="samples per update, over all ranks and micro-batches")
-    accumulation: int = Field(1, ge=1, description="micro-batches per update on each rank; gradients are reduced once")
+    accumulation: int = Field(
+        1, ge=1, description="micro-batches per update on each rank; gradients are reduced once"
+    )
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     ring: RingConfig = RingConfig()
-    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = Field("float32", description="type of the arithmetic")
-    sync_batch_norm: bool = Field(True, description="batch norm over the global micro-batch instead of each rank's own")
-    class_weights: bool = Field(True, description="weigh each class by the inverse of its share in the training split")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, strict=False, description="share of the target given to all classes")
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = Field(
+        "float32", description="type of the arithmetic"
+    )
+    sync_batch_norm: bool = Field(
+        True, description="batch norm over the global micro-batch instead of each rank's own"
+    )
+    class_weights: bool = Field(
+        True, description="weigh each class by the inverse of its share in the training split"
+    )
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, strict=False, description="share of the target given to all classes"
+    )
     early_stopping: EarlyStoppingConfig | None = None
-    deterministic: bool = Field(False, description="bit-for-bit repeatable operations, slower on some devices")
-    threads: int | None = Field(None, ge=1, description="compute threads per rank; default: the host's cores divided by its ranks")
+    deterministic: bool = Field(
+        False, description="bit-for-bit repeatable operations, slower on some devices"
+    )
+    threads: int | None = Field(
+        None, ge=1, description="compute threads per rank; default: the host's cores divided by its ranks"
+    )
     seed: int = Field(0, ge=0, description="of initial weights, sample order, augmentation and dropout")
 
 
@@ -157,8 +207,12 @@ class CheckpointConfig(Section):
 class GuardConfig(Section):
     """What is watched while it runs."""
 
-    divergence_every_steps: int | None = Field(None, ge=1, description="compare weights over ranks this often, besides every epoch's end")
-    timeout_s: float = Field(300.0, gt=0, strict=False, description="a rank that makes no progress for so long ends the run")
+    divergence_every_steps: int | None = Field(
+        None, ge=1, description="compare weights over ranks this often, besides every epoch's end"
+    )
+    timeout_s: float = Field(
+        300.0, gt=0, strict=False, description="a rank that makes no progress for so long ends the run"
+    )
 
 
 class RunConfig(Section):
@@ -200,7 +254,9 @@ def parse(text: str, overrides: Sequence[str] = (), *, source: str = "configurat
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
-        raise ConfigError(f"{source}: holds no keys.", cure="It starts with `name: my-run`; see examples/demo.yaml.")
+        raise ConfigError(
+            f"{source}: holds no keys.", cure="It starts with `name: my-run`; see examples/demo.yaml."
+        )
     for override in overrides:
         _apply_override(tree, override)
     try:
@@ -214,13 +270,13 @@ def dump(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
-def keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every dotted key with its pydantic field, in order: for suggestions and for the reference page."""
     for name, field in section.model_fields.items():
         nested = section_of(field.annotation)
         yield prefix + name, field
         if nested is not None:
-            yield from keys(nested, f"{prefix}{name}.")
+            yield from fields(nested, f"{prefix}{name}.")
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
@@ -232,7 +288,9 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 def _apply_override(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise ConfigError(f"override {override!r}: is not of the form key=value.", cure="For example: train.epochs=3")
+        raise ConfigError(
+            f"override {override!r}: is not of the form key=value.", cure="For example: train.epochs=3"
+        )
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -244,7 +302,9 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
         if child is None:
             child = node[parent] = {}
         if not isinstance(child, dict):
-            raise ConfigError(f"override {override!r}: {parent!r} is a single value and has no keys of its own.")
+            raise ConfigError(
+                f"override {override!r}: {parent!r} is a single value and has no keys of its own."
+            )
         node = child
     node[last] = value
 
@@ -252,7 +312,7 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
 def _explain(source: str, problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        known = [key for key, _ in keys()]
+        known = [key for key, _ in fields()]
         # The last word is what was mistyped; a right word in a wrong place is found by its full name.
         close = difflib.get_close_matches(where, known, n=1, cutoff=0.6) or [
             key for key in known if key.rsplit(".", 1)[-1] == where.rsplit(".", 1)[-1]

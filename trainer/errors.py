@@ -91,7 +91,7 @@ class WorldError(CingulumError):
     """Ranks could not work together."""
 
 
-class Stopped(CingulumError):  # noqa: N818  it is news, not a fault
+class Stopped(CingulumError):
     """Asked to stop: the state is saved and the run can be resumed (exit code 75, EX_TEMPFAIL)."""
 
     exit_code = 75

@@ -278,6 +278,13 @@ def mpi_settings() -> dict[str, int]:
     return found
 
 
+def horovods_own_optimizer(optimizer: Any) -> Any:
+    """What Horovod's own wrapper makes of a Keras optimizer: for `cingulum doctor`, which shows its trap."""
+    import horovod.tensorflow as hvd
+
+    return hvd.DistributedOptimizer(optimizer)
+
+
 def _apply_launch_settings() -> None:
     for key, value in LAUNCH_SETTINGS.items():
         os.environ.setdefault(key, value)

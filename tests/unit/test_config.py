@@ -11,12 +11,16 @@ def test_a_minimal_configuration_gets_defaults():
 
 
 def test_dump_is_read_back_to_an_equal_value():
-    made = config.parse(MINIMAL, ["data.classes=[NC, AD]", "train.early_stopping.patience=2", "train.optimizer.ema=0.9"])
+    made = config.parse(
+        MINIMAL, ["data.classes=[NC, AD]", "train.early_stopping.patience=2", "train.optimizer.ema=0.9"]
+    )
     assert config.parse(config.dump(made)) == made
 
 
 def test_an_override_wins_over_the_file():
-    made = config.parse(MINIMAL + "train: {epochs: 5}", ["train.epochs=7", "train.optimizer.learning_rate=1e-4"])
+    made = config.parse(
+        MINIMAL + "train: {epochs: 5}", ["train.epochs=7", "train.optimizer.learning_rate=1e-4"]
+    )
     assert (made.train.epochs, made.train.optimizer.learning_rate) == (7, 1e-4)
 
 

@@ -5,4 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-COMMANDS: dict[str, Callable[..., Any]] = {}
+from trainer.commands.bench import bench
+from trainer.commands.doctor import doctor
+from trainer.commands.evaluate import evaluate
+from trainer.commands.import_ import import_images
+from trainer.commands.inspect_ import inspect_shards
+from trainer.commands.models import models
+from trainer.commands.phantom import phantom
+from trainer.commands.predict import predict
+from trainer.commands.report import report
+from trainer.commands.train import train
+from trainer.commands.verify import verify_shards
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "phantom": phantom,
+    "import": import_images,
+    "inspect": inspect_shards,
+    "verify": verify_shards,
+    "models": models,
+    "train": train,
+    "evaluate": evaluate,
+    "predict": predict,
+    "report": report,
+    "bench": bench,
+    "doctor": doctor,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -65,9 +66,17 @@ def find(root: Path, label: str, labels: Table | None, contrast: str) -> Listing
             else "Images lie in sub-*/[ses-*/]anat/."
         )
         raise CohortError(f"{root}: holds no image sub-*/[ses-*/]anat/*_{contrast}.nii.gz.", cure=hint)
-    return Listing(
-        "bids", root.resolve().name, label, tuple(images), tuple(_unseen(people, images, contrast))
-    )
+    return Listing("bids", _name(root), label, tuple(images), tuple(_unseen(people, images, contrast)))
+
+
+def _name(root: Path) -> str:
+    """What the data set calls itself; the folder's name where it says nothing."""
+    try:
+        described = json.loads((root / "dataset_description.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return root.resolve().name
+    name = described.get("Name") if isinstance(described, dict) else None
+    return name if isinstance(name, str) and name.strip() else root.resolve().name
 
 
 def _paths(root: Path, contrast: str) -> Iterator[Path]:

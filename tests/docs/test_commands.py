@@ -1,0 +1,111 @@
+"""Every command in README.md and docs/ is run, in the order of its page, as a reader would run it.
+
+A page's ```sh blocks run in a copy of the checkout with `.venv/bin` first on PATH. The copy holds
+`my-study/`, a small BIDS cohort of phantoms (the pages' stand-in for the reader's own data),
+`my-study-shards/`, imported from it, and the finished run `runs/my-first-run`. A block that cannot run
+here is preceded by `<!-- not run: why -->`; blocks of other languages are not commands.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
+FENCE = re.compile(
+    r"(?:<!-- not run: (?P<why>[^>]+) -->\n+)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.M | re.S
+)
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+# Run by the gate itself; from within a test they would recurse.
+RUN_BY_THE_GATE = {"make setup", "make test", "make check"}
+
+
+@dataclass(frozen=True)
+class Block:
+    commands: str
+    why_not: str | None
+
+
+def blocks(page: Path) -> list[Block]:
+    found = [match for match in FENCE.finditer(page.read_text()) if match["language"] == "sh"]
+    return [Block(match["body"], match["why"]) for match in found]
+
+
+def runnable(page: Path) -> list[str]:
+    lines = [line for block in blocks(page) if block.why_not is None for line in block.commands.splitlines()]
+    return [line for line in lines if line.split("#")[0].strip() not in RUN_BY_THE_GATE]
+
+
+def environment() -> dict[str, str]:
+    env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="1", COLUMNS="80")
+    env["PATH"] = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{env['PATH']}"
+    if os.getuid() == 0:
+        env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    return env
+
+
+def run(script: str, folder: Path, timeout: float) -> None:
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    shown = f"{script}\n--- stdout\n{ran.stdout[-3000:]}\n--- stderr\n{ran.stderr[-5000:]}"
+    assert ran.returncode == 0, f"exit code {ran.returncode}:\n{shown}"
+
+
+def copy_checkout(to: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+    (to / ".venv").symlink_to(ROOT / ".venv")
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory) -> Path:
+    """The reader's own data: a cohort, its shards and one finished run."""
+    folder = tmp_path_factory.mktemp("study")
+    run(
+        "cingulum phantom my-study --subjects 24 --size 32 --seed 5\n"
+        "cingulum import my-study my-study-shards --label diagnosis --size 32\n"
+        "cingulum train " + str(ROOT / "examples" / "my-study.yaml") + " train.epochs=1\n",
+        folder,
+        timeout=300,
+    )
+    return folder
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("page", [p for p in PAGES if runnable(p)], ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_commands_of_a_page_run(page, study, tmp_path):
+    copy_checkout(tmp_path)
+    shutil.copytree(study, tmp_path, dirs_exist_ok=True)
+    run("\n".join(runnable(page)), tmp_path, timeout=1400)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_somewhere(page):
+    for target in (match["target"] for match in LINK.finditer(page.read_text())):
+        if not target.startswith(("http://", "https://", "#", "mailto:")):
+            path = page.parent / target.split("#")[0]
+            assert path.exists(), f"{page.relative_to(ROOT)}: {target} is not there"
+
+
+def test_a_command_block_that_fails_is_noticed(tmp_path):
+    with pytest.raises(AssertionError, match="exit code 3"):
+        run("true\nexit 3", tmp_path, timeout=10)

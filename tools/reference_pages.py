@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Write docs/reference/config.md and docs/reference/commands.md from the code they describe.
+
+.venv/bin/python tools/reference_pages.py           # writes them
+.venv/bin/python tools/reference_pages.py --check   # exit code 1 where they are out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic_core import PydanticUndefined
+
+from trainer import config
+
+PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
+
+
+def type_name(annotation: Any) -> str:
+    """How a person would name a field's type."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return " \\| ".join(f"`{value}`" for value in typing.get_args(annotation))
+    if typing.get_origin(annotation) is tuple:
+        return f"list of {type_name(typing.get_args(annotation)[0])}"
+    if typing.get_origin(annotation) is dict:
+        return "mapping"
+    members = [m for m in typing.get_args(annotation) if m is not type(None)]
+    if members:
+        return " \\| ".join(type_name(m) for m in members) + ", or null"
+    return {
+        "str": "text",
+        "int": "whole number",
+        "float": "number",
+        "bool": "true or false",
+        "Path": "path",
+    }.get(annotation.__name__, annotation.__name__)
+
+
+def default_of(field: Any) -> str:
+    """A field's default as YAML would write it."""
+    if field.default is PydanticUndefined:
+        return "**required**"
+    value = field.default
+    if isinstance(value, tuple):
+        value = list(value)
+    # YAML's own words for these three, not Python's.
+    return f"`{'null' if value is None else str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def config_page() -> str:
+    """Every key of a run configuration as one table per section."""
+    lines = [
+        "# The run configuration",
+        "",
+        "A YAML file; each key may also be given on the command line as `key=value` with dots, for example",
+        "`cingulum train run.yaml train.epochs=3`. An unknown key is an error.",
+        "*Made by `tools/reference_pages.py`.*",
+        "",
+    ]
+    rows: dict[str, list[str]] = {}
+    titles: dict[str, str] = {"": config.RunConfig.__doc__ or ""}
+    for key, field in config.fields():
+        section = config.section_of(field.annotation)
+        if section is not None:
+            titles[key] = (section.__doc__ or "").strip()
+            optional = " (default: `null`, which means none)" if field.default is None else ""
+            titles[key] += optional
+            continue
+        parent, _, name = key.rpartition(".")
+        about = field.description or ""
+        rows.setdefault(parent, []).append(
+            f"| `{name}` | {type_name(field.annotation)} | {default_of(field)} | {about} |"
+        )
+    for parent, entries in rows.items():
+        lines += [f"## `{parent}`" if parent else "## Top level", "", titles[parent].strip(), ""]
+        lines += ["| key | type | default | what it is |", "| --- | --- | --- | --- |", *entries, ""]
+    return "\n".join(lines)
+
+
+def commands_page() -> str:
+    """The help of every command."""
+    from trainer.cli import app
+
+    group: Any = typer.main.get_command(app)
+    lines = [
+        "# Commands",
+        "",
+        "What `cingulum COMMAND --help` says. *Made by `tools/reference_pages.py`.*",
+        "",
+    ]
+    for name, command in group.commands.items():
+        context = command.context_class(
+            command, info_name=f"cingulum {name}", terminal_width=100, max_content_width=100
+        )
+        lines += [f"## cingulum {name}", "", "```text", command.get_help(context), "```", ""]
+    return "\n".join(lines)
+
+
+MADE: dict[str, Callable[[], str]] = {"config.md": config_page, "commands.md": commands_page}
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="Write the reference pages that are made from code.")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit code 1 where a page is out of date"
+    )
+    args = parser.parse_args()
+    stale = [name for name, make in MADE.items() if not _is_current(PAGES / name, make())]
+    for name in stale:
+        if args.check:
+            print(f"docs/reference/{name} is out of date: run tools/reference_pages.py", file=sys.stderr)
+        else:
+            (PAGES / name).write_text(MADE[name]())
+            print(f"wrote docs/reference/{name}")
+    return 1 if args.check and stale else 0
+
+
+def _is_current(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text() == text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

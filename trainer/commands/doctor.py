@@ -1,0 +1,37 @@
+"""`cingulum doctor`: check the installation and say what to mend."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> int:
+    """Check the installation (versions, two ranks, the Keras trap, memory, GPU) and say what to mend.
+
+    Exit code 0 when training can work, 1 when something must be mended.
+
+    \b
+    Example:
+      cingulum doctor
+    """
+    from trainer.doctor import examine
+
+    findings = []
+    for finding in examine():
+        findings.append(finding)
+        if not as_json:
+            mark = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.state]
+            typer.echo(f"{mark}  {finding.name:<10}  {finding.said}")
+            if finding.cure:
+                typer.echo(f"      {'':<10}  -> {finding.cure}")
+    bad = sum(finding.state == "bad" for finding in findings)
+    if as_json:
+        typer.echo(json.dumps([finding.as_dict() for finding in findings], indent=2))
+    else:
+        typer.echo("Training can work here." if bad == 0 else f"{bad} to mend before training can work.")
+    return 1 if bad else 0

@@ -1,0 +1,233 @@
+"""Checks of an installation: what works, what does not, and what to do about it.
+
+Each check is a function that returns a `Finding`; none of them raises for a sick installation,
+since finding that is their purpose.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any, Literal
+
+State = Literal["ok", "note", "bad"]
+
+PROBE_TIMEOUT_S = 120.0
+ROOM_GB = 2.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's list: `bad` must be mended, `note` is worth knowing."""
+
+    name: str
+    state: State
+    said: str
+    cure: str | None = None
+
+    def as_dict(self) -> dict[str, str | None]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def examine() -> Iterator[Finding]:
+    """Run every check, the quick ones first; yield findings as they come."""
+    quick: tuple[Callable[[], Finding], ...] = (
+        check_python,
+        check_packages,
+        check_mpirun,
+        check_memory,
+        check_disk,
+    )
+    for check in quick:
+        yield check()
+    yield check_gpu()
+    yield from check_two_ranks()
+
+
+def check_python() -> Finding:
+    """A Python that TensorFlow supports."""
+    here = sys.version_info
+    said = f"{here.major}.{here.minor}.{here.micro} ({sys.prefix})"
+    if (3, 10) <= here[:2] <= (3, 13):
+        return Finding("Python", "ok", said)
+    return Finding(
+        "Python", "bad", said, "Make the environment with Python 3.10 to 3.13: make setup PYTHON=python3.11"
+    )
+
+
+def check_packages() -> Finding:
+    """Everything that setup.cfg requires is installed, in a version it allows."""
+    from packaging.requirements import Requirement
+
+    wrong, shown = [], []
+    for line in requires("cingulum") or []:
+        requirement = Requirement(line)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        found = _version(requirement.name)
+        if found is None or not requirement.specifier.contains(found, prereleases=True):
+            wrong.append(f"{requirement} ({found or 'missing'})")
+    tensorflow = _version("tensorflow") or _version("tensorflow-cpu")
+    for name, found in (
+        ("tensorflow", tensorflow),
+        ("keras", _version("keras")),
+        ("horovod", _version("horovod")),
+    ):
+        if found is None:
+            wrong.append(f"{name} (missing)")
+        shown.append(f"{name} {found}")
+    if wrong:
+        return Finding(
+            "packages", "bad", ", ".join(wrong), "make setup, or: pip install -r requirements.lock"
+        )
+    return Finding("packages", "ok", ", ".join(shown))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def check_mpirun() -> Finding:
+    """An mpirun on PATH or beside this Python."""
+    from jobs.launchers import mpirun
+
+    try:
+        path = mpirun.find()
+        ran = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(
+            "mpirun", "bad", str(error), "make setup installs Open MPI; on a cluster: module load openmpi"
+        )
+    return Finding("mpirun", "ok", f"{ran.stdout.splitlines()[0].strip()} ({path})")
+
+
+def check_memory() -> Finding:
+    """Memory and cores of this host."""
+    import psutil
+
+    free = psutil.virtual_memory().available / 2**30
+    cores = len(os.sched_getaffinity(0))
+    said = f"{free:.1f} GiB available, {cores} core{'s' if cores > 1 else ''}"
+    if free < ROOM_GB:
+        return Finding(
+            "memory",
+            "bad",
+            said,
+            "A rank needs about 1 GiB before its network: free memory, or ask for more.",
+        )
+    return Finding("memory", "ok", said)
+
+
+def check_disk() -> Finding:
+    """Room where runs are written, and in /dev/shm, which Open MPI uses."""
+    here = shutil.disk_usage(Path.cwd()).free / 2**30
+    shm = shutil.disk_usage("/dev/shm").free / 2**20  # noqa: S108
+    said = f"{here:.1f} GiB free here, {shm:.0f} MiB in /dev/shm"
+    if here < ROOM_GB:
+        return Finding(
+            "disk", "bad", said, "Checkpoints need room: free some, or set `runs` to another disk."
+        )
+    if shm < 64:
+        return Finding("disk", "bad", said, "Open MPI needs shared memory; docker run --shm-size=1g")
+    return Finding("disk", "ok", said)
+
+
+def check_gpu() -> Finding:
+    """GPUs of this host, and whether Horovod was built to use them (not run on a GPU)."""
+    if shutil.which("nvidia-smi") is None:
+        return Finding("GPU", "note", "none on this host: training runs on the CPU")
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout.strip()
+    except (subprocess.SubprocessError, OSError) as error:
+        return Finding(
+            "GPU",
+            "bad",
+            f"nvidia-smi fails: {error}",
+            "Mend the driver, or start the container with --gpus all / --nv.",
+        )
+    code = (
+        "import json, tensorflow, horovod.tensorflow as h;"
+        "print(json.dumps([len(tensorflow.config.list_physical_devices('GPU')), bool(h.nccl_built())]))"
+    )
+    ran = _python(["-c", code])
+    try:
+        seen, nccl = json.loads(ran.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        return Finding(
+            "GPU", "bad", f"TensorFlow does not start: {ran.stderr[-300:]}", "pip install 'cingulum[gpu]'"
+        )
+    built = "built in" if nccl else "not built in"
+    said = f"{' / '.join(listed.splitlines())}; TensorFlow sees {seen}, NCCL {built}"
+    if seen and nccl:
+        return Finding("GPU", "ok", said)
+    return Finding(
+        "GPU", "bad", said, "pip install 'cingulum[gpu]', then: python docker/horovod/build.py --gpu"
+    )
+
+
+def _python(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+    )
+
+
+def check_two_ranks() -> Iterator[Finding]:
+    """Start two ranks for real: an all-reduce, its speed, and the Keras trap (`trainer.doctor_probe`)."""
+    from jobs.launchers import mpirun
+
+    command, additions = mpirun.command(2, [sys.executable, "-m", "trainer.doctor_probe"])
+    env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", **additions)
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=env, check=False
+        )
+    except subprocess.TimeoutExpired:
+        cure = "Is a firewall between the ranks? Try: mpirun --mca btl self,vader -np 2 hostname"
+        yield Finding("two ranks", "bad", f"no answer in {PROBE_TIMEOUT_S:.0f} s", cure)
+        return
+    results = [line.removeprefix("probe ") for line in ran.stdout.splitlines() if line.startswith("probe ")]
+    if ran.returncode != 0 or not results:
+        tail = " | ".join(line.strip() for line in ran.stderr.splitlines() if line.strip())[-500:]
+        yield Finding(
+            "two ranks", "bad", f"exit code {ran.returncode}: {tail}", f"By hand: {' '.join(command)}"
+        )
+        return
+    yield from _judge_probe(json.loads(results[0]))
+
+
+def _judge_probe(probe: dict[str, Any]) -> Iterator[Finding]:
+    """Turn what two ranks measured into findings."""
+    if probe["sum"] == 3.0:
+        took = f"all-reduce of {probe['megabytes']} MB in {1000 * probe['seconds']:.0f} ms"
+        yield Finding("two ranks", "ok", f"{took}, algorithm: {probe['algorithm']}")
+    else:
+        cure = "Rebuild Horovod: delete its cached wheel (cingulum's cache folder), then make setup"
+        yield Finding("two ranks", "bad", f"1 + 2 over two ranks gave {probe['sum']}", cure)
+    if probe["ours_differs"] == 0.0:
+        yield Finding("optimizer", "ok", "trainer.DistributedOptimizer keeps two ranks' weights equal")
+    else:
+        said = f"weights of two ranks differ by {probe['ours_differs']:.3g} after a step"
+        cure = "A defect of ours: please report it with the output of cingulum doctor --json"
+        yield Finding("optimizer", "bad", said, cure)
+    if probe["horovods_differs"] > 0:
+        said = "Horovod's own optimizer reduces nothing on Keras 3: use trainer.DistributedOptimizer"
+    else:
+        said = "Horovod's own optimizer reduces here: a newer Horovod than we know"
+    yield Finding("Keras trap", "note", said)
