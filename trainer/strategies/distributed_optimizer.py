@@ -67,9 +67,11 @@ def DistributedOptimizer(
         optimizer = LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is None:
-        _become(optimizer, _reducing(type(optimizer)), reduce)
+        own: Any = type(optimizer)
+        _become(optimizer, _reducing(own), reduce)
     elif inner.gradient_accumulation_steps:
-        _become(inner, _reducing(type(inner)), reduce)
+        own = type(inner)
+        _become(inner, _reducing(own), reduce)
         _become(optimizer, _AgreeingLossScale, reduce)
     else:
         _become(optimizer, _ReducingLossScale, reduce)
@@ -108,7 +110,7 @@ def _become(optimizer: keras.Optimizer, kind: type, reduce: reductions.Reduction
     object.__setattr__(optimizer, "reduce_gradients", reduce)
 
 
-@functools.lru_cache(maxsize=None)  # noqa: UP033  mypy cannot tell that classes are hashable
+@functools.cache
 def _reducing(kind: Any) -> type:
     """A subclass of an optimizer class that reduces before it clips."""
 
