@@ -217,10 +217,12 @@ def test_ctrl_c_ends_all_workers_and_leaves_nothing_half_written(tmp_path: Path,
         if images
         else (out / _BEFORE_WORK).exists
     )
-    while not began() and time.monotonic() < give_up:
+    while not began() and process.poll() is None and time.monotonic() < give_up:
         time.sleep(0.02)
     time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and its workers alike
+    for _ in range(3):  # as an impatient user at a terminal does: to the parent and its workers alike
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.005)
     asked = time.monotonic()
     _, told = process.communicate(timeout=30)
     assert time.monotonic() - asked < 10

@@ -85,7 +85,7 @@ def make_cohort(
     bids.write_truth(folder, participants, [disease.truth(person, seed, gap) for person in participants])
     done = subjects - len(missing)
 
-    def count(_: Person) -> None:
+    def count() -> None:
         nonlocal done
         done += 1
         if on_progress:

@@ -1,18 +1,22 @@
-"""Subjects spread over processes that end together, whatever ends them."""
+"""Subjects spread over processes that end together, whatever ends them.
+
+Each worker has a pipe of its own and shares no lock with anyone, so none can keep another waiting. (A
+`ProcessPoolExecutor` hung here after a second Ctrl-C: a worker waited on the shared queue for ever.)
+"""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker
-from multiprocessing.synchronize import Event
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import cast
 
 from trainer.data.phantom import bids, image
 from trainer.data.phantom.people import Person
@@ -30,11 +34,7 @@ class Task:
     gap: float
 
 
-_task: Task
-_stop: Event
-
-
-def make_all(task: Task, people: Sequence[Person], workers: int, on_done: Callable[[Person], None]) -> None:
+def make_all(task: Task, people: Sequence[Person], workers: int, on_done: Callable[[], None]) -> None:
     """Make and write every one of `people`.
 
     Args:
@@ -46,51 +46,118 @@ def make_all(task: Task, people: Sequence[Person], workers: int, on_done: Callab
     Raises:
         InputError: a file cannot be written.
         CingulumError: a worker died.
-        KeyboardInterrupt: after every worker has ended; a subject begun is finished, no other is begun.
+        KeyboardInterrupt: after every worker has ended; no file is left half written.
+    """
+    todo = iter(people)
+    crew = _start(min(workers, len(people)))
+    try:
+        for link, worker in crew.items():
+            _give(link, worker, task, next(todo))
+        done = 0
+        while done < len(people):
+            for ready in connection.wait(list(crew)):
+                link = cast(Connection, ready)  # wait() is typed for sockets, too
+                _take(link, crew[link])
+                done += 1
+                on_done()
+                if (person := next(todo, None)) is not None:
+                    _give(link, crew[link], person)
+    finally:
+        with _deaf_to_ctrl_c():  # a second one must not stop the clearing up
+            for worker in crew.values():
+                worker.terminate()
+            for worker in crew.values():
+                worker.join()
+
+
+def _start(count: int) -> dict[Connection, BaseProcess]:
+    """Start workers with SIGINT and SIGTERM held back in all of their threads, BLAS's own too.
+
+    So Ctrl-C reaches this process and not them, and each lets SIGTERM through only where it may end.
     """
     # Spawned, not forked: a caller may have threads (a progress bar has), and a fork would copy their locks.
     context = multiprocessing.get_context("spawn")
-    stop = context.Event()
-    pool = ProcessPoolExecutor(min(workers, len(people)), context, initializer=_begin, initargs=(task, stop))
+    resource_tracker.ensure_running()  # it would let SIGINT through if it started later (CPython before 3.13)
+    crew: dict[Connection, BaseProcess] = {}
+    with _held_back(signal.SIGINT, signal.SIGTERM):
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            worker = context.Process(target=_work, args=(theirs,), daemon=True)
+            worker.start()
+            theirs.close()  # so that either side sees the other's end
+            crew[ours] = worker
+    return crew
+
+
+def _give(link: Connection, worker: BaseProcess, *things: Task | Person) -> None:
     try:
-        for done in as_completed(_submit(pool, people)):
-            on_done(done.result())
-    except BrokenProcessPool as error:
-        raise CingulumError(
-            f"a process that made phantoms for {task.out} was killed, most likely for lack of memory",
+        for thing in things:
+            link.send(thing)
+    except OSError:
+        raise _lost(worker) from None
+
+
+def _take(link: Connection, worker: BaseProcess) -> None:
+    try:
+        error = link.recv()
+    except (EOFError, OSError):
+        raise _lost(worker) from None
+    if error is not None:
+        raise error
+
+
+def _lost(worker: BaseProcess) -> CingulumError:
+    worker.join()
+    if worker.exitcode == -signal.SIGKILL:
+        return CingulumError(
+            "a process that made phantoms was killed, most likely for lack of memory",
             cure="run the same command again with --workers 1: it goes on where it stopped",
-        ) from error
-    finally:
-        stop.set()
-        pool.shutdown(wait=True, cancel_futures=True)
+        )
+    return CingulumError(
+        f"a process that made phantoms ended with exit code {worker.exitcode}; what it said is above",
+        cure="run the same command again: it goes on where it stopped",
+    )
 
 
-def _submit(pool: ProcessPoolExecutor, people: Sequence[Person]) -> list[Future[Person]]:
-    """Hand out the work with SIGINT held back, so that Ctrl-C reaches this process, not its workers."""
-    resource_tracker.ensure_running()  # it would unblock SIGINT if it started later (CPython before 3.13)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _work(link: Connection) -> None:
+    """Make one person after another as they come, until the other end is gone."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     try:
-        return [pool.submit(_make_one, person) for person in people]
+        task = link.recv()
+        while True:
+            link.send(_make(task, link.recv()))
+    except (EOFError, ConnectionError):
+        return
+
+
+def _make(task: Task, person: Person) -> CingulumError | None:
+    phantom = image.make(task.template, person, task.seed, task.gap)
+    try:
+        with _held_back(signal.SIGTERM):  # what ends a worker waits until the file is whole
+            bids.write_subject(task.out, person, phantom, task.template.affine)
+    except CingulumError as error:
+        return error
+    return None
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Ignore SIGINT. (Holding it back would not do: it would reach another thread, such as BLAS's.)"""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # KeyboardInterrupt is raised in the main thread only
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _held_back(*which: signal.Signals) -> Iterator[None]:
+    """Block signals for this thread, and for the processes it starts."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, which)
+    try:
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _begin(task: Task, stop: Event) -> None:
-    global _task, _stop
-    _task, _stop = task, stop
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would otherwise wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-
-def _make_one(person: Person) -> Person:
-    if not _stop.is_set():
-        phantom = image.make(_task.template, person, _task.seed, _task.gap)
-        bids.write_subject(_task.out, person, phantom, _task.template.affine)
-    return person
