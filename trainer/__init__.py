@@ -21,12 +21,10 @@ _PUBLIC = {
     "SyncBatchNormalization": "trainer.strategies.batch_norm",
     "shard": "trainer.strategies.user_data",
     "callbacks": "trainer.strategies.callbacks",
-    "EarlyStopping": "trainer.strategies.callbacks",
 }
 
 __all__ = [
     "DistributedOptimizer",
-    "EarlyStopping",
     "SyncBatchNormalization",
     "callbacks",
     "init",

@@ -22,6 +22,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from trainer.errors import CingulumError, ConfigError, WorldError
+from trainer.quiet import import_tensorflow
 
 Op = Literal["mean", "sum", "max", "min"]
 
@@ -199,7 +200,7 @@ def init(threads: int | None = None) -> World:
         threads = threads_per_rank(local_size=_launched_local_size())
     if threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    import tensorflow as tf  # before Horovod: see the top of this file
+    tf = import_tensorflow()  # before Horovod: see the top of this file
 
     if threads is not None:
         _limit_threads(tf, threads)

@@ -33,12 +33,10 @@ def evaluate(
     import json
 
     from trainer import world as worlds
-    from trainer.commands.quiet import quiet_tensorflow
     from trainer.record import RunFolder
 
     if worlds.expected_size() == 1:
         RunFolder.open_finished(run)  # a wrong folder is told before TensorFlow is loaded
-    quiet_tensorflow()
     world = worlds.init()
 
     from trainer.agreement import together

@@ -27,14 +27,14 @@ def predict(
     from rich.console import Console
     from rich.progress import track
 
-    from trainer.commands.quiet import quiet_tensorflow
     from trainer.errors import RunError
+    from trainer.quiet import import_tensorflow
     from trainer.record import RunFolder
 
     folder = RunFolder.open_finished(run)
     if output is not None and not output.parent.is_dir():
         raise RunError(f"{output}: there is no folder {output.parent}.", cure=f"mkdir -p {output.parent}")
-    quiet_tensorflow()
+    import_tensorflow()
     from trainer.checkpoint import write_file
     from trainer.prediction import Predictor
 

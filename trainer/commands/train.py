@@ -29,7 +29,6 @@ def train(
     """
     from trainer import config as configuration
     from trainer import world as worlds
-    from trainer.commands.quiet import quiet_tensorflow
     from trainer.errors import ConfigError
 
     threads = None
@@ -38,7 +37,6 @@ def train(
     except ConfigError:
         if worlds.expected_size() == 1:
             raise  # said at once, before TensorFlow is loaded; several ranks say it together, below
-    quiet_tensorflow()
     world = worlds.init(threads)
 
     from trainer.agreement import agree, together

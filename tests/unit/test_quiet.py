@@ -1,0 +1,31 @@
+import os
+import subprocess
+import sys
+
+PROGRAM = (
+    "import os; from trainer.quiet import import_tensorflow; import_tensorflow(); os.write(2, b'after\\n')"
+)
+STAND_IN = (
+    "import os; from trainer.quiet import _without_notes\n"
+    "with _without_notes(): os.write(2, b'I0000 00:00:1.1 9 port.cc:153] note\\nE0000 trouble\\n')\n"
+    "os.write(2, b'after\\n')"
+)
+
+
+def said(program, **environment):
+    env = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"} | environment
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True
+    ).stderr
+
+
+def test_tensorflow_starts_without_a_word():
+    assert said(PROGRAM) == "after\n"
+
+
+def test_its_notes_are_shown_to_who_asks_for_them():
+    assert "oneDNN" in said(PROGRAM, TF_CPP_MIN_LOG_LEVEL="0")
+
+
+def test_what_is_no_note_is_passed_on():
+    assert said(STAND_IN) == "E0000 trouble\nafter\n"
