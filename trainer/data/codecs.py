@@ -57,12 +57,23 @@ def decode(codec: str, chunk: bytes, shape: tuple[int, ...], dtype: np.dtype) ->
     volume: np.ndarray = np.empty(shape, dtype)
     try:
         if codec == "blosc-lz4":
+            # Blosc fills the beginning of a buffer that is too large, and says nothing.
+            _check_size(int.from_bytes(chunk[4:8], "little"), volume)
             blosc.decompress(chunk, volume)
         elif codec == "gzip":
-            planes = np.frombuffer(zlib.decompress(chunk), np.uint8).reshape(dtype.itemsize, -1)
-            volume.reshape(-1).view(np.uint8).reshape(-1, dtype.itemsize)[:] = planes.T
+            planes = np.frombuffer(zlib.decompress(chunk), np.uint8)
+            _check_size(planes.size, volume)
+            volume.reshape(-1).view(np.uint8).reshape(-1, dtype.itemsize)[:] = planes.reshape(
+                dtype.itemsize, -1
+            ).T
         else:
+            _check_size(len(chunk), volume)
             volume.reshape(-1)[:] = np.frombuffer(chunk, dtype)
     except (RuntimeError, ValueError, zlib.error) as error:
         raise CodecError(str(error)) from None
     return volume
+
+
+def _check_size(stored: int, volume: np.ndarray) -> None:
+    if stored != volume.nbytes:
+        raise ValueError(f"it holds {stored} bytes, and a volume has {volume.nbytes}")

@@ -222,8 +222,13 @@ def _from_document(document: Mapping[str, Any]) -> Index:
     ]
     if [volume.id for volume in volumes] != list(range(len(volumes))):
         raise ValueError("volumes are not numbered from 0")
+    for volume in volumes:
+        if not all(isinstance(number, int) for number in (volume.row, volume.offset, volume.nbytes)):
+            raise ValueError(f"place of volume {volume.id}")
     shards = []
     for entry in document["shards"]:
+        if Path(entry["file"]).name != entry["file"]:
+            raise ValueError(f"shard outside the folder, {entry['file']!r}")
         members, volumes = volumes[: entry["volumes"]], volumes[entry["volumes"] :]
         if any(volume.shard != entry["file"] for volume in members):
             raise ValueError(f"volumes of {entry['file']} are not together")

@@ -80,7 +80,10 @@ class ShardSet:
                 )
             for volume in shard.volumes:
                 if volume.offset < 0 or volume.nbytes < 1 or volume.offset + volume.nbytes > size:
-                    raise ShardError(f"{path}: the index places volume {volume.id} outside {shard.file}.")
+                    raise ShardError(
+                        f"{path}: the index places volume {volume.id} outside {shard.file}.",
+                        cure=_restore(path),
+                    )
         return cls(path, index)
 
     def __len__(self) -> int:

@@ -58,7 +58,7 @@ def split(volumes: Sequence[Volume], labels: Sequence[str], config: SplitConfig)
         held_out = _held_out(subjects, config, dealt)
         dealt += len(subjects)
         rest = _by_hash([s for s in subjects if s not in held_out], f"{config.seed}/validation/{config.fold}")
-        chosen = set(rest[: _count(config.validation, len(subjects))])
+        chosen = set(rest[: min(_count(config.validation, len(subjects)), len(rest) - 1)])
         for subject in subjects:
             place[subject] = "test" if subject in held_out else "validation" if subject in chosen else "train"
     rows: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
@@ -124,7 +124,9 @@ def _held_out(subjects: list[str], config: SplitConfig, dealt: int) -> set[str]:
     """The test subjects of one stratum; `dealt` subjects of other strata came before."""
     mixed = _by_hash(subjects, f"{config.seed}/test")
     if config.folds is None:
-        return set(mixed[: _count(config.test, len(subjects))])
+        # Small classes: one subject is left for training, one for validation.
+        most = len(subjects) - 1 - (config.validation > 0)
+        return set(mixed[: min(_count(config.test, len(subjects)), most)])
     # Dealt like cards, going on from stratum to stratum, so that folds differ by one subject at most.
     return {s for i, s in enumerate(mixed) if (dealt + i) % config.folds == config.fold}
 

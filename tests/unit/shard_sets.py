@@ -1,0 +1,72 @@
+"""Small shard sets for tests: every volume different, every subject known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from trainer.data.index import SetMeta, VolumeMeta
+from trainer.data.shard_writer import ShardWriter
+from trainer.data.shards import ShardSet
+
+SHAPE = (6, 5, 4, 1)
+META = SetMeta(
+    label_name="diagnosis",
+    source="made for a test",
+    voxel_size=(2.0, 2.0, 2.5),
+    normalisation={"method": "zscore", "clip": 5.0},
+    preprocessing={"size": 6},
+)
+
+
+def volume_of(row: int, shape: tuple[int, ...] = SHAPE, dtype: str = "float16") -> np.ndarray:
+    """The volume that every set made here has at this row: small whole numbers, compressible."""
+    count = int(np.prod(shape))
+    return ((np.arange(count) // 7 + 3 * row) % 50).reshape(shape).astype(dtype)
+
+
+def meta_of(row: int, label: str | None = None) -> VolumeMeta:
+    """Subject `sub-NN` of label AD or NC in turn."""
+    return VolumeMeta(
+        subject=f"sub-{row:02d}",
+        source=f"sub-{row:02d}/anat/T1w.nii.gz",
+        source_sha256=f"{row:064x}",
+        affine=np.diag([2, 2, 2.5, 1]).tolist(),
+        label=label or ("AD", "NC")[row % 2],
+        age=60.0 + row,
+        sex="FM"[row % 2],
+        tissue={"grey": 600.0 - row},
+    )
+
+
+def rows_of(first: int, count: int, shape: tuple[int, ...] = SHAPE, dtype: str = "float16") -> list:
+    """What `ShardWriter.write_shard` takes, for rows `first` onward."""
+    return [(volume_of(row, shape, dtype), meta_of(row)) for row in range(first, first + count)]
+
+
+def make_shard_set(
+    path: Path,
+    volumes: int = 10,
+    *,
+    per_shard: int = 4,
+    shape: tuple[int, int, int, int] = SHAPE,
+    dtype: str = "float16",
+    codec: str = "blosc-lz4",
+) -> ShardSet:
+    """Write and open a set of `volumes` volumes."""
+    writer = ShardWriter(path, shape, dtype, codec, meta=META)
+    writer.finish(
+        [
+            writer.write_shard(number, rows_of(first, min(per_shard, volumes - first), shape, dtype))
+            for number, first in enumerate(range(0, volumes, per_shard))
+        ]
+    )
+    return ShardSet.open(path)
+
+
+def flip_byte(path: Path, offset: int) -> None:
+    """Damage one byte of a file."""
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 0xFF
+    path.write_bytes(content)

@@ -1,0 +1,236 @@
+"""The loader gives every rank its samples, in order, whatever the threads and the world size."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from shard_sets import flip_byte, make_shard_set, volume_of
+
+from trainer.config import AugmentConfig
+from trainer.data import order
+from trainer.data.augment import augment
+from trainer.data.pipeline import balanced_weights, evaluation_dataset, input_errors, training_dataset
+from trainer.data.shards import ShardSet
+from trainer.errors import ConfigError, ShardError
+
+ROWS = (1, 2, 4, 5, 6, 8, 9)
+TARGETS = np.array([0, 1, 1, 0, 1, 0, 1], np.int32)
+CHANGES = AugmentConfig(flip=True, shift=1, scale=0.2, noise=0.1)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory) -> ShardSet:
+    return make_shard_set(tmp_path_factory.mktemp("shards"))
+
+
+def training(shards, start=0, stop=8, batch=4, **options) -> list[tuple[np.ndarray, ...]]:
+    dataset = training_dataset(
+        shards, ROWS, TARGETS, config_seed=3, start_step=start, stop_step=stop, global_batch=batch, **options
+    )
+    return list(dataset.as_numpy_iterator())
+
+
+def assert_same(ones, others) -> None:
+    assert len(ones) == len(others)
+    for one, other in zip(ones, others, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert a.dtype == b.dtype
+            assert np.array_equal(a, b)
+
+
+def test_batches_are_what_the_order_says(shards):
+    batches = training(shards, augment=CHANGES)
+    assert len(batches) == 8
+    for step, (x, y, w) in enumerate(batches):
+        epoch, in_epoch = divmod(step, 2)
+        positions = order.order(3, epoch, in_epoch, 4, len(ROWS))
+        for volume, position in zip(x, positions, strict=True):
+            row = ROWS[position]
+            assert np.array_equal(volume, augment(volume_of(row, dtype="float32"), CHANGES, 3, epoch, row))
+        assert np.array_equal(y, TARGETS[positions])
+        assert np.array_equal(w, order.weights(in_epoch, 4, len(ROWS)))
+    assert (x.dtype, y.dtype, w.dtype) == (np.float32, np.int32, np.float32)
+    assert x.shape == (4, *shards.shape)
+
+
+def test_shapes_and_length_are_known_beforehand(shards):
+    dataset = training_dataset(
+        shards, ROWS, TARGETS, config_seed=0, start_step=3, stop_step=7, global_batch=6, accumulation=3
+    )
+    assert dataset.element_spec == (
+        tf.TensorSpec((2, *shards.shape), tf.float32),
+        tf.TensorSpec((2,), tf.int32),
+        tf.TensorSpec((2,), tf.float32),
+    )
+    assert dataset.cardinality() == 12
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("prefetch", [0, 1, 9])
+def test_threads_and_prefetch_change_nothing(shards, threads, prefetch):
+    expected = training(shards, augment=CHANGES, threads=1, prefetch=0)
+    assert_same(training(shards, augment=CHANGES, threads=threads, prefetch=prefetch), expected)
+
+
+def test_slow_samples_do_not_change_the_order(shards, monkeypatch):
+    expected = training(shards)
+    read = ShardSet.read
+    lots = np.random.default_rng(0)
+    monkeypatch.setattr(
+        ShardSet, "read", lambda self, row: time.sleep(lots.random() / 100) or read(self, row)
+    )
+    assert_same(training(shards, threads=4, prefetch=3), expected)
+
+
+@pytest.mark.parametrize(("world_size", "accumulation"), [(2, 1), (1, 2), (2, 2), (4, 1), (1, 4)])
+def test_all_ranks_and_micro_batches_together_are_the_global_batch(shards, world_size, accumulation):
+    whole = training(shards, augment=CHANGES)
+    ranks = [
+        training(shards, augment=CHANGES, rank=rank, world_size=world_size, accumulation=accumulation)
+        for rank in range(world_size)
+    ]
+    joined = []
+    for step in range(8):
+        parts = [
+            ranks[rank][step * accumulation + micro]
+            for micro in range(accumulation)
+            for rank in range(world_size)
+        ]
+        joined.append(tuple(np.concatenate(column) for column in zip(*parts, strict=True)))
+    assert_same(joined, whole)
+
+
+def test_a_run_that_goes_on_at_another_step_and_world_size_sees_the_same_samples(shards):
+    whole = training(shards, augment=CHANGES)
+    resumed = [training(shards, start=3, augment=CHANGES, rank=rank, world_size=2) for rank in (0, 1)]
+    for step, parts in enumerate(zip(*resumed, strict=True), start=3):
+        assert_same([tuple(map(np.concatenate, zip(*parts, strict=True)))], [whole[step]])
+
+
+def test_a_second_pass_and_one_after_a_broken_off_pass_give_the_same(shards):
+    dataset = training_dataset(
+        shards, ROWS, TARGETS, config_seed=3, start_step=0, stop_step=8, global_batch=4, prefetch=3
+    )
+    first = list(dataset.as_numpy_iterator())
+    for _ in dataset.take(2):
+        pass
+    assert_same(list(dataset.as_numpy_iterator()), first)
+
+
+def test_two_passes_at_once_do_not_disturb_each_other(shards):
+    dataset = training_dataset(
+        shards, ROWS, TARGETS, config_seed=3, start_step=0, stop_step=6, global_batch=4, prefetch=2
+    )
+    expected = list(dataset.as_numpy_iterator())
+    pairs = list(zip(dataset.as_numpy_iterator(), dataset.as_numpy_iterator(), strict=True))
+    assert_same([a for a, _ in pairs], expected)
+    assert_same([b for _, b in pairs], expected)
+
+
+def test_class_weights_multiply_and_balanced_ones_have_mean_one(shards):
+    weights = balanced_weights(TARGETS, 2)
+    assert weights.tolist() == pytest.approx([7 / 6, 7 / 8])
+    assert weights[TARGETS].mean() == pytest.approx(1)
+    plain, weighed = training(shards), training(shards, class_weights=weights)
+    for (_, y, w), (_, _, heavier) in zip(plain, weighed, strict=True):
+        assert heavier == pytest.approx(w * weights[y])
+
+
+def test_a_class_without_members_cannot_be_balanced():
+    with pytest.raises(ValueError, match="3 classes"):
+        balanced_weights(TARGETS, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "cure"),
+    [
+        ({"batch": 4, "world_size": 3}, "4 cannot be cut into 3 ranks x 1", "such as 3 or 6"),
+        (
+            {"batch": 6, "world_size": 2, "accumulation": 2},
+            "2 ranks x 2 micro-batches",
+            "multiple of 4, such as 4 or 8",
+        ),
+        ({"batch": 2, "world_size": 4}, "2 cannot be cut into 4", "such as 4."),
+        ({"batch": 8}, "8 is more than the 7 training volumes", "larger share"),
+    ],
+)
+def test_a_global_batch_that_does_not_fit_is_refused(shards, options, message, cure):
+    with pytest.raises(ConfigError, match=message) as error:
+        training(shards, **options)
+    assert cure in error.value.cure
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_evaluation_sees_every_volume_exactly_once_in_equal_steps(shards, world_size, batch):
+    seen = []
+    for rank in range(world_size):
+        dataset, steps = evaluation_dataset(
+            shards, ROWS, TARGETS, rank=rank, world_size=world_size, batch=batch
+        )
+        elements = list(dataset.as_numpy_iterator())
+        assert len(elements) == steps == -(-len(ROWS) // (world_size * batch))
+        for rows, x, y, w in elements:
+            assert (rows.dtype, x.shape) == (np.int64, (batch, *shards.shape))
+            assert set(w[rows < 0]) <= {0.0} and set(w[rows >= 0]) <= {1.0}
+            assert not x[rows < 0].any()
+            for row, volume, target in zip(rows[w > 0], x[w > 0], y[w > 0], strict=True):
+                assert np.array_equal(volume, volume_of(row))
+                seen.append((int(row), int(target)))
+    assert sorted(seen) == list(zip(ROWS, TARGETS.tolist(), strict=True))
+
+
+def test_an_empty_split_takes_no_step(shards):
+    dataset, steps = evaluation_dataset(shards, (), np.zeros(0, np.int32), batch=2)
+    assert (list(dataset), steps) == ([], 0)
+
+
+def test_several_channels_go_through(tmp_path):
+    shape = (6, 5, 4, 3)
+    shards = make_shard_set(tmp_path, shape=shape, dtype="float32")
+    for x, _, _ in training(shards, stop=1):
+        assert x.shape == (4, *shape)
+
+
+@pytest.mark.parametrize("kind", ["training", "evaluation"])
+def test_a_damaged_volume_raises_its_own_error(tmp_path, kind):
+    shards = make_shard_set(tmp_path)
+    volume = shards.volumes[4]
+    flip_byte(tmp_path / volume.shard, volume.offset)
+    with pytest.raises(ShardError, match=r"volume 4 \(subject sub-04\)"), input_errors():
+        if kind == "training":
+            training(shards)
+        else:
+            list(evaluation_dataset(shards, ROWS, TARGETS, batch=2)[0])
+
+
+def test_other_errors_pass_through():
+    with pytest.raises(tf.errors.InvalidArgumentError), input_errors():
+        tf.reshape(tf.zeros(3), (2,))
+
+
+ENDS_EARLY = """
+import sys, time
+import numpy as np
+from trainer.data.pipeline import training_dataset
+from trainer.data.shards import ShardSet
+read = ShardSet.read
+ShardSet.read = lambda self, row: time.sleep(0.01) or read(self, row)
+shards = ShardSet.open(sys.argv[1])
+kept = iter(training_dataset(shards, range(10), np.zeros(10, np.int32), config_seed=0, start_step=0,
+                             stop_step=10**6, global_batch=8, threads=4, prefetch=8))
+next(kept), next(kept)
+sys.exit(7)
+"""
+
+
+def test_a_process_can_end_in_the_middle_of_an_epoch(tmp_path):
+    """With threads of tf.data it often waited for ever."""
+    make_shard_set(tmp_path)
+    ended = subprocess.run([sys.executable, "-c", ENDS_EARLY, str(tmp_path)], timeout=100, check=False)
+    assert ended.returncode == 7
