@@ -215,22 +215,20 @@ def test_other_errors_pass_through():
 
 
 ENDS_EARLY = """
-import sys, time
+import sys
 import numpy as np
 from trainer.data.pipeline import training_dataset
 from trainer.data.shards import ShardSet
-read = ShardSet.read
-ShardSet.read = lambda self, row: time.sleep(0.01) or read(self, row)
 shards = ShardSet.open(sys.argv[1])
 kept = iter(training_dataset(shards, range(10), np.zeros(10, np.int32), config_seed=0, start_step=0,
-                             stop_step=10**6, global_batch=8, threads=4, prefetch=8))
+                             stop_step=10**6, global_batch=4, threads=4, prefetch=8))
 next(kept), next(kept)
 sys.exit(7)
 """
 
 
 def test_a_process_can_end_in_the_middle_of_an_epoch(tmp_path):
-    """With threads of tf.data it often waited for ever."""
-    make_shard_set(tmp_path)
+    """With threads of tf.data it waited for ever, at this size in 5 of 5 exits."""
+    make_shard_set(tmp_path, shape=(64, 64, 64, 1))
     ended = subprocess.run([sys.executable, "-c", ENDS_EARLY, str(tmp_path)], timeout=100, check=False)
     assert ended.returncode == 7
