@@ -58,7 +58,7 @@ def test_an_import_makes_a_shard_set_of_what_prepare_makes(cohort, whole):
         np.dtype("float16"),
         "diagnosis",
     )
-    assert (shards.labels, shards.source, shards.voxel_size) == (("AD", "NC"), "cohort", (12.0, 12.0, 12.0))
+    assert (shards.labels, shards.source, shards.voxel_size) == (("AD", "NC"), "test", (12.0, 12.0, 12.0))
     assert Recipe.from_json(dict(shards.preprocessing)) == RECIPE
     assert shards.normalisation["method"] == "zscore"
     for row, volume in enumerate(shards.volumes):

@@ -20,7 +20,7 @@ def codes(listing: Listing) -> list[list[str]]:
 
 def test_a_bids_folder_is_listed_with_its_participants(tmp_path):
     listing = sources.find(bids(tmp_path / "cohort", 3), "diagnosis")
-    assert (listing.kind, listing.name) == ("bids", "cohort")
+    assert (listing.kind, listing.name) == ("bids", "test")
     first = listing.images[0]
     assert (first.subject, first.label, first.age, first.sex) == ("00", "AD", 60.0, "M")
     assert first.source == "sub-00/anat/sub-00_T1w.nii.gz"
@@ -221,3 +221,9 @@ def test_a_table_that_is_not_text_is_named(tmp_path):
 def test_a_classes_option_that_leaves_one_class_is_named(tmp_path):
     with pytest.raises(CohortError, match=r"only one class.*AD \(1\), NC \(1\)"):
         sources.find(bids(tmp_path, 2), "diagnosis", classes=["AD", "MCI"])
+
+
+def test_a_bids_folder_without_a_name_is_called_by_its_folder(tmp_path):
+    root = bids(tmp_path / "cohort", 3)
+    (root / "dataset_description.json").write_text('{"BIDSVersion": "1.9.0"}')
+    assert sources.find(root, "diagnosis").name == "cohort"

@@ -19,10 +19,10 @@ class What(str, enum.Enum):
 def bench(
     what: Annotated[What, typer.Argument(help="step: efficiency and overhead. ring: ways to reduce.")],
     model: Annotated[str, typer.Option(help="A registered network.")] = "resattnet18",
-    size: Annotated[int, typer.Option(help="Edge of the volumes, in voxels.", min=8)] = 32,
+    size: Annotated[int, typer.Option(help="Edge of the volumes, in voxels.", min=8)] = 96,
     batch: Annotated[int, typer.Option(help="Samples per rank and step.", min=1)] = 4,
     width: Annotated[int, typer.Option(help="Channels of the first stage.", min=1)] = 8,
-    steps: Annotated[int, typer.Option(help="Steps per measurement.", min=1)] = 20,
+    steps: Annotated[int, typer.Option(help="Steps per measurement.", min=1)] = 12,
     repeats: Annotated[int, typer.Option(help="Measurements of each kind, in turn.", min=1)] = 5,
     ranks: Annotated[int, typer.Option(help="ring: number of ranks.", min=2)] = 2,
     sync_batch_norm: Annotated[

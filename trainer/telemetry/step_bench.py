@@ -50,7 +50,7 @@ def step(job: StepJob, *, repeats: int, progress: Progress) -> dict[str, Any]:
         progress(f"repeat {repeat + 1} of {repeats}: two copies")
         copies = _seconds(_together([_copy_line(job), _copy_line(job)]))
         progress(f"repeat {repeat + 1} of {repeats}: our loop and Keras in turn")
-        alone = dataclasses.replace(job, kind="overhead", blocks=5)
+        alone = dataclasses.replace(job, kind="overhead", blocks=3)
         overheads.append(_together([_copy_line(alone)])[0][0])
         ranks_s.append(ranks)
         copies_s.append(copies)
