@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import subprocess
 import sys
 import time
@@ -228,7 +229,12 @@ sys.exit(7)
 
 
 def test_a_process_can_end_in_the_middle_of_an_epoch(tmp_path):
-    """With threads of tf.data it waited for ever, at this size in 5 of 5 exits."""
+    """With threads of tf.data it waited for ever, at this size in two of three exits."""
     make_shard_set(tmp_path, shape=(64, 64, 64, 1))
-    ended = subprocess.run([sys.executable, "-c", ENDS_EARLY, str(tmp_path)], timeout=100, check=False)
-    assert ended.returncode == 7
+
+    def exit_code(_: int) -> int:
+        command = [sys.executable, "-c", ENDS_EARLY, str(tmp_path)]
+        return subprocess.run(command, timeout=100, check=False).returncode
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(exit_code, range(3))) == [7, 7, 7]
