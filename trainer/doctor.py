@@ -17,6 +17,8 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer.errors import WorldError
+
 State = Literal["ok", "note", "bad"]
 
 PROBE_TIMEOUT_S = 120.0
@@ -105,7 +107,7 @@ def check_mpirun() -> Finding:
     try:
         path = mpirun.find()
         ran = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, subprocess.TimeoutExpired, WorldError) as error:
         return Finding(
             "mpirun", "bad", str(error), "make setup installs Open MPI; on a cluster: module load openmpi"
         )
@@ -192,7 +194,11 @@ def check_two_ranks() -> Iterator[Finding]:
     """Start two ranks for real: an all-reduce, its speed, and the Keras trap (`trainer.doctor_probe`)."""
     from jobs.launchers import mpirun
 
-    command, additions = mpirun.command(2, [sys.executable, "-m", "trainer.doctor_probe"])
+    try:
+        command, additions = mpirun.command(2, [sys.executable, "-m", "trainer.doctor_probe"])
+    except WorldError as error:
+        yield Finding("two ranks", "bad", error.message, error.cure)
+        return
     env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="2", **additions)
     try:
         ran = subprocess.run(

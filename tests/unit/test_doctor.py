@@ -1,0 +1,78 @@
+from types import SimpleNamespace
+
+import pytest
+
+from trainer import doctor
+from trainer.errors import WorldError
+
+HEALTHY = {
+    "sum": 3.0,
+    "megabytes": 8,
+    "seconds": 0.01,
+    "algorithm": "ring",
+    "ours_differs": 0.0,
+    "horovods_differs": 0.2,
+}
+
+
+def states(probe):
+    return {finding.name: finding.state for finding in doctor._judge_probe(probe)}
+
+
+def test_a_healthy_probe_needs_no_mending():
+    assert states(HEALTHY) == {"two ranks": "ok", "optimizer": "ok", "Keras trap": "note"}
+
+
+@pytest.mark.parametrize(
+    ("change", "name"), [({"sum": 1.0}, "two ranks"), ({"ours_differs": 1e-7}, "optimizer")]
+)
+def test_a_sick_probe_is_bad_and_has_a_cure(change, name):
+    findings = {finding.name: finding for finding in doctor._judge_probe(HEALTHY | change)}
+    assert findings[name].state == "bad"
+    assert findings[name].cure
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "horovod" else "99")
+    finding = doctor.check_packages()
+    assert finding.state == "bad"
+    assert "horovod (missing)" in finding.said
+
+
+def test_a_package_that_is_too_old_is_named(monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda name: "0.1")
+    assert "h5py>=" in doctor.check_packages().said
+
+
+def test_a_missing_mpirun_is_a_finding_and_no_crash(monkeypatch):
+    from jobs.launchers import mpirun
+
+    def nowhere():
+        raise WorldError("mpirun was not found.", cure="Run make setup.")
+
+    monkeypatch.setattr(mpirun, "find", nowhere)
+    assert doctor.check_mpirun().state == "bad"
+    assert [finding.state for finding in doctor.check_two_ranks()] == ["bad"]
+
+
+def test_ranks_that_die_are_a_finding_with_their_last_words(monkeypatch):
+    died = SimpleNamespace(returncode=1, stdout="", stderr="no route to host\n")
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *args, **kwargs: died)
+    (finding,) = doctor.check_two_ranks()
+    assert finding.state == "bad"
+    assert "no route to host" in finding.said
+
+
+def test_little_memory_is_bad(monkeypatch):
+    import psutil
+
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**29))
+    assert doctor.check_memory().state == "bad"
+
+
+def test_little_shared_memory_is_bad(monkeypatch):
+    usage = {"/dev/shm": 2**20}  # noqa: S108
+    monkeypatch.setattr(
+        doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=usage.get(path, 2**40))
+    )
+    assert "shm-size" in (doctor.check_disk().cure or "")
