@@ -24,5 +24,5 @@ def test_a_step_is_measured_against_copies_and_against_keras():
 
 def test_every_way_to_reduce_is_timed():
     figures = bench("ring")
-    assert len(figures["step_s"]) == 6
+    assert len(figures["step_s"]) == 7
     assert all(found["median"] > 0 for found in figures["step_s"].values())

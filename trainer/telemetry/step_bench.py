@@ -68,14 +68,26 @@ def step(job: StepJob, *, repeats: int, progress: Progress) -> dict[str, Any]:
     }
 
 
-def ring(job: StepJob, *, ranks: int, repeats: int, progress: Progress) -> dict[str, Any]:
-    """Step time of each way to reduce, in seconds, with the time of one rank alone beside it."""
-    found: dict[str, list[float]] = {name: [] for name, _, _ in REDUCTIONS}
+def ring(
+    job: StepJob, *, ranks: int, repeats: int, progress: Progress, hosts: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Step time of each way to reduce, in seconds, with the time of as many independent copies beside it.
+
+    Args:
+        job: what to time.
+        ranks: the world size.
+        repeats: measurements of each kind, in turn.
+        progress: told what is being measured.
+        hosts: ranks that fit on each host, by name; default: this host.
+    """
+    found: dict[str, list[float]] = {name: [] for name in ("no reduction", *(r[0] for r in REDUCTIONS))}
     for repeat in range(repeats):
+        progress(f"repeat {repeat + 1} of {repeats}: no reduction")
+        found["no reduction"].append(_seconds(_together([_copy_line(job)] * ranks)))
         for name, options, environment in REDUCTIONS:
             progress(f"repeat {repeat + 1} of {repeats}: {name}")
             reducing = dataclasses.replace(job, ring=options)
-            found[name].append(_seconds(_together([_ranks_line(reducing, ranks, environment)])))
+            found[name].append(_seconds(_together([_ranks_line(reducing, ranks, environment, hosts)])))
     return {
         "step_s": {name: _spread("median", times) for name, times in found.items()},
         "ranks": ranks,
@@ -111,8 +123,13 @@ def _copy_line(job: StepJob) -> Line:
     return [sys.executable, "-m", "trainer.telemetry.step_worker", json.dumps(dataclasses.asdict(job))], {}
 
 
-def _ranks_line(job: StepJob, ranks: int, environment: Mapping[str, str] | None = None) -> Line:
-    line, additions = mpirun.command(ranks, _copy_line(job)[0])
+def _ranks_line(
+    job: StepJob,
+    ranks: int,
+    environment: Mapping[str, str] | None = None,
+    hosts: Mapping[str, int] | None = None,
+) -> Line:
+    line, additions = mpirun.command(ranks, _copy_line(job)[0], hosts=hosts)
     return line, {**additions, **(environment or {})}
 
 
