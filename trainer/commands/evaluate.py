@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,10 +50,17 @@ def evaluate(
             typer.echo(json.dumps(metrics, indent=2))
             return 0
         for name, value in metrics.items():
-            typer.echo(
-                f"{name.replace('_', ' '):<18}  {round(value, 4) if isinstance(value, float) else value}"
-            )
+            typer.echo(f"{name.replace('_', ' '):<18}  {_readable(value)}")
         typer.echo(f"predictions: {run / 'evaluation' / split.value}.csv")
         return 0
 
     return together(world, body)
+
+
+def _readable(value: Any) -> str:
+    """A figure with four digits; an interval as `a to b`."""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(end, float) for end in value):
+        return f"{value[0]:.4f} to {value[1]:.4f}"
+    return str(value)
