@@ -16,6 +16,7 @@ import h5py
 import hdf5plugin  # noqa: F401  registers the filter for the reference reader
 import numpy as np
 import pytest
+from numcodecs import blosc
 from shard_sets import META, SHAPE, flip_byte, make_shard_set, meta_of, rows_of, volume_of
 
 from trainer.data import codecs, shard_writer
@@ -105,6 +106,15 @@ def test_the_same_volumes_give_the_same_bytes(tmp_path, codec):
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert ShardSet.open(tmp_path / "b").content_hash == first.content_hash
+
+
+def test_compressed_bytes_do_not_depend_on_threads():
+    volume = np.random.default_rng(0).normal(size=(128, 128, 128, 1)).round(1).astype("float16")
+    threads = blosc.set_nthreads(4)
+    try:
+        assert len({codecs.encode("blosc-lz4", volume) for _ in range(20)}) == 1
+    finally:
+        blosc.set_nthreads(threads)
 
 
 def test_the_content_hash_changes_with_one_voxel_and_with_one_label(tmp_path):
@@ -388,7 +398,9 @@ def test_a_forked_child_reads_even_when_a_thread_held_the_lock(tmp_path):
     shards.read(0)
     here, there = multiprocessing.Pipe()
     with shards._files._lock:
-        child = multiprocessing.get_context("fork").Process(target=read_in_child, args=(shards, there))
+        child = multiprocessing.get_context("fork").Process(
+            target=read_in_child, args=(shards, there), daemon=True
+        )
         child.start()
     assert here.poll(20), "the child waits for ever"
     assert here.recv() == [int(volume_of(row).astype(int).sum()) for row in range(10)]

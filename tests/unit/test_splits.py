@@ -89,7 +89,16 @@ def test_the_order_of_the_volumes_does_not_matter():
 
 def test_another_seed_gives_another_split():
     volumes = cohort(30, 30)
-    assert split(volumes, LABELS, SplitConfig(seed=0)) != split(volumes, LABELS, SplitConfig(seed=1))
+    one, other = split(volumes, LABELS, SplitConfig(seed=0)), split(volumes, LABELS, SplitConfig(seed=1))
+    assert one.test != other.test
+    assert one.validation != other.validation
+
+
+def test_a_class_of_three_subjects_has_one_in_every_split_whatever_the_shares():
+    volumes = cohort(3, 3)
+    for validation, test in ((0.49, 0.5), (0.5, 0.49), (0.9, 0.01), (0.01, 0.9)):
+        result = split(volumes, LABELS, SplitConfig(validation=validation, test=test))
+        assert [len(rows) for rows in (result.train, result.validation, result.test)] == [2, 2, 2]
 
 
 def test_a_subject_whose_label_changed_stays_together():

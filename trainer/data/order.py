@@ -90,9 +90,7 @@ def _permutation(seed: int, epoch: int, n: int) -> np.ndarray:
     # Sorting raw Philox words, not Generator.permutation: numpy keeps bit streams for ever (NEP 19), but not
     # what its distributions and shuffles make of them, and a resumed run may meet a newer numpy.
     keys = np.random.Philox(np.random.SeedSequence([seed, epoch])).random_raw(n)
-    permutation = np.argsort(keys, kind="stable").astype(np.int64)
-    permutation.flags.writeable = False
-    return permutation
+    return np.argsort(keys, kind="stable").astype(np.int64)
 
 
 def _check_step(step: int, global_batch: int, n: int) -> None:

@@ -114,7 +114,7 @@ def _subjects_by_label(volumes: Sequence[Volume], labels: Sequence[str]) -> dict
         if volume.label is not None and volume.label in labels:
             counts.setdefault(volume.subject, collections.Counter())[volume.label] += 1
     strata: dict[str, list[str]] = {label: [] for label in labels}
-    for subject in sorted(counts):
+    for subject in counts:
         most = max(labels, key=lambda label: counts[subject][label])
         strata[most].append(subject)
     return strata
