@@ -97,6 +97,13 @@ def test_the_index_tells_everything_about_a_volume(tmp_path):
     assert (shards.normalisation, shards.preprocessing) == (META.normalisation, META.preprocessing)
 
 
+def test_the_index_has_a_line_per_volume(tmp_path):
+    make_shard_set(tmp_path)
+    lines = (tmp_path / "index.json").read_text().splitlines()
+    (line,) = [line for line in lines if '"sub-07"' in line]
+    assert json.loads(line.rstrip(","))["shard"] == "shard-00001.h5"
+
+
 @pytest.mark.parametrize("codec", codecs.CODECS)
 def test_the_same_volumes_give_the_same_bytes(tmp_path, codec):
     first = make_shard_set(tmp_path / "a", codec=codec)

@@ -27,9 +27,10 @@ def verify_shards(
 
     columns = (TextColumn("volumes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("volumes", total=None)
 
         def show(done: int, total: int) -> None:
+            # The bar appears once there is something to check.
+            bar = progress.task_ids[0] if progress.task_ids else progress.add_task("volumes")
             progress.update(bar, completed=done, total=total)
 
         problems = verify(shards, show)

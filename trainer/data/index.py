@@ -141,10 +141,9 @@ class Index:
 
     def to_json(self) -> str:
         """The text of `index.json`, the same for the same content."""
-        return (
-            json.dumps(self._content() | {"content_hash": self.content_hash}, indent=1, allow_nan=False)
-            + "\n"
-        )
+        content = self._content() | {"content_hash": self.content_hash}
+        entries = ",\n".join(f"{json.dumps(key)}: {_by_line(value)}" for key, value in content.items())
+        return f"{{\n{entries}\n}}\n"
 
     def _content(self) -> dict[str, Any]:
         return {
@@ -160,6 +159,13 @@ class Index:
             ],
             "volumes": [dataclasses.asdict(volume) for volume in self.volumes],
         }
+
+
+def _by_line(value: Any) -> str:
+    """JSON with a line for each element of a list of objects, so that grep finds a subject."""
+    if isinstance(value, list) and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(json.dumps(element, allow_nan=False) for element in value) + "\n]"
+    return json.dumps(value, allow_nan=False)
 
 
 def canonical_json(value: Any) -> str:
