@@ -27,7 +27,9 @@ def type_name(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return " \\| ".join(f"`{value}`" for value in typing.get_args(annotation))
     if typing.get_origin(annotation) is tuple:
-        return f"list of {type_name(typing.get_args(annotation)[0])}"
+        return {"str": "list of texts", "int": "list of whole numbers"}[
+            typing.get_args(annotation)[0].__name__
+        ]
     if typing.get_origin(annotation) is dict:
         return "mapping"
     members = [m for m in typing.get_args(annotation) if m is not type(None)]
@@ -83,18 +85,23 @@ def config_page() -> str:
     return "\n".join(lines)
 
 
-def commands_page() -> str:
-    """The help of every command."""
+def commands() -> dict[str, Any]:
+    """Every command by its name."""
     from trainer.cli import app
 
     group: Any = typer.main.get_command(app)
+    return dict(group.commands)
+
+
+def commands_page() -> str:
+    """The help of every command."""
     lines = [
         "# Commands",
         "",
         "What `cingulum COMMAND --help` says. *Made by `tools/reference_pages.py`.*",
         "",
     ]
-    for name, command in group.commands.items():
+    for name, command in commands().items():
         context = command.context_class(
             command, info_name=f"cingulum {name}", terminal_width=100, max_content_width=100
         )

@@ -13,7 +13,7 @@ import sys
 import typer
 
 from trainer.commands import COMMANDS
-from trainer.errors import CingulumError
+from trainer.errors import CingulumError, Stopped
 
 app = typer.Typer(
     name="cingulum",
@@ -27,6 +27,15 @@ app = typer.Typer(
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
 
+# What to do after Ctrl-C, where there is something to lose.
+GOING_ON = {
+    "phantom": "; the same command goes on where it stopped",
+    "import": "; the same command goes on where it stopped",
+    "train": "; the same command with --resume goes on from the last checkpoint",
+}
+# Errors of the file system that the user can mend by naming another path.
+UNUSABLE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+
 
 def main() -> None:
     """Run the command line and end with the exit code that DESIGN.md states for the outcome."""
@@ -35,20 +44,30 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; return its exit code (0, 1, 2, 75, or 130 after Ctrl-C)."""
+    # Not `app(arguments)`: that takes Ctrl-C and closed pipes for itself, and says nothing of them.
+    group = typer.main.get_command(app)
     try:
-        outcome = app(args=arguments, standalone_mode=False)
+        with group.make_context("cingulum", list(arguments)) as context:
+            outcome = group.invoke(context)
+        sys.stdout.flush()  # here a closed pipe can still be answered
     except CingulumError as error:
-        tell(f"error: {error}")
+        tell(str(error) if isinstance(error, Stopped) else f"error: {error}")
         return error.exit_code
-    except KeyboardInterrupt:
-        tell("interrupted; the same command goes on where it stopped")
+    except (KeyboardInterrupt, typer.Abort):
+        command = arguments[0] if arguments else ""
+        tell(f"interrupted{GOING_ON.get(command, '')}")
         return 128 + signal.SIGINT
     except BrokenPipeError:  # `cingulum inspect ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except typer.Abort:
-        tell("interrupted; the same command goes on where it stopped")
-        return 128 + signal.SIGINT
+    except OSError as error:
+        if not error.filename:
+            raise
+        # What remains is the file system: no permission, a folder for a file, a full disk.
+        tell(f"error: {error.filename}: {error.strerror}.")
+        return 2 if isinstance(error, UNUSABLE) else 1
+    except typer.Exit as ended:
+        return int(ended.exit_code)
     except Exception as error:
         # typer's own usage errors know how to show themselves, with the help's address.
         if hasattr(error, "show") and hasattr(error, "exit_code"):

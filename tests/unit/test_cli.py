@@ -1,0 +1,119 @@
+"""The command line itself: what it loads, and how it ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from trainer import cli
+from trainer.commands import COMMANDS
+from trainer.errors import ConfigError, Stopped, TrainingError
+
+HEAVY = ("tensorflow", "keras", "numpy", "h5py", "nibabel", "matplotlib", "mpi4py", "horovod")
+
+
+@pytest.fixture
+def ends_with(monkeypatch):
+    """Make `cingulum train` raise something instead; returns its exit code."""
+
+    def run(error: BaseException, command: str = "train") -> int:
+        def fail() -> None:
+            raise error
+
+        app = typer.Typer()
+        app.callback()(lambda: None)
+        app.command(command)(fail)
+        monkeypatch.setattr(cli, "app", app)
+        return cli.run([command])
+
+    return run
+
+
+def loaded(arguments: list[str]) -> list[str]:
+    """What a new process has imported after a command line that must end well."""
+    code = (
+        "import sys; from trainer import cli; code = cli.run(sys.argv[1:]); print(); print(*sys.modules);"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage: cingulum" in done.stdout
+    return done.stdout.splitlines()[-1].split()
+
+
+def test_the_list_of_commands_does_not_even_load_pydantic():
+    assert not {"pydantic", *HEAVY} & set(loaded(["--help"]))
+
+
+@pytest.mark.parametrize("arguments", [[name, "--help"] for name in COMMANDS], ids=" ".join)
+def test_help_loads_nothing_heavy(arguments):
+    assert not set(HEAVY) & set(loaded(arguments))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unknown_option_is_a_usage_error_with_the_address_of_the_help(name, capsys):
+    assert cli.run([name, "--no-such-option"]) == 2
+    said = capsys.readouterr().err
+    assert f"cingulum {name} --help" in said
+    assert "--no-such-option" in said
+
+
+def test_a_mistyped_command_is_a_usage_error_that_suggests_one(capsys):
+    assert cli.run(["trian"]) == 2
+    assert "train" in capsys.readouterr().err
+
+
+def test_no_arguments_show_the_help(capsys):
+    assert cli.run([]) == 2
+    shown = capsys.readouterr()
+    assert "doctor" in shown.out + shown.err
+
+
+def test_an_error_is_told_with_its_cure_and_gives_its_exit_code(ends_with, capsys):
+    assert ends_with(ConfigError("a.yaml: is wrong.", cure="Mend it.")) == 2
+    assert capsys.readouterr().err == "error: a.yaml: is wrong.\n  Mend it.\n"
+    assert ends_with(TrainingError("went wrong")) == 1
+
+
+def test_being_stopped_is_news_and_no_error(ends_with, capsys):
+    assert ends_with(Stopped("saved at step 3")) == 75
+    assert capsys.readouterr().err == "saved at step 3\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("phantom", "interrupted; the same command goes on where it stopped\n"),
+        ("import", "interrupted; the same command goes on where it stopped\n"),
+        ("train", "interrupted; the same command with --resume goes on from the last checkpoint\n"),
+        ("verify", "interrupted\n"),
+    ],
+)
+def test_ctrl_c_says_how_to_go_on_and_ends_in_130(ends_with, capsys, command, said):
+    assert ends_with(KeyboardInterrupt(), command) == 130
+    assert capsys.readouterr().err == said
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    code = "import sys; from trainer import cli; sys.exit(cli.run(['--help']))"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(errno.EACCES, 2), (errno.EISDIR, 2), (errno.ENOSPC, 1)])
+def test_an_error_of_the_file_system_names_the_file(ends_with, capsys, number, exit_code):
+    assert ends_with(OSError(number, os.strerror(number), "out/table.csv")) == exit_code
+    assert capsys.readouterr().err == f"error: out/table.csv: {os.strerror(number)}.\n"
+
+
+def test_a_fault_of_ours_keeps_its_traceback(ends_with):
+    with pytest.raises(KeyError):
+        ends_with(KeyError("x"))
