@@ -109,3 +109,10 @@ def test_the_links_of_a_page_lead_somewhere(page):
 def test_a_command_block_that_fails_is_noticed(tmp_path):
     with pytest.raises(AssertionError, match="exit code 3"):
         run("true\nexit 3", tmp_path, timeout=10)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_block_of_a_page_says_what_it_is(page):
+    """A command in a block without a language would go unnoticed, and unrun."""
+    for match in FENCE.finditer(page.read_text()):
+        assert match["language"], f"{page.relative_to(ROOT)}: a block without a language:\n{match['body']}"
