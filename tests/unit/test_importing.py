@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 from made_images import affine, bids, cut, gzip_of, head, image_of, nifti
 
-from trainer.data import import_state, shard_writer, workers
+from trainer.data import import_state, shard_writer
 from trainer.data.import_request import ImportRequest, ImportResult, Progress
 from trainer.data.importing import run
 from trainer.data.preprocess import Recipe, prepare
 from trainer.data.shards import ShardSet
 from trainer.data.sources import find
-from trainer.errors import CingulumError, CohortError, ShardError
+from trainer.errors import CohortError, ShardError
 
 RECIPE = Recipe.of_size(16)
 
@@ -317,17 +317,6 @@ def _alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
-
-
-def test_a_worker_that_is_killed_is_named(tmp_path):
-    with pytest.raises(CingulumError, match="A worker process was ended from outside"):
-        list(workers.in_order(_die, range(4), 2))
-
-
-def _die(number: int) -> int:
-    if number == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
 
 
 # Bad images, one of each kind among good ones.

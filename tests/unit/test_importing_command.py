@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 import typer
 from made_images import bids, image_of
@@ -117,6 +119,36 @@ def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path, number, code):
     assert done.exit_code == 0
     assert "kept from before" in done.stdout
     assert len(ShardSet.open(target)) == 8
+
+
+def test_an_impatient_ctrl_c_ends_the_import_and_all_its_workers(tmp_path):
+    root, target, script = bids(tmp_path / "b", 8), tmp_path / "set", tmp_path / "command.py"
+    script.write_text(_COMMAND.replace("0.1", "0.5"))
+    line = [str(root), str(target), "--size=16", "--workers=2", "--volumes-per-shard=2"]
+    process = subprocess.Popen(
+        [sys.executable, str(script), "import", *line],
+        start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (target / ".import" / "shard-00000.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) >= 2
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and its workers alike
+        time.sleep(0.005)
+    try:
+        _, said = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert alive == []
+    done = invoke(*line)
+    assert done.exit_code == 0
+    assert "kept from before" in done.stdout
 
 
 def test_its_help_loads_no_library_that_is_slow():

@@ -122,8 +122,10 @@ class _Import:
         """Examine the images not yet taken; write each shard as soon as it is full."""
         rest = self.listing.images[len(self.examined) :]
         workers = min(self.request.workers or default_workers(), len(rest))
+        tasks = ((image, self.request.recipe) for image in rest)
         group: list[Examined] = []
-        for found in in_order(examine, ((image, self.request.recipe) for image in rest), workers):
+        # A single worker would only cost its start.
+        for found in in_order(examine, tasks, workers) if workers > 1 else map(examine, tasks):
             found = self._unless_seen(found)
             self._remember(replace(found, array=None))
             self._tell(kept=False)

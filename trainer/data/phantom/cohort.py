@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.data.phantom import bids, disease, people, template
+from trainer.data.phantom import bids, disease, image, people, template
 from trainer.data.phantom.people import DIAGNOSES, Person
-from trainer.data.phantom.workers import Task, make_all
+from trainer.data.phantom.template import Template
+from trainer.data.workers import default_workers, held_back, in_order
 from trainer.errors import InputError
 
 SMALLEST, LARGEST = 16, 256
@@ -61,7 +64,7 @@ def make_cohort(
         CingulumError: the template is missing, or a worker died.
     """
     folder = Path(out)
-    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    workers = default_workers() if workers is None else workers
     _check(subjects, size, gap, seed, workers, groups)
     parameters: dict[str, Any] = {
         "recipe": bids.RECIPE,
@@ -83,18 +86,20 @@ def make_cohort(
     bids.describe(folder, parameters)
     bids.write_region(folder, average, disease.region_of_disease(average))
     bids.write_truth(folder, participants, [disease.truth(person, seed, gap) for person in participants])
-    done = subjects - len(missing)
-
-    def count() -> None:
-        nonlocal done
-        done += 1
-        if on_progress:
-            on_progress(done, subjects)
-
     if missing:
-        make_all(Task(folder, average, seed, gap), missing, workers, count)
+        make = partial(_make, folder, average, seed, gap)
+        made = in_order(make, missing, min(workers, len(missing)))
+        for done, _ in enumerate(made, subjects - len(missing) + 1):
+            if on_progress:
+                on_progress(done, subjects)
     bids.write_participants(folder, participants)
     return Outcome(subjects, len(missing))
+
+
+def _make(out: Path, average: Template, seed: int, gap: float, person: Person) -> None:
+    phantom = image.make(average, person, seed, gap)
+    with held_back(signal.SIGTERM):  # what ends a worker waits until the file is whole
+        bids.write_subject(out, person, phantom, average.affine)
 
 
 def _check(subjects: int, size: int, gap: float, seed: int, workers: int, groups: Sequence[str]) -> None:

@@ -1,0 +1,154 @@
+"""Values spread over processes: results in order, bounded, and an end whatever happens."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from trainer.data.workers import in_order
+from trainer.errors import CingulumError, ImageError
+
+
+def slowest_first(number: int) -> tuple[int, int]:
+    time.sleep(0.3 if number == 0 else 0)
+    return number, os.getpid()
+
+
+def refuse(number: int) -> int:
+    if number == 1:
+        raise ImageError("image 1 is bad", cure="mend it")
+    if number == 3:
+        raise ZeroDivisionError("three")
+    return number
+
+
+def fail_as_two_do(number: int) -> int:
+    if number == 0:
+        time.sleep(0.3)
+    raise ValueError(f"value {number}")
+
+
+def die(how: signal.Signals, number: int) -> int:
+    if number == 1:
+        os.kill(os.getpid(), how)
+    return number
+
+
+def leave(number: int) -> int:
+    sys.exit(7)
+
+
+def make_unsendable(number: int) -> object:
+    return lambda: number
+
+
+def make_large(number: int) -> bytes:
+    return bytes([number]) * 2_000_000
+
+
+def wait_long(number: int) -> int:
+    time.sleep(60)
+    return number
+
+
+def test_results_come_in_order_from_every_worker():
+    results = list(in_order(slowest_first, range(9), 2))
+    assert [number for number, _ in results] == list(range(9))
+    assert len({pid for _, pid in results} - {os.getpid()}) == 2
+    assert multiprocessing.active_children() == []
+
+
+def test_no_value_is_no_result_and_no_worker_is_an_error():
+    assert list(in_order(refuse, [], 1)) == []
+    with pytest.raises(ValueError, match="0 workers"):
+        list(in_order(refuse, [1], 0))
+
+
+def test_values_are_read_only_as_far_as_two_per_worker():
+    read: list[int] = []
+
+    def values():
+        for number in range(20):
+            read.append(number)
+            yield number
+
+    results = in_order(make_large, values(), 2)
+    for taken in range(1, 6):
+        assert next(results)[0] == taken - 1
+        assert len(read) == 4 + taken - 1
+    results.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_results_larger_than_a_pipe_do_not_block():
+    assert [made[0] for made in in_order(make_large, range(9), 1)] == list(range(9))
+
+
+def test_an_error_is_raised_as_itself_after_the_results_before_it():
+    results = in_order(refuse, range(9), 2)
+    assert next(results) == 0
+    with pytest.raises(ImageError, match="image 1 is bad") as caught:
+        next(results)
+    assert caught.value.cure == "mend it"
+    assert "in refuse" in str(caught.value.__cause__), "the worker's traceback"
+    assert multiprocessing.active_children() == []
+
+
+def test_of_two_errors_the_first_value_s_is_raised():
+    with pytest.raises(ValueError, match="value 0"):
+        list(in_order(fail_as_two_do, range(4), 2))
+
+
+def test_a_worker_that_is_killed_is_told_and_the_others_end():
+    with pytest.raises(CingulumError, match="A worker process was killed") as caught:
+        list(in_order(functools.partial(die, signal.SIGKILL), range(4), 2))
+    assert caught.value.exit_code == 1
+    assert "again" in str(caught.value)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    ("function", "code"), [(functools.partial(die, signal.SIGTERM), -15), (leave, 7), (make_unsendable, 1)]
+)
+def test_a_worker_that_ends_by_itself_is_told_with_its_exit_code(function, code):
+    with pytest.raises(CingulumError, match=f"ended with exit code {code};"):
+        list(in_order(function, range(4), 2))
+    assert multiprocessing.active_children() == []
+
+
+def test_a_loop_that_is_left_ends_workers_in_the_midst_of_a_value():
+    begun = time.monotonic()
+    with pytest.raises(ImageError):
+        for _ in in_order(refuse_and_wait, range(9), 2):
+            raise ImageError("of the loop")
+    assert time.monotonic() - begun < 30
+    assert multiprocessing.active_children() == []
+
+
+def refuse_and_wait(number: int) -> int:
+    return wait_long(number) if number else 0
+
+
+def test_workers_of_a_killed_parent_end_with_the_value_they_are_at():
+    script = (
+        "import time; from trainer.data.workers import in_order\n"
+        "results = in_order(time.sleep, [0.01] * 1000, 2)\n"
+        "for _ in results: print('one', flush=True)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "one\n"
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) >= 2
+    process.kill()
+    process.communicate(timeout=10)
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert alive == []
