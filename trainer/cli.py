@@ -60,6 +60,10 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:  # `cingulum inspect ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # Rich met it first
+            return 0
+        raise
     except OSError as error:
         if not error.filename:
             raise

@@ -108,6 +108,12 @@ def test_a_reader_who_has_seen_enough_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_closed_pipe_that_rich_meets_is_no_error(ends_with):
+    gone = SystemExit(1)
+    gone.__context__ = BrokenPipeError()
+    assert ends_with(gone) == 0
+
+
 @pytest.mark.parametrize(("number", "exit_code"), [(errno.EACCES, 2), (errno.EISDIR, 2), (errno.ENOSPC, 1)])
 def test_an_error_of_the_file_system_names_the_file(ends_with, capsys, number, exit_code):
     assert ends_with(OSError(number, os.strerror(number), "out/table.csv")) == exit_code

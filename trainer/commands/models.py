@@ -26,6 +26,9 @@ def models(
     from rich.console import Console
     from rich.table import Table
 
+    from trainer.quiet import import_tensorflow
+
+    import_tensorflow()
     from trainer import models as networks
 
     found: list[dict[str, Any]] = []
