@@ -123,7 +123,10 @@ def test_a_signal_stops_it_and_the_same_command_goes_on(tmp_path, number, code):
 
 def test_an_impatient_ctrl_c_ends_the_import_and_all_its_workers(tmp_path):
     root, target, script = bids(tmp_path / "b", 8), tmp_path / "set", tmp_path / "command.py"
-    script.write_text(_COMMAND.replace("0.1", "0.5"))
+    # Workers that take their time to end, so that the second Ctrl-C meets the clearing up.
+    busy = "with held_back(signal.SIGTERM): time.sleep(0.5)"
+    imports = "import signal; from trainer.data.workers import held_back\n"
+    script.write_text(imports + _COMMAND.replace("time.sleep(0.1)", busy))
     line = [str(root), str(target), "--size=16", "--workers=2", "--volumes-per-shard=2"]
     process = subprocess.Popen(
         [sys.executable, str(script), "import", *line],
@@ -137,7 +140,7 @@ def test_an_impatient_ctrl_c_ends_the_import_and_all_its_workers(tmp_path):
     assert len(workers) >= 2
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and its workers alike
-        time.sleep(0.005)
+        time.sleep(0.02)
     try:
         _, said = process.communicate(timeout=10)
     finally:
