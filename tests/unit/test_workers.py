@@ -8,13 +8,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-from trainer.data.workers import in_order
+from trainer.data.workers import held_back, in_order
 from trainer.errors import CingulumError, ImageError
+
+if multiprocessing.parent_process() is not None:
+    # As BLAS does when numpy is imported: a thread that would let a signal through.
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
 
 
 def slowest_first(number: int) -> tuple[int, int]:
@@ -52,6 +58,13 @@ def make_unsendable(number: int) -> object:
 
 def make_large(number: int) -> bytes:
     return bytes([number]) * 2_000_000
+
+
+def write_slowly(folder: Path, number: int) -> None:
+    with held_back(signal.SIGTERM):
+        (folder / f"{number}.begun").touch()
+        time.sleep(0.5 if number else 0)
+        (folder / f"{number}.done").touch()
 
 
 def wait_long(number: int) -> int:
@@ -130,6 +143,27 @@ def test_a_loop_that_is_left_ends_workers_in_the_midst_of_a_value():
         for _ in in_order(refuse_and_wait, range(9), 2):
             raise ImageError("of the loop")
     assert time.monotonic() - begun < 30
+    assert multiprocessing.active_children() == []
+
+
+def test_what_holds_sigterm_back_is_finished_before_its_worker_ends(tmp_path):
+    results = in_order(functools.partial(write_slowly, tmp_path), range(9), 2)
+    next(results)
+    while not (tmp_path / "1.begun").exists():
+        time.sleep(0.01)
+    results.close()
+    begun, done = ({path.stem for path in tmp_path.glob(f"*.{state}")} for state in ("begun", "done"))
+    assert {"0", "1"} <= begun == done < set("012345678")
+
+
+@pytest.mark.parametrize("size", [10, 30_000_000])
+def test_workers_that_are_still_starting_end(size):
+    def interrupted():
+        raise KeyboardInterrupt
+        yield
+
+    with pytest.raises(KeyboardInterrupt):
+        next(in_order(functools.partial(die, bytes(size)), interrupted(), 2))
     assert multiprocessing.active_children() == []
 
 

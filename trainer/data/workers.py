@@ -35,7 +35,7 @@ def in_order(function: Callable[[Given], Made], values: Iterable[Given], workers
     """Yield `function(value)` for every value, in the order of the values, whatever the number of workers.
 
     At most two values per worker are under way or wait to be taken. Workers end when the iteration does,
-    however it ends; those of a parent that was killed end with the value they are at.
+    however it ends; those of a parent that was killed end with the value they are at or the next.
 
     Args:
         function: goes once to each worker, so what all values have in common belongs in it
@@ -81,9 +81,10 @@ def in_order(function: Callable[[Given], Made], values: Iterable[Given], workers
         with _deaf_to_ctrl_c():  # a second one must not stop the clearing up
             for worker in crew.values():
                 worker.terminate()
-            for link, worker in crew.items():
+            for link in crew:
+                link.close()  # a worker that has not got all of its function yet waits for the rest
+            for worker in crew.values():
                 worker.join()
-                link.close()
 
 
 @contextmanager
@@ -166,9 +167,10 @@ def _work(link: Connection) -> None:
     answers: queue.SimpleQueue[_Answer[Any]] = queue.SimpleQueue()
     # A thread sends, so that work goes on while the parent is busy with earlier results.
     threading.Thread(target=_send_home, args=(link, answers), daemon=True).start()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     try:
         function = link.recv()
+        # Only now: importing the function may have started threads, which would let SIGTERM through for ever.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         while True:
             answers.put(_answer(function, *link.recv()))
     except (EOFError, ConnectionError):
@@ -187,7 +189,7 @@ def _send_home(link: Connection, answers: queue.SimpleQueue[_Answer[Any]]) -> No
         while True:
             link.send(answers.get())
     except ConnectionError:
-        os._exit(1)  # the parent was killed: nobody is left to work for
+        return  # the parent is gone, which ends the main thread, too, where it may end
     except Exception:  # such as a result that cannot be sent; the parent would wait for it
         traceback.print_exc()
         os._exit(1)
