@@ -17,10 +17,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainer.atomic import sync
 from trainer.errors import RunError
 
 if TYPE_CHECKING:
@@ -206,31 +206,6 @@ def discard_partial(folder: Path) -> None:
     """Remove what a crash during `save` left."""
     for path in folder.glob(f"step-*{_PARTIAL}"):
         shutil.rmtree(path)
-
-
-def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write` with a temporary name beside `path`, sync, rename: `path` is old or new, never half.
-
-    The temporary name keeps the suffix, which decides the format in more than one library.
-    """
-    beside = path.with_name(f".{path.stem}{_PARTIAL}{path.suffix}")
-    try:
-        write(beside)
-        sync(beside)
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or the entries of a folder are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _checkpoints(folder: Path) -> Iterable[Path]:

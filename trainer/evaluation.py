@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer.checkpoint import write_file
+from trainer.atomic import write_text
 from trainer.record import RunFolder, write_json
 from trainer.report.metrics import classification_metrics
 
@@ -57,6 +57,6 @@ def write(
         table.writerow(
             [int(row), shards.volumes[row].subject, classes[target], predicted, *(f"{p:.6f}" for p in shares)]
         )
-    write_file(folder.evaluation / f"{split}.csv", lambda beside: beside.write_text(text.getvalue(), "utf-8"))
+    write_text(folder.evaluation / f"{split}.csv", text.getvalue())
     write_json(folder.evaluation / f"{split}.json", {"split": split, "classes": list(classes), **metrics})
     return metrics

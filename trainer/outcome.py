@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import checkpoint, evaluation, record, report
+from trainer import atomic, checkpoint, evaluation, record, report
 from trainer.agreement import agree
 from trainer.loop import Training
 from trainer.report.baseline import tissue_baseline
@@ -74,7 +74,7 @@ def _load_best(training: Training) -> None:
     averaged = best / "averaged.keras"
     source = averaged if averaged.is_file() else best / "model.keras"
     training.learner.model.load_weights(source)
-    checkpoint.write_file(folder.model, lambda beside: shutil.copyfile(source, beside))
+    atomic.write_by(folder.model, lambda beside: shutil.copyfile(source, beside))
 
 
 def _write_baseline(training: Training) -> None:

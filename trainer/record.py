@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 from trainer import config as configuration
-from trainer.checkpoint import write_file
+from trainer.atomic import write_text
 from trainer.config import RunConfig
 from trainer.errors import ConfigError, RunError
 
@@ -155,11 +155,11 @@ class RunFolder:
 
     def write_config(self, config: RunConfig) -> None:
         """Write the whole configuration."""
-        _write_text(self.config, configuration.dump(config))
+        write_text(self.config, configuration.dump(config))
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Replace metrics.jsonl by `rows`: on resume, those that the checkpoint knows of."""
-        _write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+        write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def append_row(self, row: Mapping[str, Any]) -> None:
         """Add one epoch to metrics.jsonl."""
@@ -170,7 +170,7 @@ class RunFolder:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically; NaN and infinity are refused, since they are no JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
@@ -231,10 +231,6 @@ def environment() -> dict[str, Any]:
             "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         },
     }
-
-
-def _write_text(path: Path, text: str) -> None:
-    write_file(path, lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:

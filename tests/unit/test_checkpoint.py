@@ -169,17 +169,3 @@ def test_nothing_in_a_checkpoint_is_a_pickle(tmp_path):
         with np.load(path / name, allow_pickle=False) as arrays:
             assert all(arrays[key].dtype != object for key in arrays.files)
     assert {file.suffix for file in path.iterdir()} == {".keras", ".npz", ".json"}
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    checkpoint.write_file(path, lambda beside: beside.write_text("old"))
-
-    def half(beside: Path) -> None:
-        beside.write_text("ne")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(OSError, match="No space"):
-        checkpoint.write_file(path, half)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from made_images import affine, bids, cut, gzip_of, head, image_of, nifti
 
-from trainer.data import import_state, shard_writer
+from trainer.data import import_state
 from trainer.data.import_request import ImportRequest, ImportResult, Progress
 from trainer.data.importing import run
 from trainer.data.preprocess import Recipe, prepare
@@ -481,7 +481,7 @@ def test_a_full_disk_is_named_and_nothing_is_lost(cohort, whole, tmp_path, monke
             raise OSError(errno.ENOSPC, "No space left on device")
         return fsync(descriptor)
 
-    monkeypatch.setattr(shard_writer.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ShardError, match="the disk is full"):
         run(request(cohort, target))
     monkeypatch.undo()

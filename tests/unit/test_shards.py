@@ -200,7 +200,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_shard(tmp_path, monkeypatch, fa
     if failing == "replace":
         monkeypatch.setattr(Path, "replace", full)
     else:
-        monkeypatch.setattr(shard_writer.os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ShardError, match="disk is full") as error:
         writer.write_shard(0, rows_of(0, 2))
     assert "goes on" in error.value.cure

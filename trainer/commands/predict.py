@@ -34,8 +34,10 @@ def predict(
     folder = RunFolder.open_finished(run)
     if output is not None and not output.parent.is_dir():
         raise RunError(f"{output}: there is no folder {output.parent}.", cure=f"mkdir -p {output.parent}")
+    if output is not None and output.is_dir():
+        raise RunError(f"{output}: is a folder.", cure="Name a file, such as predictions.csv")
     import_tensorflow()
-    from trainer.checkpoint import write_file
+    from trainer.atomic import write_by
     from trainer.prediction import Predictor
 
     predictor = Predictor.open(folder)
@@ -50,7 +52,7 @@ def predict(
                 table.writeheader()
                 table.writerows(rows)
 
-        write_file(output, write)
+        write_by(output, write)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     elif output is None:

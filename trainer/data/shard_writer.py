@@ -10,7 +10,6 @@ import dataclasses
 import errno
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from trainer import atomic
 from trainer.data import codecs
 from trainer.data.index import (
     FORMAT,
@@ -217,20 +217,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         ShardError: the disk is full or the file cannot be written.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        atomic.write_bytes(path, content)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ShardError(
                 f"{path}: the disk is full; {len(content) / 2**20:.0f} MiB more are needed here.",

@@ -15,11 +15,11 @@ def write(run_folder: Path) -> Path:
         OSError: the file cannot be written.
     """
     # Metrics are needed on every rank, templates and pictures on one: import them when they are.
-    from trainer.checkpoint import write_file
+    from trainer.atomic import write_text
     from trainer.report.page import render
     from trainer.report.story import read
 
     html = render(read(Path(run_folder)))
     path = Path(run_folder) / "report.html"
-    write_file(path, lambda beside: beside.write_text(html, encoding="utf-8"))
+    write_text(path, html)
     return path

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trainer import atomic
 from trainer.data.phantom import bids, disease, image, people, template
 from trainer.data.phantom.people import DIAGNOSES, Person
 from trainer.data.phantom.template import Template
@@ -132,7 +133,8 @@ def _claimed(folder: Path, parameters: dict[str, Any]) -> bool:
     """
     try:
         # A first write that was cut short leaves its temporary file, which is no content.
-        content = [entry for entry in folder.iterdir() if entry.name != ".dataset_description.json.part"]
+        begun = atomic.beside(folder / "dataset_description.json")
+        content = [entry for entry in folder.iterdir() if entry != begun]
     except FileNotFoundError:
         return False
     except OSError as error:

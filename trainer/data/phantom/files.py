@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
-import os
 from pathlib import Path
 
 import nibabel
 import numpy as np
 
+from trainer import atomic
 from trainer.errors import InputError
 
 
@@ -44,22 +43,13 @@ def nifti(values: np.ndarray, affine: np.ndarray, *, slope: float = 1.0, descrip
 def write(path: Path, content: bytes) -> None:
     """Write a file so that it is either whole under its name or not there.
 
-    The temporary name is fixed, so what a killed process left behind is replaced by the next attempt.
-
     Raises:
         InputError: the folder cannot be written, or the disk is full.
     """
-    aside = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        atomic.write_bytes(path, content)
     except OSError as error:
-        with contextlib.suppress(OSError):  # the first error is the one worth telling
-            aside.unlink()
         raise InputError(
             f"cannot write {path}: {error.strerror}",
             cure="choose a folder you may write to, with room on its disk",

@@ -1,0 +1,50 @@
+"""Files that are old or new under their name, never half, whatever stops us and also after a power cut."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically.
+
+    Raises:
+        OSError: the disk is full or the file cannot be written; what was there is untouched.
+    """
+    write_by(path, lambda beside: beside.write_bytes(content))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of UTF-8 atomically; raises what `write_bytes` does."""
+    write_bytes(path, text.encode())
+
+
+def write_by(path: Path, write: Callable[[Path], object]) -> None:
+    """Call `write` with a temporary name beside `path`, sync, rename; raises what `write_bytes` does."""
+    temporary = beside(path)
+    try:
+        write(temporary)
+        sync(temporary)
+        temporary.replace(path)
+        sync(path.parent)
+    except BaseException:  # Ctrl-C, too
+        with contextlib.suppress(OSError):  # the first error is the one worth telling
+            temporary.unlink()
+        raise
+
+
+def beside(path: Path) -> Path:
+    """The temporary name of a file: always the same, so that what a killed process left is replaced."""
+    return path.with_name(f".{path.name}.partial")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or the entries of a folder are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
