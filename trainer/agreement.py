@@ -43,7 +43,7 @@ def agree(world: World, action: Callable[[], T]) -> T:
     except CingulumError as error:
         failure = error
     except OSError as error:  # a full disk, a folder we may not write: nothing but files is touched in here
-        failure = CingulumError(f"{error.filename or 'a file'}: {error.strerror or error}.")
+        failure = errors.of_files(error)
     said = None if failure is None else [_kind(failure), failure.message, failure.cure]
     outcomes = world.allgather_object(said)
     failed = [rank for rank, outcome in enumerate(outcomes) if outcome is not None]

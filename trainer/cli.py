@@ -13,7 +13,7 @@ import sys
 import typer
 
 from trainer.commands import COMMANDS
-from trainer.errors import CingulumError, Stopped
+from trainer.errors import CingulumError, Stopped, of_files
 
 app = typer.Typer(
     name="cingulum",
@@ -33,8 +33,6 @@ GOING_ON = {
     "import": "; the same command goes on where it stopped",
     "train": "; the same command with --resume goes on from the last checkpoint",
 }
-# Errors of the file system that the user can mend by naming another path.
-UNUSABLE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
 def main() -> None:
@@ -68,8 +66,9 @@ def run(arguments: list[str]) -> int:
         if not error.filename:
             raise
         # What remains is the file system: no permission, a folder for a file, a full disk.
-        tell(f"error: {error.filename}: {error.strerror}.")
-        return 2 if isinstance(error, UNUSABLE) else 1
+        failure = of_files(error)
+        tell(f"error: {failure}")
+        return failure.exit_code
     except typer.Exit as ended:
         return int(ended.exit_code)
     except Exception as error:

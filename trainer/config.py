@@ -243,7 +243,9 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file.", cure="An example: examples/demo.yaml") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a text file ({error}).") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        cure = "Name a YAML file, such as examples/demo.yaml"
+        raise ConfigError(f"{path}: cannot be read as a text file ({reason}).", cure=cure) from None
     return parse(text, overrides, source=str(path))
 
 
@@ -322,5 +324,7 @@ def _explain(source: str, problem: Any) -> str:
     if problem["type"] == "missing":
         return f"{source}: {where!r} is missing: it must be given."
     what = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "string_pattern_mismatch":
+        what = "Must be letters, digits, '.', '_' and '-', starting with a letter or a digit"
     given = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
     return f"{source}: {where or 'configuration'}: {what}{given}."

@@ -41,6 +41,19 @@ class CingulumError(Exception):
         return (_rebuild, (type(self), self.message, self.cure))
 
 
+# Errors of the file system that naming another path mends.
+_UNUSABLE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+
+
+def of_files(error: OSError) -> CingulumError:
+    """What the file system said, as one of ours: an InputError where another path mends it, such as a file
+    where a folder is wanted, and no InputError for a full disk."""
+    message = f"{error.filename or 'a file'}: {error.strerror or error}."
+    if isinstance(error, _UNUSABLE):
+        return InputError(message, cure="Name another path, or one that you may read and write.")
+    return CingulumError(message)
+
+
 def _rebuild(kind: type[CingulumError], message: str, cure: str | None) -> CingulumError:
     return kind(message, cure=cure)
 

@@ -1,4 +1,4 @@
-"""Progress for people, on standard error of rank 0: a bar on a terminal, lines elsewhere."""
+"""Progress for people, on standard error: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -9,9 +9,81 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 LINE_EVERY_S = 30.0
+
+
+class Counting:
+    """How many of how many are done, how fast, and how long it will take.
+
+    It appears with the first `show`, so that errors of the arguments stand alone.
+
+    Args:
+        what: is done, such as "importing".
+        unit: of what is counted, in the plural.
+    """
+
+    def __init__(self, what: str, unit: str) -> None:
+        self._what, self._unit = what, unit
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(unit),
+            TimeRemainingColumn(),
+            console=Console(stderr=True, highlight=False),
+            disable=not sys.stderr.isatty(),
+        )
+        self._task: Any = None
+        self._first = 0
+        self._began = self._spoke = time.monotonic()
+
+    def __enter__(self) -> Counting:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._bar.stop()
+
+    def show(self, done: int, total: int) -> None:
+        """So many are done now; what was done at the first call took no time."""
+        now = time.monotonic()
+        if self._task is None:
+            self._first, self._began = done, now
+            self._bar.start()
+            self._task = self._bar.add_task(self._what, total=total, completed=done)
+        self._bar.update(self._task, total=total, completed=done)
+        if self._bar.disable and now - self._spoke >= LINE_EVERY_S and done > self._first:
+            self._spoke = now
+            left = timedelta(seconds=round((now - self._began) / (done - self._first) * (total - done)))
+            self.note(f"{self._what}: {done} of {total} {self._unit}, {left} left")
+
+    def note(self, message: str, style: str = "") -> None:
+        """Print a line above the bar."""
+        self._bar.console.print(Text(message, style=style), soft_wrap=True)
+
+
+class _Rate(ProgressColumn):
+    """Units per second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:.1f} {self._unit}/s" if task.speed else "")
 
 
 class Reporter(Protocol):

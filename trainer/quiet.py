@@ -25,12 +25,13 @@ _NOTE = re.compile(
 def import_tensorflow() -> Any:
     """Import TensorFlow; its start-up notes are left out, whatever else it says is passed on.
 
-    TF_CPP_MIN_LOG_LEVEL=0 shows everything.
+    Later only errors are shown: at the level of warnings TensorFlow repeats an error of our own loader with
+    its traceback. TF_CPP_MIN_LOG_LEVEL=0 shows everything.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         import tensorflow
     else:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         with _without_notes():
             import tensorflow
     return tensorflow

@@ -235,6 +235,11 @@ def test_images_that_cannot_be_predicted_are_named(finished, tmp_path, capsys):
     assert not table.exists()
 
 
+def test_a_folder_for_a_table_is_named(finished, tmp_path, capsys):
+    said = refused(capsys, "predict", finished, image_file(tmp_path / "good.nii"), "--output", tmp_path)
+    assert f"{tmp_path}: is a folder." in said
+
+
 def test_a_damaged_model_is_an_error_of_the_run(finished, tmp_path, capsys):
     copy = shutil.copytree(finished, tmp_path / "run")
     (copy / "model.keras").write_bytes(b"PK no zip")

@@ -65,6 +65,14 @@ def test_a_full_disk_becomes_an_error_that_names_the_file():
     assert caught.value.error.message == "/runs/x: No space left on device."
 
 
+@pytest.mark.parametrize("kind", [errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.EISDIR, errno.EEXIST])
+def test_a_path_that_cannot_be_used_is_bad_input(kind):
+    with pytest.raises(Agreed) as caught:
+        agree(World(), fail(OSError(kind, "No", "/proc/x")))
+    assert caught.value.error.exit_code == 2
+    assert str(caught.value.error).startswith("/proc/x: No.\n  Name another path")
+
+
 def test_an_error_of_a_derived_class_arrives_as_its_kind():
     from trainer.data.findings import ImageFault
 

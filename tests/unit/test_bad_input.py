@@ -21,3 +21,27 @@ def test_an_image_that_a_table_lists_and_that_is_not_there_is_named(tmp_path, ca
     assert not (target / "index.json").exists()
     assert cli.run([*line, "--on-error=skip"]) == 0
     assert "3 volumes" in capsys.readouterr().out
+
+
+def test_an_unknown_codec_leaves_nothing_behind(tmp_path, capsys):
+    target = tmp_path / "set"
+    assert cli.run(["import", str(tmp_path), str(target), "--codec=zip"]) == 2
+    assert "blosc-lz4" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_a_benchmark_of_an_unknown_network_starts_no_process(capsys):
+    assert cli.run(["bench", "step", "--model=resattnet19"]) == 2
+    assert capsys.readouterr().err.startswith("error: There is no network 'resattnet19'. Did you mean")
+
+
+def test_the_name_of_a_run_is_explained_in_words(tmp_path, capsys):
+    config = tmp_path / "run.yaml"
+    config.write_text("name: a/b\ndata: {shards: nowhere}\n")
+    assert cli.run(["train", str(config)]) == 2
+    assert "name: Must be letters, digits" in capsys.readouterr().err
+
+
+def test_a_folder_for_a_configuration_is_named_with_a_cure(tmp_path, capsys):
+    assert cli.run(["train", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.splitlines()[1] == "  Name a YAML file, such as examples/demo.yaml"

@@ -62,11 +62,12 @@ def test_a_dry_run_names_bad_images_and_writes_nothing(tmp_path):
     [
         (["--size=4"], ConfigError),
         (["--spacing=0"], ConfigError),
-        (["--codec=zip"], ShardError),
+        (["--size=1000"], ConfigError),
         (["--label=nothing"], CohortError),
         (["--contrast=T2w"], CohortError),
         (["--labels=nowhere.csv"], CohortError),
         (["--classes=AD"], CohortError),
+        (["--classes=AX,NC"], CohortError),
     ],
 )
 def test_an_impossible_option_is_named_and_nothing_written(tmp_path, options, kind):

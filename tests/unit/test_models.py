@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -221,10 +222,34 @@ class TestOnesOwnNetwork:
         with pytest.raises(ModelError, match="no option 'width'"):
             models.build("own_networks:build", (8, 8, 8, 1), 2, width=8)
 
-    def test_whose_module_lacks_an_import_is_not_called_missing(self, own):
-        (own / "broken_network.py").write_text("import a_package_nobody_has\n")
-        with pytest.raises(ModuleNotFoundError, match="a_package_nobody_has"):
-            models.build("broken_network:build", (8, 8, 8, 1), 2)
+    @pytest.mark.parametrize("place", ["broken_network", "broken_network.py"])
+    @pytest.mark.parametrize(
+        ("code", "says"),
+        [
+            (
+                "import a_package_nobody_has\n",
+                "broken_network.py:1: ModuleNotFoundError: No module named 'a_",
+            ),
+            ("\ndef build(:\n", "broken_network.py:2: SyntaxError"),
+            ("\n\nwidth = 1 / 0\n", "broken_network.py:3: ZeroDivisionError: division by zero"),
+            (
+                "import keras\ndef build(shape, classes):\n    return keras.layers.Dense(-1)\n",
+                "broken_network.py:3: ValueError",
+            ),
+            ("def build(shape):\n    pass\n", "TypeError: build() takes 1 positional argument"),
+        ],
+        ids=["import", "syntax", "module", "build", "signature"],
+    )
+    def test_that_raises_is_told_with_its_line(self, own, monkeypatch, place, code, says):
+        (own / "broken_network.py").write_text(code)
+        importlib.invalidate_caches()
+        for module in ("broken_network", "cingulum_own_broken_network"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        for _ in range(2):  # half a module must not be found the second time
+            with pytest.raises(ModelError) as caught:
+                models.build(f"{place}:build", (8, 8, 8, 1), 2)
+            assert says in str(caught.value)
 
     def test_can_be_registered_once_under_a_name(self, monkeypatch):
         from trainer.models import registry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer import progress
-from trainer.progress import Shown, Silent
+from trainer.progress import Counting, Shown, Silent
 
 
 def test_without_a_terminal_there_is_a_line_per_epoch_and_one_now_and_then(capsys, monkeypatch):
@@ -23,6 +23,32 @@ def test_lines_are_rare(capsys):
         for step in range(1, 50):
             shown.step(step, 1, 1.0)
     assert capsys.readouterr().err == ""
+
+
+def test_counting_says_a_line_now_and_then_without_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    with Counting("making", "phantoms") as counting:
+        counting.show(10, 20)
+        counting.show(15, 20)
+        counting.note("one is odd [b]")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("making: 15 of 20 phantoms, 0:00:0") and first.endswith("left")
+    assert second == "one is odd [b]"
+
+
+def test_counting_nothing_says_nothing(capsys):
+    with Counting("making", "phantoms"):
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_counting_is_a_bar_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with Counting("making", "phantoms") as counting:
+        counting.show(1, 2)
+        counting.show(2, 2)
+    assert "2/2" in capsys.readouterr().err
 
 
 def test_other_ranks_say_nothing(capsys):

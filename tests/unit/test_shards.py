@@ -236,7 +236,7 @@ def test_the_writer_refuses_what_does_not_fit(tmp_path):
     with pytest.raises(ShardError, match="larger than 2 GiB"):
         ShardWriter(tmp_path, (1024, 1024, 1024, 1), "float32", meta=META)
     (tmp_path / "file").touch()
-    with pytest.raises(ShardError, match="cannot be made"):
+    with pytest.raises(ShardError, match="cannot be written"):
         ShardWriter(tmp_path / "file", SHAPE, "float16", meta=META)
 
 

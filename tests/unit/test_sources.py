@@ -220,7 +220,13 @@ def test_a_table_that_is_not_text_is_named(tmp_path):
 
 def test_a_classes_option_that_leaves_one_class_is_named(tmp_path):
     with pytest.raises(CohortError, match=r"only one class.*AD \(1\), NC \(1\)"):
-        sources.find(bids(tmp_path, 2), "diagnosis", classes=["AD", "MCI"])
+        sources.find(bids(tmp_path, 2), "diagnosis", classes=["AD"])
+
+
+def test_a_class_that_no_image_has_is_named_with_the_one_meant(tmp_path):
+    with pytest.raises(CohortError, match=r"no image has the class 'ad'.*Did you mean 'AD'\?") as caught:
+        sources.find(bids(tmp_path, 2), "diagnosis", classes=["ad", "NC"])
+    assert caught.value.cure == "Its labels are AD, NC."
 
 
 def test_a_bids_folder_without_a_name_is_called_by_its_folder(tmp_path):

@@ -81,6 +81,12 @@ def test_a_set_whose_hdf5_tells_another_subject_is_a_problem(tmp_path, monkeypat
     assert (problem.volume, problem.what) == (0, "its subject or label in the shard differs from the index")
 
 
+def test_a_file_is_not_called_missing(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ShardError, match="is a file, and a shard set is a folder"):
+        verify(tmp_path / "file")
+
+
 def test_without_an_index_there_is_nothing_to_verify(tmp_path):
     make_shard_set(tmp_path)
     (tmp_path / "index.json").unlink()

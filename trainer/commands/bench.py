@@ -42,12 +42,17 @@ def bench(
     """
     from rich.console import Console
 
+    from trainer.quiet import import_tensorflow
     from trainer.telemetry import step_bench
     from trainer.telemetry.step_worker import StepJob
 
     job = StepJob(
         model=model, size=size, batch=batch, width=width, steps=steps, sync_batch_norm=sync_batch_norm
     )
+    import_tensorflow()
+    from trainer import models
+
+    models.describe(model)  # a name that does not exist is told once, not by every process
     with Console(stderr=True).status("starting") as status:
         if what is What.step:
             figures = step_bench.step(job, repeats=repeats, progress=status.update)

@@ -58,7 +58,7 @@ def import_images(
         Literal["fail", "skip"], typer.Option(help="Bad images: fail naming all, or leave them out.")
     ] = "fail",
     volumes_per_shard: Annotated[int, typer.Option(min=1, help="Volumes in one HDF5 file.")] = 16,
-    codec: Annotated[str, typer.Option(help="Compression: blosc-lz4, gzip or none.")] = "blosc-lz4",
+    codec: Annotated[Literal["blosc-lz4", "gzip", "none"], typer.Option(help="Compression.")] = "blosc-lz4",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the shard set that is there.")
     ] = False,
@@ -105,48 +105,19 @@ def import_images(
 
 
 def _with_progress(request: ImportRequest) -> ImportResult:
-    """Run the import under a progress bar with a rate; images with findings are named above it."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
+    """Run the import under a progress bar; images with findings are named above it."""
     from trainer.data import importing
     from trainer.data.import_request import Progress as News
+    from trainer.progress import Counting
 
-    class Rate(ProgressColumn):
-        """Images per second."""
-
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:.1f} images/s" if task.speed else "")
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Rate(),
-        TimeRemainingColumn(),
-    )
-    with _stopping_on_sigterm(), Progress(*columns, console=console) as bar:
-        task = bar.add_task("Checking" if request.dry_run else "Importing", total=None, visible=False)
+    with _stopping_on_sigterm(), Counting("checking" if request.dry_run else "importing", "images") as bar:
 
         def show(news: News) -> None:
             for finding in news.findings:
                 if finding.severity != "note":
-                    line = Text(
-                        f"{finding.severity}: {news.source}: {finding.message}",
-                        style=_COLOURS[finding.severity],
-                    )
-                    bar.console.print(line, soft_wrap=True)
-            bar.update(task, total=news.total, completed=news.done, visible=True)
+                    message = f"{finding.severity}: {news.source}: {finding.message}"
+                    bar.note(message, _COLOURS[finding.severity])
+            bar.show(news.done, news.total)
 
         return importing.run(request, show)
 

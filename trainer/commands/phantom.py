@@ -33,20 +33,11 @@ def phantom(
     import json
     import time
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from trainer.data.phantom.cohort import make_cohort
+    from trainer.progress import Counting
 
     began = time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-
-        def show(done: int, total: int) -> None:
-            # The bar appears once the arguments are known to be good.
-            bar = progress.task_ids[0] if progress.task_ids else progress.add_task("phantoms")
-            progress.update(bar, completed=done, total=total)
-
+    with Counting("making", "phantoms") as counting:
         outcome = make_cohort(
             out,
             subjects,
@@ -54,7 +45,7 @@ def phantom(
             gap,
             seed,
             workers,
-            show,
+            counting.show,
             groups=tuple(name.strip() for name in groups.split(",") if name.strip()),
         )
     seconds = round(time.monotonic() - began, 2)

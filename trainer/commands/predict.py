@@ -22,12 +22,9 @@ def predict(
     """
     import csv
     import json
-    import sys
-
-    from rich.console import Console
-    from rich.progress import track
 
     from trainer.errors import RunError
+    from trainer.progress import Counting
     from trainer.quiet import import_tensorflow
     from trainer.record import RunFolder
 
@@ -42,8 +39,12 @@ def predict(
 
     predictor = Predictor.open(folder)
     predictor.check_readable(images)
-    quiet = Console(stderr=True, quiet=not sys.stderr.isatty())
-    rows = [predictor.row(image) for image in track(images, "predicting", console=quiet)]
+    rows = []
+    with Counting("predicting", "images") as counting:
+        counting.show(0, len(images))
+        for image in images:
+            rows.append(predictor.row(image))
+            counting.show(len(rows), len(images))
     if output is not None:
 
         def write(beside: Path) -> None:

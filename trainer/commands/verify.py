@@ -20,20 +20,11 @@ def verify_shards(
     """
     import json
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     from trainer.data.verify import verify
+    from trainer.progress import Counting
 
-    columns = (TextColumn("volumes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-
-        def show(done: int, total: int) -> None:
-            # The bar appears once there is something to check.
-            bar = progress.task_ids[0] if progress.task_ids else progress.add_task("volumes")
-            progress.update(bar, completed=done, total=total)
-
-        problems = verify(shards, show)
+    with Counting("verifying", "volumes") as counting:
+        problems = verify(shards, counting.show)
     if as_json:
         fields = ("shard", "volume", "subject", "what")
         listed = [{field: getattr(problem, field) for field in fields} for problem in problems]

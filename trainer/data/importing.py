@@ -54,14 +54,10 @@ def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None =
         import_state.clear(request.target)
     if import_state.is_finished(request.target, decisive, listing.sha256):
         return _already_done(request, listing, begun)
+    recipe, meta = request.recipe, _set_meta(request, listing)
+    # Before anything is written: it knows which codecs and sizes cannot be.
+    writer = ShardWriter(request.target, recipe.shape, recipe.dtype, request.codec, meta=meta)
     with import_state.working(request.target, decisive) as folder:
-        writer = ShardWriter(
-            request.target,
-            request.recipe.shape,
-            request.recipe.dtype,
-            request.codec,
-            meta=_set_meta(request, listing),
-        )
         work.keep_whole_shards(writer, folder)
         work.examine_rest(writer, folder)
         quality_sheet.write(request.target, listing, work.examined)

@@ -88,7 +88,8 @@ class ShardWriter:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ShardError(f"{self.path}: the folder cannot be made ({error.strerror}).") from None
+            cure = "Name a folder that you may write to, on a disk that is not full."
+            raise ShardError(f"{self.path}: cannot be written ({error.strerror}).", cure=cure) from None
 
     def write_shard(
         self, number: int, rows: Iterable[tuple[np.ndarray, VolumeMeta]], mark: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from pathlib import Path
 
@@ -134,6 +135,8 @@ class ShardSet:
 
 
 def _no_index(path: Path) -> ShardError:
+    if path.is_file():
+        return ShardError(f"{path}: is a file, and a shard set is a folder.", cure="Give the folder.")
     if not path.is_dir():
         return ShardError(
             f"{path}: there is no such folder.", cure="`cingulum import SOURCE SHARDS` makes a shard set."
@@ -158,11 +161,8 @@ class _OpenFile:
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        # Opening may have failed, and then there is nothing to close.
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
+        # Not __del__: when Python ends, that comes after `os` is gone.
+        weakref.finalize(self, os.close, self.descriptor)
 
 
 class _OpenFiles:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +60,7 @@ def _checked(listing: Listing, classes: Sequence[str] | None) -> Listing:
     if not counts:
         cure = f"Fill in the column {listing.label_name!r}, or name another with --label."
         raise CohortError(f"{listing.name}: no image has a label ({listing.label_name}).", cure=cure)
+    _check_classes(listing, counts, classes or ())
     seen: dict[tuple[str, str | None], str] = {}
     images = []
     for image in listing.images:
@@ -83,6 +84,19 @@ def _checked(listing: Listing, classes: Sequence[str] | None) -> Listing:
             cure="A classifier needs two classes: add images, or name another column with --label.",
         )
     return replace(listing, images=tuple(images))
+
+
+def _check_classes(listing: Listing, counts: Collection[str], classes: Sequence[str]) -> None:
+    """Raise for a class asked for that no image has: a slip of the pen would leave out all its images."""
+    labels = {label.lower(): label for label in counts}
+    for name in classes:
+        if name not in counts:
+            close = difflib.get_close_matches(name.lower(), labels, n=1)
+            hint = f" Did you mean {labels[close[0]]!r}?" if close else ""
+            raise CohortError(
+                f"{listing.name}: no image has the class {name!r} in {listing.label_name!r}.{hint}",
+                cure=f"Its labels are {', '.join(sorted(counts))}.",
+            )
 
 
 def _label_findings(

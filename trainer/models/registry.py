@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import keras
 
 from trainer.errors import ModelError
+from trainer.models import own
 
 Function = Callable[..., keras.Model]
 
@@ -79,7 +75,7 @@ def describe(name: str) -> Network:
     if name in _NETWORKS:
         return _NETWORKS[name]
     if ":" in name:
-        return Network(name, _own(name))
+        return Network(name, own.find(name))
     close = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     raise ModelError(
@@ -121,7 +117,8 @@ def build(
     if width is not None:
         options["width"] = width
     _check_options(network, options)
-    model = network.function(shape, classes, **options)
+    with own.told_with_place(name):
+        model = network.function(shape, classes, **options)
     _check_model(name, model, shape, classes)
     return _synchronised(name, model) if sync_batch_norm else model
 
@@ -158,45 +155,6 @@ def _check_options(network: Network, options: dict[str, Any]) -> None:
         raise ModelError(
             f"{network.name}: width is {width!r}: it must be a whole number of channels, at least 1."
         )
-
-
-def _own(name: str) -> Function:
-    """A user's function, from a module that the current folder or the environment has, or from a file."""
-    place, _, attribute = name.rpartition(":")
-    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place, name)
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        close = difflib.get_close_matches(attribute, dir(module), n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ModelError(f"{place} has no function {attribute!r} (asked for as network {name!r}).{hint}")
-    return function
-
-
-def _load_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"cingulum_own_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ModelError(f"{path}: there is no such Python file.")
-    if spec.name in sys.modules:
-        return sys.modules[spec.name]
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _load_module(place: str, name: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:  # a console script's path starts at its own folder, not at the user's
-        sys.path.append(here)
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (place == error.name or place.startswith(error.name + ".")):
-            raise  # the module is there; something that it imports is not, and its traceback says where
-        raise ModelError(
-            f"There is no module {place!r} (asked for as network {name!r}).",
-            cure="Run in the folder that holds it, or name its file: path/to/networks.py:function",
-        ) from None
 
 
 def _check_model(name: str, model: Any, shape: tuple[int, ...], classes: int) -> None:
