@@ -1,8 +1,8 @@
 """When to end a run: a signal that asks for it, or a metric that no longer improves.
 
-SIGUSR2 and SIGTERM set a flag. Slurm may signal one rank or all; the loop asks all ranks at every step
-and they stop at the same one. mpirun forwards SIGUSR2 to its ranks; on SIGTERM it kills them within
-a second, without grace, so schedulers should send SIGUSR2 (slurm/ templates do).
+SIGUSR2 and SIGTERM set a flag. Slurm may signal one rank or all; the ranks ask each other about twice a
+second (docs/decisions/0005) and stop at the same step. mpirun forwards SIGUSR2 to its ranks; on SIGTERM it
+kills them within a second, without grace, so schedulers should send SIGUSR2.
 """
 
 from __future__ import annotations

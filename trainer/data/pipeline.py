@@ -190,9 +190,8 @@ def _dataset(
 class _Reader:
     """Makes batches in threads of its own, some of them ahead of the one asked for.
 
-    The threads are Python's, not tf.data's (parallel map, prefetch, from_generator): one of those that is in
-    Python code, or must call it to clean up, can make a process that ends in the middle of an epoch wait for
-    ever (3 of 12 exits, and 3 of 20 with from_generator; 0 of 20 like this).
+    The threads are Python's, not tf.data's, with which a process that ends in the middle of an epoch may wait
+    for ever: docs/decisions/0004-loader-threads.md.
     """
 
     def __init__(
