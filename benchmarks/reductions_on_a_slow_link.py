@@ -112,6 +112,11 @@ def main() -> int:
         description="Ways to reduce gradients over a slow link between emulated hosts."
     )
     parser.add_argument("--mbit", type=int, default=200, help="rate of the link, each way (default: 200)")
+    parser.add_argument(
+        "--model",
+        default="resattnet18",
+        help="a network; trainer.telemetry.emulated_accelerator:network leaves the cores free, as a GPU does",
+    )
     parser.add_argument("--size", type=int, default=96, help="edge of the volumes, in voxels (default: 96)")
     parser.add_argument("--width", type=int, default=16, help="channels of the first stage (default: 16)")
     parser.add_argument("--batch", type=int, default=4, help="samples per rank (default: 4)")
@@ -125,7 +130,7 @@ def main() -> int:
     if args.on_host:
         print(json.dumps(on_host(args.on_host)))
         return 0
-    job = StepJob(size=args.size, width=args.width, batch=args.batch, steps=args.steps)
+    job = StepJob(model=args.model, size=args.size, width=args.width, batch=args.batch, steps=args.steps)
     found = compare(args.mbit, job, args.repeats)
     if args.json:
         print(json.dumps(found, indent=2))

@@ -31,7 +31,9 @@ REDUCTIONS: tuple[tuple[str, dict[str, Any], dict[str, str]], ...] = (
     ("per tensor, fused up to 1 MiB", {"reduction": "per_tensor"}, {"HOROVOD_FUSION_THRESHOLD": str(MIB)}),
     ("buckets of 1 MiB", {"bucket_mb": 1.0}, {}),
     ("buckets of 4 MiB", {"bucket_mb": 4.0}, {}),
-    ("buckets of 4 MiB, cycle 5 ms", {"bucket_mb": 4.0}, {"HOROVOD_CYCLE_TIME": "5"}),
+    ("buckets of 1 MiB, cycle 5 ms", {"bucket_mb": 1.0}, {"HOROVOD_CYCLE_TIME": "5"}),
+    # What Open MPI does unless told otherwise; see SETTINGS in trainer/launch.py.
+    ("buckets of 1 MiB, TCP put", {"bucket_mb": 1.0}, {"OMPI_MCA_btl_tcp_flags": "send,put,inplace"}),
 )
 
 
@@ -129,8 +131,9 @@ def _ranks_line(
     environment: Mapping[str, str] | None = None,
     hosts: Mapping[str, int] | None = None,
 ) -> Line:
-    line, additions = mpirun.command(ranks, _copy_line(job)[0], hosts=hosts)
-    return line, {**additions, **(environment or {})}
+    # By `env`, not by our own environment: mpirun hands that down to the ranks of this host only.
+    settings = [f"{name}={value}" for name, value in (environment or {}).items()]
+    return mpirun.command(ranks, ["env", *settings, *_copy_line(job)[0]], hosts=hosts)
 
 
 def _together(lines: Sequence[Line]) -> list[list[dict[str, float]]]:
