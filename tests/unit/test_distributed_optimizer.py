@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from trainer import launch
 from trainer import world as worlds
 from trainer.config import OptimizerConfig, TrainConfig
 from trainer.errors import ConfigError, InputError, WorldError
@@ -178,9 +180,28 @@ def test_srun_without_pmix_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     with pytest.raises(WorldError, match="srun started 2 tasks") as refused:
-        worlds.expected_size()
+        launch.expected_size()
     assert "--mpi=pmix" in str(refused.value)
     monkeypatch.setenv("PMIX_RANK", "0")
-    assert worlds.expected_size() == 2
+    assert launch.expected_size() == 2
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
-    assert worlds.expected_size() == 3
+    assert launch.expected_size() == 3
+
+
+@pytest.mark.parametrize(
+    ("size", "here", "threads", "gpus", "starting"),
+    [
+        (2, 2, 1, [], 1),  # one host, no GPU: the cores are needed for computing
+        (4, 2, 1, [], 2),
+        (4, 2, 6, [], 6),
+        (2, 2, 1, ["a GPU"], 2),
+        (1, 1, 1, [], 1),
+    ],
+)
+def test_reductions_get_a_thread_that_starts_them_where_the_way_is_long(
+    monkeypatch: pytest.MonkeyPatch, size: int, here: int, threads: int, gpus: list[str], starting: int
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", str(size))
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(here))
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    assert launch.starting_threads(tf, threads) == starting

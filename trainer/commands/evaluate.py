@@ -32,10 +32,11 @@ def evaluate(
     """
     import json
 
+    from trainer import launch
     from trainer import world as worlds
     from trainer.record import RunFolder
 
-    if worlds.expected_size() == 1:
+    if launch.expected_size() == 1:
         RunFolder.open_finished(run)  # a wrong folder is told before TensorFlow is loaded
     world = worlds.init()
 

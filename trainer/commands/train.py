@@ -28,6 +28,7 @@ def train(
       mpirun -np 2 cingulum train examples/demo.yaml train.epochs=5
     """
     from trainer import config as configuration
+    from trainer import launch
     from trainer import world as worlds
     from trainer.errors import ConfigError
 
@@ -35,7 +36,7 @@ def train(
     try:
         threads = configuration.load(config, overrides or []).train.threads
     except ConfigError:
-        if worlds.expected_size() == 1:
+        if launch.expected_size() == 1:
             raise  # said at once, before TensorFlow is loaded; several ranks say it together, below
     world = worlds.init(threads)
 

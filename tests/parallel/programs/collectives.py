@@ -69,5 +69,9 @@ after = bytes_by_connection()
 sent = sorted((after[key] - before.get(key, 0) for key in after), reverse=True)
 everyones = world.allgather_object(sent)
 if rank == 0:
-    report = {"payload": repeats * tensor.nbytes, "sent": everyones, "mpi": worlds.mpi_settings()}
+    report = {
+        "payload": repeats * tensor.nbytes,
+        "sent": everyones,
+        "mpi": worlds.mpi_settings(),
+    }
     print(json.dumps(report))

