@@ -157,7 +157,7 @@ class RingConfig(Section):
     reduction: Literal["buckets", "per_tensor", "grouped"] = Field(
         "buckets", description="buckets leave in reverse layer order while the backward pass runs"
     )
-    bucket_mb: float = Field(1.0, gt=0, strict=False, description="size of a bucket, in MiB of gradients")
+    bucket_mb: float = Field(4.0, gt=0, strict=False, description="size of a bucket, in MiB of gradients")
     compression: Literal["none", "float16", "bfloat16"] = Field(
         "none", description="type of gradients on the wire"
     )

@@ -28,7 +28,7 @@ def DistributedOptimizer(
     *,
     compression: reductions.Wire = "none",
     reduction: reductions.Kind = "buckets",
-    bucket_mb: float = 1.0,
+    bucket_mb: float = 4.0,
 ) -> keras.Optimizer:
     """Make an optimizer average its gradients over all ranks.
 
