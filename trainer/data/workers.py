@@ -175,6 +175,10 @@ def _work(link: Connection) -> None:
             answers.put(_answer(function, *link.recv()))
     except (EOFError, ConnectionError):
         return
+    except OSError as error:
+        # The parent went in the middle of a message; multiprocessing says so without a number.
+        if error.errno is not None:
+            raise
 
 
 def _answer(function: Callable[[Any], Any], number: int, value: Any) -> _Answer[Any]:
