@@ -77,7 +77,7 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
     model = models.build(
         config.model.name,
         input_shape=data.shards.shape,
-        classes=len(data.classes),
+        outputs=len(data.classes),
         width=config.model.width,
         sync_batch_norm=config.train.sync_batch_norm and world.size > 1,
         **config.model.options,
