@@ -189,3 +189,32 @@ def test_instance_normalisation_of_one_voxel_is_refused(kind):
         small(kind, normalisation="instance")
     x = keras.Input((1, 1, 2, 4))
     assert layers.normalised(x, "instance", name="n").shape == x.shape
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("vgg", {"depth": 12}, "configurations of 11, 13, 16, 19 layers"),
+        ("vgg", {"hidden": -1}, "hidden is -1"),
+        ("alexnet", {"hidden": 2.5}, "hidden is 2.5"),
+        ("densenet121", {"compression": 0}, "above 0 and at most 1"),
+        ("densenet121", {"growth_rate": 0}, "growth_rate is 0"),
+        ("densenet121", {"blocks": []}, "blocks is []"),
+        ("conv2", {"second": 0}, "second is 0"),
+        ("resattnet18", {"attention": [0]}, "numbered 1 to 4"),
+    ],
+)
+def test_an_impossible_option_is_named(name, options, says):
+    with pytest.raises(ModelError) as caught:
+        small(name, **options)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(16, 20, 3), (1, 16, 20, 3)])
+def test_the_network_of_images_takes_images_and_single_slices_alike(shape):
+    keras.utils.set_random_seed(0)
+    model = models.build("conv2", shape, 4, width=4)
+    x = np.random.default_rng(0).normal(size=(2, 16, 20, 3)).astype("float32")
+    keras.utils.set_random_seed(0)
+    image = models.build("conv2", (16, 20, 3), 4, width=4)
+    np.testing.assert_array_equal(np.asarray(model(x.reshape(2, *shape))), np.asarray(image(x)))

@@ -40,6 +40,12 @@ def densenet121(
     """
     if not 0 < compression <= 1:
         raise ModelError(f"compression is {compression!r}: it must be above 0 and at most 1.")
+    if growth_rate is not None and (not isinstance(growth_rate, int) or growth_rate < 1):
+        raise ModelError(
+            f"growth_rate is {growth_rate!r}: it must be a whole number of channels, at least 1."
+        )
+    if not blocks or not all(isinstance(count, int) and count > 0 for count in blocks):
+        raise ModelError(f"blocks is {list(blocks)!r}: it must be a list of whole numbers of layers.")
     growth = max(1, width // 2) if growth_rate is None else growth_rate
     volume = keras.Input(input_shape, name="volume")
     x = layers.stem(volume, width, norm=normalisation)
