@@ -70,6 +70,7 @@ def test_it_runs_in_half_precision_and_gives_float32(name, policy):
         model = small(name, normalisation="group")
         logits = model(noise(model))
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    assert np.isfinite(np.asarray(logits)).all()
     convolutions = [layer for layer in model.layers if layer.name.endswith("_conv")]
     assert {layer.compute_dtype for layer in convolutions} == {policy.removeprefix("mixed_")}
 
@@ -87,6 +88,7 @@ def test_the_seed_decides_its_weights(name):
 
 KINDS = {
     "batch": {"BatchNormalization"},
+    "sync": {"BatchNormalization"},
     "group": {"GroupNormalization"},
     "instance": {"GroupNormalization"},
     "layer": {"GroupNormalization"},
@@ -102,6 +104,8 @@ def test_its_normalisation_can_be_chosen(name, kind):
     side = network.smallest if kind != "instance" else 2 * network.smallest + (not network.dense)
     model = small(name, sides=sides_of(name, side), width=8, normalisation=kind, make=models.outline)
     assert {type(layer).__name__ for layer in model.layers if layer.name.endswith("_norm")} == KINDS[kind]
+    if kind == "sync":
+        assert SyncBatchNormalization in {type(layer) for layer in model.layers}
     # Where nothing normalises, the convolutions have a bias of their own.
     convolutions = [layer for layer in model.layers if layer.name.endswith("_conv")]
     assert {layer.use_bias for layer in convolutions} == {kind == "none"}
@@ -132,6 +136,14 @@ def test_dropout_acts_in_training_only(name):
     assert not np.array_equal(*moving)
     with pytest.raises(ModelError, match="below 1"):
         small(name, dropout=1.0)
+
+
+@pytest.mark.parametrize("name", ["vgg", "alexnet"])
+def test_the_two_hidden_layers_stand_between_dropouts(name):
+    model = small(name, hidden=6, dropout=0.5)
+    last = [type(layer).__name__ for layer in model.layers[-9:]]
+    assert last == ["GlobalAveragePooling3D", *2 * ["Dropout", "Dense", "Activation"], "Dropout", "Dense"]
+    assert [layer.units for layer in model.layers if isinstance(layer, keras.layers.Dense)] == [6, 6, 2]
 
 
 @pytest.mark.parametrize("name", models.names(dense=False))

@@ -32,22 +32,27 @@ def test_it_moves_with_the_volume(name):
 
 
 @both
-@pytest.mark.parametrize(("open_way", "arrives"), [("bottom", True), ("beside", True), ("none", False)])
+@pytest.mark.parametrize(("open_way", "arrives"), [("below", True), ("beside", True), ("none", False)])
 def test_a_voxel_reaches_its_logits_from_below_and_from_beside(name, open_way, arrives):
     model = unet(name, 8, width=4)
-    grown = model.get_layer("up0_grow").output.shape[-1]
-    first = model.get_layer("up0_1_conv")
-    kernel, bias = first.get_weights()
-    ways = {"bottom": slice(0, grown), "beside": slice(grown, None), "none": slice(0, 0)}
-    left = np.zeros_like(kernel)
-    left[..., ways[open_way], :] = kernel[..., ways[open_way], :]
-    first.set_weights([left, bias])
-    if name == "unet3d_residual":  # its shortcut takes both ways past that convolution
-        model.get_layer("up0_shortcut_conv").kernel.assign(0 * model.get_layer("up0_shortcut_conv").kernel)
+    if open_way != "below":
+        silence(model.get_layer("up0_grow"))
+    if open_way != "beside":
+        beside = model.get_layer("up0_joined").input[0].shape[-1]
+        silence(model.get_layer("up0_1_conv"), beside)
+        if name == "unet3d_residual":
+            silence(model.get_layer("up0_shortcut_conv"), beside)
     x = np.zeros((2, 8, 8, 8, 1), "float32")
     x[1, 3, 4, 5] = 10
     logits = np.asarray(model(x))
     assert np.array_equal(logits[0], logits[1]) != arrives
+
+
+def silence(layer, channels=None):
+    """Make a convolution deaf to its first channels, or to all."""
+    kernel = layer.kernel.numpy()
+    kernel[..., :channels, :] = 0
+    layer.kernel.assign(kernel)
 
 
 @both
