@@ -279,6 +279,7 @@ def test_the_command_lists_the_networks():
         > found["resattnet18"]["parameters"]
         > found["resnet18"]["parameters"]
     )
+    assert found["unet3d"]["parameters"] is not None
     assert found["unet3d"]["output"] == "voxel" and found["resnet18"]["output"] == "volume"
     assert found["sfcn"]["parameters"] is None and found["sfcn"]["smallest"] == 32
     table = CliRunner().invoke(app, ["--width", "2", "--size", "16"]).stdout
