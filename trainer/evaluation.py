@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainer.atomic import write_text
+from trainer.metrics.classification import classification_metrics
 from trainer.record import RunFolder, write_json
-from trainer.report.metrics import classification_metrics
 
 if TYPE_CHECKING:
     from trainer.data.shards import ShardSet
