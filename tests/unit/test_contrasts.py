@@ -124,6 +124,35 @@ def test_headers_that_differ_in_their_last_digits_are_one_grid(tmp_path):
     np.testing.assert_allclose(prepare(near, TWO).array, prepare(paths, TWO).array, atol=1e-3)
 
 
+def test_at_the_faces_of_an_image_nothing_fades(tmp_path):
+    constant = nifti(tmp_path / "a.nii", data=np.full((20, 24, 22), 7, np.float32))
+    matrix = affine((6.0, 6.0, 6.0))
+    matrix[:3, 3] += 1.7
+    aligned = contrasts.align(read(constant), (30, 34, 32), matrix, 6.0)
+    np.testing.assert_allclose(aligned[np.isfinite(aligned)], 7, rtol=1e-6)
+    assert np.isnan(aligned).any()
+
+
+def test_a_contrast_in_which_only_the_ventricles_shine_is_standardised_over_the_whole_brain(tmp_path):
+    data = t2()
+    data[8:12, 10:14, 9:13] = 20 * data.max()
+    paths = pair(tmp_path, data=data)
+    prepared = prepare(paths, TWO)
+    brain = Cut(head().shape, affine(), 8.0, prepared.cut.start, 24).of(head(), 0.0) > 0
+    assert abs(prepared.array[brain, 1].mean()) < 0.05
+    assert abs(prepared.array[brain, 1].std() - 1) < 0.05
+
+
+def test_the_lower_clip_of_a_slab_comes_from_what_it_shows(tmp_path):
+    data = t2() + np.random.default_rng(0).uniform(0, 30, t2().shape).astype(np.float32)
+    matrix = affine()
+    matrix[2, 3] += 6 * 8
+    slab = data[:, :, 6:]
+    numbers = prepare(pair(tmp_path, matrix, slab), TWO).report["T2w"]
+    assert numbers["clip_low"] == pytest.approx(np.percentile(slab, 0.5), rel=1e-4)
+    assert numbers["clip_low"] > slab.min()
+
+
 def test_outside_the_second_image_its_channel_is_dark(tmp_path):
     data = t2()[:, :, 6:]
     matrix = affine()
@@ -180,11 +209,15 @@ def test_a_second_image_that_cannot_be_used_is_named(tmp_path):
     with pytest.raises(ImageFault, match=r"a_T2w.nii: is zero everywhere"):
         prepare(paths, TWO)
     data = t2()
-    data[4, 4, 4] = np.nan
+    data[10, 12, 11] = np.nan
     paths = pair(tmp_path, data=data)
     with pytest.raises(ImageFault, match="NaN"):
         prepare(paths, TWO)
-    zeroed = prepare(paths, Recipe(size=24, spacing=8.0, contrasts=("T1w", "T2w"), nan="zero"))
+    recipe = Recipe(size=24, spacing=8.0, contrasts=("T1w", "T2w"), nan="zero")
+    zeroed = prepare(paths, recipe)
+    with_zero = prepare(pair(tmp_path / "zero", data=np.nan_to_num(data)), recipe)
+    assert zeroed.report == with_zero.report
+    assert zeroed.array.tobytes() == with_zero.array.tobytes()
     assert any(f.message.startswith("its T2w image: 1 of") for f in zeroed.findings)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import hashlib
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -11,7 +13,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_images import add_dseg, add_shares, affine, bids, cut, dseg_of, head, image_of, labels, nifti
+from made_images import (
+    add_dseg,
+    add_shares,
+    add_t2,
+    affine,
+    bids,
+    cut,
+    dseg_of,
+    head,
+    image_of,
+    labels,
+    nifti,
+)
+from PIL import Image
 from test_importing import Halt, _halt_after, files, request
 
 from trainer import cli
@@ -370,3 +385,27 @@ def test_the_command_imports_maps_and_inspect_and_verify_know_them(cohort, tmp_p
     assert json.loads(capsys.readouterr().out)["maps"] == ["background", "grey", "white", "csf"]
     assert cli.run(["import", str(cohort), target, "--map-labels=1,2"]) == 2
     assert "Add --maps dseg" in capsys.readouterr().err
+
+
+def test_the_sheet_shows_borders_of_maps_and_a_row_for_each_contrast(cohort, tmp_path):
+    for number in range(5):
+        add_t2(cohort, number)
+    run(request(cohort, tmp_path / "plain"))
+    run(request(cohort, tmp_path / "set", maps="dseg", contrasts=("T1w", "T2w")))
+    assert verify(tmp_path / "set") == []
+    plain, both = (_first_picture(tmp_path / name) for name in ("plain", "set"))
+    assert (plain.mode, plain.size) == ("L", (336, 112))
+    assert (both.mode, both.size) == ("RGB", (336, 224))
+    sheet, grey = np.asarray(both).astype(int), np.asarray(plain)
+    coloured = np.ptp(sheet, axis=2) > 0
+    assert 200 < coloured[:112].sum() < 5000
+    assert not coloured[112:].any()
+    np.testing.assert_array_equal(sheet[:112][~coloured[:112], 0], grey[~coloured[:112]])
+    assert "borders of the label map" in (tmp_path / "set" / "qc.html").read_text()
+    assert "borders of the label map" not in (tmp_path / "plain" / "qc.html").read_text()
+
+
+def _first_picture(target):
+    page = (target / "qc.html").read_text()
+    encoded = page.partition("data:image/png;base64,")[2].partition('"')[0]
+    return Image.open(io.BytesIO(base64.b64decode(encoded)))

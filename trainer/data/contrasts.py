@@ -53,7 +53,11 @@ def align(image: Image, shape: tuple[int, ...], affine: np.ndarray, spacing: flo
     # must not push whole faces out of the image.
     step, first = np.round(there[:3, :3], 6), np.round(there[:3, 3], 4) + 1
     padded = np.pad(resampled, 1, mode="edge")
-    return ndimage.affine_transform(padded, step, first, tuple(shape), np.float32, order=1, cval=np.nan)
+    aligned = ndimage.affine_transform(padded, step, first, tuple(shape), np.float32, order=1)
+    # An image ends half a voxel beyond the middle of its last one.
+    seen = np.pad(np.ones_like(resampled), 1)
+    aligned[ndimage.affine_transform(seen, step, first, tuple(shape), order=1) < 0.5] = np.nan
+    return aligned
 
 
 def judge(aligned: np.ndarray, inside: np.ndarray, cube: tuple[slice, ...], spacing: float) -> list[Finding]:

@@ -16,7 +16,7 @@ from trainer.data.findings import Finding, ImageFault, Status, about, status, wa
 from trainer.data.listing import SourceImage
 from trainer.data.preprocess import Prepared
 from trainer.data.recipe import Recipe
-from trainer.data.slices import mid_slices
+from trainer.data.slices import mid_slices, png, with_borders
 
 Stamp = list[list[int]]
 
@@ -33,7 +33,7 @@ class Examined:
         facts: see `quality.Facts`; None where it cannot be read.
         report: numbers of the preprocessing; None for a bad image.
         tissue: mL of each tissue, where the source has maps.
-        picture: PNG of its mid-slices, base64; empty where it cannot be read.
+        picture: PNG of its mid-slices, a row per contrast, base64; empty where it cannot be read.
         affine: of `array`.
         further: path (as in the listing) and SHA-256 of each file of further contrasts and of the label map.
         array: (D, H, W, C), only where the image is usable; not in JSON.
@@ -97,7 +97,7 @@ def examine(task: tuple[SourceImage, Recipe]) -> Examined:
     tissue, complaints = _tissue(image)
     return Examined(
         **known,
-        picture=_picture(prepared.array[..., 0].astype(np.float32), (1.0, 1.0, 1.0)),
+        picture=_picture_of_prepared(prepared.array, label_map),
         findings=(*found, *prepared.findings, *complaints),
         report=prepared.report,
         tissue=tissue,
@@ -156,13 +156,27 @@ def _picture_of_stored(stored: reading.Image) -> str:
         return ""
     data, affine = quality.to_canonical(stored)
     x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(affine))
-    return _picture(data, (x, y, z)) if min(x, y, z) > 0 else ""
+    return _as_text(_sheet(data, (x, y, z))) if min(x, y, z) > 0 else ""
 
 
-def _picture(data: np.ndarray, voxel: tuple[float, float, float]) -> str:
+def _picture_of_prepared(array: np.ndarray, label_map: np.ndarray | None) -> str:
+    """A row for each contrast, the first with the borders of the label map."""
+    rows = [_sheet(channel.astype(np.float32), (1.0, 1.0, 1.0)) for channel in np.moveaxis(array, -1, 0)]
+    if label_map is None:
+        return _as_text(np.concatenate(rows))
+    coloured = [with_borders(rows[0], label_map)]
+    coloured += [np.repeat(row[..., None], 3, axis=2) for row in rows[1:]]
+    return _as_text(np.concatenate(coloured))
+
+
+def _sheet(data: np.ndarray, voxel: tuple[float, float, float]) -> np.ndarray:
     finite = data[np.isfinite(data)]
     low, high = (float(v) for v in np.percentile(finite, [1.0, 99.8])) if finite.size else (0.0, 1.0)
-    return base64.b64encode(mid_slices(data, voxel, low, high)).decode()
+    return mid_slices(data, voxel, low, high)
+
+
+def _as_text(sheet: np.ndarray) -> str:
+    return base64.b64encode(png(sheet)).decode()
 
 
 def _tissue(image: SourceImage) -> tuple[dict[str, float] | None, list[Finding]]:

@@ -151,7 +151,7 @@ def _further(
     # in T1w), and may take in nothing else in another.
     both = there & (inside | foreground.mask(aligned))
     numbers = _intensities(path, aligned, both, recipe, everywhere=there)
-    channel = _standardised(np.where(there, aligned, numbers["clip_low"]), numbers, cut)
+    channel = _standardised(aligned, numbers, cut)
     return channel, numbers, [about(finding, f"its {name} image") for finding in findings]
 
 

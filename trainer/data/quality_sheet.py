@@ -16,7 +16,6 @@ import jinja2
 from trainer.data.examination import Examined
 from trainer.data.listing import Listing
 from trainer.data.shard_writer import write_atomically
-from trainer.data.slices import EDGE
 
 _SEVERITY = {"bad": 0, "warning": 1, "ok": 2}
 COLUMNS = (
@@ -120,7 +119,6 @@ def html(listing: Listing, examined: Sequence[Examined]) -> str:
                 f.code for image in examined for f in image.findings if f.severity != "note"
             ).most_common()
         ),
-        edge=EDGE,
     )
 
 
