@@ -97,7 +97,7 @@ def import_images(
     any moment; the same command goes on where it stopped.
 
     \b
-    Examples:
+    Example:
       cingulum import my-bids shards/mine --label diagnosis --size 96
       cingulum import my-bids shards/both --contrasts T1w,T2w
       cingulum import my-bids shards/maps --maps probseg
