@@ -74,12 +74,11 @@ class TaskConfig(Section):
         None,
         description="regression: which number; `label` is what the set was imported with. Default: `age`",
     )
-    loss: (
-        Literal["cross_entropy", "focal", "dice_cross_entropy", "squared", "absolute", "huber"] | None
-    ) = Field(
-        None,
-        description="default: `cross_entropy` (classification), `squared` (regression), `dice_cross_entropy` "
-        "(segmentation)",
+    loss: Literal["cross_entropy", "focal", "dice_cross_entropy", "squared", "absolute", "huber"] | None = (
+        Field(
+            None,
+            description="default: `cross_entropy`; `squared` for regression; `dice_cross_entropy` for segmentation",
+        )
     )
     focal_gamma: float = Field(2.0, ge=0, strict=False, description="focal: weight of the hard samples")
     huber_delta: float = Field(

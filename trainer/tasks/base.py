@@ -75,4 +75,4 @@ class Task(Protocol):
         """Header and one line per subject of evaluation/<split>.csv."""
 
     def to_json(self) -> dict[str, Any]:
-        """What run.json says of it; `tasks.from_run` reads it back."""
+        """What run.json says of it: what prediction of raw images has to know, besides the network."""
