@@ -77,7 +77,7 @@ class TaskConfig(Section):
     loss: Literal["cross_entropy", "focal", "dice_cross_entropy", "squared", "absolute", "huber"] | None = (
         Field(
             None,
-            description="default: `cross_entropy`, `squared` (regression) or `dice_cross_entropy` (segmentation)",
+            description="default: `cross_entropy`; regression: `squared`; segmentation: `dice_cross_entropy`",
         )
     )
     focal_gamma: float = Field(2.0, ge=0, strict=False, description="focal: weight of the hard samples")
