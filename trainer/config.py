@@ -37,6 +37,11 @@ class SplitConfig(Section):
     )
     fold: int = Field(0, ge=0, description="which of the folds is held out, from 0")
     seed: int = Field(0, ge=0, description="seed of the division")
+    stratify: tuple[Literal["label", "site", "sex", "age"], ...] = Field(
+        ("label", "site", "sex", "age"),
+        strict=False,
+        description="what the splits should be alike in; `label` comes first, whatever the order",
+    )
 
     @model_validator(mode="after")
     def _leaves_something_to_train_on(self) -> SplitConfig:
