@@ -169,7 +169,9 @@ def _traits(
     """What is to be balanced besides the classes, for each subject."""
     columns: list[Mapping[str, Hashable]] = []
     if "label" in config.stratify and targets is not None:
-        means = {s: math.fsum(float(targets[row]) for row in rows) / len(rows) for s, rows in scans.items()}
+        means = {
+            s: math.fsum(_known(targets[row]) or 0.0 for row in rows) / len(rows) for s, rows in scans.items()
+        }
         columns.append(bands(means, max(1, min(_TARGET_BANDS, len(scans) // (config.folds or 5)))))
     elif "label" in config.stratify and classes is None:
         columns.append({s: _usual(volumes[row].label for row in rows) for s, rows in scans.items()})
