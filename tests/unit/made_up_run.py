@@ -14,8 +14,8 @@ from trainer.data.index import SetMeta, VolumeMeta
 from trainer.data.shard_writer import ShardWriter
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
+from trainer.metrics.classification import classification_metrics
 from trainer.report.baseline import tissue_baseline
-from trainer.report.metrics import classification_metrics
 
 CONFIG = """name: made-up
 data:

@@ -14,7 +14,7 @@ from shard_sets import flip_byte, make_shard_set, volume_of
 
 from trainer.config import AugmentConfig
 from trainer.data import order
-from trainer.data.augment import augment
+from trainer.data.augment import augment as augment_both
 from trainer.data.pipeline import balanced_weights, evaluation_dataset, input_errors, training_dataset
 from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError, ShardError
@@ -52,7 +52,9 @@ def test_batches_are_what_the_order_says(shards):
         positions = order.order(3, epoch, in_epoch, 4, len(ROWS))
         for volume, position in zip(x, positions, strict=True):
             row = ROWS[position]
-            assert np.array_equal(volume, augment(volume_of(row, dtype="float32"), CHANGES, 3, epoch, row))
+            assert np.array_equal(
+                volume, augment_both(volume_of(row, dtype="float32"), CHANGES, 3, epoch, row)[0]
+            )
         assert np.array_equal(y, TARGETS[positions])
         assert np.array_equal(w, order.weights(in_epoch, 4, len(ROWS)))
     assert (x.dtype, y.dtype, w.dtype) == (np.float32, np.int32, np.float32)

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from trainer.report.metrics import classification_metrics
+from trainer.metrics.classification import classification_metrics
 
 if TYPE_CHECKING:
     from trainer.data.shards import Volume

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_curve
 
+from trainer.metrics.classification import wilson
 from trainer.report.axes import Axes, Point
-from trainer.report.metrics import wilson
 from trainer.report.story import Predictions, number
 
 SHARE_TICKS = (0, 0.2, 0.4, 0.6, 0.8, 1)

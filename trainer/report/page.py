@@ -10,8 +10,8 @@ import jinja2
 import numpy as np
 
 from trainer.errors import ShardError
+from trainer.metrics.classification import auc_difference, classification_metrics
 from trainer.report import figures, slices
-from trainer.report.metrics import auc_difference, classification_metrics
 from trainer.report.story import Predictions, Story, number
 
 Fact = tuple[str, str]

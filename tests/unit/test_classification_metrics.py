@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from trainer.report.metrics import auc_difference, classification_metrics, wilson
+from trainer.metrics.classification import auc_difference, classification_metrics, wilson
 
 
 def made_up(classes: int, n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
