@@ -37,6 +37,11 @@ class SplitConfig(Section):
     )
     fold: int = Field(0, ge=0, description="which of the folds is held out, from 0")
     seed: int = Field(0, ge=0, description="seed of the division")
+    stratify: tuple[Literal["label", "site", "sex", "age"], ...] = Field(
+        ("label", "site", "sex", "age"),
+        strict=False,
+        description="what the splits should be alike in; `label` comes first, whatever the order",
+    )
 
     @model_validator(mode="after")
     def _leaves_something_to_train_on(self) -> SplitConfig:
@@ -61,6 +66,53 @@ class AugmentConfig(Section):
     )
 
 
+class TaskConfig(Section):
+    """What the network learns, and from which loss.
+
+    Sources of the losses: focal, Lin et al. (arXiv 1708.02002); Dice, Milletari et al. (arXiv 1606.04797).
+    """
+
+    name: Literal["classification", "regression", "segmentation"] = Field(
+        "classification", description="a class, a number such as age, or a label for every voxel"
+    )
+    target: Literal["label", "age"] | None = Field(
+        None,
+        description="regression: which number; `label` is what the set was imported with. Default: `age`",
+    )
+    loss: Literal["cross_entropy", "focal", "dice_cross_entropy", "squared", "absolute", "huber"] | None = (
+        Field(
+            None,
+            description="default: `cross_entropy`; regression: `squared`; segmentation: `dice_cross_entropy`",
+        )
+    )
+    focal_gamma: float = Field(2.0, ge=0, strict=False, description="focal: weight of the hard samples")
+    huber_delta: float = Field(
+        1.0, gt=0, strict=False, description="huber: where it turns linear, in standard deviations"
+    )
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> TaskConfig:
+        fitting = LOSSES[self.name]
+        if self.loss is not None and self.loss not in fitting:
+            raise ValueError(f"loss {self.loss!r} is not for {self.name}, which takes {', '.join(fitting)}")
+        if self.target is not None and self.name != "regression":
+            raise ValueError(f"target is for regression; {self.name} learns what the set holds")
+        return self
+
+    @property
+    def chosen_loss(self) -> str:
+        """The loss, or the task's usual one."""
+        return self.loss or LOSSES[self.name][0]
+
+
+# The losses of each task, its usual one first.
+LOSSES: dict[str, tuple[str, ...]] = {
+    "classification": ("cross_entropy", "focal"),
+    "regression": ("squared", "absolute", "huber"),
+    "segmentation": ("dice_cross_entropy", "cross_entropy"),
+}
+
+
 class DataConfig(Section):
     """What to train on."""
 
@@ -71,7 +123,17 @@ class DataConfig(Section):
         min_length=2,
         description="labels to tell apart, in this order; default: all labels in the set, sorted",
     )
+    covariates: tuple[Literal["age", "sex"], ...] = Field(
+        (), strict=False, description="what the network is told besides the volume"
+    )
+    sampling: Literal["natural", "balanced"] = Field(
+        "natural",
+        description="`balanced`: every class comes equally often in an epoch, small ones several times",
+    )
     split: SplitConfig = SplitConfig()
+    leaks: Literal["stop", "warn", "ignore"] = Field(
+        "stop", description="what a subject or an image in two splits does to the run"
+    )
     augment: AugmentConfig = AugmentConfig()
     prefetch: int = Field(2, ge=0, description="batches read ahead")
     reader_threads: int = Field(2, ge=1, description="threads that read and decode, per rank")
@@ -151,6 +213,23 @@ class EarlyStoppingConfig(Section):
     min_delta: float = Field(0.0, ge=0, strict=False, description="smaller changes do not count")
 
 
+class TransferConfig(Section):
+    """Start from weights that were learned elsewhere.
+
+    Patterns are those of the shell, over names of layers: `stage1_*`, `head_*`, `*`.
+    """
+
+    start_from: Path | None = Field(
+        None,
+        strict=False,
+        description="a finished run's folder or a .keras file; layers of the same name and shape are taken",
+    )
+    freeze: tuple[str, ...] = Field((), strict=False, description="layers that are not trained")
+    rate_factors: dict[str, Annotated[float, Field(gt=0, strict=False)]] = Field(
+        {}, description="layers and what their learning rate is multiplied by; the first that fits counts"
+    )
+
+
 class RingConfig(Section):
     """How gradients are combined over ranks."""
 
@@ -173,6 +252,7 @@ class TrainConfig(Section):
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    transfer: TransferConfig = TransferConfig()
     ring: RingConfig = RingConfig()
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = Field(
         "float32", description="type of the arithmetic"
@@ -220,11 +300,25 @@ class RunConfig(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the run folder")
     runs: Path = Field(Path("runs"), strict=False, description="folder of the run folders")
+    task: TaskConfig = TaskConfig()
     data: DataConfig
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guards: GuardConfig = GuardConfig()
+
+    @model_validator(mode="after")
+    def _classes_are_told_apart(self) -> RunConfig:
+        if self.task.name == "classification":
+            return self
+        for key, given in (
+            ("data.classes", self.data.classes is not None),
+            ("data.sampling=balanced", self.data.sampling == "balanced"),
+            ("train.label_smoothing", self.train.label_smoothing > 0),
+        ):
+            if given:
+                raise ValueError(f"{key} is for classification; the task is {self.task.name}")
+        return self
 
     @property
     def folder(self) -> Path:
@@ -327,4 +421,4 @@ def _explain(source: str, problem: Any) -> str:
     if problem["type"] == "string_pattern_mismatch":
         what = "Must be letters, digits, '.', '_' and '-', starting with a letter or a digit"
     given = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
-    return f"{source}: {where or 'configuration'}: {what}{given}."
+    return f"{source}: {f'{where}: ' if where else ''}{what}{given}."
