@@ -15,7 +15,12 @@ Statistics = Mapping[str, Mapping[str, float | None]]
 
 
 def sample_statistics(
-    true_map: np.ndarray, predicted_map: np.ndarray, classes: Sequence[str], voxel_size: Sequence[float]
+    true_map: np.ndarray,
+    predicted_map: np.ndarray,
+    classes: Sequence[str],
+    voxel_size: Sequence[float],
+    *,
+    distances: bool = True,
 ) -> dict[str, dict[str, float | None]]:
     """Figures of one subject's label map, for every class but the background.
 
@@ -24,6 +29,7 @@ def sample_statistics(
         predicted_map: the same of the network.
         classes: names, background first.
         voxel_size: mm along D, H, W.
+        distances: False to leave the distances None: they take most of the time.
 
     Returns:
         For each class but the first:
@@ -51,7 +57,9 @@ def sample_statistics(
         true, predicted = true_map == number, predicted_map == number
         n_true, n_predicted = int(true.sum()), int(predicted.sum())
         both = n_true + n_predicted
-        hausdorff, hd95 = _distances(true, predicted, voxel_size) if n_true and n_predicted else (None, None)
+        hausdorff, hd95 = (
+            _distances(true, predicted, voxel_size) if distances and n_true and n_predicted else (None, None)
+        )
         statistics[name] = {
             "dice": 2 * int((true & predicted).sum()) / both if both else None,
             "hausdorff": hausdorff,
