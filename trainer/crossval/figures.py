@@ -5,8 +5,9 @@ Two kinds, because they answer different questions:
 - *pooled*: over all subjects, each with the prediction of the network that never saw it; with several seeds,
   the mean over seeds of each seed's figure. The interval is a percentile bootstrap over subjects (Efron and
   Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13): a subject is drawn with all its scans and
-  the predictions of all seeds, within its class. It says how much the figure depends on who was examined,
-  the trained networks given.
+  the predictions of all seeds, within its class. Shares of subjects (accuracy, sensitivity, specificity) have
+  Wilson's interval for the number of subjects instead, which has a width at 0 and 1, too. Both say how much
+  the figure depends on who was examined, the trained networks given.
 - *over folds*: mean and standard deviation of the runs' own figures. Training sets of folds overlap, so the
   folds are not independent, and no unbiased estimate of the variance of their mean exists (Bengio and
   Grandvalet, JMLR 5, 2004): the standard deviation is a description, never to be divided by sqrt(folds).
@@ -20,10 +21,11 @@ from typing import Any
 import numpy as np
 
 from trainer.crossval.held_out import HeldOut
-from trainer.metrics.classification import classification_metrics
+from trainer.metrics.classification import classification_metrics, wilson
 
 RESAMPLES = 2000
 BOOTSTRAP_SEED = 20190507
+SHARES = ("accuracy", "sensitivity", "specificity")
 _CHUNK = 250  # resamples at a time: memory stays small with ten thousand subjects
 
 # From weights (resamples, N) to one value per resample, float64 (resamples,); NaN where there is none.
@@ -41,11 +43,27 @@ def pooled(found: HeldOut, *, resamples: int = RESAMPLES) -> dict[str, dict[str,
     result = {}
     for name, parts in sums.items():
         values = np.concatenate(parts)
-        drawn = values[1:]
-        there = bool(len(drawn)) and bool(np.isfinite(drawn).all())
-        interval = [float(end) for end in np.percentile(drawn, [2.5, 97.5])] if there else None
-        result[name] = {"value": _known(values[0]), "interval": interval}
+        result[name] = {"value": _known(values[0]), "interval": _interval(found, name, values)}
     return result
+
+
+def _interval(found: HeldOut, name: str, values: np.ndarray) -> list[float] | None:
+    """95 % interval of a figure from its value and those of the resamples; None where it cannot be told."""
+    if found.task == "classification" and name in SHARES and np.isfinite(values[0]):
+        subjects = len(set(found.subjects[_counted(found, name)].tolist()))
+        return wilson(values[0] * subjects, subjects)
+    drawn = values[1:]
+    # All resamples alike, as of an AUC of 1, say nothing about how sure the figure is.
+    if not len(drawn) or not np.isfinite(drawn).all() or np.ptp(drawn) == 0:
+        return None
+    return [float(end) for end in np.percentile(drawn, [2.5, 97.5])]
+
+
+def _counted(found: HeldOut, name: str) -> np.ndarray:
+    """Bool (N,): the volumes whose share `name` is."""
+    if name == "accuracy":
+        return np.ones(len(found.true), bool)
+    return np.asarray(found.true == (1 if name == "sensitivity" else 0))
 
 
 def per_seed(found: HeldOut) -> list[dict[str, Any]]:
