@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -14,9 +14,8 @@ import tensorflow as tf
 from trainer.errors import ConfigError
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated
 from trainer.strategies.guards import average_statistics
+from trainer.tasks.losses import Loss, cross_entropy
 from trainer.world import World
-
-Loss = Callable[[Any, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,20 +127,6 @@ def build(
         optimizer.build(model.trainable_variables)
     broadcast_state(model, optimizer, world)
     return DistributedModel(model, optimizer, world, loss or cross_entropy())
-
-
-def cross_entropy(label_smoothing: float = 0.0) -> Loss:
-    """Cross-entropy `(B,)` of int targets `(B,)` and logits `(B, classes)`, in float32."""
-
-    def loss(targets: Any, logits: Any) -> Any:
-        logits = tf.cast(logits, tf.float32)
-        if label_smoothing == 0:
-            return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-        classes = logits.shape[-1]
-        smooth = tf.one_hot(targets, classes) * (1 - label_smoothing) + label_smoothing / classes
-        return tf.nn.softmax_cross_entropy_with_logits(smooth, logits)
-
-    return loss
 
 
 def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world: World) -> None:
