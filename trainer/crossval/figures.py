@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from trainer.crossval.held_out import HeldOut
+from trainer.metrics import ranking
 from trainer.metrics.classification import classification_metrics, wilson
 
 RESAMPLES = 2000
@@ -139,6 +140,7 @@ def _of_classes(true: np.ndarray, probabilities: np.ndarray) -> dict[str, Figure
 
     result: dict[str, Figure] = {
         "auc": area,
+        "pr_auc": lambda w: ranking.average_precisions(true, probabilities, w),
         "accuracy": lambda w: _mean(w, hit),
         "balanced_accuracy": lambda w: np.mean([recall(k)(w) for k in range(count)], axis=0),
     }

@@ -71,7 +71,7 @@ def read(crossval: CrossValidation) -> HeldOut:
         if differing.size:
             raise RunError(
                 f"{crossval.folder}: the runs of seed {seed} hold another truth of subject "
-                f"{subjects[differing[0]]!r} than those of seed {crossval.seeds[0]}."
+                f"{str(subjects[differing[0]])!r} than those of seed {crossval.seeds[0]}."
             )
     return HeldOut(
         task=task,
@@ -128,12 +128,13 @@ def _table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             lines = list(reader)
+            header = tuple(reader.fieldnames or ())
     except FileNotFoundError:
         raise RunError(
             f"{path}: is missing.", cure=f"Make it again: cingulum evaluate {path.parent.parent}"
         ) from None
-    header = tuple(reader.fieldnames or ())
-    whole = {"row", "subject"} <= set(header) and all(None not in line.values() for line in lines)
+    full = all(None not in line and None not in line.values() for line in lines)
+    whole = full and {"row", "subject"} <= set(header)
     if not whole or not all(line["row"].isdigit() for line in lines):
         raise RunError(f"{path}: is damaged.", cure=f"Make it again: cingulum evaluate {path.parent.parent}")
     return header, lines
