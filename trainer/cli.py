@@ -32,6 +32,7 @@ GOING_ON = {
     "phantom": "; the same command goes on where it stopped",
     "import": "; the same command goes on where it stopped",
     "train": "; the same command with --resume goes on from the last checkpoint",
+    "crossval": "; the same command goes on from the last checkpoints",
 }
 
 
