@@ -37,6 +37,11 @@ class SplitConfig(Section):
     )
     fold: int = Field(0, ge=0, description="which of the folds is held out, from 0")
     seed: int = Field(0, ge=0, description="seed of the division")
+    stratify: tuple[Literal["label", "site", "sex", "age"], ...] = Field(
+        ("label", "site", "sex", "age"),
+        strict=False,
+        description="what the splits should be alike in; `label` comes first, whatever the order",
+    )
 
     @model_validator(mode="after")
     def _leaves_something_to_train_on(self) -> SplitConfig:
@@ -74,12 +79,11 @@ class TaskConfig(Section):
         None,
         description="regression: which number; `label` is what the set was imported with. Default: `age`",
     )
-    loss: (
-        Literal["cross_entropy", "focal", "dice_cross_entropy", "squared", "absolute", "huber"] | None
-    ) = Field(
-        None,
-        description="default: `cross_entropy` (classification), `squared` (regression), `dice_cross_entropy` "
-        "(segmentation)",
+    loss: Literal["cross_entropy", "focal", "dice_cross_entropy", "squared", "absolute", "huber"] | None = (
+        Field(
+            None,
+            description="default: `cross_entropy`; regression: `squared`; segmentation: `dice_cross_entropy`",
+        )
     )
     focal_gamma: float = Field(2.0, ge=0, strict=False, description="focal: weight of the hard samples")
     huber_delta: float = Field(

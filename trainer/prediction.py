@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from trainer import evaluation, models, preparation, record
+from trainer import evaluation, models, preparation, record, tasks
 from trainer.agreement import agree
 from trainer.config import RunConfig
 from trainer.data import pipeline
@@ -20,7 +20,8 @@ from trainer.data.splits import Split
 from trainer.errors import ImageError, RunError
 from trainer.preparation import Data
 from trainer.record import RunFolder
-from trainer.strategies.data import DistributedModel, cross_entropy
+from trainer.strategies.data import DistributedModel
+from trainer.tasks.classification import log_softmax
 from trainer.world import World
 
 
@@ -50,13 +51,14 @@ def evaluate_run(path: Path, split: str, world: World) -> dict[str, Any]:
         Agreed: the run is not finished, its data are gone or others, or the split is empty.
     """
     folder, config, data, model = agree(world, lambda: _open(path, split))
-    learner = DistributedModel(model, keras.optimizers.SGD(), world, cross_entropy())  # it is never trained
+    task = data.task
+    learner = DistributedModel(model, keras.optimizers.SGD(), world, task.loss())  # it is never trained
     with pipeline.input_errors():
-        found = learner.evaluate(preparation.evaluation_batches(config, data, world, split))
-    written = agree(
-        world,
-        lambda: evaluation.write(folder, split, found, data.shards, data.classes) if world.is_main else None,
-    )
+        found = learner.evaluate(
+            preparation.evaluation_batches(config, data, world, split),
+            lambda y, out: task.collected(y, out, final=True),
+        )
+    written = agree(world, lambda: evaluation.write(folder, split, found, data) if world.is_main else None)
     return dict(world.broadcast_object(written))
 
 
@@ -72,7 +74,7 @@ def _open(path: Path, split: str) -> tuple[RunFolder, RunConfig, Data, keras.Mod
         )
     # The subjects as they were divided then, whatever today's rule would say.
     division = Split(**{name: tuple(rows) for name, rows in ran["split"].items()})
-    data = Data(shards, tuple(ran["classes"]), division)
+    data = preparation.with_split(config, shards, tasks.build(config, shards), division)
     if not data.rows(split):
         raise RunError(f"{path}: has no {split} split.", cure=f"It was trained with data.split.{split}=0.")
     return folder, config, data, load_model(folder)
@@ -121,7 +123,7 @@ class Predictor:
         """
         volume = prepare(image, self.recipe).array.astype(np.float32)
         logits = np.asarray(self.model(volume[None], training=False), np.float64)
-        shares = np.exp(evaluation.log_softmax(logits))[0]
+        shares = np.exp(log_softmax(logits))[0]
         return {
             "image": str(image),
             "predicted": self.classes[int(shares.argmax())],
