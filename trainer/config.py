@@ -136,6 +136,12 @@ class DataConfig(Section):
     )
     augment: AugmentConfig = AugmentConfig()
     prefetch: int = Field(2, ge=0, description="batches read ahead")
+    evaluation_batch: int = Field(
+        4,
+        ge=1,
+        description="volumes per rank and forward pass in evaluation; figures must not depend on the number "
+        "of ranks, so this does not either",
+    )
     reader_threads: int = Field(2, ge=1, description="threads that read and decode, per rank")
 
 

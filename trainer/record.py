@@ -48,6 +48,7 @@ _FREE_ON_RESUME = frozenset(
     {
         "runs",
         "data.shards",  # may have moved; the content hash in run.json must agree
+        "data.leaks",
         "data.prefetch",
         "data.reader_threads",
         "train.threads",
