@@ -169,6 +169,7 @@ class Shown:
 
     def epoch(self, row: dict[str, Any]) -> None:
         """One line per epoch."""
-        names = {"loss": "loss", "accuracy": "accuracy", "val_loss": "val loss", "val_auc": "val AUC"}
+        names = {"loss": "loss", "accuracy": "accuracy", "mae": "MAE", "dice": "Dice", "val_loss": "val loss"}
+        names |= {"val_auc": "val AUC", "val_mae": "val MAE", "val_dice": "val Dice"}
         parts = [f"{name} {row[key]:.4f}" for key, name in names.items() if row.get(key) is not None]
         self.note(f"epoch {row['epoch']:>3}  {'  '.join(parts)}  {row['samples_per_second']:.1f} samples/s")

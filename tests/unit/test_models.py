@@ -139,7 +139,7 @@ class TestBadInput:
             (("tiny", (32, 15, 32, 1), 2), "32x15x32 voxels are too small"),
             (("tiny", (32, 32, 32), 2), "a volume has a depth, height, width and channels"),
             (("tiny", (32, 32, 32, 0), 2), "a volume has a depth"),
-            (("tiny", (32, 32, 32, 1), 1), "at least two"),
+            (("tiny", (32, 32, 32, 1), 0), "0 outputs: a network has at least one"),
             (("no.such.module:net", (32, 32, 32, 1), 2), "There is no module 'no.such.module'"),
             (("trainer.models.tiny:tini", (32, 32, 32, 1), 2), "Did you mean 'tiny'"),
             (("nowhere/net.py:build", (32, 32, 32, 1), 2), "no such Python file"),
@@ -184,6 +184,19 @@ def probabilities(input_shape, classes):
 def one_output(input_shape, classes):
     return build(input_shape, 1)
 
+def voxelwise(input_shape, classes):
+    volume = keras.Input(input_shape)
+    return keras.Model(volume, keras.layers.Conv3D(classes, 1, dtype="float32")(volume))
+
+def stacked(input_shape, classes):
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+def hidden_layers(input_shape, classes):
+    class Hidden(keras.Model):
+        def call(self, x):
+            return x
+    return Hidden()
+
 def no_model(input_shape, classes):
     return "a network"
 """
@@ -211,12 +224,24 @@ class TestOnesOwnNetwork:
             ("probabilities", "ends in a softmax"),
             ("one_output", "one logit per class"),
             ("no_model", "returned str, not a keras.Model"),
+            ("voxelwise", "(None, 2) is wanted, one logit per class"),
+            ("hidden_layers", "returned a Hidden that is neither functional nor sequential"),
         ],
     )
     def test_that_does_not_fit_is_refused(self, own, function, says):
         with pytest.raises(ModelError) as caught:
             models.build(f"own_networks:{function}", (8, 8, 8, 1), 2)
         assert says in str(caught.value)
+
+    def test_may_be_sequential(self, own):
+        model = models.build("own_networks:stacked", (8, 8, 8, 1), 2, covariates=1)
+        assert model.count_params() == (8**3 + 1) * 2 + 2
+
+    def test_may_give_an_output_for_each_voxel(self, own):
+        model = models.build("own_networks:voxelwise", (8, 6, 4, 1), 3, dense=True)
+        assert model.output_shape == (None, 8, 6, 4, 3)
+        with pytest.raises(ModelError, match="wanted, one logit per class and voxel"):
+            models.build("own_networks:build", (8, 6, 4, 1), 3, dense=True)
 
     def test_without_a_width_says_so(self, own):
         with pytest.raises(ModelError, match="no option 'width'"):
@@ -282,6 +307,60 @@ def test_the_reference_page_gives_the_right_numbers_of_parameters():
     assert {name for name, _ in said} == {"resattnet18", "resattnet34", "resnet18", "tiny"}
     for name, parameters in said:
         assert models.build(name, (96, 96, 96, 1), 2).count_params() == int(parameters.replace(",", ""))
+
+
+class TestRegisteredNetwork:
+    @pytest.fixture(autouse=True)
+    def registry(self, monkeypatch):
+        from trainer.models import registry
+
+        monkeypatch.setattr(registry, "_NETWORKS", dict(registry._NETWORKS))
+
+    def test_with_an_output_per_voxel_is_taken_for_segmentation_only(self):
+        @models.register("voxelwise", dense=True, smallest=4)
+        def voxelwise(input_shape, classes, *, width=4):
+            volume = keras.Input(input_shape)
+            return keras.Model(volume, keras.layers.Conv3D(classes, 3, padding="same")(volume))
+
+        model = models.build("voxelwise", (4, 5, 6, 1), 3, dense=True)
+        assert model.output_shape == (None, 4, 5, 6, 3)
+        assert "voxelwise" in models.names(dense=True) and "voxelwise" not in models.names(dense=False)
+        with pytest.raises(ModelError) as caught:
+            models.build("voxelwise", (8, 8, 8, 1), 3)
+        assert "gives an output for each voxel" in str(caught.value)
+        assert "take one of" in str(caught.value) and "tiny" in str(caught.value)
+        with pytest.raises(ModelError) as caught:
+            models.build("tiny", (16, 16, 16, 1), 3, dense=True)
+        assert "gives one output for a whole volume" in str(caught.value)
+        assert "voxelwise" in str(caught.value)
+
+    def test_says_how_small_a_volume_it_takes(self):
+        @models.register("demanding", smallest=40)
+        def demanding(input_shape, classes, *, width=4):
+            return models.build("tiny", input_shape, classes, width=width)
+
+        assert models.build("demanding", (40, 40, 40, 1), 2).output_shape == (None, 2)
+        with pytest.raises(ModelError, match=r"at least 40.*\n.*--size 40"):
+            models.build("demanding", (40, 39, 40, 1), 2)
+
+    def test_of_images_takes_them_as_slices_too(self):
+        @models.register("flat", dimensions=2)
+        def flat(input_shape, classes, *, width=4):
+            x = volume = keras.Input(input_shape)
+            x = keras.layers.Reshape(input_shape[-3:])(x)
+            return keras.Model(volume, keras.layers.Dense(classes)(keras.layers.Flatten()(x)))
+
+        for shape in [(16, 20, 3), (1, 16, 20, 3)]:
+            assert models.build("flat", shape, 2).input_shape == (None, *shape)
+        with pytest.raises(ModelError, match="volumes have 16 slices"):
+            models.build("flat", (16, 16, 16, 3), 2)
+        with pytest.raises(ModelError, match="16x15 voxels are too small"):
+            models.build("flat", (1, 16, 15, 3), 2)
+
+
+@pytest.mark.parametrize("name", models.names(dense=False))
+def test_a_network_for_volumes_takes_one_output(name):
+    assert models.build(name, (32, 32, 32, 1), 1, width=4).output_shape == (None, 1)
 
 
 class TestSynchronousBatchNormalisation:
