@@ -11,6 +11,7 @@ from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
 from trainer.commands.import_ import import_images
 from trainer.commands.inspect_ import inspect_shards
+from trainer.commands.leaks import leaks
 from trainer.commands.models import models
 from trainer.commands.phantom import phantom
 from trainer.commands.predict import predict
@@ -23,6 +24,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "import": import_images,
     "inspect": inspect_shards,
     "verify": verify_shards,
+    "leaks": leaks,
     "models": models,
     "train": train,
     "crossval": crossval,
