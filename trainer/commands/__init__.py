@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.commands.bench import bench
+from trainer.commands.compare import compare
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
 from trainer.commands.import_ import import_images
@@ -25,6 +26,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "models": models,
     "train": train,
     "evaluate": evaluate,
+    "compare": compare,
     "predict": predict,
     "report": report,
     "bench": bench,
