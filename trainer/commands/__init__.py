@@ -7,6 +7,7 @@ from typing import Any
 
 from trainer.commands.bench import bench
 from trainer.commands.crossval import crossval
+from trainer.commands.compare import compare
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
 from trainer.commands.import_ import import_images
@@ -29,6 +30,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "train": train,
     "crossval": crossval,
     "evaluate": evaluate,
+    "compare": compare,
     "predict": predict,
     "report": report,
     "bench": bench,
