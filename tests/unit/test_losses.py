@@ -9,7 +9,7 @@ from scipy.special import log_softmax, softmax
 
 from trainer.tasks import losses
 
-# float32 rounds at 1.2e-7 of the largest term; sums over some dozen terms of both signs keep five digits of it.
+# float32 rounds at 1.2e-7 of the largest term; sums of some dozen terms of both signs keep five digits of it.
 DIGITS = 1e-5
 
 

@@ -34,18 +34,25 @@ def scale_rates(optimizer: keras.Optimizer, factors: Mapping[str, float]) -> ker
 def _scaling(kind: Any) -> type:
     class Scaling(kind):
         rate_factors: dict[str, float]
+        weight_decay: float | None
 
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-            factor = self.rate_factors.get(variable.path, 1.0)
-            super().update_step(gradient, variable, learning_rate * factor)
+            super().update_step(gradient, variable, learning_rate * self._factor(variable))
 
         def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-            if self.weight_decay is None:
+            own = self.weight_decay
+            if own is None:
                 return
-            for variable in variables:
-                if self._use_weight_decay(variable):
-                    share = self.weight_decay * self.rate_factors.get(variable.path, 1.0)
-                    rate = keras.ops.cast(self.learning_rate, variable.dtype)
-                    variable.assign(variable - variable * share * rate)
+            try:
+                for variable in variables:
+                    self.weight_decay = own * self._factor(variable)
+                    super()._apply_weight_decay([variable])
+            finally:
+                self.weight_decay = own
+
+        def _factor(self, variable: Any) -> float:
+            # Updates get TensorFlow's variable, which does not know its path.
+            known = self._trainable_variables[self._get_variable_index(variable)]
+            return self.rate_factors.get(known.path, 1.0)
 
     return saved_as(Scaling, kind)

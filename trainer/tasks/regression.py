@@ -92,7 +92,7 @@ class Regression:
         import keras
 
         units = keras.layers.Rescaling(self.deviation, offset=self.mean, dtype="float32", name="units")
-        return keras.Model(model.inputs, units(model.output), name=model.name)
+        return keras.Model(model.input, units(model.output), name=model.name)
 
     def loss(self) -> PerSample:
         """Squared, absolute or Huber loss, in standard deviations."""
