@@ -8,6 +8,7 @@ from typing import Any
 from trainer.commands.bench import bench
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
+from trainer.commands.export import export
 from trainer.commands.import_ import import_images
 from trainer.commands.inspect_ import inspect_shards
 from trainer.commands.models import models
@@ -26,6 +27,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "train": train,
     "evaluate": evaluate,
     "predict": predict,
+    "export": export,
     "report": report,
     "bench": bench,
     "doctor": doctor,
