@@ -10,6 +10,7 @@ from trainer.commands.crossval import crossval
 from trainer.commands.compare import compare
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
+from trainer.commands.export import export
 from trainer.commands.import_ import import_images
 from trainer.commands.inspect_ import inspect_shards
 from trainer.commands.leaks import leaks
@@ -32,6 +33,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "evaluate": evaluate,
     "compare": compare,
     "predict": predict,
+    "export": export,
     "report": report,
     "bench": bench,
     "doctor": doctor,
