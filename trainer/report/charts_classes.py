@@ -48,7 +48,8 @@ def roc(curves: Sequence[Curve]) -> Figure | None:
         if len(curves) < 4:
             axes.area([*points, (1.0, 0.0)], kind)
         axes.line(points, kind)
-        legend.append((kind, name))
+        if kind != "faint":
+            legend.append((kind, name))
         numbers += [
             (name, x, y, float(t) if np.isfinite(t) else None)
             for (x, y), t in zip(points, thresholds, strict=True)
@@ -56,7 +57,9 @@ def roc(curves: Sequence[Curve]) -> Figure | None:
     if not legend:
         return None
     header = ["curve", "false_positive_rate", "true_positive_rate", "threshold"]
-    return Figure("roc", "ROC curve", axes, table(header, numbers), (*legend, ("chance", "chance")))
+    thin = [("faint", "a fold")] if any(kind == "faint" for *_, kind in curves) else []
+    keys = (*legend, *thin, ("chance", "chance"))
+    return Figure("roc", "ROC curve", axes, table(header, numbers), keys)
 
 
 def precision_recall(curves: Sequence[Curve]) -> Figure | None:
@@ -91,7 +94,11 @@ def precision_recall(curves: Sequence[Curve]) -> Figure | None:
     )
 
 
-def intervals(bars: Sequence[tuple[str, float, Sequence[float] | None, str]], label: str) -> Figure:
+def intervals(
+    bars: Sequence[tuple[str, float, Sequence[float] | None, str]],
+    label: str,
+    heading: str = "Against chance and a simple model",
+) -> Figure:
     """Estimates with intervals on one scale from 0 to 1, a line each: (name, value, interval, kind)."""
     axes = Axes(
         (0.0, 1.0),
@@ -116,7 +123,7 @@ def intervals(bars: Sequence[tuple[str, float, Sequence[float] | None, str]], la
     numbers = [(name, value, *(bounds or (None, None))) for name, value, bounds, _ in bars]
     return Figure(
         "auc",
-        "Against chance and a simple model",
+        heading,
         axes,
         table(["what", "auc", "low", "high"], numbers),
         caption="Bars are 95 % intervals, by bootstrap over subjects.",

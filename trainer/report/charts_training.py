@@ -50,7 +50,7 @@ def learning_curves(epochs: Rows, best: int | None, unit: str = "") -> list[Figu
                 axes.dot(*points[-1], kinds[column], f"epoch {int(points[-1][0])}: {points[-1][1]:.3f}")
         legend = [(kinds[column], words) for column, words in columns.items() if lines[column]]
         kept = [column for column in columns if lines[column]]
-        rows = [[row.get("epoch"), *(row.get(column) for column in kept)] for row in epochs]
+        rows = [[row.get("epoch"), *(number(row.get(column)) for column in kept)] for row in epochs]
         found.append(
             Figure(f"learning-curve-{file}", heading, axes, table(["epoch", *kept], rows), tuple(legend))
         )

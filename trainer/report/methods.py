@@ -34,7 +34,7 @@ def paragraphs(story: Story, groups: Sequence[Group], explained: Sequence[str]) 
         groups: the cohort table.
         explained: names of the attribution methods that were applied.
     """
-    settings = _settings(story)
+    settings = settings_of(story)
     texts = (
         ("data", "Data", _data(story, settings)),
         ("preprocessing", "Image preprocessing", _preprocessing(story)),
@@ -68,7 +68,7 @@ def left_to_say(story: Story) -> list[str]:
     return items
 
 
-def _settings(story: Story) -> dict[str, Any]:
+def settings_of(story: Story) -> dict[str, Any]:
     """The configuration with its defaults, or what there is of it where another version wrote it."""
     try:
         return configuration.parse(story.config_text).model_dump(mode="json")
