@@ -174,9 +174,9 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def short(value: float) -> str:
-    """A number in few characters: 0.25, 12, 1e-05."""
-    if value and abs(value) < 1e-4:
-        return f"{value:.0e}".replace("e-0", "e-")
+    """A number in few characters: 0.25, 12, 2.5e-4."""
+    if value and abs(value) < 1e-3:
+        return f"{value:.1e}".replace(".0e", "e").replace("e-0", "e-")
     return f"{value:.4g}"
 
 

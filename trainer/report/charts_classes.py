@@ -74,11 +74,12 @@ def precision_recall(curves: Sequence[Curve]) -> Figure | None:
     for name, truth, score, kind in drawable:
         precision, recall, thresholds = precision_recall_curve(truth, score)
         steps: list[Point] = []
-        # Not interpolated: between two thresholds the precision is that of the higher recall.
-        for p, r in zip(precision[::-1], recall[::-1], strict=True):
-            if steps:
-                steps.append((float(r), steps[-1][1]))
-            steps.append((float(r), float(p)))
+        reached = 0.0
+        # As average precision counts: the precision at which a recall is first reached holds up to it.
+        for p, r in zip(precision[-2::-1], recall[-2::-1], strict=True):
+            if r > reached:
+                steps += [(reached, float(p)), (float(r), float(p))]
+                reached = float(r)
         axes.line(steps, kind)
         legend.append((kind, name))
         numbers += [

@@ -11,8 +11,14 @@ from trainer.report.charts_training import SHARE_TICKS
 from trainer.report.figure import Figure, table
 from trainer.report.strips import strips
 
-# Figures between 0 and 1, which share an axis.
-SHARES = ("auc", "accuracy", "balanced_accuracy", "sensitivity", "specificity", "pr_auc", "dice")
+# Figures between 0 and 1 that share an axis, in few letters: four of them must fit on a phone.
+SHARES = {
+    "auc": "AUC",
+    "balanced_accuracy": "Bal. acc.",
+    "sensitivity": "Sens.",
+    "specificity": "Spec.",
+    "dice": "Dice",
+}
 
 
 def over_folds(
@@ -62,5 +68,4 @@ def over_folds(
         (("dot s1", "a run"),),
         caption="Boxes: middle half of the runs, and their median. Folds share training subjects: the spread "
         "describes them and is no standard error.",
-        wide=len(known) > 2,
     )

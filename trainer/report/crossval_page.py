@@ -184,7 +184,7 @@ def _figures(summary: Mapping[str, Any], runs: Sequence[Run], names: Sequence[st
     values = {name: [_metric(run, name) for run in runs] for name in names}
     tips = [run.name for run in runs]
     if shares:
-        groups = [(_NAMES[name][0], values[name]) for name in shares]
+        groups = [(charts_crossval.SHARES[name], values[name]) for name in shares]
         figures.append(charts_crossval.over_folds("folds-shares", "Each fold", groups, tips))
     for name in names:
         if name in ("mae", "r2", "hd95"):

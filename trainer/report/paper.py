@@ -66,7 +66,7 @@ def write_png(axes: Axes, legend: Sequence[tuple[str, str]], path: Path) -> None
         plot.legend(
             handles=[_key(kind, words) for kind, words in legend],
             loc="lower left",
-            bbox_to_anchor=(0, 1.0),
+            bbox_to_anchor=(0, 1.03),
             ncols=min(len(legend), 3),
             frameon=False,
             fontsize=7,

@@ -95,10 +95,13 @@ def _side_by_side(planes: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _edges(labels: np.ndarray) -> np.ndarray:
-    """The pixels of a plane that differ from the one below or to the right, bool."""
+    """The pixels of a plane that differ from one beside them, bool: lines two pixels wide."""
     found = np.zeros(labels.shape, dtype=bool)
-    found[:-1] |= labels[:-1] != labels[1:]
-    found[:, :-1] |= labels[:, :-1] != labels[:, 1:]
+    down, across = labels[:-1] != labels[1:], labels[:, :-1] != labels[:, 1:]
+    found[:-1] |= down
+    found[1:] |= down
+    found[:, :-1] |= across
+    found[:, 1:] |= across
     return found
 
 
