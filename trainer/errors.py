@@ -11,6 +11,7 @@ CingulumError                 exit code 1: something failed while we worked
 ├── TrainingError             the numbers went wrong
 │   ├── NotFiniteError        loss or weights became NaN or infinite
 │   └── DivergenceError       ranks no longer hold the same weights
+├── FoldError                 the exit code of the training that failed within a cross-validation
 ├── WorldError                ranks could not work together: time-out, a rank lost, no MPI
 └── Stopped                   exit code 75: asked to stop, state saved, run again with --resume
 """
@@ -98,6 +99,20 @@ class NotFiniteError(TrainingError):
 
 class DivergenceError(TrainingError):
     """Ranks no longer hold the same weights."""
+
+
+class FoldError(CingulumError):
+    """The training of one fold failed.
+
+    Args:
+        message: which fold, and what it said.
+        exit_code: of its training.
+        cure: what to do about it.
+    """
+
+    def __init__(self, message: str, *, exit_code: int = 1, cure: str | None = None) -> None:
+        super().__init__(message, cure=cure)
+        self.exit_code = exit_code
 
 
 class WorldError(CingulumError):

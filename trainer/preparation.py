@@ -158,16 +158,18 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
 
 
 def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) -> Any:
-    """This rank's part of a split, every volume once over all ranks: see `pipeline.evaluation_dataset`."""
+    """This rank's part of a split, every volume once over all ranks: see `pipeline.evaluation_dataset`.
+
+    A batch is as large whatever the number of ranks, since the last digits of an output depend on its size.
+    """
     rows = data.rows(split)
-    batch = max(1, config.train.global_batch // (world.size * config.train.accumulation))
     dataset, _ = pipeline.evaluation_dataset(
         data.shards,
         rows,
         data.task.targets(rows),
         rank=world.rank,
         world_size=world.size,
-        batch=batch,
+        batch=config.data.evaluation_batch,
         covariates=data.told(rows),
         threads=config.data.reader_threads,
     )

@@ -28,14 +28,18 @@ class StopRequest:
     """A context in which SIGUSR2 and SIGTERM ask for a stop instead of ending the process.
 
     `requested` is true on this rank from the first signal on; handlers are put back at the end.
+
+    Args:
+        interrupt: Ctrl-C asks for a stop, too; a second one ends the process as usual.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, interrupt: bool = False) -> None:
         self.requested = False
+        self._numbers = (*SIGNALS, signal.SIGINT) if interrupt else SIGNALS
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        for number in SIGNALS:
+        for number in self._numbers:
             self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
@@ -46,6 +50,8 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.requested:
+            raise KeyboardInterrupt
         self.requested = True
 
 

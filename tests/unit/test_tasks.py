@@ -84,9 +84,19 @@ def test_what_evaluation_keeps_of_a_label_map_is_a_row_of_numbers():
     logits = np.where(maps[..., None] == np.array([0, 1]), 9.0, -9.0).astype("float32")
     logits[1] = logits[1, ::-1]  # all of it wrong
     targets, kept = task.collected(maps, logits, final=True)
-    assert targets.shape == (2,) and kept.shape == (2, 3)
+    assert targets.shape == (2,) and kept.shape == (2, 6)
     assert kept[0, 1] == 1.0 and kept[1, 1] == 0.0 and kept[0, 0] < 0.01 < kept[1, 0]
     assert np.asarray(mean_dice(maps, logits)).tolist() == [1.0, 0.0]
+    assert task.metrics(targets, kept)["dice"] == 0.5
+    header, lines = task.table(np.array([0, 1]), targets, kept, shard_set().volumes)
+    assert header[2:4] == ["dice_grey", "hd95_grey"] and lines[0][2:4] == ["1", "0"]
+    assert lines[1][2:5] == [
+        "0",
+        "2",
+        "2",
+    ]  # mm: every voxel is surface, two slices from the other half's nearest
+    _, quick = task.collected(maps, logits, final=False)
+    assert np.isnan(quick[0, 2:4]).all() and quick[0, 1] == 1.0
 
 
 def test_the_mean_dice_leaves_out_what_is_in_neither_map():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.commands.bench import bench
+from trainer.commands.crossval import crossval
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
 from trainer.commands.import_ import import_images
@@ -24,6 +25,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "verify": verify_shards,
     "models": models,
     "train": train,
+    "crossval": crossval,
     "evaluate": evaluate,
     "predict": predict,
     "report": report,

@@ -68,7 +68,7 @@ def classification_metrics(
     }
 
 
-def wilson(hits: int, n: int) -> list[float]:
+def wilson(hits: float, n: int) -> list[float]:
     """The 95 % interval of a share (Wilson 1927), which stays inside 0 and 1 for few subjects too."""
     z = 1.959963984540054
     centre = (hits + z * z / 2) / (n + z * z)

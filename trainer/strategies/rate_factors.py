@@ -34,6 +34,7 @@ def scale_rates(optimizer: keras.Optimizer, factors: Mapping[str, float]) -> ker
 def _scaling(kind: Any) -> type:
     class Scaling(kind):
         rate_factors: dict[str, float]
+        weight_decay: float | None
 
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
             super().update_step(gradient, variable, learning_rate * self._factor(variable))

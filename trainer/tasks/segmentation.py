@@ -11,7 +11,7 @@ import numpy as np
 from trainer.config import RunConfig
 from trainer.data.shards import ShardSet
 from trainer.errors import CohortError
-from trainer.metrics import segmentation as figures
+from trainer.metrics import segmentation as label_maps
 from trainer.tasks import losses, scores
 from trainer.tasks.base import PerSample
 
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from trainer.data.index import Volume
 
 
+# Of each class, per volume: see `sample_statistics`; distances in mm, volumes in mL.
+FIGURES = ("dice", "hd95", "hausdorff", "true_ml", "predicted_ml")
+
+
 @dataclass(frozen=True)
 class Segmentation:
     """Logits `(B, D, H, W, K)` for K classes, background first; the target is a label map, uint8 (D, H, W).
 
-    Evaluation keeps a few numbers of each volume and never the maps: `loss`, the Dice coefficient of each
-    class but the background, and at the end the 95 % Hausdorff distance of each, in mm.
+    Evaluation keeps a few numbers of each volume and never the maps: the loss, and `FIGURES` of each class
+    but the background.
     """
 
     classes: tuple[str, ...]
@@ -86,42 +90,33 @@ class Segmentation:
     def collected(
         self, targets: np.ndarray, outputs: np.ndarray, *, final: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Zeros (B,), and (B, 1 + 2 (K - 1)): loss, Dice per class, Hausdorff distance per class (or NaN)."""
+        """Zeros (B,), and (B, 1 + 5 (K - 1)): the loss, then `FIGURES` of each class; NaN for unknown."""
         loss = np.asarray(self.loss()(targets, outputs), np.float64)
         predicted = np.asarray(outputs).argmax(axis=-1).astype(np.uint8)
         rows = []
         for one_loss, true_map, predicted_map in zip(loss, np.asarray(targets), predicted, strict=True):
-            found = figures.sample_statistics(
+            found = label_maps.sample_statistics(
                 true_map, predicted_map, self.classes, self.voxel_size, distances=final
             )
-            rows.append(
-                [
-                    one_loss,
-                    *(_or_nan(found[name]["dice"]) for name in self.classes[1:]),
-                    *(_or_nan(found[name]["hd95"]) for name in self.classes[1:]),
-                ]
-            )
-        return np.zeros(len(rows), np.float32), np.array(rows, np.float32)
+            rows.append([one_loss, *(found[name][kind] for name in self.classes[1:] for kind in FIGURES)])
+        return np.zeros(len(rows), np.float32), np.array(rows, np.float32)  # None becomes NaN
 
     def metrics(self, targets: np.ndarray, outputs: np.ndarray, *, bootstrap: int = 0) -> dict[str, Any]:
         """Mean loss and `segmentation_metrics`."""
-        dice, distances = self._columns(outputs)
         return {
             "loss": float(np.mean(outputs[:, 0])),
-            **figures.segmentation_metrics(dice, distances, bootstrap=bootstrap),
+            **label_maps.segmentation_metrics(
+                self._column(outputs, "dice"), self._column(outputs, "hd95"), bootstrap=bootstrap
+            ),
         }
 
     def table(
         self, rows: np.ndarray, targets: np.ndarray, outputs: np.ndarray, volumes: Sequence[Volume]
     ) -> tuple[list[str], list[list[Any]]]:
-        """Dice coefficient and Hausdorff distance (mm) of each class; empty where they cannot be told."""
-        header = [
-            "row",
-            "subject",
-            *(f"{kind}_{name}" for kind in ("dice", "hd95") for name in self.classes[1:]),
-        ]
+        """`FIGURES` of each class; empty where they cannot be told."""
+        header = ["row", "subject", *(f"{kind}_{name}" for name in self.classes[1:] for kind in FIGURES)]
         return header, [
-            [int(row), volumes[row].subject, *("" if np.isnan(v) else f"{v:.6f}" for v in output[1:])]
+            [int(row), volumes[row].subject, *("" if np.isnan(v) else f"{v:.6g}" for v in output[1:])]
             for row, output in zip(rows, outputs, strict=True)
         ]
 
@@ -129,17 +124,13 @@ class Segmentation:
         """Name, target and classes."""
         return {"name": self.name, "target": "maps", "classes": list(self.classes)}
 
-    def _columns(self, outputs: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        names = self.classes[1:]
-        dice = {name: outputs[:, 1 + k] for k, name in enumerate(names)}
-        return dice, {name: outputs[:, 1 + len(names) + k] for k, name in enumerate(names)}
+    def _column(self, outputs: np.ndarray, figure: str) -> dict[str, np.ndarray]:
+        """One figure of every volume, (N,), by class."""
+        place = 1 + FIGURES.index(figure)
+        return {name: outputs[:, place + k * len(FIGURES)] for k, name in enumerate(self.classes[1:])}
 
 
 def _cross_entropy(maps: Any, logits: Any) -> Any:
     import tensorflow as tf
 
     return tf.reduce_mean(losses.cross_entropy()(tf.cast(maps, tf.int32), logits), axis=[1, 2, 3])
-
-
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
