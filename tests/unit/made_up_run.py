@@ -237,7 +237,11 @@ def _evaluate_maps(
             cells = ["" if v is None else f"{v:.6f}" for v in values]
             table.writerow([row, shards.volumes[row].subject, *cells])
             case_maps.write(folder, row, predicted, np.diag([2.0, 2.0, 2.0, 1.0]))
-    return segmentation_metrics(every)
+    columns = (
+        {n: np.array([told[n][what] for told in every], np.float64) for n in names}
+        for what in ("dice", "hd95")
+    )
+    return segmentation_metrics(*columns)
 
 
 def _facts(shards: ShardSet, split: Split, classes: tuple[str, ...]) -> dict[str, Any]:

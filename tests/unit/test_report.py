@@ -19,7 +19,6 @@ from trainer.report import slices
 from trainer.report.axes import Axes, ticks
 from trainer.report.facts import ranges
 from trainer.report.run_page import render
-from trainer.report.predictions import Predictions
 from trainer.report.story import read
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}

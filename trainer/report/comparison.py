@@ -106,7 +106,8 @@ def _of_classes(first: str, one: Predictions, second: str, other: Predictions) -
 
 
 def _of_means(first: str, second: str, figure: str, gap: np.ndarray) -> Pair:
-    """The mean of differences of the same subjects."""
+    """The mean of differences of the same subjects; those that have no figure in one run are left out."""
+    gap = gap[np.isfinite(gap)]
     drawn = bootstrap.resampled(len(gap), RESAMPLES, lambda weights: weights @ gap / len(gap))
     bounds = bootstrap.interval(drawn) if len(gap) > 1 else None
     interval = (bounds[0], bounds[1]) if bounds else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from trainer.metrics.segmentation import segmentation_metrics
 from trainer.report import charts_maps as charts
 from trainer.report.judgement import Judgement, Subjects, Tile, interval, kept, share
@@ -13,7 +15,7 @@ from trainer.report.story import Story
 
 def judge(story: Story, found: Overlaps) -> Judgement:
     """Dice and surface distance of each class, mean over subjects."""
-    metrics = segmentation_metrics(found.statistics)
+    metrics = segmentation_metrics(found.dice_by_class, found.hd95_by_class)
     classes = metrics["classes"]
     tiles = [Tile("Mean Dice", share(metrics["dice"]), interval(metrics["dice_interval"]), small=False)]
     tiles += [
@@ -45,11 +47,12 @@ def _verdict(metrics: dict[str, Any]) -> str | None:
 
 def _subjects(found: Overlaps) -> Subjects:
     """The lowest Dice first."""
-    order = sorted(range(len(found.subjects)), key=lambda i: (found.mean_dice[i], found.subjects[i]))
+    means = found.mean_dice
+    order = sorted(range(len(means)), key=lambda i: (np.nan_to_num(means[i], nan=2.0), found.subjects[i]))
     rows = [
         (
             found.subjects[i],
-            f"{found.mean_dice[i]:.3f}",
+            share(means[i], 3),
             *(share(v, 3) for v in found.dice[i]),
             *(share(v, 1) for v in found.hd95[i]),
         )

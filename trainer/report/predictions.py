@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer.metrics import segmentation
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -73,24 +75,19 @@ class Overlaps:
     hd95: np.ndarray
 
     @property
-    def statistics(self) -> list[dict[str, dict[str, float | None]]]:
-        """Dice and HD95 of each subject by class, None where not known, as `trainer.metrics.segmentation`."""
-        return [
-            {
-                name: {
-                    "dice": None if np.isnan(dice) else float(dice),
-                    "hd95": None if np.isnan(distance) else float(distance),
-                }
-                for name, dice, distance in zip(self.classes, of_subject, distances, strict=True)
-            }
-            for of_subject, distances in zip(self.dice, self.hd95, strict=True)
-        ]
+    def dice_by_class(self) -> dict[str, np.ndarray]:
+        """Name of a class -> float (N,), as `trainer.metrics.segmentation` takes it."""
+        return {name: self.dice[:, k] for k, name in enumerate(self.classes)}
+
+    @property
+    def hd95_by_class(self) -> dict[str, np.ndarray]:
+        """Name of a class -> float (N,), in mm."""
+        return {name: self.hd95[:, k] for k, name in enumerate(self.classes)}
 
     @property
     def mean_dice(self) -> np.ndarray:
-        """Of each subject over its classes, float (N,); 0 where no class could be measured."""
-        known = ~np.isnan(self.dice)
-        return np.where(known, self.dice, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+        """Of each subject over its classes, float (N,); NaN where neither map has any."""
+        return segmentation.mean_dice(self.dice_by_class)
 
 
 Found = Predictions | Values | Overlaps

@@ -63,7 +63,7 @@ def _measure(found: Found) -> subgroups.Measure:
     if isinstance(found, Predictions):
         return subgroups.classification_measure(found.true, found.probabilities, found.classes)
     if isinstance(found, Overlaps):
-        return subgroups.segmentation_measure(found.statistics)
+        return subgroups.segmentation_measure(found.dice_by_class, found.hd95_by_class)
     return subgroups.regression_measure(found.true, found.predicted)
 
 
