@@ -11,6 +11,8 @@ import keras
 
 from trainer.config import TransferConfig
 from trainer.errors import ConfigError, RunError
+from trainer.inference.saved_model import load_model
+from trainer.record import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,16 +61,7 @@ def start(model: keras.Model, path: Path) -> str:
     Raises:
         RunError: there is no such run or file, or no layer fits.
     """
-    from trainer.record import RunFolder
-
-    file = path if path.suffix == ".keras" else RunFolder.open_finished(path).model
-    if not file.is_file():
-        raise RunError(f"{file}: there is no such file.", cure="Give a run folder or a .keras file.")
-    try:
-        source = keras.saving.load_model(file, compile=False)
-    except (ValueError, OSError, TypeError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise RunError(f"{file}: cannot be opened as a Keras model ({reason}).") from None
+    source = _source(path)
     known = {layer.name: layer.get_weights() for layer in source.layers}
     taken, left = [], []
     for layer in model.layers:
@@ -83,11 +76,23 @@ def start(model: keras.Model, path: Path) -> str:
             left.append(layer.name)
     if not taken:
         raise RunError(
-            f"{file}: no layer has the name and the shape of one of this network's.",
+            f"{path}: no layer has the name and the shape of one of this network's.",
             cure="Start from a run of the same network, width and number of contrasts.",
         )
     new = f"; new: {', '.join(left[:5])}{' and others' if len(left) > 5 else ''}" if left else ""
-    return f"started from {file}: {len(taken)} of {len(taken) + len(left)} layers{new}"
+    return f"started from {path}: {len(taken)} of {len(taken) + len(left)} layers{new}"
+
+
+def _source(path: Path) -> keras.Model:
+    if path.suffix != ".keras":
+        return load_model(RunFolder.open_finished(path))
+    if not path.is_file():
+        raise RunError(f"{path}: there is no such file.", cure="Give a run folder or a .keras file.")
+    try:
+        return keras.saving.load_model(path, compile=False)
+    except (ValueError, OSError, TypeError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"{path}: cannot be opened as a Keras model ({reason}).") from None
 
 
 def _layers(model: keras.Model, pattern: str, key: str) -> Sequence[keras.Layer]:

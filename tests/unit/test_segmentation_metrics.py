@@ -118,15 +118,23 @@ def test_maps_that_do_not_belong_together_are_refused():
         sample_statistics(np.zeros((2, 2, 2), int), np.full((2, 2, 2), 3), CLASSES, VOXEL)
 
 
-def subject(grey: float | None, white: float | None, hd95: float | None = 1.0) -> dict:
-    return {
-        "grey": {"dice": grey, "hd95": hd95 if grey else None},
-        "white": {"dice": white, "hd95": hd95 if white else None},
-    }
+def test_distances_may_be_left_out():
+    true, predicted = blobs(0), blobs(1)
+    with_them = sample_statistics(true, predicted, CLASSES, VOXEL)["grey"]
+    without = sample_statistics(true, predicted, CLASSES, VOXEL, distances=False)["grey"]
+    assert without == with_them | {"hausdorff": None, "hd95": None}
+
+
+NAN = float("nan")
+
+
+def table(**columns: list[float]) -> dict[str, np.ndarray]:
+    return {name: np.array(values, np.float32) for name, values in columns.items()}
 
 
 def test_a_split_s_figures_are_means_over_subjects_and_count_the_failures():
-    found = segmentation_metrics([subject(0.9, 0.8), subject(0.7, 0.0), subject(0.8, None, 4.0)])
+    dice = table(grey=[0.9, 0.7, 0.8], white=[0.8, 0.0, NAN])
+    found = segmentation_metrics(dice, table(grey=[1, 1, 4], white=[1, NAN, NAN]))
     assert found["n"] == 3
     assert found["dice"] == pytest.approx((0.85 + 0.35 + 0.8) / 3)
     low, high = found["dice_interval"]
@@ -135,16 +143,25 @@ def test_a_split_s_figures_are_means_over_subjects_and_count_the_failures():
     assert (grey["n"], grey["without_surface"]) == (3, 0)
     assert (grey["dice"], grey["dice_sd"]) == pytest.approx((0.8, 0.1))
     assert (grey["hd95"], grey["hd95_median"]) == (2.0, 1.0)
-    assert (white["n"], white["dice"], white["hd95"], white["without_surface"]) == (2, 0.4, 1.0, 1)
+    assert (white["n"], white["hd95"], white["without_surface"]) == (2, 1.0, 1)
+    assert white["dice"] == pytest.approx(0.4)
+
+
+def test_the_interval_of_the_mean_is_about_its_standard_error():
+    dice = np.random.default_rng(0).normal(0.9, 0.02, 100)
+    low, high = segmentation_metrics({"grey": dice}, {"grey": dice})["dice_interval"]
+    assert high - low == pytest.approx(2 * 1.96 * dice.std() / 10, rel=0.1)  # 2000 resamples: within 5 %
 
 
 def test_what_cannot_be_told_is_none_and_all_of_it_is_json():
-    nobody = segmentation_metrics([])
+    nobody = segmentation_metrics({}, {})
     assert nobody == {"n": 0, "dice": None, "dice_interval": None, "classes": {}}
-    absent = segmentation_metrics([subject(None, None)] * 2)
-    assert absent["dice"] is None and absent["classes"]["grey"]["n"] == 0
-    one = segmentation_metrics([subject(0.5, 0.7)])
-    assert (one["dice"], one["dice_interval"], one["classes"]["grey"]["dice_sd"]) == (0.6, None, None)
+    empty = segmentation_metrics(table(grey=[]), table(grey=[]))
+    assert empty["dice"] is None and empty["classes"]["grey"]["dice"] is None
+    absent = segmentation_metrics(table(grey=[NAN, NAN]), table(grey=[NAN, NAN]))
+    assert (absent["n"], absent["dice"], absent["classes"]["grey"]["n"]) == (2, None, 0)
+    one = segmentation_metrics(table(grey=[0.5], white=[0.75]), table(grey=[1], white=[1]))
+    assert (one["dice"], one["dice_interval"], one["classes"]["grey"]["dice_sd"]) == (0.625, None, None)
     real = sample_statistics(blobs(0), blobs(1), CLASSES, VOXEL)
-    for found in (nobody, absent, one, real, segmentation_metrics([real, real])):
+    for found in (nobody, empty, absent, one, real):
         json.dumps(found, allow_nan=False)

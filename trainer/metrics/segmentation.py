@@ -10,9 +10,6 @@ from scipy.ndimage import binary_erosion, distance_transform_edt
 
 from trainer.metrics import bootstrap as resampling
 
-# Of one subject: for each class its figures, as `sample_statistics` gives them.
-Statistics = Mapping[str, Mapping[str, float | None]]
-
 
 def sample_statistics(
     true_map: np.ndarray,
@@ -29,7 +26,7 @@ def sample_statistics(
         predicted_map: the same of the network.
         classes: names, background first.
         voxel_size: mm along D, H, W.
-        distances: False to leave the distances None: they take most of the time.
+        distances: whether to measure them, which takes far longer than all else; None where not.
 
     Returns:
         For each class but the first:
@@ -57,9 +54,9 @@ def sample_statistics(
         true, predicted = true_map == number, predicted_map == number
         n_true, n_predicted = int(true.sum()), int(predicted.sum())
         both = n_true + n_predicted
-        hausdorff, hd95 = (
-            _distances(true, predicted, voxel_size) if distances and n_true and n_predicted else (None, None)
-        )
+        hausdorff, hd95 = None, None
+        if distances and n_true and n_predicted:
+            hausdorff, hd95 = _distances(true, predicted, voxel_size)
         statistics[name] = {
             "dice": 2 * int((true & predicted).sum()) / both if both else None,
             "hausdorff": hausdorff,
@@ -75,12 +72,14 @@ def surface(mask: np.ndarray) -> np.ndarray:
     return mask & ~binary_erosion(mask)
 
 
-def segmentation_metrics(subjects: Sequence[Statistics], bootstrap: int = 2000) -> dict[str, Any]:
+def segmentation_metrics(
+    dice: Mapping[str, np.ndarray], hd95: Mapping[str, np.ndarray], bootstrap: int = 2000
+) -> dict[str, Any]:
     """Figures of a split from those of its subjects.
 
     Args:
-        subjects: `sample_statistics` of each; all have the same classes. Of their figures `dice` and `hd95`
-            are used, so that a table's two columns are enough.
+        dice: by class, float (N,), of each subject; NaN where neither map has the class.
+        hd95: by class, float (N,), in mm; NaN where a map lacks the class.
         bootstrap: resamples of the subjects for the 95 % intervals; 0 for none.
 
     Returns:
@@ -89,35 +88,43 @@ def segmentation_metrics(subjects: Sequence[Statistics], bootstrap: int = 2000) 
         (mean, mm) and hd95_median over those where both maps have it, and without_surface (how many of n have
         it in one map only: the mean distance leaves these failures out). What cannot be told is None.
     """
-    names = list(subjects[0]) if subjects else []
-    mean, bounds = _mean_and_interval(np.array([mean_dice(subject) for subject in subjects]), bootstrap)
+    mean, bounds = _mean_and_interval(mean_dice(dice), bootstrap)
     return {
-        "n": len(subjects),
+        "n": len(next(iter(dice.values()), ())),
         "dice": mean,
         "dice_interval": bounds,
-        "classes": {name: _of_class([subject[name] for subject in subjects], bootstrap) for name in names},
+        "classes": {name: _of_class(dice[name], hd95[name], bootstrap) for name in dice},
     }
 
 
-def mean_dice(subject: Statistics) -> float:
-    """Mean Dice of a subject's classes, without those that neither map has; NaN where that is all of them."""
-    known = [figures["dice"] for figures in subject.values() if figures["dice"] is not None]
-    return float(np.mean(known)) if known else float("nan")
+def mean_dice(dice: Mapping[str, np.ndarray]) -> np.ndarray:
+    """float64 (N,): mean over the classes that a subject has; NaN where that is none.
+
+    Args:
+        dice: by class, float (N,), NaN where neither map has the class.
+    """
+    table = np.array([np.asarray(values, np.float64) for values in dice.values()])
+    if not len(table):
+        return np.zeros(0)
+    known = np.isfinite(table)
+    counts = known.sum(axis=0)
+    sums = np.where(known, table, 0.0).sum(axis=0)
+    return np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
 
 
-def _of_class(rows: list[Mapping[str, float | None]], bootstrap: int) -> dict[str, Any]:
-    there = [row for row in rows if row["dice"] is not None]
-    dice = np.array([row["dice"] for row in there], np.float64)
-    distances = [row["hd95"] for row in there if row["hd95"] is not None]
-    mean, bounds = _mean_and_interval(dice, bootstrap)
+def _of_class(dice: np.ndarray, hd95: np.ndarray, bootstrap: int) -> dict[str, Any]:
+    there = np.isfinite(dice)
+    values = np.asarray(dice, np.float64)[there]
+    distances = np.asarray(hd95, np.float64)[there & np.isfinite(hd95)]
+    mean, bounds = _mean_and_interval(values, bootstrap)
     return {
-        "n": len(there),
+        "n": len(values),
         "dice": mean,
-        "dice_sd": float(dice.std(ddof=1)) if len(dice) > 1 else None,
+        "dice_sd": float(values.std(ddof=1)) if len(values) > 1 else None,
         "dice_interval": bounds,
-        "hd95": float(np.mean(distances)) if distances else None,
-        "hd95_median": float(np.median(distances)) if distances else None,
-        "without_surface": len(there) - len(distances),
+        "hd95": float(distances.mean()) if len(distances) else None,
+        "hd95_median": float(np.median(distances)) if len(distances) else None,
+        "without_surface": len(values) - len(distances),
     }
 
 

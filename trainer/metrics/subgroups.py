@@ -9,7 +9,7 @@ import numpy as np
 
 from trainer.metrics.classification import classification_metrics
 from trainer.metrics.regression import regression_metrics
-from trainer.metrics.segmentation import Statistics, segmentation_metrics
+from trainer.metrics.segmentation import segmentation_metrics
 
 if TYPE_CHECKING:
     from trainer.data.index import VolumeMeta
@@ -75,11 +75,16 @@ def regression_measure(true: np.ndarray, predicted: np.ndarray, bootstrap: int =
     return measure
 
 
-def segmentation_measure(subjects: Sequence[Statistics], bootstrap: int = 2000) -> Measure:
+def segmentation_measure(
+    dice: Mapping[str, np.ndarray], hd95: Mapping[str, np.ndarray], bootstrap: int = 2000
+) -> Measure:
     """Mean Dice with interval; see `segmentation_metrics`."""
 
     def measure(places: np.ndarray) -> dict[str, Any]:
-        found = segmentation_metrics([subjects[place] for place in places], bootstrap)
+        of_dice, of_hd95 = (
+            {name: values[places] for name, values in figures.items()} for figures in (dice, hd95)
+        )
+        found = segmentation_metrics(of_dice, of_hd95, bootstrap)
         return {name: found[name] for name in ("dice", "dice_interval")}
 
     return measure
