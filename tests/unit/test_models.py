@@ -1,9 +1,8 @@
-"""The registry, 3D ResNet-18, the tiny network and the parts all networks share."""
+"""The registry, networks of the user's own, and the parts that the networks share."""
 
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from pathlib import Path
 
@@ -16,81 +15,11 @@ from trainer.errors import ModelError
 from trainer.models import layers
 from trainer.strategies.batch_norm import SyncBatchNormalization
 
-# torchvision documents r3d_18 with 33,371,472 parameters: 3 channels, 400 classes, a 3x7x7 stem where
-# ours is 7x7x7.
-TORCHVISION_R3D_18 = 33_371_472
-STEM_DIFFERENCE = 64 * 3 * (7 * 7 * 7 - 3 * 7 * 7)
-
-
-def trainable(model: keras.Model) -> int:
-    return sum(int(np.prod(v.shape)) for v in model.trainable_variables)
-
-
-def test_resnet18_has_the_published_number_of_parameters():
-    model = models.build("resnet18", (32, 32, 32, 3), 400)
-    assert trainable(model) == TORCHVISION_R3D_18 + STEM_DIFFERENCE
-
-
-def test_moving_statistics_are_two_values_per_normalised_channel():
-    model = models.build("resnet18", (32, 32, 32, 3), 400)
-    # Stem; per stage four convolutions, and a shortcut in the last three.
-    channels = 64 + 4 * 64 + 5 * (128 + 256 + 512)
-    assert model.count_params() - trainable(model) == 2 * channels
-
-
-def test_tiny_has_the_parameters_that_a_hand_count_gives():
-    weights = 27 * (1 * 8 + 8 * 16 + 16 * 32) + 2 * (8 + 16 + 32) + 32 * 3 + 3
-    assert trainable(models.build("tiny", (16, 16, 16, 1), 3)) == weights
-
-
-@pytest.mark.parametrize("name", models.names())
-def test_every_network_gives_float32_logits_for_uneven_sizes_and_several_channels(name):
-    model = models.build(name, (17, 24, 16, 2), 3, width=4)
-    logits = model(np.random.default_rng(0).normal(size=(2, 17, 24, 16, 2)).astype("float32"))
-    assert tuple(logits.shape) == (2, 3)
-    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-    assert np.isfinite(np.asarray(logits)).all()
-
-
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_logits_stay_float32_under_mixed_precision(policy):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(policy)
-    try:
-        model = models.build("resattnet18", (16, 16, 16, 1), 2, width=4)
-        logits = model(np.ones((1, 16, 16, 16, 1), "float32"))
-    finally:
-        keras.config.set_dtype_policy(before)
-    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
-    assert model.get_layer("stage1_block1_1_conv").compute_dtype == policy.removeprefix("mixed_")
-
-
-@pytest.mark.parametrize("name", models.names())
-def test_the_seed_decides_the_weights(name):
-    def weights(seed: int) -> list[np.ndarray]:
-        keras.utils.set_random_seed(seed)
-        return models.build(name, (16, 16, 16, 1), 2, width=4).get_weights()
-
-    first, again, other = weights(1), weights(1), weights(2)
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
-
 
 def test_layer_names_are_the_same_in_every_build():
     first, second = (models.build("resattnet34", (16, 16, 16, 1), 2, width=2) for _ in range(2))
     assert [layer.name for layer in first.layers] == [layer.name for layer in second.layers]
     assert not [layer.name for layer in first.layers if layer.name[-1].isdigit() and "pool" not in layer.name]
-
-
-@pytest.mark.parametrize("name", models.names())
-@pytest.mark.parametrize("kind", ["batch", "group", "layer", "none"])
-def test_normalisation_can_be_chosen(name, kind):
-    model = models.build(name, (16, 16, 16, 1), 2, width=8, normalisation=kind)
-    kinds = {type(layer).__name__ for layer in model.layers if layer.name.endswith("_norm")}
-    expected = {"batch": {"BatchNormalization"}, "none": set()}
-    assert kinds == expected.get(kind, {"GroupNormalization"})
-    # Where nothing normalises, the convolutions have a bias of their own.
-    assert model.get_layer(index=1).use_bias == (kind == "none")
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(4, 1), (8, 2), (12, 3), (64, 16), (512, 32), (7, 1)])
@@ -135,11 +64,11 @@ class TestBadInput:
         ("arguments", "says"),
         [
             (("resatnet18", (32, 32, 32, 1), 2), "Did you mean 'resattnet18'"),
-            (("nothing-like-it", (32, 32, 32, 1), 2), "Known: resattnet18, resattnet34, resnet18, tiny"),
+            (("nothing-like-it", (32, 32, 32, 1), 2), "Known: alexnet, conv2, densenet121, "),
             (("tiny", (32, 15, 32, 1), 2), "32x15x32 voxels are too small"),
             (("tiny", (32, 32, 32), 2), "a volume has a depth, height, width and channels"),
             (("tiny", (32, 32, 32, 0), 2), "a volume has a depth"),
-            (("tiny", (32, 32, 32, 1), 1), "at least two"),
+            (("tiny", (32, 32, 32, 1), 0), "0 outputs: a network has at least one"),
             (("no.such.module:net", (32, 32, 32, 1), 2), "There is no module 'no.such.module'"),
             (("trainer.models.tiny:tini", (32, 32, 32, 1), 2), "Did you mean 'tiny'"),
             (("nowhere/net.py:build", (32, 32, 32, 1), 2), "no such Python file"),
@@ -157,7 +86,7 @@ class TestBadInput:
             ({"dropout": 1.0}, "below 1"),
             ({"width": 0}, "at least 1"),
             ({"width": 2.5}, "whole number"),
-            ({"normalisation": "instance"}, "Known: batch, sync, group, layer, none"),
+            ({"normalisation": "instanse"}, "Known: batch, sync, group, instance, layer, none"),
         ],
     )
     def test_in_an_option_is_named(self, options, says):
@@ -183,6 +112,19 @@ def probabilities(input_shape, classes):
 
 def one_output(input_shape, classes):
     return build(input_shape, 1)
+
+def voxelwise(input_shape, classes):
+    volume = keras.Input(input_shape)
+    return keras.Model(volume, keras.layers.Conv3D(classes, 1, dtype="float32")(volume))
+
+def stacked(input_shape, classes):
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+def hidden_layers(input_shape, classes):
+    class Hidden(keras.Model):
+        def call(self, x):
+            return x
+    return Hidden()
 
 def no_model(input_shape, classes):
     return "a network"
@@ -211,12 +153,24 @@ class TestOnesOwnNetwork:
             ("probabilities", "ends in a softmax"),
             ("one_output", "one logit per class"),
             ("no_model", "returned str, not a keras.Model"),
+            ("voxelwise", "(None, 2) is wanted, one logit per class"),
+            ("hidden_layers", "returned a Hidden that is neither functional nor sequential"),
         ],
     )
     def test_that_does_not_fit_is_refused(self, own, function, says):
         with pytest.raises(ModelError) as caught:
             models.build(f"own_networks:{function}", (8, 8, 8, 1), 2)
         assert says in str(caught.value)
+
+    def test_may_be_sequential(self, own):
+        model = models.build("own_networks:stacked", (8, 8, 8, 1), 2, covariates=1)
+        assert model.count_params() == (8**3 + 1) * 2 + 2
+
+    def test_may_give_an_output_for_each_voxel(self, own):
+        model = models.build("own_networks:voxelwise", (8, 6, 4, 1), 3, dense=True)
+        assert model.output_shape == (None, 8, 6, 4, 3)
+        with pytest.raises(ModelError, match="wanted, one logit per class and voxel"):
+            models.build("own_networks:build", (8, 6, 4, 1), 3, dense=True)
 
     def test_without_a_width_says_so(self, own):
         with pytest.raises(ModelError, match="no option 'width'"):
@@ -276,12 +230,53 @@ def test_the_example_of_the_how_to_page_works(tmp_path):
     assert model.output_shape == (None, 3)
 
 
-def test_the_reference_page_gives_the_right_numbers_of_parameters():
-    page = Path(__file__).parents[2] / "docs" / "reference" / "networks.md"
-    said = re.findall(r"^\| `(\w+)` \|.*\| ([\d,]+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert {name for name, _ in said} == {"resattnet18", "resattnet34", "resnet18", "tiny"}
-    for name, parameters in said:
-        assert models.build(name, (96, 96, 96, 1), 2).count_params() == int(parameters.replace(",", ""))
+class TestRegisteredNetwork:
+    @pytest.fixture(autouse=True)
+    def registry(self, monkeypatch):
+        from trainer.models import registry
+
+        monkeypatch.setattr(registry, "_NETWORKS", dict(registry._NETWORKS))
+
+    def test_with_an_output_per_voxel_is_taken_for_segmentation_only(self):
+        @models.register("voxelwise", dense=True, smallest=4)
+        def voxelwise(input_shape, classes, *, width=4):
+            volume = keras.Input(input_shape)
+            return keras.Model(volume, keras.layers.Conv3D(classes, 3, padding="same")(volume))
+
+        model = models.build("voxelwise", (4, 5, 6, 1), 3, dense=True)
+        assert model.output_shape == (None, 4, 5, 6, 3)
+        assert "voxelwise" in models.names(dense=True) and "voxelwise" not in models.names(dense=False)
+        with pytest.raises(ModelError) as caught:
+            models.build("voxelwise", (8, 8, 8, 1), 3)
+        assert "gives an output for each voxel" in str(caught.value)
+        assert "take one of" in str(caught.value) and "tiny" in str(caught.value)
+        with pytest.raises(ModelError) as caught:
+            models.build("tiny", (16, 16, 16, 1), 3, dense=True)
+        assert "gives one output for a whole volume" in str(caught.value)
+        assert "voxelwise" in str(caught.value)
+
+    def test_says_how_small_a_volume_it_takes(self):
+        @models.register("demanding", smallest=40)
+        def demanding(input_shape, classes, *, width=4):
+            return models.build("tiny", input_shape, classes, width=width)
+
+        assert models.build("demanding", (40, 40, 40, 1), 2).output_shape == (None, 2)
+        with pytest.raises(ModelError, match=r"at least 40.*\n.*--size 40"):
+            models.build("demanding", (40, 39, 40, 1), 2)
+
+    def test_of_images_takes_them_as_slices_too(self):
+        @models.register("flat", dimensions=2)
+        def flat(input_shape, classes, *, width=4):
+            x = volume = keras.Input(input_shape)
+            x = keras.layers.Reshape(input_shape[-3:])(x)
+            return keras.Model(volume, keras.layers.Dense(classes)(keras.layers.Flatten()(x)))
+
+        for shape in [(16, 20, 3), (1, 16, 20, 3)]:
+            assert models.build("flat", shape, 2).input_shape == (None, *shape)
+        with pytest.raises(ModelError, match="volumes have 16 slices"):
+            models.build("flat", (16, 16, 16, 3), 2)
+        with pytest.raises(ModelError, match="16x15 voxels are too small"):
+            models.build("flat", (1, 16, 15, 3), 2)
 
 
 class TestSynchronousBatchNormalisation:

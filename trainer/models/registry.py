@@ -3,51 +3,30 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
 
 from trainer.errors import ModelError
-from trainer.models import own
-
-Function = Callable[..., keras.Model]
-
-# Four halvings of 16 voxels leave one: below that a stage would only see its own padding.
-SMALLEST = 16
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network that can be built by name."""
-
-    name: str
-    function: Function
-
-    @property
-    def summary(self) -> str:
-        """The first line of the function's docstring."""
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments and their defaults, `width` among them."""
-        parameters = inspect.signature(self.function).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-    @property
-    def takes_any_option(self) -> bool:
-        """Whether the function ends in **options, so that we cannot check them."""
-        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.function).parameters.values())
-
+from trainer.models import checks, own
+from trainer.models.covariates import with_covariates
+from trainer.models.network import SMALLEST, Function, Network
 
 _NETWORKS: dict[str, Network] = {}
 
 
-def register(name: str) -> Callable[[Function], Function]:
-    """Make `function(input_shape, classes, *, width=..., ...) -> keras.Model` known as network `name`."""
+def register(
+    name: str, *, dense: bool = False, dimensions: int = 3, smallest: int = SMALLEST, paper: str = ""
+) -> Callable[[Function], Function]:
+    """Make `function(input_shape, classes, *, width=..., ...) -> keras.Model` known as network `name`.
+
+    Args:
+        dense: it gives logits for each voxel, `(B, D, H, W, classes)`, not for the volume, `(B, classes)`.
+        dimensions: 2 for a network of images `(H, W, C)`, which must take `(1, H, W, C)` as well.
+        smallest: the least voxels that it needs along each side.
+        paper: where it was published.
+    """
 
     def decorate(function: Function) -> Function:
         known = _NETWORKS.get(name)
@@ -55,15 +34,15 @@ def register(name: str) -> Callable[[Function], Function]:
             raise ModelError(
                 f"There are two networks named {name!r}.", cure="Register yours under another name."
             )
-        _NETWORKS[name] = Network(name, function)
+        _NETWORKS[name] = Network(name, function, dense, dimensions, smallest, paper)
         return function
 
     return decorate
 
 
-def names() -> tuple[str, ...]:
-    """The names of all registered networks, sorted."""
-    return tuple(sorted(_NETWORKS))
+def names(*, dense: bool | None = None) -> tuple[str, ...]:
+    """The names of all registered networks, sorted; of those with an output per voxel, or of the others."""
+    return tuple(sorted(n.name for n in _NETWORKS.values() if dense in (None, n.dense)))
 
 
 def describe(name: str) -> Network:
@@ -87,99 +66,62 @@ def describe(name: str) -> Network:
 def build(
     name: str,
     input_shape: Sequence[int],
-    classes: int,
+    outputs: int,
     *,
     width: int | None = None,
     sync_batch_norm: bool = False,
+    covariates: int = 0,
+    dense: bool = False,
     **options: Any,
 ) -> keras.Model:
     """Build a network with new weights, which `keras.utils.set_random_seed` decides.
 
     Args:
         name: a registered network, 'module:function' or 'file.py:function'.
-        input_shape: (D, H, W, C) of one volume.
-        classes: how many labels to tell apart.
+        input_shape: (D, H, W, C) of one volume; (H, W, C) too for a network of images.
+        outputs: how many labels to tell apart; 1 for a regression.
         width: channels of the first stage; None for the network's own.
         sync_batch_norm: take the statistics of batch normalisation over all ranks.
+        covariates: how many values the network takes beside the volume: see `with_covariates`.
+        dense: outputs for each voxel, as segmentation needs them.
         options: further arguments of the network's function.
 
     Returns:
-        A model from float `(B, D, H, W, C)` to float32 logits `(B, classes)`.
+        A model from float `(B, D, H, W, C)` to float32 logits `(B, outputs)`, or `(B, D, H, W, outputs)`
+        where `dense`. With covariates it takes [volume, covariates `(B, covariates)`].
 
     Raises:
-        ModelError: no such network or option, a volume too small, or a network of one's own that returns
-            something else.
+        ModelError: no such network or option, a volume too small, one output per voxel asked of a
+            network that gives one per volume or the reverse, covariates where they cannot be added, or a
+            network of one's own that returns something else.
     """
     network = describe(name)
-    shape = _checked_shape(network, input_shape)
-    if classes < 2:
-        raise ModelError(f"{name}: {classes} class(es): a classifier tells at least two apart.")
+    checks.outputs(network, outputs, dense=dense, fitting=names(dense=dense))
+    if covariates < 0 or (covariates and dense):
+        raise ModelError(
+            f"{name}: {covariates} covariates beside "
+            + ("an output for each voxel: only whole volumes have covariates." if dense else "the volume."),
+            cure="Take data.covariates out of the configuration.",
+        )
+    shape = checks.input_shape(network, input_shape)
     if width is not None:
         options["width"] = width
-    _check_options(network, options)
+    checks.options(network, options)
     with own.told_with_place(name):
-        model = network.function(shape, classes, **options)
-    _check_model(name, model, shape, classes)
+        model = network.function(shape, outputs, **options)
+    checks.returned(name, model, shape, outputs, dense=dense)
+    if covariates:
+        model = with_covariates(name, model, covariates)
     return _synchronised(name, model) if sync_batch_norm else model
 
 
-def _checked_shape(network: Network, input_shape: Sequence[int]) -> tuple[int, ...]:
-    shape = tuple(int(side) for side in input_shape)
-    if len(shape) != 4 or min(shape) < 1:
-        raise ModelError(
-            f"{network.name}: input of shape {shape}: a volume has a depth, height, width and channels."
-        )
-    if network.name in _NETWORKS and min(shape[:3]) < SMALLEST:
-        size = "x".join(map(str, shape[:3]))
-        raise ModelError(
-            f"{network.name}: volumes of {size} voxels are too small: each side needs at least {SMALLEST}.",
-            cure=f"Import the images again with `--size {SMALLEST}` or more.",
-        )
-    return shape
+def outline(name: str, input_shape: Sequence[int], outputs: int, **rest: Any) -> keras.Model:
+    """The model that `build` gives, but with no values in its weights: to be counted, not to be called.
 
-
-def _check_options(network: Network, options: dict[str, Any]) -> None:
-    known = network.options
-    if network.takes_any_option:
-        return
-    for option in options:
-        if option not in known:
-            close = difflib.get_close_matches(option, known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ModelError(
-                f"{network.name}: has no option {option!r}.{hint}",
-                cure=f"It takes: {', '.join(known) or 'no options'}.",
-            )
-    width = options.get("width")
-    if width is not None and (not isinstance(width, int) or width < 1):
-        raise ModelError(
-            f"{network.name}: width is {width!r}: it must be a whole number of channels, at least 1."
-        )
-
-
-def _check_model(name: str, model: Any, shape: tuple[int, ...], classes: int) -> None:
-    if not isinstance(model, keras.Model):
-        raise ModelError(f"{name}: returned {type(model).__name__}, not a keras.Model.")
-    taken, given = model.input_shape, model.output_shape
-    if not isinstance(taken, tuple) or tuple(taken)[1:] != shape:
-        raise ModelError(f"{name}: takes inputs of shape {taken}, but the volumes are {shape}.")
-    if tuple(given) != (None, classes):
-        raise ModelError(
-            f"{name}: returns outputs of shape {given}; {(None, classes)} is wanted, one logit per class."
-        )
-    if keras.backend.standardize_dtype(model.output.dtype) != "float32":
-        raise ModelError(
-            f"{name}: returns logits of type {model.output.dtype}.",
-            cure="Make its last layer with dtype='float32'.",
-        )
-    if getattr(model.layers[-1], "activation", None) in (
-        keras.activations.softmax,
-        keras.activations.sigmoid,
-    ):
-        raise ModelError(
-            f"{name}: ends in a {model.layers[-1].activation.__name__}, so it returns probabilities.",
-            cure="Leave the last activation out: the loss takes logits.",
-        )
+    It takes milliseconds where the first values of millions of weights take seconds.
+    """
+    with keras.StatelessScope(initialize_variables=False):
+        return build(name, input_shape, outputs, **rest)
 
 
 def _synchronised(name: str, model: keras.Model) -> keras.Model:

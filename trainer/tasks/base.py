@@ -17,24 +17,31 @@ PerSample = Callable[[Any, Any], Any]
 
 
 class Task(Protocol):
-    """A task, bound to a shard set.
+    """A task, bound to a shard set."""
 
-    Attributes:
-        name: as in the configuration.
-        outputs: length of the last axis of the network's output.
-        dense: whether the network says something about every voxel.
-        classes: names of the classes; () for regression.
-        score: name of the figure that is told beside the loss: a column of metrics.jsonl.
-        monitored: figures of the validation split that metrics.jsonl has, as val_...; also good for early
-            stopping.
-    """
+    @property
+    def name(self) -> str:
+        """As in the configuration."""
 
-    name: str
-    outputs: int
-    dense: bool
-    classes: tuple[str, ...]
-    score: str
-    monitored: tuple[str, ...]
+    @property
+    def outputs(self) -> int:
+        """Length of the last axis of the network's output."""
+
+    @property
+    def dense(self) -> bool:
+        """Whether the network says something about every voxel."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; () for regression."""
+
+    @property
+    def score(self) -> str:
+        """Name of the figure that is told beside the loss: a column of metrics.jsonl."""
+
+    @property
+    def monitored(self) -> tuple[str, ...]:
+        """Figures of the validation split that metrics.jsonl has, as val_...; good for early stopping."""
 
     def rows(self) -> tuple[int, ...]:
         """Rows of the shard set that have a target."""
@@ -75,4 +82,4 @@ class Task(Protocol):
         """Header and one line per subject of evaluation/<split>.csv."""
 
     def to_json(self) -> dict[str, Any]:
-        """What run.json says of it; `tasks.from_run` reads it back."""
+        """What run.json says of it: what prediction of raw images has to know, besides the network."""
