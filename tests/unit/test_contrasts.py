@@ -67,7 +67,7 @@ def test_the_first_channel_is_what_it_would_be_alone(tmp_path):
 
 def test_on_the_same_grid_the_second_is_only_cut_and_standardised(tmp_path):
     both = prepare(pair(tmp_path), TWO)
-    cube = Cut(head().shape, affine(), 8.0, both.cut.start, 24).of(t2(), 0.0)
+    cube = Cut(head().shape, affine(), 8.0, both.cut.start, 24).of(t2())
     numbers = both.report["T2w"]
     expected = np.clip(cube, numbers["clip_low"], numbers["clip_high"])
     expected = (expected - numbers["mean"]) / numbers["standard_deviation"]
@@ -79,7 +79,7 @@ def test_each_channel_is_standardised_on_its_own(tmp_path):
     both = prepare(paths, TWO).array
     louder = prepare(pair(tmp_path / "x", data=t2() * 40 + 7), TWO).array
     np.testing.assert_allclose(louder, both, atol=2e-3)
-    inside = Cut(head().shape, affine(), 8.0, prepare(paths, TWO).cut.start, 24).of(head(), 0.0) > 0
+    inside = Cut(head().shape, affine(), 8.0, prepare(paths, TWO).cut.start, 24).of(head()) > 0
     for channel in range(2):
         assert abs(both[inside, channel].mean()) < 0.02
         assert abs(both[inside, channel].std() - 1) < 0.02
@@ -138,7 +138,7 @@ def test_a_contrast_in_which_only_the_ventricles_shine_is_standardised_over_the_
     data[8:12, 10:14, 9:13] = 20 * data.max()
     paths = pair(tmp_path, data=data)
     prepared = prepare(paths, TWO)
-    brain = Cut(head().shape, affine(), 8.0, prepared.cut.start, 24).of(head(), 0.0) > 0
+    brain = Cut(head().shape, affine(), 8.0, prepared.cut.start, 24).of(head()) > 0
     assert abs(prepared.array[brain, 1].mean()) < 0.05
     assert abs(prepared.array[brain, 1].std() - 1) < 0.05
 

@@ -8,7 +8,7 @@ import nibabel
 import numpy as np
 
 from trainer.data import foreground
-from trainer.data.resampling import resample, resampled_affine, resampled_length
+from trainer.data.resampling import resample_part, resampled_affine, resampled_length
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,12 @@ class Cut:
         affine[:3, 3] += affine[:3, :3] @ np.array(self.start, dtype=np.float64)
         return affine
 
-    def of(self, data: np.ndarray, fill: float) -> np.ndarray:
-        """The cube, (size, size, size), of (X, Y, Z) float32 data on the image's grid; `fill` outside."""
-        return foreground.crop(resample(data, self.voxel, self.spacing), self.start, self.size, fill)
+    def of(self, part: np.ndarray, first: tuple[int, ...] = (0, 0, 0)) -> np.ndarray:
+        """The cube, (size, size, size), of (X, Y, Z) float32 data on the image's grid; 0 outside.
+
+        Args:
+            part: the data, or that part of them beyond which they are 0.
+            first: index of its first voxel.
+        """
+        resampled = resample_part(part, first, self.shape, self.voxel, self.spacing)
+        return foreground.crop(resampled, self.start, self.size, 0.0)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy import ndimage
 
 from trainer.data import quality, reading
 from trainer.data.cut import Cut
@@ -43,12 +44,12 @@ def prepare(paths: Sequence[Path], cut: Cut, recipe: MapRecipe) -> tuple[np.ndar
         ImageFault: a file cannot be read, lies on another grid than its image, holds what are no shares or
             label numbers, or a label that has no name.
     """
-    shares: Iterator[np.ndarray]
+    shares: Iterator[tuple[int, np.ndarray]]
     if recipe.kind == "probseg":
-        shares = (_share(path, cut) for path in paths)
+        shares = ((number, cut.of(_share(path, cut))) for number, path in enumerate(paths, start=1))
     else:
-        shares = _indicators(_numbers(paths[0], cut), paths[0], recipe)
-    label_map = _largest((cut.of(share, 0.0) for share in shares), cut.size)
+        shares = _shares_of_labels(_places(paths[0], cut, recipe), cut)
+    label_map = _largest(shares, cut.size)
     if not label_map.any():
         message = "its label map is all background inside the cube."
         return label_map, [warning("empty-map", message, "Look whether it is the map of this image.")]
@@ -65,11 +66,16 @@ def labels_in(path: Path) -> list[int] | None:
     return [int(number) for number in numbers if number != 0] if whole else None
 
 
-def _largest(shares: Iterable[np.ndarray], size: int) -> np.ndarray:
-    """The class with the largest share in every voxel, (size, size, size) uint8; 0 for what is left of 1."""
+def _largest(shares: Iterable[tuple[int, np.ndarray]], size: int) -> np.ndarray:
+    """The class with the largest share in every voxel, (size, size, size) uint8; 0 for what is left of 1.
+
+    Args:
+        shares: (class, its shares in the cube), by class; classes without any may be left out.
+        size: edge of the cube.
+    """
     best, total = np.zeros((2, size, size, size), np.float32)
     label_map = np.zeros((size,) * 3, np.uint8)
-    for number, share in enumerate(shares, start=1):
+    for number, share in shares:
         better = share > best
         label_map[better] = number
         best[better] = share[better]
@@ -102,7 +108,9 @@ def _numbers(path: Path, cut: Cut) -> np.ndarray:
     return rounded.astype(np.int64)
 
 
-def _indicators(numbers: np.ndarray, path: Path, recipe: MapRecipe) -> Iterator[np.ndarray]:
+def _places(path: Path, cut: Cut, recipe: MapRecipe) -> np.ndarray:
+    """Which class each voxel of a map of label numbers has, (X, Y, Z) uint8."""
+    numbers = _numbers(path, cut)
     lowest = int(numbers.min())
     there = np.flatnonzero(np.bincount((numbers - lowest).ravel())) + lowest
     place = {0: 0} | dict(recipe.labels)
@@ -117,9 +125,13 @@ def _indicators(numbers: np.ndarray, path: Path, recipe: MapRecipe) -> Iterator[
         raise _fault(path, bad("unknown-map-label", message, cure))
     by_number = np.zeros(int(there[-1]) - lowest + 1, np.uint8)
     by_number[there - lowest] = [place[int(number)] for number in there]
-    places = by_number[numbers - lowest]
-    for wanted in range(1, len(recipe.classes)):
-        yield (places == wanted).astype(np.float32)
+    return by_number[numbers - lowest]
+
+
+def _shares_of_labels(places: np.ndarray, cut: Cut) -> Iterator[tuple[int, np.ndarray]]:
+    for number, box in enumerate(ndimage.find_objects(places), start=1):
+        if box is not None:
+            yield number, cut.of((places[box] == number).astype(np.float32), tuple(s.start for s in box))
 
 
 def _on_grid(path: Path, cut: Cut) -> np.ndarray:

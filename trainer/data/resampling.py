@@ -38,11 +38,27 @@ def resample(data: np.ndarray, voxel: tuple[float, float, float], spacing: float
     Sparse products rather than a dense matrix library: they add in a fixed order, so the bytes do not
     depend on the number of threads.
     """
-    for stored, size in zip(data.shape, voxel, strict=True):
+    return resample_part(data, (0, 0, 0), data.shape, voxel, spacing)
+
+
+def resample_part(
+    part: np.ndarray,
+    start: tuple[int, ...],
+    shape: tuple[int, ...],
+    voxel: tuple[float, float, float],
+    spacing: float,
+) -> np.ndarray:
+    """What `resample` makes of an image of `shape` that is 0 but for `part`, which begins at `start`.
+
+    The same bytes in less time, where most of an image is 0: one of many labels.
+    """
+    for first, stored, size in zip(start, shape, voxel, strict=True):
+        length = part.shape[0]
         # The product takes the first axis; moving it to the end brings the next one to the front.
-        flat = weights(stored, size, spacing) @ np.ascontiguousarray(data).reshape(stored, -1)
-        data = np.moveaxis(flat.reshape(-1, *data.shape[1:]), 0, -1)
-    return np.ascontiguousarray(data)
+        of_part = weights(stored, size, spacing)[:, first : first + length]
+        flat = of_part @ np.ascontiguousarray(part).reshape(length, -1)
+        part = np.moveaxis(flat.reshape(-1, *part.shape[1:]), 0, -1)
+    return np.ascontiguousarray(part)
 
 
 def resampled_affine(
