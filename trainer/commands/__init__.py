@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trainer.commands.baseline import baseline
 from trainer.commands.bench import bench
 from trainer.commands.compare import compare
 from trainer.commands.crossval import crossval
@@ -27,6 +28,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "inspect": inspect_shards,
     "verify": verify_shards,
     "leaks": leaks,
+    "baseline": baseline,
     "models": models,
     "train": train,
     "crossval": crossval,
