@@ -32,7 +32,8 @@ def crossval(
     """Train as CONFIG says once per fold and seed, and pool what the networks say of held-out subjects.
 
     Every run is an ordinary run folder, runs/NAME/fold-I-seed-S. Figures: runs/NAME/crossval.json and
-    crossval.csv; every subject's held-out prediction: predictions.csv; all of it to look at: report.html. The same command goes on after a
+    crossval.csv; every subject's held-out prediction: predictions.csv; all of it to look at: report.html.
+    The same command goes on after a
     stop, a crash or a kill.
 
     Exit code 0: done. 75: stopped by Ctrl-C, SIGTERM or SIGUSR2, all states are saved; run it again.
