@@ -9,6 +9,7 @@ from trainer.commands.bench import bench
 from trainer.commands.crossval import crossval
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
+from trainer.commands.explain import explain
 from trainer.commands.import_ import import_images
 from trainer.commands.inspect_ import inspect_shards
 from trainer.commands.models import models
@@ -28,6 +29,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "crossval": crossval,
     "evaluate": evaluate,
     "predict": predict,
+    "explain": explain,
     "report": report,
     "bench": bench,
     "doctor": doctor,
