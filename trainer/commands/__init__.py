@@ -12,6 +12,7 @@ from trainer.commands.crossval import crossval
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
 from trainer.commands.export import export
+from trainer.commands.explain import explain
 from trainer.commands.import_ import import_images
 from trainer.commands.inspect_ import inspect_shards
 from trainer.commands.leaks import leaks
@@ -36,6 +37,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "compare": compare,
     "predict": predict,
     "export": export,
+    "explain": explain,
     "report": report,
     "bench": bench,
     "doctor": doctor,
