@@ -90,6 +90,7 @@ def markdown(said: Mapping[str, Any]) -> str:
         loader=jinja2.PackageLoader("trainer.export"),
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # noqa: S701 - it is Markdown, of our own numbers
     )

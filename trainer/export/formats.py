@@ -65,9 +65,7 @@ def _write_onnx(model: keras.Model, stored: Path, path: Path) -> None:
             f"ONNX: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed.",
             cure="pip install 'cingulum[onnx]'",
         )
-    if model.dtype_policy.compute_dtype != "float32" or any(
-        layer.compute_dtype != "float32" for layer in model.layers
-    ):
+    if any(layer.compute_dtype != "float32" for layer in model.layers):
         raise RunError(
             "ONNX: the network computes in mixed precision, which Keras' exporter does not take.",
             cure="Export it as savedmodel or keras; or train with train.precision=float32.",
