@@ -19,7 +19,7 @@ from scipy.ndimage import gaussian_filter
 
 from trainer import cli
 
-PEOPLE = 50
+PEOPLE = 100
 EDGE = 20
 
 
@@ -43,13 +43,13 @@ def cohort(tmp_path_factory) -> Path:
     lines = []
     for person in range(PEOPLE):
         for visit in (1, 2):
-            path = folder / f"{person:02d}-{visit}.nii"
+            path = folder / f"{person:03d}-{visit}.nii"
             voxels = scan(person, visit, ill=person % 2 == 1)
             nibabel.save(nibabel.Nifti1Image(voxels, np.diag([9.0, 9.0, 9.0, 1.0])), path)
             lines.append(
                 {
                     "image": path.name,
-                    "subject": f"p{person:02d}",
+                    "subject": f"p{person:03d}",
                     "session": f"v{visit}",
                     "diagnosis": ("NC", "AD")[person % 2],
                     "lot": ("tails", "heads")[drawn[person]],
@@ -79,7 +79,7 @@ def pooled_auc(cohort: Path, folder: Path, *, people: str, label: str) -> tuple[
         "data": {"shards": str(shards), "split": {"folds": 2, "validation": 0.1}},
         "model": {"name": "tiny", "width": 8},
         "train": {
-            "epochs": 25,
+            "epochs": 20,
             "global_batch": 8,
             "threads": 1,
             "deterministic": True,

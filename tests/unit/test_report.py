@@ -284,8 +284,10 @@ def test_the_command_lists_the_networks():
         > found["resattnet18"]["parameters"]
         > found["resnet18"]["parameters"]
     )
+    assert found["unet3d"]["output"] == "voxel" and found["resnet18"]["output"] == "volume"
+    assert found["sfcn"]["parameters"] is None and found["sfcn"]["smallest"] == 32
     table = CliRunner().invoke(app, ["--width", "2", "--size", "16"]).stdout
-    assert "3D-ResAttNet-18" in table
+    assert "3D-ResAttNet-18" in table and "not at this size" in table
 
 
 def test_planes_are_cut_and_turned_as_the_caption_says():

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import nibabel
 import numpy as np
 
-from trainer.data import preprocess, quality, reading
-from trainer.data.findings import Finding, ImageFault, Status, status, warning
+from trainer.data import label_maps, preprocess, quality, reading
+from trainer.data.findings import Finding, ImageFault, Status, about, status, warning
 from trainer.data.listing import SourceImage
-from trainer.data.preprocess import Recipe
+from trainer.data.preprocess import Prepared
+from trainer.data.recipe import Recipe
 from trainer.data.slices import mid_slices
 
 Stamp = list[list[int]]
@@ -34,7 +35,9 @@ class Examined:
         tissue: mL of each tissue, where the source has maps.
         picture: PNG of its mid-slices, base64; empty where it cannot be read.
         affine: of `array`.
+        further: path (as in the listing) and SHA-256 of each file of further contrasts and of the label map.
         array: (D, H, W, C), only where the image is usable; not in JSON.
+        label_map: (D, H, W) uint8, only where the image is usable and maps are asked for; not in JSON.
     """
 
     identity: list[Any]
@@ -46,7 +49,9 @@ class Examined:
     tissue: dict[str, float] | None = None
     picture: str = ""
     affine: list[list[float]] | None = None
+    further: dict[str, str] = field(default_factory=dict)
     array: np.ndarray | None = None
+    label_map: np.ndarray | None = None
 
     @property
     def status(self) -> Status:
@@ -54,15 +59,15 @@ class Examined:
         return status(self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the array, as a JSON object."""
+        """Everything but the arrays, as a JSON object."""
         tree = dict(vars(self))
-        del tree["array"]
+        del tree["array"], tree["label_map"]
         tree["findings"] = [finding.to_json() for finding in self.findings]
         return tree
 
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> Examined:
-        """The inverse of `to_json`, without the array."""
+        """The inverse of `to_json`, without the arrays."""
         return cls(**{**tree, "findings": tuple(Finding.from_json(finding) for finding in tree["findings"])})
 
 
@@ -72,18 +77,23 @@ def examine(task: tuple[SourceImage, Recipe]) -> Examined:
     found = list(image.findings)
     known: dict[str, Any] = {"identity": image.identity, "stamp": stamp(image), "sha256": ""}
     try:
-        stored = reading.read(image.path, volume=recipe.volume)
-        known["sha256"] = source_sha256(image.path)
-        known["facts"] = quality.facts(stored).to_json()
-        found += quality.check(stored, replace_not_finite=recipe.nan == "zero")
-        if status(found) == "bad":
-            return Examined(**known, findings=tuple(found), picture=_picture_of_stored(stored))
+        stored, remarks = preprocess.checked(image.path, recipe)
     except ImageFault as fault:
         return Examined(**known, findings=(*found, fault.finding))
+    known["sha256"] = source_sha256(image.path)
+    known["facts"] = quality.facts(stored).to_json()
+    found += remarks
+    others, remarks = _further_contrasts(image, recipe)
+    found += remarks
+    if status(found) == "bad":
+        return Examined(**known, findings=tuple(found), picture=_picture_of_stored(stored))
     try:
-        prepared = preprocess.prepare_image(image.path, stored, recipe)
+        prepared = preprocess.prepare_image(image.path, stored, recipe, others)
+        label_map, remarks = _label_map(image, prepared, recipe)
     except ImageFault as fault:
         return Examined(**known, findings=(*found, fault.finding), picture=_picture_of_stored(stored))
+    known["further"] = {file.source: source_sha256(file.path) for file in image.further}
+    found += remarks
     tissue, complaints = _tissue(image)
     return Examined(
         **known,
@@ -93,12 +103,36 @@ def examine(task: tuple[SourceImage, Recipe]) -> Examined:
         tissue=tissue,
         affine=prepared.affine.tolist(),
         array=prepared.array,
+        label_map=label_map,
     )
+
+
+def _further_contrasts(image: SourceImage, recipe: Recipe) -> tuple[list[reading.Image], list[Finding]]:
+    """The images of the further contrasts, and what is wrong with them."""
+    stored, found = [], []
+    for file in image.contrasts:
+        try:
+            other, remarks = preprocess.checked(file.path, recipe)
+        except ImageFault as fault:
+            remarks = [fault.finding]
+        else:
+            stored.append(other)
+        found += [about(finding, f"its {file.name} image {file.path.name}") for finding in remarks]
+    return stored, found
+
+
+def _label_map(
+    image: SourceImage, prepared: Prepared, recipe: Recipe
+) -> tuple[np.ndarray | None, list[Finding]]:
+    if recipe.maps is None:
+        return None, []
+    return label_maps.prepare([file.path for file in image.maps], prepared.cut, recipe.maps)
 
 
 def stamp(image: SourceImage) -> Stamp:
     """Size and time of change of every file that decides what an image becomes; [-1, -1] if not there."""
-    paths = [*reading.files_of(image.path), *(path for _, path in image.tissue_maps)]
+    further = [part for file in image.further for part in reading.files_of(file.path)]
+    paths = [*reading.files_of(image.path), *(path for _, path in image.tissue_maps), *further]
     stamps = []
     for path in paths:
         try:

@@ -49,7 +49,7 @@ def write(target: Path, listing: Listing, examined: Sequence[Examined]) -> None:
 
 def row(image: Examined) -> dict[str, Any]:
     """One line of the table: the columns of `COLUMNS`; lists where there are several values."""
-    source, subject, session, label, age, sex, site, _ = image.identity
+    source, subject, session, label, age, sex, site, *_ = image.identity
     said = {"subject": subject, "session": session, "label": label, "age": age, "sex": sex, "site": site}
     facts, report = image.facts or {}, image.report or {}
     counted = [finding for finding in image.findings if finding.severity != "note"]

@@ -6,6 +6,11 @@ import numpy as np
 from scipy import sparse
 
 
+def resampled_length(stored: int, voxel: float, spacing: float) -> int:
+    """How many voxels of `spacing` mm cover an axis of `stored` voxels of `voxel` mm."""
+    return max(1, round(stored * voxel / spacing))
+
+
 def weights(stored: int, voxel: float, spacing: float) -> sparse.csr_array:
     """Interpolation weights (resampled, stored), float32, from one regular axis to another.
 
@@ -13,7 +18,7 @@ def weights(stored: int, voxel: float, spacing: float) -> sparse.csr_array:
     of the two voxels: linear interpolation when the new voxels are smaller; when they are larger, a weighted
     mean that keeps fine detail from aliasing. Each row sums to 1, so a constant stays what it is.
     """
-    resampled = max(1, round(stored * voxel / spacing))
+    resampled = resampled_length(stored, voxel, spacing)
     width = max(1.0, spacing / voxel)  # in stored voxels
     centres = (np.arange(resampled) - (resampled - 1) / 2) * (spacing / voxel) + (stored - 1) / 2
     reach = int(np.ceil(width))
