@@ -161,7 +161,7 @@ def test_attributions_are_embedded_and_damaged_ones_are_notes(run):
         (folder / f"sub-{k}.png").write_bytes(png(np.zeros((4, 4))))
     (folder / "fake.png").write_text("no picture")
     (folder / "summary.json").write_text(
-        json.dumps({"method": "Grad-CAM", "share_inside": 0.4321, "rows": [1]})
+        json.dumps({"method": "gradcam", "share_inside": 0.4321, "rows": [1]})
     )
     broken = run / "explanations" / "occlusion"
     broken.mkdir()
@@ -174,3 +174,29 @@ def test_attributions_are_embedded_and_damaged_ones_are_notes(run):
     html = render(read(run)).html
     assert 'id="attributions"' in html and 'href="#attributions"' in html
     assert "Attributions were computed by Grad-CAM." in html
+
+
+def test_means_of_classes_come_first_and_other_weights_are_told(run):
+    folder = run / "explanations" / "occlusion"
+    folder.mkdir(parents=True)
+    for name in ("a.png", "a_mosaic.png", "mean_AD_glass.png"):
+        (folder / name).write_bytes(png(np.zeros((4, 4))))
+    summary = {
+        "method": "occlusion",
+        "weights_sha256": "of another run",
+        "groups": [{"name": "AD", "n": 3, "pictures": ["mean_AD_glass.png"]}],
+        "subjects": [{"subject": "a", "label": "AD", "predicted": "NC", "picture": "a.png"}],
+        "regions": {"pooled": {"share": 0.31}},
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**result, "best_weights_sha256": "of this one"}))
+    story = read(run)
+    (found,) = attributions.read(story)
+    assert [caption for caption, _ in found.pictures] == ["mean of 3 subjects, AD", "a: is AD, called NC"]
+    assert (found.name, found.facts, found.left_out) == (
+        "Occlusion",
+        (("regions, pooled, share", "0.310"),),
+        1,
+    )
+    assert any("explains other weights" in note for note in story.notes)

@@ -106,7 +106,10 @@ def test_what_cannot_be_compared_is_an_error(pair, tmp_path):
 
 def test_runs_of_the_same_name_are_told_by_their_folders(pair, tmp_path):
     other = Path(shutil.copytree(pair[0], tmp_path / "copy"))
-    assert str(other) in comparison_page.render([pair[0], other]).html
+    assert "2 runs: first, copy" in comparison_page.render([pair[0], other]).html
+    third = Path(shutil.copytree(pair[0], tmp_path / "study" / "copy"))
+    page = comparison_page.render([other, third])
+    assert f"2 runs: {tmp_path.name}/copy, study/copy" in page.html
 
 
 def test_a_cross_validation_is_told_pooled_and_fold_by_fold(folds):

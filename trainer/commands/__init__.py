@@ -11,8 +11,8 @@ from trainer.commands.compare import compare
 from trainer.commands.crossval import crossval
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
-from trainer.commands.export import export
 from trainer.commands.explain import explain
+from trainer.commands.export import export
 from trainer.commands.import_ import import_images
 from trainer.commands.inspect_ import inspect_shards
 from trainer.commands.leaks import leaks

@@ -30,7 +30,7 @@ def report(
     configurations, their figures with intervals, their curves over each other, the p-value of a difference.
 
     \b
-    Examples:
+    Example:
       cingulum report runs/demo
       cingulum report runs/first runs/second --out runs/first-or-second
     """

@@ -14,6 +14,10 @@ from trainer.report.story import Story
 MOST_PICTURES = 6
 # A page that carries more than this is slow to open on a phone.
 LARGEST_PICTURE = 600_000
+# Names of methods in summary.json, and on the page.
+_WORDS = {"gradcam": "Grad-CAM", "integrated_gradients": "Integrated gradients", "occlusion": "Occlusion"}
+# What the page says in another place, or need not say.
+_ELSEWHERE = ("run", "of", "task", "classes", "method", "class", "weights_sha256")
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -38,14 +42,17 @@ def read(story: Story) -> list[Attribution]:
     """The methods in alphabetical order; what cannot be read is a note."""
     folder = story.folder / "explanations"
     found = []
-    for method in sorted(path for path in folder.glob("*") if path.is_dir()):
+    for method in sorted(path for path in folder.glob("[!.]*") if path.is_dir()):
         summary = _summary(story, method)
-        pictures, left_out = _pictures(method)
+        pictures, left_out = _pictures(method, summary)
         if not summary and not pictures:
             continue
-        name = summary.pop("method", None)
-        facts = tuple(_facts(summary))
-        found.append(Attribution(str(name or method.name), facts, tuple(pictures), left_out))
+        name = str(summary.get("method") or method.name)
+        explained, weights = summary.get("weights_sha256"), story.result.get("best_weights_sha256")
+        if explained and weights and explained != weights:
+            story.notes.append(f"explanations/{method.name} explains other weights than this run's.")
+        facts = tuple(_facts({key: value for key, value in summary.items() if key not in _ELSEWHERE}))
+        found.append(Attribution(_WORDS.get(name, name), facts, tuple(pictures), left_out))
     return found
 
 
@@ -75,17 +82,37 @@ def _facts(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
             yield name, str(value)
 
 
-def _pictures(folder: Path) -> tuple[list[tuple[str, str]], int]:
+def _pictures(folder: Path, summary: dict[str, Any]) -> tuple[list[tuple[str, str]], int]:
+    """(caption, data address) of the means of each class, then of subjects; and how many are not shown."""
+    every = {path.name: path for path in sorted(folder.glob("*.png"))}
+    captions = _captions(summary) or {name: name.removesuffix(".png").replace("_", " ") for name in every}
     shown: list[tuple[str, str]] = []
-    left_out = 0
-    for path in sorted(folder.glob("*.png")):
+    for name, caption in captions.items():
+        path = every.get(name)
+        if path is None or len(shown) == MOST_PICTURES:
+            continue
         try:
             content = path.read_bytes() if path.stat().st_size <= LARGEST_PICTURE else b""
         except OSError:
             content = b""
-        if len(shown) < MOST_PICTURES and content.startswith(_SIGNATURE):
-            address = "data:image/png;base64," + base64.b64encode(content).decode()
-            shown.append((path.stem.replace("_", " "), address))
-        else:
-            left_out += 1
-    return shown, left_out
+        if content.startswith(_SIGNATURE):
+            shown.append((caption, "data:image/png;base64," + base64.b64encode(content).decode()))
+    return shown, len(every) - len(shown)
+
+
+def _captions(summary: dict[str, Any]) -> dict[str, str]:
+    """File name -> caption, of the pictures that the summary names."""
+    found: dict[str, str] = {}
+    for group in _objects(summary.get("groups")):
+        for name in group.get("pictures") or ():
+            found[str(name)] = f"mean of {group.get('n')} subjects, {group.get('name')}"
+    for subject in _objects(summary.get("subjects")):
+        if subject.get("picture"):
+            true = f"is {subject['label']}, " if subject.get("label") else ""
+            said = f"{subject.get('subject')}: {true}called {subject.get('predicted')}"
+            found[str(subject["picture"])] = said
+    return found
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -14,6 +14,9 @@ from trainer.report.charts_training import SHARE_TICKS
 from trainer.report.figure import Figure, table
 from trainer.report.predictions import Predictions
 
+# Letters of a name that fit beside its value, on a phone too.
+_FITS = 34
+
 # Of a curve: legend, truth (N,), score (N,), class of line.
 Curve = tuple[str, np.ndarray, np.ndarray, str]
 
@@ -119,7 +122,7 @@ def intervals(
         if bounds:
             axes.line([(bounds[0], y), (bounds[1], y)], f"{kind} thick")
         axes.dot(value, y, kind, f"{name}: {value:.3f}", radius=7)
-        axes.text(0, y + 0.28, name, "label")
+        axes.text(0, y + 0.28, name if len(name) <= _FITS else f"…{name[1 - _FITS :]}", "label")
         axes.text(1, y + 0.28, f"{value:.2f}", "label", "end")
     numbers = [(name, value, *(bounds or (None, None))) for name, value, bounds, _ in bars]
     return Figure(

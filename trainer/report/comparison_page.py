@@ -77,12 +77,11 @@ def _words(story: Story) -> str:
 
 
 def _names(stories: Sequence[Story]) -> list[str]:
-    """Names of the runs; folders where two have the same name."""
-    names = [story.name for story in stories]
-    return [
-        name if names.count(name) == 1 else str(story.folder)
-        for name, story in zip(names, stories, strict=True)
-    ]
+    """Names of the runs; where two have the same, as much of their folders as tells them apart."""
+    paths = [story.folder.resolve().parts for story in stories]
+    choices = [[story.name for story in stories]]
+    choices += [["/".join(parts[-depth:]) for parts in paths] for depth in range(1, max(map(len, paths)) + 1)]
+    return next((names for names in choices if len(set(names)) == len(names)), choices[-1])
 
 
 def _judged(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, Story, Found]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,13 @@ def _against(story: Story, metrics: dict[str, Any], compared: bool) -> Figure | 
         return None
     bars = [("this network", metrics["auc"], pair(metrics["auc_interval"]), "s1")]
     auc = number(story.baseline.get("auc"))
-    if compared and auc is not None:
-        bars.append(("tissue volumes, linear", auc, pair(story.baseline.get("auc_interval")), "s2"))
-    return charts.intervals(bars, "AUC, 95 % interval")
+    if not compared or auc is None:
+        return charts.intervals(bars, "AUC, 95 % interval")
+    bars.append(("tissue volumes, linear", auc, pair(story.baseline.get("auc_interval")), "s2"))
+    figure = charts.intervals(bars, "AUC, 95 % interval")
+    features = ", ".join(map(str, story.baseline.get("features") or ["not named"]))
+    seen = f" The linear model sees only the subject's tissue volumes: {features}."
+    return dataclasses.replace(figure, caption=figure.caption + seen)
 
 
 def _baseline(story: Story, found: Predictions) -> dict[int, list[float]]:
