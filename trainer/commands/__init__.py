@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.commands.bench import bench
-from trainer.commands.crossval import crossval
 from trainer.commands.compare import compare
+from trainer.commands.crossval import crossval
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
 from trainer.commands.export import export

@@ -31,9 +31,9 @@ def crossval(
 ) -> int:
     """Train as CONFIG says once per fold and seed, and pool what the networks say of held-out subjects.
 
-    Every run is an ordinary run folder, runs/NAME/fold-I-seed-S. Figures: runs/NAME/crossval.json and
-    crossval.csv; every subject's held-out prediction: predictions.csv; all of it to look at: report.html. The same command goes on after a
-    stop, a crash or a kill.
+    Every run is an ordinary run folder, runs/NAME/fold-I-seed-S. Beside them: the figures as crossval.json
+    and crossval.csv, every subject's held-out prediction as predictions.csv, all of it to look at as
+    report.html. The same command goes on after a stop, a crash or a kill.
 
     Exit code 0: done. 75: stopped by Ctrl-C, SIGTERM or SIGUSR2, all states are saved; run it again.
 
