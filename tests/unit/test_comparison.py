@@ -98,7 +98,10 @@ def test_mcnemar_counts_those_on_whom_just_one_run_is_right():
     found = comparison._of_hits(one, other)
     assert found["difference"] == 8 / 40
     assert found["p_value"] == pytest.approx(2 * (1 + 12 + 66) / 2**12)
-    assert comparison._of_hits(one, one)["p_value"] == 1.0
+    assert found["interval"] == pytest.approx([0.025645, 0.355308], abs=1e-6)  # 11 and 3 of 42
+    same = comparison._of_hits(one, one)
+    assert same["p_value"] == 1.0
+    assert -same["interval"][0] == same["interval"][1] > 0.04  # no difference seen is not no difference
 
 
 def test_the_interval_of_two_accuracies_holds_the_truth_about_as_often_as_it_says():
@@ -265,6 +268,11 @@ def test_segmentations_are_compared_by_mean_dice_and_absent_classes_do_not_count
     white = found["runs"][0]["metrics"]["classes"]["white"]
     assert (white["n"], white["without_surface"]) == (2, 1)
     json.dumps(found, allow_nan=False)
+    turned = [[line[place] for place in (0, 1, 3, 2, 5, 4)] for line in [header, *lines]]
+    table = tables.read(write_table(tmp_path / "c", turned[0], turned[1:]), "test")
+    assert table.classes == ("white", "grey")
+    again = table.with_classes(("grey", "white"))
+    np.testing.assert_array_equal(again.values, tables.read(tmp_path / "a", "test").values)
 
 
 @pytest.mark.parametrize(
