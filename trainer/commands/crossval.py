@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +46,7 @@ def crossval(
 
     from trainer.crossval import folds as plans
     from trainer.crossval import launching
+    from trainer.progress import Counting
 
     launching.refuse_ranks()
     crossval = plans.plan(config, overrides or [], folds=folds, seeds=seeds)
@@ -55,7 +57,9 @@ def crossval(
         typer.echo(json.dumps(plan, indent=2) if as_json else _readable_plan(plan))
         return 0
     if crossval.unfinished:
-        plans.split_sizes(crossval)
+        splits = plans.splits(crossval)
+        with Counting("looking for leaks", "volumes") as counting:
+            plans.check_people(crossval, splits[0], counting.show)
     summary = _train(crossval, means, keep_going=keep_going)
     typer.echo(json.dumps(summary, indent=2) if as_json else _readable(crossval.folder, summary))
     return 0
@@ -93,7 +97,7 @@ def _plan(crossval: CrossValidation, means: Means) -> dict[str, Any]:
     from trainer.crossval import folds as plans
     from trainer.crossval import launching
 
-    sizes = plans.split_sizes(crossval)
+    splits = plans.splits(crossval)
     return {
         "name": crossval.config.name,
         "folder": str(crossval.folder),
@@ -105,7 +109,7 @@ def _plan(crossval: CrossValidation, means: Means) -> dict[str, Any]:
             {
                 "run": fold.config.name,
                 "state": fold.state,
-                "split": sizes[fold.number],
+                "split": {name: len(rows) for name, rows in dataclasses.asdict(splits[fold.number]).items()},
                 "command": ["cingulum", *launching.arguments(crossval, fold, means.threads(fold))],
             }
             for fold in crossval.folds
