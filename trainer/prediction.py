@@ -27,7 +27,7 @@ def evaluate_run(path: Path, split: str, world: World) -> dict[str, Any]:
     Raises:
         Agreed: the run is not finished, its data are gone or others, or the split is empty.
     """
-    folder, config, data, model = agree(world, lambda: _open(path, split))
+    folder, config, data, model = agree(world, lambda: open_run(path, split))
     task = data.task
     learner = DistributedModel(model, keras.optimizers.SGD(), world, task.loss())  # it is never trained
     with pipeline.input_errors():
@@ -39,7 +39,12 @@ def evaluate_run(path: Path, split: str, world: World) -> dict[str, Any]:
     return dict(world.broadcast_object(written))
 
 
-def _open(path: Path, split: str) -> tuple[RunFolder, RunConfig, Data, keras.Model]:
+def open_run(path: Path, split: str) -> tuple[RunFolder, RunConfig, Data, keras.Model]:
+    """A finished run, the data it was trained on, as they were divided then, and its network.
+
+    Raises:
+        RunError: the run is not finished, its data are others, or the split is empty.
+    """
     folder = RunFolder.open_finished(path)
     config = record.load_config(folder)
     ran = record.read_json(folder.run)

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 import keras
 
 from trainer.config import TransferConfig
-from trainer.errors import ConfigError, RunError
+from trainer.data.shards import ShardSet
+from trainer.errors import ConfigError, LeakError, RunError, ShardError
 from trainer.inference.saved_model import load_model
-from trainer.record import RunFolder
+from trainer.record import RunFolder, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from trainer.preparation import Data
 
 
 def freeze(model: keras.Model, config: TransferConfig) -> None:
@@ -81,6 +84,43 @@ def start(model: keras.Model, path: Path) -> str:
         )
     new = f"; new: {', '.join(left[:5])}{' and others' if len(left) > 5 else ''}" if left else ""
     return f"started from {path}: {len(taken)} of {len(taken) + len(left)} layers{new}"
+
+
+def check_unseen(path: Path, data: Data, *, stop: bool) -> str | None:
+    """Look for held-out subjects on which the weights to start from were trained.
+
+    Args:
+        path: as for `start`.
+        data: of the run that starts from it.
+        stop: whether to raise when there are any.
+
+    Returns:
+        A warning for people, or None where all is well.
+
+    Raises:
+        LeakError: `stop` is set, and there are some; they are named.
+    """
+    if path.suffix == ".keras":
+        return f"{path}: does not say on whom it was trained; see that this run holds out none of them."
+    facts = read_json(RunFolder.open_finished(path).run)
+    try:
+        volumes = ShardSet.open(Path(facts["shards"]["path"])).volumes
+    except ShardError as error:
+        return f"{path}: whether it was trained on held-out subjects cannot be told: {error.message}"
+    seen = {volumes[row].subject for name in ("train", "validation") for row in facts["split"][name]}
+    mine = {data.shards.volumes[row].subject for row in (*data.split.validation, *data.split.test)}
+    both = sorted(seen & mine)
+    if not both:
+        return None
+    named = ", ".join(both[:5]) + (" and others" if len(both) > 5 else "")
+    message = f"{path}: was trained on {len(both)} subjects that this run holds out: {named}."
+    if not stop:
+        return f"warning: {message}"
+    raise LeakError(
+        message,
+        cure="Use the same shard set, data.classes and data.split as that run, or leave these subjects out. "
+        "To go on all the same: data.leaks=warn.",
+    )
 
 
 def _source(path: Path) -> keras.Model:

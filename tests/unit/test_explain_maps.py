@@ -5,12 +5,14 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy.special import logsumexp
 
 from trainer import models
 from trainer.errors import InputError, ModelError
 from trainer.explain import score
-from trainer.explain.gradcam import choose_layer, enlarged, grad_cam, spatial_layers
+from trainer.explain.cells import Axis, axes_of, enlarged
+from trainer.explain.gradcam import choose_layer, grad_cam, spatial_layers
 from trainer.explain.integrated_gradients import integrated_gradients
 from trainer.explain.occlusion import cubes, occlusion
 
@@ -90,7 +92,7 @@ def test_grad_cam_of_a_linear_network_is_the_weighted_sum_of_its_features() -> N
     # Each feature's mean gradient is its weight over the 64 cells; 3 * x - 2 * x = x.
     coarse = np.maximum(halves(x[..., 0]) / 64, 0)
     assert found.shape == (3, SIDE, SIDE, SIDE) and found.dtype == np.float32
-    expected = np.stack([enlarged(one, (SIDE,) * 3) for one in coarse])
+    expected = np.stack([enlarged(one, (Axis(0.5, 2.0),) * 3, (SIDE,) * 3) for one in coarse])
     assert np.abs(found - expected).max() < 1e-6
     assert found.max() > 0.001
 
@@ -110,16 +112,53 @@ def test_grad_cam_takes_the_last_grid_unless_told_another() -> None:
         grad_cam(linear(1)[0], volumes(1))
 
 
-def test_enlarging_keeps_the_place_of_a_bright_cell_and_a_plane_a_plane() -> None:
+def test_enlarging_puts_cells_where_they_look_and_keeps_a_plane_a_plane() -> None:
     coarse = np.zeros((4, 4, 4), np.float32)
     coarse[1, 2, 3] = 1
-    fine = enlarged(coarse, (16, 16, 8))
-    assert fine.shape == (16, 16, 8)
-    where = np.argwhere(fine == fine.max()).mean(axis=0)
-    assert where == pytest.approx([5.5, 9.5, 6.5], abs=0.51)
+    fine = enlarged(coarse, (Axis(3.0, 4.0), Axis(1.0, 4.0), Axis(0.0, 2.0)), (16, 16, 8))
+    assert fine.shape == (16, 16, 8) and fine[7, 9, 6] == fine.max() == 1
     ramp = np.broadcast_to(np.arange(4, dtype=np.float32)[:, None, None], (4, 4, 4))
-    inside = enlarged(ramp, (16, 16, 16))[2:-2, 8, 8]  # between the centres of the outer cells
-    assert np.diff(inside) == pytest.approx(0.25, abs=1e-5)
+    assert np.diff(enlarged(ramp, (Axis(3.0, 4.0),) * 3, (16, 16, 16))[3:, 8, 8]) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("side", [16, 21])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_cells_lie_in_the_middle_of_the_voxels_that_reach_them(side: int, padding: str) -> None:
+    """The middle as a gradient finds it, in a network whose weights are all 1."""
+    volume = keras.Input((side, side, side, 1))
+    x = keras.layers.ZeroPadding3D(((1, 0), (0, 2), (1, 1)))(volume)
+    ones = {"kernel_initializer": "ones", "padding": padding}
+    x = keras.layers.Conv3D(1, (3, 5, 2), strides=2, **ones)(x)
+    x = keras.layers.Conv3D(1, 3, dilation_rate=2, padding="same", kernel_initializer="ones")(x)
+    x = keras.layers.AveragePooling3D(2)(keras.layers.ReLU()(x))
+    model = keras.Model(volume, keras.layers.Cropping3D(((0, 0), (1, 0), (0, 0)), name="last")(x))
+    cell = [n // 2 for n in model.output_shape[1:4]]
+    given = tf.Variable(np.ones((1, side, side, side, 1), np.float32))
+    with tf.GradientTape() as tape:
+        value = model(given)[0, cell[0], cell[1], cell[2], 0]
+    reach = tape.gradient(value, given).numpy()[0, ..., 0]
+    found = axes_of(model, "last")
+    for k, index in enumerate(np.indices(reach.shape)):
+        middle = float((index * reach).sum() / reach.sum())
+        touches = np.any(np.take(reach, [0, -1], axis=k) != 0)  # cut off at the border: its middle has moved
+        assert touches or found[k].first + found[k].step * cell[k] == pytest.approx(middle, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["tiny", "resnet18"])
+def test_a_bright_spot_is_found_where_it_is(name: str) -> None:
+    """With positive weights the map lies about the spot: on average over places, within a voxel."""
+    keras.utils.set_random_seed(1)
+    model = models.build(name, (32, 32, 32, 1), 1, width=2, normalisation="none")
+    model.set_weights([np.abs(w) for w in model.get_weights()])
+    layer = {"tiny": "stage3_relu", "resnet18": "stage2_block2_relu"}[name]
+    off = []
+    for place in range(8, 24):
+        x = np.zeros((1, 32, 32, 32, 1), np.float32)
+        x[0, place, place, place] = 1
+        found = grad_cam(model, x, layer=layer)[0]
+        middle = [float((i * found**2).sum() / (found**2).sum()) for i in np.indices(found.shape)]
+        off.append(np.array(middle) - place)
+    assert np.abs(np.mean(off, axis=0)).max() < 1
 
 
 @pytest.mark.parametrize("baseline", [0.0, -1.5, "mean"])

@@ -7,9 +7,12 @@ from typing import Any
 
 from trainer.commands.baseline import baseline
 from trainer.commands.bench import bench
+from trainer.commands.compare import compare
 from trainer.commands.crossval import crossval
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
+from trainer.commands.explain import explain
+from trainer.commands.export import export
 from trainer.commands.import_ import import_images
 from trainer.commands.inspect_ import inspect_shards
 from trainer.commands.leaks import leaks
@@ -31,7 +34,10 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "train": train,
     "crossval": crossval,
     "evaluate": evaluate,
+    "compare": compare,
     "predict": predict,
+    "export": export,
+    "explain": explain,
     "report": report,
     "bench": bench,
     "doctor": doctor,

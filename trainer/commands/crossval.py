@@ -32,7 +32,8 @@ def crossval(
     """Train as CONFIG says once per fold and seed, and pool what the networks say of held-out subjects.
 
     Every run is an ordinary run folder, runs/NAME/fold-I-seed-S. Figures: runs/NAME/crossval.json and
-    crossval.csv; every subject's held-out prediction: predictions.csv. The same command goes on after a
+    crossval.csv; every subject's held-out prediction: predictions.csv; all of it to look at: report.html.
+    The same command goes on after a
     stop, a crash or a kill.
 
     Exit code 0: done. 75: stopped by Ctrl-C, SIGTERM or SIGUSR2, all states are saved; run it again.
@@ -62,7 +63,7 @@ def crossval(
 
 
 def _train(crossval: CrossValidation, means: Means, *, keep_going: bool) -> dict[str, Any]:
-    from trainer import record
+    from trainer import record, report
     from trainer.crossval import folds as plans
     from trainer.crossval import launching, tables
     from trainer.crossval.folds import Fold
@@ -84,7 +85,9 @@ def _train(crossval: CrossValidation, means: Means, *, keep_going: bool) -> dict
             counting.show(total - len(crossval.unfinished), total)
 
         launching.train_all(crossval, means, keep_going=keep_going, lock=lock, finished=finished)
-        return tables.write(crossval)
+        summary = tables.write(crossval)
+        report.write(crossval.folder)
+    return summary
 
 
 def _plan(crossval: CrossValidation, means: Means) -> dict[str, Any]:
@@ -138,4 +141,5 @@ def _readable(folder: Path, summary: dict[str, Any]) -> str:
         over = summary["over_folds"].get(name)
         runs = f"{over['mean']:.3f} ({over['sd']:.3f})" if over else ""
         lines.append(f"{name.replace('_', ' '):<20} {figure['value']:<8.3f} {interval:<18} {runs}".rstrip())
-    return "\n".join([*lines, "", f"predictions: {folder / 'predictions.csv'}"])
+    files = [f"report: {folder / 'report.html'}", f"predictions: {folder / 'predictions.csv'}"]
+    return "\n".join([*lines, "", *files])

@@ -10,8 +10,8 @@ Pure functions on a Keras model and volumes `(B, D, H, W, C)`:
 
 And what `cingulum explain` is made of:
 
-- `request`, `subjects`: what is asked for, and the volumes it is asked for;
-- `methods`: the three methods under one call;
+- `subjects`: the volumes that are explained;
+- `names`, `methods`: the three methods under one call;
 - `regions`: on phantoms, how much of a map lies where the disease really acted;
 - `group`: the mean map of a class, and whether its space is that of the MNI brain;
 - `pictures`, `page`: overlays, mosaics, a glass brain, and the page that shows them;

@@ -10,9 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.resampling import resample
 from trainer.errors import ModelError
-from trainer.explain import score
+from trainer.explain import cells, score
 from trainer.explain.score import Target
 
 
@@ -62,7 +61,8 @@ def grad_cam(
     """The map of each volume, on the volume's grid: (B, D, H, W) float32, 0 or more.
 
     The layer's features are summed, each weighed by its mean gradient of the score, cut off below 0 and
-    interpolated linearly along each axis. The map is in units of the score: nothing is rescaled.
+    interpolated between the centres of the cells' receptive fields. The map is in units of the score:
+    nothing is rescaled.
 
     Args:
         volumes: (B, D, H, W, C).
@@ -84,10 +84,5 @@ def grad_cam(
     gradient = tape.gradient(value, features)
     weights = tf.reduce_mean(tf.cast(gradient, tf.float32), axis=(1, 2, 3), keepdims=True)
     coarse = tf.nn.relu(tf.reduce_sum(weights * tf.cast(features, tf.float32), axis=-1)).numpy()
-    return np.stack([enlarged(one, volumes.shape[1:4]) for one in coarse])
-
-
-def enlarged(coarse: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A coarse map (d, h, w) on a grid of `shape` over the same space, by trilinear interpolation."""
-    a, b, c = (fine / few for fine, few in zip(shape, coarse.shape, strict=True))
-    return resample(coarse.astype(np.float32), (a, b, c), 1.0)
+    axes = cells.axes_of(model, chosen.name)
+    return np.stack([cells.enlarged(one, axes, volumes.shape[1:4]) for one in coarse])

@@ -71,7 +71,7 @@ def integrated_gradients(
             repeated = None if covariates is None else np.repeat(covariates[k : k + 1], len(points), axis=0)
             gradient = _gradient(model, points, None if of_each is None else int(of_each[k]), repeated)
             values[k] += np.tensordot(weights[part], gradient, axes=1) * way
-    known = {"covariates": covariates, "batch": batch}
+    known: dict[str, Any] = {"covariates": covariates, "batch": batch}
     difference = score.scores(model, volumes, target, **known) - score.scores(model, start, target, **known)
     return Attributions(values, difference, values.sum(axis=(1, 2, 3, 4), dtype=np.float64) - difference)
 

@@ -89,7 +89,13 @@ def similarity(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
 
 
 def ssim(first: np.ndarray, second: np.ndarray, *, reach: float = 1.0, sigma: float = 1.5) -> float:
-    """Structural similarity of two volumes (D, H, W), with the constants and the window of Wang et al.
+    """Mean of `ssim_map`, at most 1."""
+    return float(ssim_map(first, second, reach=reach, sigma=sigma).mean())
+
+
+def ssim_map(first: np.ndarray, second: np.ndarray, *, reach: float = 1.0, sigma: float = 1.5) -> np.ndarray:
+    """Structural similarity about each voxel of two volumes (D, H, W), with the constants and the window of
+    Wang et al.
 
     Args:
         reach: difference of the largest and the smallest value there can be.
@@ -105,7 +111,7 @@ def ssim(first: np.ndarray, second: np.ndarray, *, reach: float = 1.0, sigma: fl
     spread_a, spread_b = mean(first**2) - a**2, mean(second**2) - b**2
     together = mean(first * second) - a * b
     alike = (2 * a * b + steady) / (a**2 + b**2 + steady)
-    return float((alike * (2 * together + contrast) / (spread_a + spread_b + contrast)).mean())
+    return alike * (2 * together + contrast) / (spread_a + spread_b + contrast)
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
