@@ -74,7 +74,7 @@ def _show(found: dict[str, Any]) -> None:
     console.print(f"{what}: {scans}, {found['folds']} folds, seed {found['seed']}")
     shown = ("auc", "balanced_accuracy") if classes else ("mae", "r2")
     titles = {"auc": "AUC", "balanced_accuracy": "balanced accuracy", "mae": "mean error", "r2": "R²"}
-    table = Table("features", "", *(titles[name] for name in shown), box=None, pad_edge=False)
+    table = Table("features", "columns", *(titles[name] for name in shown), box=None, pad_edge=False)
     table.add_row("chance", "", *(_figure(found["chance"], name, interval=False) for name in shown))
     for name, group in found["groups"].items():
         table.add_row(name, str(len(group["features"])), *(_figure(group, figure) for figure in shown))
@@ -90,4 +90,7 @@ def _figure(metrics: dict[str, Any], name: str, *, interval: bool = True) -> str
     value, bounds = metrics[name], metrics.get(f"{name}_interval")
     if value is None:
         return "-"
-    return f"{value:.2f} ({bounds[0]:.2f} to {bounds[1]:.2f})" if bounds and interval else f"{value:.2f}"
+    # Bounds that are equal, as without a single mistake, are no certainty.
+    if not interval or not bounds or bounds[0] == bounds[1]:
+        return f"{value:.2f}"
+    return f"{value:.2f} ({bounds[0]:.2f} to {bounds[1]:.2f})"
