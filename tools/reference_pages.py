@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 import typing
 from collections.abc import Callable
@@ -27,9 +28,10 @@ def type_name(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return " \\| ".join(f"`{value}`" for value in typing.get_args(annotation))
     if typing.get_origin(annotation) is tuple:
-        return {"str": "list of texts", "int": "list of whole numbers"}[
-            typing.get_args(annotation)[0].__name__
-        ]
+        element = typing.get_args(annotation)[0]
+        if typing.get_origin(element) is typing.Literal:
+            return f"list of {type_name(element)}"
+        return {"str": "list of texts", "int": "list of whole numbers"}[element.__name__]
     if typing.get_origin(annotation) is dict:
         return "mapping"
     members = [m for m in typing.get_args(annotation) if m is not type(None)]
@@ -66,11 +68,11 @@ def config_page() -> str:
         "",
     ]
     rows: dict[str, list[str]] = {}
-    titles: dict[str, str] = {"": config.RunConfig.__doc__ or ""}
+    titles: dict[str, str] = {"": inspect.getdoc(config.RunConfig) or ""}
     for key, field in config.fields():
         section = config.section_of(field.annotation)
         if section is not None:
-            titles[key] = (section.__doc__ or "").strip()
+            titles[key] = inspect.getdoc(section) or ""
             optional = " (default: `null`, which means none)" if field.default is None else ""
             titles[key] += optional
             continue

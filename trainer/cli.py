@@ -31,7 +31,9 @@ for _name, _command in COMMANDS.items():
 GOING_ON = {
     "phantom": "; the same command goes on where it stopped",
     "import": "; the same command goes on where it stopped",
+    "predict": "; with --output or --out, the same command and --resume goes on where it stopped",
     "train": "; the same command with --resume goes on from the last checkpoint",
+    "crossval": "; the same command goes on from the last checkpoints",
 }
 
 

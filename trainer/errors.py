@@ -5,12 +5,14 @@ CingulumError                 exit code 1: something failed while we worked
 │   ├── ConfigError           a run configuration: unknown key, wrong type, impossible value
 │   ├── ImageError            one image file: unreadable, empty, not three-dimensional, ...
 │   ├── CohortError           a set of images: no labels, duplicate subjects, nothing found
+│   │   └── LeakError         two splits share a subject or an image
 │   ├── ShardError            a shard set: not one, half written, damaged, of a newer format
 │   ├── ModelError            a network: unknown name, input of another size
 │   └── RunError              a run folder: not one, nothing to resume, made by another configuration
 ├── TrainingError             the numbers went wrong
 │   ├── NotFiniteError        loss or weights became NaN or infinite
 │   └── DivergenceError       ranks no longer hold the same weights
+├── FoldError                 the exit code of the training that failed within a cross-validation
 ├── WorldError                ranks could not work together: time-out, a rank lost, no MPI
 └── Stopped                   exit code 75: asked to stop, state saved, run again with --resume
 """
@@ -76,6 +78,10 @@ class CohortError(InputError):
     """A set of images that cannot be used as a whole."""
 
 
+class LeakError(CohortError):
+    """Two splits share a subject or an image, so that the test would be no test."""
+
+
 class ShardError(InputError):
     """A folder that is no whole, undamaged shard set of a format we know."""
 
@@ -98,6 +104,20 @@ class NotFiniteError(TrainingError):
 
 class DivergenceError(TrainingError):
     """Ranks no longer hold the same weights."""
+
+
+class FoldError(CingulumError):
+    """The training of one fold failed.
+
+    Args:
+        message: which fold, and what it said.
+        exit_code: of its training.
+        cure: what to do about it.
+    """
+
+    def __init__(self, message: str, *, exit_code: int = 1, cure: str | None = None) -> None:
+        super().__init__(message, cure=cure)
+        self.exit_code = exit_code
 
 
 class WorldError(CingulumError):

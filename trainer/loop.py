@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import checkpoint, evaluation, preparation, record
+from trainer import checkpoint, preparation, record
 from trainer.agreement import Agreed, agree
 from trainer.checkpoint import Cursor
 from trainer.clock import Clock
@@ -157,12 +157,12 @@ class Training:
     def _close_epoch(self) -> None:
         """Reduce the epoch's metrics, evaluate, record, and save where it is due or the best so far."""
         self._add_sums()
-        loss, right, samples = self.cursor.sums
+        loss, score, samples = self.cursor.sums
         row = {
             "epoch": self.cursor.epochs_done,
             "step": self.cursor.step,
             "loss": loss / samples,
-            "accuracy": right / samples,
+            self.data.task.score: score / samples,
             **self._validate(),
             "learning_rate": self._learning_rate(),
             "samples_per_second": round(self.clock.epoch_speed, 3),
@@ -192,8 +192,13 @@ class Training:
         if self.scalars is not None:
             self.scalars(row)
 
-    def predictions(self, split: str) -> Predictions:
-        """Outputs for a split with the weights as they are now, the same on every rank; a collective."""
+    def predictions(self, split: str, *, final: bool = True) -> Predictions:
+        """Outputs for a split with the weights as they are now, the same on every rank; a collective.
+
+        Args:
+            split: 'train', 'validation' or 'test'.
+            final: False to leave out figures that take long.
+        """
 
         def beating(batches: Iterable[Any]) -> Iterable[Any]:
             for batch in batches:
@@ -203,7 +208,9 @@ class Training:
 
         batches = preparation.evaluation_batches(self.config, self.data, self.world, split)
         with pipeline.input_errors():
-            found = self.learner.evaluate(beating(batches))
+            found = self.learner.evaluate(
+                beating(batches), lambda y, out: self.data.task.collected(y, out, final=final)
+            )
         if tuple(found.rows.tolist()) != tuple(sorted(self.data.rows(split))):
             raise RuntimeError(f"not every volume of the {split} split was evaluated exactly once")
         return found
@@ -257,10 +264,10 @@ class Training:
         """Add what all ranks have seen since the last time to the cursor's sums; a collective."""
         in_epoch = (self.cursor.step - 1) % self.cursor.steps_per_epoch + 1
         samples = float(preparation.samples_before(self.config, self.data, in_epoch))
-        loss, right, before = self.cursor.sums
+        loss, score, before = self.cursor.sums
         means = self.learner.epoch_metrics()
         new = samples - before
-        sums = (loss + means["loss"] * new, right + means["accuracy"] * new, samples)
+        sums = (loss + means["loss"] * new, score + means["score"] * new, samples)
         self.cursor = dataclasses.replace(self.cursor, sums=sums)
 
     def _validate(self) -> dict[str, float | None]:
@@ -268,11 +275,14 @@ class Training:
             return {}
         average_statistics(self.learner.model, self.world)
         with preparation.averaged_weights(self.learner.model, self.learner.optimizer):
-            found = self.predictions("validation")
-        if not np.isfinite(found.logits).all():  # the same on every rank
+            found = self.predictions("validation", final=False)
+        task = self.data.task
+        # Of label maps the loss alone: a class that a volume does not have has no Dice coefficient.
+        outputs = found.outputs[:, :1] if task.dense else found.outputs
+        if not np.isfinite(outputs).all():  # the same on every rank
             raise Agreed(self._not_finite(self.cursor.step))
-        metrics = evaluation.metrics_of(found.logits, found.targets, self.data.classes)
-        return {f"val_{name}": metrics[name] for name in ("loss", "accuracy", "balanced_accuracy", "auc")}
+        metrics = task.metrics(found.targets, found.outputs)
+        return {f"val_{name}": metrics[name] for name in task.monitored}
 
     def _learning_rate(self) -> float:
         return float(np.asarray(self.learner.optimizer.learning_rate))

@@ -46,7 +46,7 @@ def finish(training: Training) -> dict[str, Any]:
 
     def write() -> dict[str, Any]:
         for name, predictions in found.items():
-            metrics = evaluation.write(folder, name, predictions, data.shards, data.classes)
+            metrics = evaluation.write(folder, name, predictions, data)
             if name == "test":
                 result["test"] = metrics
         _write_baseline(training)
@@ -79,8 +79,10 @@ def _load_best(training: Training) -> None:
 
 def _write_baseline(training: Training) -> None:
     data = training.data
+    if data.task.name != "classification":
+        return
     rows = [*data.split.train, *data.split.validation, *data.split.test]
-    labels = dict(zip(rows, np.asarray(data.targets(rows)).tolist(), strict=True))
-    baseline = tissue_baseline(data.shards.volumes, data.split, labels, data.classes)
+    labels = dict(zip(rows, np.asarray(data.task.targets(rows)).tolist(), strict=True))
+    baseline = tissue_baseline(data.shards.volumes, data.split, labels, data.task.classes)
     if baseline is not None:
         record.write_json(training.folder.baseline, baseline)

@@ -11,34 +11,44 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import models
+from trainer import models, tasks, transfer
 from trainer.config import RunConfig
 from trainer.data import order, pipeline, splits
+from trainer.data.covariates import Covariates
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
-from trainer.errors import CohortError
 from trainer.strategies import data as data_parallel
 from trainer.strategies import optimizers
+from trainer.tasks import Task
 from trainer.world import World
 
 
 @dataclass(frozen=True)
 class Data:
-    """Volumes, their classes, and which are for what."""
+    """Volumes, what is learned of them, and which are for what.
+
+    Attributes:
+        shards: the shard set.
+        task: what is learned; knows the target of every row.
+        split: rows for each purpose.
+        covariates: what the network is told besides the volume, or None.
+    """
 
     shards: ShardSet
-    classes: tuple[str, ...]
+    task: Task
     split: Split
-
-    def targets(self, rows: Sequence[int]) -> np.ndarray:
-        """Class numbers, int32 (len(rows),)."""
-        number = {name: k for k, name in enumerate(self.classes)}
-        return np.array([number[str(self.shards.volumes[row].label)] for row in rows], np.int32)
+    covariates: Covariates | None = None
 
     def rows(self, name: str) -> tuple[int, ...]:
         """Rows of the split 'train', 'validation' or 'test'."""
         rows: tuple[int, ...] = getattr(self.split, name)
         return rows
+
+    def told(self, rows: Sequence[int]) -> np.ndarray | None:
+        """Covariates of these rows, float32 (len(rows), k); None where the network is told nothing."""
+        if self.covariates is None:
+            return None
+        return self.covariates.of(self.shards.volumes[row] for row in rows)
 
 
 def open_data(config: RunConfig) -> Data:
@@ -49,15 +59,23 @@ def open_data(config: RunConfig) -> Data:
         CohortError: its labels cannot be divided as asked.
     """
     shards = ShardSet.open(config.data.shards)
-    classes = tuple(config.data.classes or shards.labels)
-    if len(classes) < 2:
-        raise CohortError(
-            f"{config.data.shards}: there is one class only ({', '.join(classes) or 'none'}).",
-            cure=f"Import with another --label than {shards.label_name!r}, or add subjects of another class.",
-        )
-    split = splits.split(shards.volumes, classes, config.data.split)
+    task = tasks.build(config, shards)
+    classes = None if task.name != "classification" else task.classes
+    split = splits.split(shards.volumes, classes, config.data.split, targets=task.split_targets())
+    return with_split(config, shards, task, split)
+
+
+def with_split(config: RunConfig, shards: ShardSet, task: Task, split: Split) -> Data:
+    """Data divided as given, with everything that is learned from the training split alone.
+
+    Raises:
+        CohortError: a subject is in two splits, or a covariate tells nothing.
+    """
     splits.check_disjoint(split, shards.volumes)
-    return Data(shards, classes, split)
+    names = config.data.covariates
+    training = [shards.volumes[row] for row in split.train]
+    covariates = Covariates.fit(names, training) if names else None
+    return Data(shards, task.fitted(split.train), split, covariates)
 
 
 def set_numerics(config: RunConfig) -> None:
@@ -76,25 +94,37 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
     """
     model = models.build(
         config.model.name,
-        input_shape=data.shards.shape,
-        outputs=len(data.classes),
+        data.shards.shape,
+        data.task.outputs,
+        dense=data.task.dense,
+        covariates=len(data.covariates.columns) if data.covariates else 0,
         width=config.model.width,
         sync_batch_norm=config.train.sync_batch_norm and world.size > 1,
         **config.model.options,
     )
-    optimizer = optimizers.build(config.train, world, steps_per_epoch(config, data))
+    transfer.freeze(model, config.train.transfer)
+    model = data.task.completed(model)
+    optimizer = optimizers.build(config.train, world, steps_per_epoch(config, data), model)
     optimizer.build(model.trainable_variables)
     return model, optimizer
 
 
+def epoch_rows(config: RunConfig, data: Data) -> tuple[int, ...]:
+    """Training rows of one epoch: each once, or those of small classes several times."""
+    rows = data.split.train
+    if config.data.sampling == "balanced":
+        return pipeline.balanced_rows(rows, np.asarray(data.task.targets(rows)))
+    return rows
+
+
 def steps_per_epoch(config: RunConfig, data: Data) -> int:
     """Updates per epoch."""
-    return order.steps_per_epoch(len(data.split.train), config.train.global_batch)
+    return order.steps_per_epoch(len(epoch_rows(config, data)), config.train.global_batch)
 
 
 def samples_before(config: RunConfig, data: Data, step: int) -> int:
     """Real samples that an epoch has taken before its step number `step`, over all ranks."""
-    return min(step * config.train.global_batch, len(data.split.train))
+    return min(step * config.train.global_batch, len(epoch_rows(config, data)))
 
 
 def training_batches(config: RunConfig, data: Data, world: World, start_step: int) -> Any:
@@ -103,9 +133,11 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
     Raises:
         ConfigError: the global batch does not fit the ranks or the training split.
     """
-    rows = data.split.train
-    targets = data.targets(rows)
-    weights = pipeline.balanced_weights(targets, len(data.classes)) if config.train.class_weights else None
+    rows = epoch_rows(config, data)
+    targets = data.task.targets(rows)
+    weights = None
+    if config.train.class_weights and data.task.name == "classification" and targets is not None:
+        weights = pipeline.balanced_weights(targets, len(data.task.classes))
     return pipeline.training_dataset(
         data.shards,
         rows,
@@ -119,22 +151,26 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
         accumulation=config.train.accumulation,
         augment=config.data.augment,
         class_weights=weights,
+        covariates=data.told(rows),
         prefetch=config.data.prefetch,
         threads=config.data.reader_threads,
     )
 
 
 def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) -> Any:
-    """This rank's part of a split, every volume once over all ranks: see `pipeline.evaluation_dataset`."""
+    """This rank's part of a split, every volume once over all ranks: see `pipeline.evaluation_dataset`.
+
+    A batch is as large whatever the number of ranks, since the last digits of an output depend on its size.
+    """
     rows = data.rows(split)
-    batch = max(1, config.train.global_batch // (world.size * config.train.accumulation))
     dataset, _ = pipeline.evaluation_dataset(
         data.shards,
         rows,
-        data.targets(rows),
+        data.task.targets(rows),
         rank=world.rank,
         world_size=world.size,
-        batch=batch,
+        batch=config.data.evaluation_batch,
+        covariates=data.told(rows),
         threads=config.data.reader_threads,
     )
     return dataset

@@ -76,14 +76,17 @@ class Counting:
 
 
 class _Rate(ProgressColumn):
-    """Units per second."""
+    """Units per second, or per hour where they take long."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f} {self._unit}/s" if task.speed else "")
+        if not task.speed:
+            return Text("")
+        slow = task.speed < 0.1
+        return Text(f"{task.speed * 3600:.0f} {self._unit}/h" if slow else f"{task.speed:.1f} {self._unit}/s")
 
 
 class Reporter(Protocol):
@@ -169,6 +172,7 @@ class Shown:
 
     def epoch(self, row: dict[str, Any]) -> None:
         """One line per epoch."""
-        names = {"loss": "loss", "accuracy": "accuracy", "val_loss": "val loss", "val_auc": "val AUC"}
+        names = {"loss": "loss", "accuracy": "accuracy", "mae": "MAE", "dice": "Dice", "val_loss": "val loss"}
+        names |= {"val_auc": "val AUC", "val_mae": "val MAE", "val_dice": "val Dice"}
         parts = [f"{name} {row[key]:.4f}" for key, name in names.items() if row.get(key) is not None]
         self.note(f"epoch {row['epoch']:>3}  {'  '.join(parts)}  {row['samples_per_second']:.1f} samples/s")

@@ -48,6 +48,7 @@ _FREE_ON_RESUME = frozenset(
     {
         "runs",
         "data.shards",  # may have moved; the content hash in run.json must agree
+        "data.leaks",
         "data.prefetch",
         "data.reader_threads",
         "train.threads",
@@ -193,18 +194,26 @@ def check_resumable(stored: RunConfig, given: RunConfig) -> None:
     Raises:
         RunError: names every key that differs, with both values.
     """
-    old, new = _flat(stored), _flat(given)
-    differing = sorted(
-        k for k in old.keys() | new.keys() if old.get(k) != new.get(k) and k not in _FREE_ON_RESUME
-    )
-    if given.train.epochs >= stored.train.epochs and "train.epochs" in differing:
-        differing.remove("train.epochs")
+    differing = differences(stored, given)
+    if given.train.epochs >= stored.train.epochs:
+        differing.pop("train.epochs", None)
     if differing:
-        lines = "; ".join(f"{key} was {old.get(key)!r} and is {new.get(key)!r} now" for key in differing)
         raise RunError(
-            f"{stored.folder}: was started with another configuration: {lines}.",
+            f"{stored.folder}: was started with another configuration: {changes(differing)}.",
             cure=f"Run: cingulum train {stored.folder / 'config.yaml'} --resume (or choose another name)",
         )
+
+
+def differences(stored: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> its two values, sorted, for every key that differs and changes the steps of a run."""
+    old, new = _flat(stored), _flat(given)
+    keys = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k) and k not in _FREE_ON_RESUME)
+    return {key: (old.get(key), new.get(key)) for key in keys}
+
+
+def changes(differing: Mapping[str, tuple[Any, Any]]) -> str:
+    """What `differences` found, in words."""
+    return "; ".join(f"{key} was {old!r} and is {new!r} now" for key, (old, new) in differing.items())
 
 
 def digest(config: RunConfig) -> str:

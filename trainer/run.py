@@ -9,16 +9,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import checkpoint, outcome, preparation, record
+from trainer import checkpoint, outcome, preparation, record, transfer
 from trainer.agreement import agree
 from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
+from trainer.data import leaks
 from trainer.errors import RunError
 from trainer.loop import Training
 from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.record import RunFolder
-from trainer.stopping import Patience, StopRequest
+from trainer.stopping import Patience, StopRequest, columns
 from trainer.strategies import data as data_parallel
 from trainer.watchdog import Watchdog
 from trainer.world import World
@@ -49,15 +50,19 @@ def train(
         watchdog.beat("preparing", collective=True)
         agree(world, lambda: _check_folder(folder, config, resume) if world.is_main else None)
         data, model, optimizer = agree(world, lambda: _prepare(config, world))
+        watchdog.beat("looking for leaks", collective=not world.is_main)
+        agree(
+            world,
+            lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None,
+        )
 
         watchdog.beat("restoring", collective=True)
         cursor = _restore(folder, config, data, model, optimizer, world, reporter)
-        patience = Patience.from_config(
-            config.train.early_stopping, has_validation=bool(data.split.validation)
-        ).resumed(cursor.best, cursor.waited)
+        patience = _patience(config, data).resumed(cursor.best, cursor.waited)
         batches = agree(world, lambda: preparation.training_batches(config, data, world, cursor.step))
-        loss = data_parallel.cross_entropy(config.train.label_smoothing)
-        learner = data_parallel.build(model, optimizer, world, loss=loss)
+        learner = data_parallel.build(
+            model, optimizer, world, loss=data.task.loss(), score=data.task.scores()
+        )
 
         training = Training(config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop)
         if training.is_done and world.any(world.is_main and folder.result.is_file()):
@@ -92,7 +97,8 @@ def describe(config: RunConfig, world: World) -> dict[str, Any]:
         "folder": str(config.folder),
         "network": config.model.name,
         "volume": list(data.shards.shape),
-        "classes": list(data.classes),
+        "task": data.task.name,
+        "classes": list(data.task.classes),
         "split": {name: len(data.rows(name)) for name in ("train", "validation", "test")},
         "epochs": config.train.epochs,
         "steps_per_epoch": per_epoch,
@@ -120,10 +126,42 @@ def _check_folder(folder: RunFolder, config: RunConfig, resume: bool) -> None:
 def _prepare(config: RunConfig, world: World) -> tuple[Data, keras.Model, keras.Optimizer]:
     preparation.set_numerics(config)
     data = preparation.open_data(config)
-    Patience.from_config(config.train.early_stopping, has_validation=bool(data.split.validation))
+    _patience(config, data)
     model, optimizer = preparation.build_network(config, data, world)
     preparation.plan(config, model, world)
     return data, model, optimizer
+
+
+def _check_leaks(
+    folder: RunFolder, config: RunConfig, data: Data, reporter: Reporter, watchdog: Watchdog
+) -> None:
+    """Look for what the splits share, and for held-out subjects that the weights to start from have seen.
+
+    Raises:
+        LeakError: there is something, and `data.leaks` is 'stop'.
+    """
+    if config.data.leaks == "ignore" or folder.run.is_file():  # a run that is resumed was checked before
+        return
+    stop = config.data.leaks == "stop"
+
+    def told(done: int, total: int) -> None:
+        watchdog.beat(f"looking for leaks, volume {done} of {total}")
+
+    found = leaks.check(data.shards, data.split, stop=stop, progress=told)
+    if found:
+        reporter.note(f"warning: splits share what they must not:\n{leaks.listed(found)}")
+    source = config.train.transfer.start_from
+    if source is not None:
+        note = transfer.check_unseen(source, data, stop=stop)
+        if note:
+            reporter.note(note)
+
+
+def _patience(config: RunConfig, data: Data) -> Patience:
+    metrics = columns(data.task.score, data.task.monitored)
+    return Patience.from_config(
+        config.train.early_stopping, metrics, has_validation=bool(data.split.validation)
+    )
 
 
 def _restore(
@@ -137,10 +175,14 @@ def _restore(
 ) -> Cursor:
     """Put the newest whole checkpoint into rank 0's network and optimizer; the cursor goes to all ranks."""
 
+    def begin() -> Cursor:
+        if config.train.transfer.start_from is not None:
+            reporter.note(transfer.start(model, config.train.transfer.start_from))
+        return Cursor(step=0, steps_per_epoch=preparation.steps_per_epoch(config, data))
+
     def read() -> Cursor:
-        fresh = Cursor(step=0, steps_per_epoch=preparation.steps_per_epoch(config, data))
         if not folder.path.exists():
-            return fresh
+            return begin()
         if folder.run.is_file():
             _check_data(folder, data)
         checkpoint.discard_partial(folder.checkpoints)
@@ -149,7 +191,7 @@ def _restore(
             reporter.note(f"skipped the checkpoint {path}: {reason}.")
         if found.path is None:
             reporter.note(f"{folder.path}: there is no checkpoint to resume from; starting at step 0.")
-            return fresh
+            return begin()
         cursor = checkpoint.restore(found.path, model, optimizer)
         reporter.note(f"resumed from {found.path}")
         return cursor
@@ -186,7 +228,9 @@ def _facts(
             "label_name": data.shards.label_name,
         },
         "split": {name: list(data.rows(name)) for name in ("train", "validation", "test")},
-        "classes": list(data.classes),
+        "task": data.task.to_json(),
+        "classes": list(data.task.classes),
+        "covariates": data.covariates.to_json() if data.covariates else None,
         "volume": list(data.shards.shape),
         "preprocessing": dict(data.shards.preprocessing),
         "parameters": int(model.count_params()),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -19,22 +20,26 @@ from trainer.errors import ConfigError
 
 SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
 
-# Columns of metrics.jsonl that tell how good an epoch is.
-METRICS = ("loss", "accuracy", "val_loss", "val_accuracy", "val_balanced_accuracy", "val_auc")
+# Figures that are the better the smaller; all others are the better the larger.
+FALLING = ("loss", "mae")
 
 
 class StopRequest:
     """A context in which SIGUSR2 and SIGTERM ask for a stop instead of ending the process.
 
     `requested` is true on this rank from the first signal on; handlers are put back at the end.
+
+    Args:
+        interrupt: Ctrl-C asks for a stop, too; a second one ends the process as usual.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, interrupt: bool = False) -> None:
         self.requested = False
+        self._numbers = (*SIGNALS, signal.SIGINT) if interrupt else SIGNALS
         self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        for number in SIGNALS:
+        for number in self._numbers:
             self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
@@ -45,11 +50,13 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.requested:
+            raise KeyboardInterrupt
         self.requested = True
 
 
 def improves(metric: str, value: float | None, best: float | None, min_delta: float = 0.0) -> bool:
-    """Whether `value` is better than `best` by more than `min_delta`; losses fall, all else rises.
+    """Whether `value` is better than `best` by more than `min_delta`; losses and errors fall, all else rises.
 
     A missing or non-finite value never improves; the first finite one always does.
     """
@@ -57,7 +64,13 @@ def improves(metric: str, value: float | None, best: float | None, min_delta: fl
         return False
     if best is None:
         return True
-    return value < best - min_delta if metric.endswith("loss") else value > best + min_delta
+    falls = metric.removeprefix("val_") in FALLING
+    return value < best - min_delta if falls else value > best + min_delta
+
+
+def columns(score: str, monitored: Sequence[str]) -> tuple[str, ...]:
+    """Columns of metrics.jsonl that tell how good an epoch is, from a task's `score` and `monitored`."""
+    return ("loss", score, *(f"val_{name}" for name in monitored))
 
 
 @dataclass(frozen=True)
@@ -74,20 +87,27 @@ class Patience:
     waited: int = 0
 
     @classmethod
-    def from_config(cls, config: EarlyStoppingConfig | None, *, has_validation: bool) -> Patience:
+    def from_config(
+        cls, config: EarlyStoppingConfig | None, metrics: Sequence[str], *, has_validation: bool
+    ) -> Patience:
         """Early stopping as configured; without it, only the best epoch is remembered.
+
+        Args:
+            config: of the run, if it stops early at all.
+            metrics: columns of metrics.jsonl that tell how good an epoch is; see `columns`.
+            has_validation: whether there are validation subjects.
 
         Raises:
             ConfigError: there is no such metric, or it needs a validation split.
         """
         if config is None:
             return cls("val_loss" if has_validation else "loss")
-        if config.metric not in METRICS:
-            close = difflib.get_close_matches(config.metric, METRICS, n=1)
+        if config.metric not in metrics:
+            close = difflib.get_close_matches(config.metric, metrics, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigError(
                 f"train.early_stopping.metric: {config.metric!r} is no metric of an epoch.{hint}",
-                cure=f"There are: {', '.join(METRICS)}.",
+                cure=f"There are: {', '.join(metrics)}.",
             )
         if config.metric.startswith("val_") and not has_validation:
             raise ConfigError(

@@ -231,8 +231,10 @@ def test_images_that_cannot_be_predicted_are_named(finished, tmp_path, capsys):
     assert "missing.nii" in refused(
         capsys, "predict", finished, good, tmp_path / "missing.nii", "--output", table
     )
-    assert "broken.nii.gz" in refused(capsys, "predict", finished, good, broken, "--output", table)
     assert not table.exists()
+    assert "broken.nii.gz" in refused(capsys, "predict", finished, good, broken, "--output", table)
+    with table.open() as file:
+        assert [bool(row["error"]) for row in csv.DictReader(file)] == [False, True]
 
 
 def test_a_folder_for_a_table_is_named(finished, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,34 @@ PROGRAM = "faulty_train.py"
 
 
 def make_shards(
-    folder: Path, *, subjects: int = 32, size: int = 16, labels: tuple[str, ...] = ("AD", "NC")
+    folder: Path,
+    *,
+    subjects: int = 32,
+    size: int = 16,
+    labels: tuple[str, ...] = ("AD", "NC"),
+    maps: bool = False,
 ) -> Path:
-    """Random volumes; the first class is darker. Four volumes a shard."""
+    """Random volumes; the first class is darker. Four volumes a shard.
+
+    With `maps` each has a bright box, named in its label map, and a subject's age is how bright it is.
+    """
     random = np.random.default_rng(0)
     recipe = Recipe(size=size, spacing=12.0)
     writer = ShardWriter(
         folder,
         (size, size, size, 1),
         "float16",
-        meta=SetMeta("diagnosis", "tests", (12.0, 12.0, 12.0), {"method": "none"}, recipe.to_json()),
+        meta=SetMeta(
+            "diagnosis",
+            "tests",
+            (12.0, 12.0, 12.0),
+            {"method": "none"},
+            recipe.to_json(),
+            map_classes=("background", "box") if maps else (),
+        ),
     )
     rows = []
+    boxes = []
     for number in range(subjects):
         label = number % len(labels)
         array = random.normal(0.4 * label, 1, (size, size, size, 1)).astype("float16")
@@ -37,13 +54,25 @@ def make_shards(
         meta = VolumeMeta(
             subject=f"sub-{number:03d}",
             source=f"sub-{number:03d}.nii",
-            source_sha256="0" * 64,
+            source_sha256=f"{number:064x}",
             affine=np.diag([12.0, 12.0, 12.0, 1.0]).tolist(),
             label=labels[label],
             tissue=tissue,
         )
+        if maps:
+            box = np.zeros((size, size, size), np.uint8)
+            first = random.integers(2, size - 8, size=3)
+            box[tuple(slice(corner, corner + 6) for corner in first)] = 1
+            meta = dataclasses.replace(meta, age=60.0 + number, sex="FM"[random.integers(2)])
+            array = (array + box[..., None] * (2 + number / 10)).astype("float16")
+            boxes.append(box)
         rows.append((array, meta))
-    writer.finish([writer.write_shard(k // 4, rows[k : k + 4]) for k in range(0, subjects, 4)])
+    writer.finish(
+        [
+            writer.write_shard(k // 4, rows[k : k + 4], maps=boxes[k : k + 4] if maps else None)
+            for k in range(0, subjects, 4)
+        ]
+    )
     return folder
 
 

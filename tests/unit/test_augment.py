@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from trainer.config import AugmentConfig
-from trainer.data.augment import augment
+from trainer.data.augment import augment as augment_both
+
+
+def augment(*arguments):
+    """The volume alone."""
+    return augment_both(*arguments)[0]
+
 
 VOLUME = np.random.default_rng(0).normal(size=(9, 8, 7, 2)).astype(np.float32)
 ALL = AugmentConfig(flip=True, shift=2, scale=0.1, noise=0.05)
@@ -65,3 +71,15 @@ def test_intensity_changes_by_no_more_than_asked():
 def test_noise_has_the_given_standard_deviation():
     noise = augment(np.zeros((40, 40, 40, 1), np.float32), AugmentConfig(noise=0.3), 0, 0, 0)
     assert abs(noise.std() - 0.3) < 0.005
+
+
+def test_a_label_map_moves_with_its_volume():
+    values = np.arange(9 * 8 * 7).reshape(9, 8, 7)
+    moving = AugmentConfig(flip=True, shift=3)
+    for epoch in range(20):
+        volume, labels = augment_both(
+            values[..., None].astype(np.float32), moving, 0, epoch, 1, values.astype(np.uint16)
+        )
+        assert np.array_equal(volume[..., 0], labels)
+    _, labels = augment_both(VOLUME, AugmentConfig(scale=0.5, noise=1.0), 0, 0, 0, values.astype(np.uint16))
+    assert np.array_equal(labels, values)

@@ -12,12 +12,14 @@ import pytest
 from trainer import evaluation
 from trainer.clock import Clock
 from trainer.record import RunFolder
+from trainer.tasks.classification import Classification, log_softmax
 
 CLASSES = ("AD", "NC")
+TASK = Classification(CLASSES, ("AD", "NC"))
 
 
 def test_probabilities_of_huge_logits_do_not_overflow():
-    shares = np.exp(evaluation.log_softmax(np.array([[1e4, 0.0], [-1e4, 0.0]])))
+    shares = np.exp(log_softmax(np.array([[1e4, 0.0], [-1e4, 0.0]])))
     np.testing.assert_allclose(shares, [[1, 0], [0, 1]], atol=1e-12)
 
 
@@ -25,15 +27,16 @@ def test_the_loss_is_the_mean_cross_entropy():
     logits, targets = np.array([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([0, 0, 1])
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     expected = -np.log([shares[0, 0], shares[1, 0], shares[2, 1]]).mean()
-    assert evaluation.metrics_of(logits, targets, CLASSES)["loss"] == pytest.approx(expected)
+    assert TASK.metrics(targets, logits)["loss"] == pytest.approx(expected)
 
 
 def test_the_table_and_the_metrics_are_written(tmp_path):
     found = SimpleNamespace(
-        rows=np.array([5, 9]), targets=np.array([0, 1]), logits=np.array([[3.0, 0.0], [1.0, 0.0]], "float32")
+        rows=np.array([5, 9]), targets=np.array([0, 1]), outputs=np.array([[3.0, 0.0], [1.0, 0.0]], "float32")
     )
     shards = SimpleNamespace(volumes={5: SimpleNamespace(subject="sub-5"), 9: SimpleNamespace(subject="a,b")})
-    metrics = evaluation.write(RunFolder(tmp_path), "test", found, shards, CLASSES)
+    data = SimpleNamespace(task=TASK, shards=shards)
+    metrics = evaluation.write(RunFolder(tmp_path), "test", found, data)
     with (tmp_path / "evaluation" / "test.csv").open() as file:
         first, second = csv.DictReader(file)
     assert first == {

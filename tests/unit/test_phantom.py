@@ -79,9 +79,9 @@ def test_no_two_subjects_and_no_two_purposes_share_random_numbers() -> None:
         tuple(people.stream(seed, number, purpose).integers(2**32, size=4))
         for seed in range(3)
         for number in range(20)
-        for purpose in ("person", "disease", "anatomy", "image")
+        for purpose in ("person", "disease", "anatomy", "image", "T2w")
     }
-    assert len(seen) == 3 * 20 * 4
+    assert len(seen) == 3 * 20 * 5
 
 
 def test_without_a_gap_an_image_does_not_depend_on_the_diagnosis(average: Template) -> None:
@@ -89,6 +89,50 @@ def test_without_a_gap_an_image_does_not_depend_on_the_diagnosis(average: Templa
     patient = replace(person, diagnosis="AD")
     assert np.array_equal(image.make(average, person, 0, 0.0).t1, image.make(average, patient, 0, 0.0).t1)
     assert not np.array_equal(image.make(average, person, 0, 1.5).t1, image.make(average, patient, 0, 1.5).t1)
+
+
+def test_what_the_disease_moved_is_where_the_image_is_another_than_it_would_have_been(
+    average: Template,
+) -> None:
+    patient = replace(people.draw(1, 2), diagnosis="AD")
+    ill, well = (
+        image.make(average, patient, 1, 1.5),
+        image.make(average, replace(patient, diagnosis="NC"), 1, 1.5),
+    )
+    brain = ill.tissue.sum(axis=0) > 128
+    other = np.abs(ill.tissue.astype(int) - well.tissue).sum(axis=0) > 25
+    assert ill.moved.shape == (SIZE,) * 3 and ill.moved.dtype == np.float32
+    assert 0.03 < (ill.moved > 0.5)[brain].mean() < 0.2
+    assert ill.moved[brain & other].mean() > 3 * ill.moved[brain & ~other].mean()
+    assert np.all(ill.moved[~brain & (ill.t1 == 0)] == 0)
+
+
+def test_a_patients_displacement_grows_with_the_stage_and_is_nothing_without_a_gap(average: Template) -> None:
+    for diagnosis in people.DIAGNOSES:
+        person = replace(people.draw(1, 2), diagnosis=diagnosis)
+        assert np.all(image.make(average, person, 1, 0.0).moved == 0)
+    mild, severe = (
+        image.make(average, replace(people.draw(1, 2), diagnosis=group), 1, 1.5).moved
+        for group in ("sMCI", "AD")
+    )
+    assert severe.max() > 2 * mild.max()
+    healthy = replace(people.draw(1, 2), diagnosis="NC")
+    would = disease.displacement(average, disease.truth(healthy, 1, 1.5, stage=1.0).recession)
+    has = disease.displacement(average, disease.truth(healthy, 1, 1.5).recession)
+    most = np.sqrt(((would - has) ** 2).sum(axis=0)).max() * average.voxel
+    assert 0.7 * most < image.make(average, healthy, 1, 1.5).moved.max() <= most * 1.0001
+
+
+def test_a_t2_image_shows_the_same_anatomy_with_its_contrast_turned_round(average: Template) -> None:
+    person = people.draw(0, 1)
+    plain, both = image.make(average, person, 0, 1.5), image.make(average, person, 0, 1.5, ("T1w", "T2w"))
+    assert plain.t2 is None and both.t2 is not None and both.t2.dtype == np.int16
+    assert np.array_equal(plain.t1, both.t1) and np.array_equal(plain.tissue, both.tissue)
+    grey, white, csf = (both.tissue[k] > 200 for k in range(3))
+    t1 = [both.t1[where].mean() for where in (csf, grey, white)]
+    t2 = [both.t2[where].mean() for where in (white, grey, csf)]
+    assert t1 == sorted(t1) and t2 == sorted(t2)
+    assert t2[2] > 1.5 * t2[0]
 
 
 def test_disease_and_age_each_turn_grey_matter_into_csf_inside_the_same_skull(average: Template) -> None:

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from trainer.commands.phantom import phantom as command
-from trainer.data.phantom import bids, files, people
+from trainer.data.phantom import bids, files, image, people, template
 from trainer.data.phantom.cohort import make_cohort
 from trainer.errors import CingulumError, InputError
 
@@ -70,7 +70,7 @@ def test_a_cohort_is_a_bids_folder_that_says_it_is_a_phantom(cohort: Path) -> No
     folders = sorted(p.name for p in cohort.glob("sub-*"))
     assert folders == [row["participant_id"] for row in rows] and len(folders) == SUBJECTS
     images = [p for p in contents(cohort) if p.endswith(".nii.gz")]
-    assert len(images) == 4 * SUBJECTS + 1
+    assert len(images) == 5 * SUBJECTS + 1
 
 
 def test_images_are_ras_in_mm_and_tissue_maps_share_their_grid(cohort: Path) -> None:
@@ -91,6 +91,47 @@ def test_images_are_ras_in_mm_and_tissue_maps_share_their_grid(cohort: Path) -> 
     assert 0.98 < total.max() < 1.01
     litres = total.sum() * (212 / SIZE) ** 3 / 1e6
     assert 1.2 < litres < 2.6
+
+
+def test_a_displacement_map_lies_on_the_subjects_own_grid_and_says_mm(cohort: Path) -> None:
+    t1 = nibabel.nifti1.load(cohort / "sub-0001/anat/sub-0001_T1w.nii.gz")
+    moved = nibabel.nifti1.load(cohort / bids.displacement_file("sub-0001"))
+    assert moved.shape == t1.shape and np.array_equal(moved.affine, t1.affine)
+    person = people.draw(SEED, 0)
+    made = image.make(template.build(SIZE), person, SEED, 1.5).moved
+    assert np.abs(np.asarray(moved.dataobj) - made).max() <= 0.0051  # stored in steps of 0.01 mm
+    assert np.asarray(moved.dataobj)[np.asarray(t1.dataobj) == 0].max() < np.asarray(moved.dataobj).max()
+
+
+def test_a_second_contrast_lies_beside_the_first_and_leaves_it_as_it_was(
+    cohort: Path, tmp_path: Path
+) -> None:
+    make_cohort(tmp_path / "both", SUBJECTS, SIZE, seed=SEED, workers=2, contrasts=("T1w", "T2w"))
+    both, one = contents(tmp_path / "both"), contents(cohort)
+    images = [name for name in one if name.endswith((".nii.gz", ".tsv"))]
+    assert {name: both[name] for name in images} == {name: one[name] for name in images}
+    added = {name for name in both if name not in one}
+    assert added == {f"sub-{n + 1:04d}/anat/sub-{n + 1:04d}_T2w.nii.gz" for n in range(SUBJECTS)} | {
+        "T2w.json"
+    }
+    assert "--contrasts T1w,T2w" in both["README"].decode()
+    with pytest.raises(InputError, match=r"other parameters.*contrasts"):
+        make_cohort(tmp_path / "both", SUBJECTS, SIZE, seed=SEED)
+
+
+def test_a_cohort_from_before_the_choice_of_contrasts_and_displacements_is_completed(
+    cohort: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "old"
+    for name, content in contents(cohort).items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        if "displacement" not in name:
+            (out / name).write_bytes(content)
+    description = json.loads((out / "dataset_description.json").read_text())
+    del description["GeneratedBy"][0]["Parameters"]["contrasts"]
+    (out / "dataset_description.json").write_text(json.dumps(description))
+    assert make_cohort(out, SUBJECTS, SIZE, seed=SEED, workers=1).made == SUBJECTS
+    assert contents(out) == contents(cohort)
 
 
 def test_compressed_files_carry_no_name_and_no_time(cohort: Path) -> None:
@@ -144,6 +185,9 @@ def test_a_cohort_cut_short_is_completed_to_the_same_bytes(cohort: Path, tmp_pat
         ({"groups": ("AD", "CN")}, "'CN'"),
         ({"groups": ()}, "groups"),
         ({"groups": ("AD", "AD")}, "twice"),
+        ({"contrasts": ("T1w", "FLAIR")}, "'FLAIR'"),
+        ({"contrasts": ("T2w",)}, "first contrast"),
+        ({"contrasts": ()}, "first contrast"),
     ],
 )
 def test_an_impossible_argument_is_refused_before_anything_is_written(

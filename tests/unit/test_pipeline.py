@@ -14,8 +14,14 @@ from shard_sets import flip_byte, make_shard_set, volume_of
 
 from trainer.config import AugmentConfig
 from trainer.data import order
-from trainer.data.augment import augment
-from trainer.data.pipeline import balanced_weights, evaluation_dataset, input_errors, training_dataset
+from trainer.data.augment import augment as augment_both
+from trainer.data.pipeline import (
+    balanced_rows,
+    balanced_weights,
+    evaluation_dataset,
+    input_errors,
+    training_dataset,
+)
 from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError, ShardError
 
@@ -52,7 +58,9 @@ def test_batches_are_what_the_order_says(shards):
         positions = order.order(3, epoch, in_epoch, 4, len(ROWS))
         for volume, position in zip(x, positions, strict=True):
             row = ROWS[position]
-            assert np.array_equal(volume, augment(volume_of(row, dtype="float32"), CHANGES, 3, epoch, row))
+            assert np.array_equal(
+                volume, augment_both(volume_of(row, dtype="float32"), CHANGES, 3, epoch, row)[0]
+            )
         assert np.array_equal(y, TARGETS[positions])
         assert np.array_equal(w, order.weights(in_epoch, 4, len(ROWS)))
     assert (x.dtype, y.dtype, w.dtype) == (np.float32, np.int32, np.float32)
@@ -238,3 +246,45 @@ def test_a_process_can_end_in_the_middle_of_an_epoch(tmp_path):
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         assert list(pool.map(exit_code, range(3))) == [7, 7, 7]
+
+
+def test_balanced_rows_show_every_class_equally_often_and_every_row():
+    rows, targets = (10, 11, 12, 13, 14, 15, 16), np.array([0, 0, 0, 0, 0, 1, 1], np.int32)
+    balanced = balanced_rows(rows, targets)
+    assert sorted(balanced) == [10, 11, 12, 13, 14, 15, 15, 15, 16, 16]
+    assert balanced_rows((3, 4), np.array([0, 1])) == (3, 4)
+
+
+def test_a_row_that_comes_twice_in_an_epoch_is_augmented_differently(shards):
+    dataset = training_dataset(
+        shards, (2, 2), np.zeros(2, np.int32), config_seed=3, start_step=0, stop_step=1, global_batch=2,
+        augment=CHANGES,
+    )  # fmt: skip
+    (x, _, _) = next(iter(dataset))
+    assert not np.array_equal(x[0], x[1])
+
+
+def test_covariates_come_with_their_volume(shards):
+    told = np.arange(2 * len(ROWS), dtype=np.float32).reshape(len(ROWS), 2)
+    found = {}
+    for (x, c), y, w in training_dataset(
+        shards,
+        ROWS,
+        TARGETS,
+        config_seed=0,
+        start_step=0,
+        stop_step=len(ROWS),
+        global_batch=1,
+        covariates=told,
+    ):
+        found[tuple(c[0].numpy())] = (x[0].numpy(), int(y[0]), float(w[0]))
+    assert len(found) == len(ROWS)
+    for position, row in enumerate(ROWS):
+        x, y, _ = found[tuple(told[position])]
+        np.testing.assert_array_equal(x, volume_of(row, dtype="float32"))
+        assert y == TARGETS[position]
+    evaluated, _ = evaluation_dataset(shards, ROWS, TARGETS, batch=4, covariates=told)
+    for row, (_x, c), _y, w in evaluated:
+        for number, values, weight in zip(row.numpy(), c.numpy(), w.numpy(), strict=True):
+            expected = told[ROWS.index(number)] if weight else np.zeros(2)
+            np.testing.assert_array_equal(values, expected)

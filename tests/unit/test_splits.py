@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
@@ -26,6 +29,21 @@ def volume(subject: str, label: str | None, session: str | None = None) -> Volum
 def cohort(ad: int, nc: int, visits: int = 1) -> list[Volume]:
     people = [(f"ad-{i}", "AD") for i in range(ad)] + [(f"nc-{i}", "NC") for i in range(nc)]
     return [volume(subject, label, f"ses-{v}") for subject, label in people for v in range(visits)]
+
+
+def mixed_cohort(people: int, sites: int, seed: int, missing: float = 0.1) -> list[Volume]:
+    """One to three scans of each subject, of all sites, sexes and ages, some of them unknown."""
+    rng = random.Random(seed)
+    volumes = []
+    for number in range(people):
+        site = None if rng.random() < missing else f"site-{int(rng.expovariate(3 / sites)) % sites}"
+        sex = None if rng.random() < missing else rng.choice("FM")
+        age = None if rng.random() < missing else rng.uniform(50, 90)
+        first = volume(f"sub-{number}", LABELS[number % 2])
+        for visit in range(rng.randint(1, 3)):
+            later = age and age + visit
+            volumes.append(dataclasses.replace(first, session=f"{visit}", site=site, sex=sex, age=later))
+    return volumes
 
 
 def subjects(volumes, rows) -> set[str]:
@@ -61,6 +79,129 @@ def test_every_subject_is_tested_in_exactly_one_fold_and_folds_are_even(folds, a
         tests.append(subjects(volumes, result.test))
     assert sum(map(len, tests)) == len(set.union(*tests)) == ad + nc
     assert max(map(len, tests)) - min(map(len, tests)) <= 1
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    people=some.integers(10, 80),
+    sites=some.integers(1, 12),
+    folds=some.none() | some.integers(2, 5),
+    stratify=some.sets(some.sampled_from(["label", "site", "sex", "age"])).map(tuple),
+    task=some.sampled_from(["classification", "regression", "segmentation"]),
+    seed=some.integers(0, 999),
+)
+def test_whatever_is_balanced_each_subject_has_one_place_and_the_order_does_not_matter(
+    people, sites, folds, stratify, task, seed
+):
+    volumes = mixed_cohort(people, sites, seed)
+    shuffled = random.Random(seed).sample(volumes, len(volumes))
+    classes = LABELS if task == "classification" else None
+    config = SplitConfig(folds=folds, seed=seed, stratify=stratify)
+    found = []
+    for those in (volumes, shuffled):
+        ages = [v.age for v in those] if task == "regression" else None
+        result = split(those, classes, config, targets=ages)
+        found.append([subjects(those, rows) for rows in (result.train, result.validation, result.test)])
+    assert found[0] == found[1]
+    there = {v.subject for v in volumes if task != "regression" or v.age is not None}
+    assert sum(map(len, found[0])) == len(set.union(*found[0])) == len(there)
+    assert set.union(*found[0]) == there
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    people=some.integers(20, 90),
+    sites=some.integers(1, 12),
+    folds=some.integers(2, 5),
+    seed=some.integers(0, 999),
+)
+def test_the_label_comes_first_whatever_else_is_balanced(people, sites, folds, seed):
+    volumes = mixed_cohort(people, sites, seed)
+    tests = [
+        split(volumes, LABELS, SplitConfig(folds=folds, fold=fold, seed=seed)).test for fold in range(folds)
+    ]
+    for label in LABELS:
+        counts = [len({volumes[r].subject for r in rows if volumes[r].label == label}) for rows in tests]
+        assert max(counts) - min(counts) <= 1
+    sizes = [len(subjects(volumes, rows)) for rows in tests]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_sites_sexes_and_ages_are_spread_over_the_folds_far_better_than_by_label_alone():
+    volumes = mixed_cohort(150, 8, seed=3)
+    first = {v.subject: v for v in reversed(volumes)}
+    traits = {
+        "site": lambda v: v.site,
+        "sex": lambda v: v.sex,
+        "old": lambda v: v.age is not None and v.age > 70,
+    }
+
+    def spread(stratify, seed) -> dict[str, int]:
+        """Largest difference between two folds in how many of one label have one trait."""
+        parts = [
+            subjects(
+                volumes,
+                split(volumes, LABELS, SplitConfig(folds=5, fold=k, seed=seed, stratify=stratify)).test,
+            )
+            for k in range(5)
+        ]
+        worst = {}
+        for name, trait in traits.items():
+            levels = {(v.label, trait(v)) for v in first.values()}
+            counts = {
+                level: [sum((first[s].label, trait(first[s])) == level for s in part) for part in parts]
+                for level in levels
+            }
+            worst[name] = max(max(c) - min(c) for c in counts.values())
+        return worst
+
+    for seed in range(3):
+        everything = spread(("label", "site", "sex", "age"), seed)
+        assert max(everything.values()) <= 2, everything  # 1 is the best that whole subjects allow
+        assert max(spread(("label",), seed).values()) >= 5  # what chance alone does here
+
+
+def test_the_splits_of_a_hold_out_are_alike_too():
+    volumes = [
+        dataclasses.replace(
+            volume(f"s{i}", LABELS[i % 2]), site="ab"[i // 2 % 2], sex="FM"[i // 4 % 2], age=60.0
+        )
+        for i in range(80)
+    ]
+    for seed in range(5):
+        result = split(volumes, LABELS, SplitConfig(validation=0.2, test=0.2, seed=seed))
+        for rows in (result.validation, result.test):
+            kinds = collections.Counter((volumes[r].label, volumes[r].site) for r in rows)
+            assert set(kinds.values()) == {4}, kinds
+            assert set(collections.Counter((volumes[r].label, volumes[r].sex) for r in rows).values()) == {4}
+
+
+def test_what_is_not_asked_for_is_not_balanced():
+    volumes = mixed_cohort(60, 4, seed=1, missing=0)
+    names = {}
+    for stratify in (("label",), ("label", "site"), ("label", "site", "sex", "age")):
+        names[stratify] = subjects(volumes, split(volumes, LABELS, SplitConfig(stratify=stratify)).test)
+    assert len({frozenset(those) for those in names.values()}) == 3
+
+
+def test_a_regression_takes_all_that_have_a_target_and_spreads_it_over_the_splits():
+    volumes = [dataclasses.replace(volume(f"s{i}", None), age=float(i)) for i in range(100)]
+    targets = [None if i == 7 else math.nan if i == 8 else float(i) for i in range(100)]
+    config = SplitConfig(validation=0.2, test=0.2, stratify=("label",))
+    result = split(volumes, None, config, targets=targets)
+    assert {*range(100)} - {*result.train, *result.validation, *result.test} == {7, 8}
+    for rows in (result.validation, result.test):
+        assert len(rows) == 20
+        tenths = collections.Counter(row // 10 for row in rows)
+        assert set(tenths) == set(range(10)), tenths  # two of each tenth, but for rounding at its edges
+    assert split(volumes, None, config, targets=np.array(targets, float)) == result
+
+
+def test_a_segmentation_takes_all_volumes_and_spreads_their_labels():
+    volumes = [*cohort(20, 20), volume("x", None)]
+    result = split(volumes, None, SplitConfig(validation=0.2, test=0.2))
+    assert len(result.train) + len(result.validation) + len(result.test) == 41
+    assert collections.Counter(volumes[row].label for row in result.test)["AD"] == 4
 
 
 def test_shares_hold_in_every_class():
@@ -141,6 +282,21 @@ def test_a_subject_in_two_splits_is_named():
 def test_a_cohort_that_cannot_be_split_is_refused_with_a_reason(volumes, labels, config, message):
     with pytest.raises(CohortError, match=message) as error:
         split(volumes, labels, SplitConfig(**config))
+    assert error.value.cure
+
+
+@pytest.mark.parametrize(
+    ("volumes", "targets", "config", "message"),
+    [
+        ([], None, {}, r"there are no volumes"),
+        (cohort(5, 5), [None] * 10, {}, r"none of 10 volumes has a target"),
+        (cohort(5, 5), [1.0, 2.0] + [math.nan] * 8, {}, r"there are 2 subjects, too few for 3 splits"),
+        (cohort(2, 2), None, {"folds": 5}, r"there are 4 subjects, too few for 5 folds"),
+    ],
+)
+def test_a_cohort_without_classes_that_cannot_be_split_is_refused(volumes, targets, config, message):
+    with pytest.raises(CohortError, match=message) as error:
+        split(volumes, None, SplitConfig(**config), targets=targets)
     assert error.value.cure
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from trainer.config import EarlyStoppingConfig
 from trainer.errors import ConfigError
-from trainer.stopping import Patience, StopRequest, improves
+from trainer.stopping import Patience, StopRequest, columns, improves
+
+METRICS = columns("accuracy", ("loss", "auc"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
@@ -26,6 +28,8 @@ def test_a_signal_asks_for_a_stop_instead_of_ending_the_process(number):
 def test_losses_fall_and_other_metrics_rise():
     assert improves("val_loss", 0.5, 0.6) and not improves("val_loss", 0.6, 0.5)
     assert improves("val_auc", 0.6, 0.5) and not improves("val_auc", 0.5, 0.6)
+    assert improves("mae", 4.0, 5.0) and not improves("val_mae", 5.0, 4.0)
+    assert improves("val_dice", 0.9, 0.8) and not improves("val_r2", 0.1, 0.2)
 
 
 def test_a_change_within_min_delta_is_no_improvement():
@@ -39,7 +43,7 @@ def test_what_is_not_a_number_never_improves():
 
 
 def test_training_stops_after_as_many_epochs_without_improvement_as_patience_says():
-    state = Patience.from_config(EarlyStoppingConfig(patience=2), has_validation=True)
+    state = Patience.from_config(EarlyStoppingConfig(patience=2), METRICS, has_validation=True)
     seen = []
     for epoch, loss in enumerate([1.0, 0.8, 0.9, 0.7, 0.7, 0.75], start=1):
         state = state.after({"epoch": epoch, "val_loss": loss})
@@ -49,7 +53,7 @@ def test_training_stops_after_as_many_epochs_without_improvement_as_patience_say
 
 
 def test_without_early_stopping_the_best_epoch_is_still_known():
-    state = Patience.from_config(None, has_validation=False)
+    state = Patience.from_config(None, METRICS, has_validation=False)
     for loss in (1.0, 2.0, 3.0):
         state = state.after({"loss": loss})
     assert state.best == {"loss": 1.0} and not state.exhausted
@@ -57,9 +61,9 @@ def test_without_early_stopping_the_best_epoch_is_still_known():
 
 def test_a_metric_that_does_not_exist_is_named_with_those_that_do():
     with pytest.raises(ConfigError, match=r"val_los.*Did you mean 'val_loss'.*\n.*val_auc"):
-        Patience.from_config(EarlyStoppingConfig(metric="val_los"), has_validation=True)
+        Patience.from_config(EarlyStoppingConfig(metric="val_los"), METRICS, has_validation=True)
 
 
 def test_a_validation_metric_needs_a_validation_split():
     with pytest.raises(ConfigError, match="validation split"):
-        Patience.from_config(EarlyStoppingConfig(metric="val_auc"), has_validation=False)
+        Patience.from_config(EarlyStoppingConfig(metric="val_auc"), METRICS, has_validation=False)

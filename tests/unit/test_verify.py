@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from trainer.commands.inspect_ import inspect_shards
 from trainer.commands.verify import verify_shards
+from trainer.data import shard_image
 from trainer.data.shard_writer import ShardWriter
 from trainer.data.shards import ShardSet
 from trainer.data.summary import summary
@@ -70,12 +72,12 @@ def test_all_damage_is_listed_not_only_the_first(tmp_path):
 def test_a_set_whose_hdf5_tells_another_subject_is_a_problem(tmp_path, monkeypatch):
     """Correct checksums over wrong content: only the reference reader can see it."""
     writer = ShardWriter(tmp_path, SHAPE, "float16", meta=META)
-    build = ShardWriter._hdf5_image
-    monkeypatch.setattr(
-        ShardWriter,
-        "_hdf5_image",
-        lambda self, chunks, metas, mark: build(self, chunks, [meta_of(5), *metas[1:]], mark),
-    )
+    build = shard_image.build
+
+    def build_wrongly(content, *how):
+        return build(dataclasses.replace(content, metas=[meta_of(5), *content.metas[1:]]), *how)
+
+    monkeypatch.setattr(shard_image, "build", build_wrongly)
     writer.finish([writer.write_shard(0, [(volume_of(0), meta_of(0)), (volume_of(1), meta_of(1))])])
     (problem,) = verify(tmp_path)
     assert (problem.volume, problem.what) == (0, "its subject or label in the shard differs from the index")

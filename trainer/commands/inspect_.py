@@ -12,7 +12,7 @@ def inspect_shards(
     shards: Annotated[Path, typer.Argument(help="Folder of the shard set.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show what is in a shard set: shape, type, size, labels, ages, preprocessing, some subjects.
+    """Show what is in a shard set: shape, type, size, label maps, labels, ages, preprocessing, some subjects.
 
     Looks at the index and the shards' sizes; `cingulum verify` looks at every byte.
 
@@ -45,10 +45,12 @@ def _show(content: dict[str, Any]) -> None:
         ("from", content["source"]),
         ("volumes", f"{content['volumes']} of {content['subjects']} subjects, in {content['shards']} shards"),
         ("shape", f"{' x '.join(map(str, content['shape']))} (D x H x W x C), {content['dtype']}"),
+        *([("contrasts", ", ".join(content["contrasts"]))] if content["contrasts"] else []),
+        *([("label maps", ", ".join(content["maps"]))] if content["maps"] else []),
         ("voxel size", f"{voxel} mm"),
         ("size", f"{size:.1f} MiB as {content['codec']}, {decoded:.1f} MiB decoded"),
         ("normalisation", _listed(content["normalisation"])),
-        ("preprocessing", _listed(content["preprocessing"])),
+        ("preprocessing", _listed({k: v for k, v in content["preprocessing"].items() if k not in _SAID})),
         ("content hash", content["content_hash"]),
     ):
         facts.add_row(name, fact)
@@ -66,6 +68,10 @@ def _show(content: dict[str, Any]) -> None:
     console.print(some)
     if content["volumes"] > len(content["examples"]):
         console.print(f"and {content['volumes'] - len(content['examples'])} more")
+
+
+# Parts of the recipe that have a line of their own.
+_SAID = ("contrasts", "maps")
 
 
 def _listed(parameters: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ def phantom(
     ] = 1.5,
     seed: Annotated[int, typer.Option(help="another seed, other people")] = 0,
     groups: Annotated[str, typer.Option(help="diagnoses that take part, in rotation")] = "AD,NC,sMCI,pMCI",
+    contrasts: Annotated[str, typer.Option(help="images of each person: T1w, or T1w,T2w")] = "T1w",
     workers: Annotated[int | None, typer.Option(help="processes; default: one per core")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
@@ -46,7 +47,8 @@ def phantom(
             seed,
             workers,
             counting.show,
-            groups=tuple(name.strip() for name in groups.split(",") if name.strip()),
+            groups=_names(groups),
+            contrasts=_names(contrasts),
         )
     seconds = round(time.monotonic() - began, 2)
     if as_json:
@@ -59,3 +61,7 @@ def phantom(
         )
     else:
         typer.echo(f"{out}: all {subjects} phantoms are there already")
+
+
+def _names(listed: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in listed.split(",") if name.strip())

@@ -1,65 +1,167 @@
-"""`cingulum predict`: what a finished run's network says about images it has never seen."""
+"""`cingulum predict`: what finished runs say about images they have never seen."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from trainer.inference.predictor import Predictor
+
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Run folder, such as runs/demo.")],
-    images: Annotated[list[Path], typer.Argument(help="Images as they come from the scanner.")],
+    run: Annotated[Path, typer.Argument(help="Run folder, or a cross-validation's with its fold-* runs.")],
+    images: Annotated[
+        list[str],
+        typer.Argument(help="Images as they come from the scanner; several contrasts as T1.nii.gz,T2.nii.gz"),
+    ],
     output: Annotated[Path | None, typer.Option(help="Write a CSV table here instead of showing it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for label maps (segmentation), and for predictions.csv.")
+    ] = None,
+    ensemble: Annotated[
+        list[Path] | None, typer.Option(help="A further run to average with; may be given several times.")
+    ] = None,
+    tta: Annotated[bool, typer.Option(help="Average with the left-right mirrored image.")] = False,
+    shifts: Annotated[int, typer.Option(help="Average with so many copies shifted by a voxel (0 to 6).")] = 0,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            help="Segmentation: slide windows of this edge over the whole head, not the cube alone."
+        ),
+    ] = None,
+    overlap: Annotated[float, typer.Option(help="Share that neighbouring windows have in common.")] = 0.5,
+    covariates: Annotated[
+        Path | None, typer.Option(help="Table of people (as participants.tsv), for runs that need it.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images, or windows, per call of the network.")] = 4,
+    resume: Annotated[bool, typer.Option("--resume", help="Leave out images that the table has.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the predictions as JSON.")] = False,
 ) -> None:
-    """Predict the class of raw images, prepared as the run's training images were.
+    """Predict class, number or label map of raw images, prepared as the run's training images were.
+
+    An image that cannot be used gets a row that says why; the others are predicted, and the exit code is 2.
 
     \b
-    Example:
+    Examples:
       cingulum predict runs/demo scans/*.nii.gz --output table.csv
+      cingulum predict runs/tissues scans/*.nii.gz --out maps
+      cingulum predict runs/fold-0 scans/*.nii.gz --ensemble runs/fold-1 --tta
     """
-    import csv
     import json
 
-    from trainer.errors import RunError
+    from trainer.errors import ImageError
     from trainer.progress import Counting
     from trainer.quiet import import_tensorflow
     from trainer.record import RunFolder
 
-    folder = RunFolder.open_finished(run)
+    if not any(run.glob("fold-*/config.yaml")):
+        RunFolder.open_finished(run)  # before TensorFlow is loaded, which takes seconds
+    table = output or (out / "predictions.csv" if out is not None else None)
+    _check_places(output, out)
+    import_tensorflow()
+    from trainer.inference.ensemble import Ensemble
+    from trainer.inference.predictor import Predictor
+    from trainer.inference.requests import People, file_names, requests
+    from trainer.inference.results import Results
+    from trainer.inference.views import views
+
+    runs = Ensemble.open([run, *(ensemble or [])], views(flip=tta, shifts=shifts))
+    people = People.read(covariates) if covariates is not None else None
+    predictor = Predictor.build(runs, people=people, window=window, overlap=overlap, batch=batch)
+    wanted = requests(images, runs.first.recipe.contrasts)
+    maps = {}
+    if runs.first.task == "segmentation":
+        maps = {name: _folder_of_maps(run, out) / p for name, p in file_names(wanted, "_dseg.nii.gz").items()}
+    results = Results(predictor.columns(), _made_by(predictor), table)
+    if resume:
+        results.resume()
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    missing = [request for request in wanted if request.name not in results]
+    with Counting("predicting", "images") as counting:
+        done = len(wanted) - len(missing)
+        counting.show(done, len(wanted))
+        try:
+            for rows in predictor.rows(missing, maps):
+                results.add(rows)
+                done += len(rows)
+                counting.show(done, len(wanted))
+        finally:  # Ctrl-C, a full disk: what was found is kept
+            results.write()
+    rows = [row for row in results.rows if row["image"] in {request.name for request in wanted}]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+    elif table is None:
+        _show(rows)
+    else:
+        typer.echo(f"{table}: {len(results.rows)} predictions")
+    failed = [row for row in rows if row["error"]]
+    if failed:
+        others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise ImageError(
+            f"{len(failed)} of {len(rows)} images could not be predicted: {failed[0]['error']}{others}",
+            cure="The column `error` says what is wrong with each; the others are done.",
+        )
+
+
+def _check_places(output: Path | None, out: Path | None) -> None:
+    from trainer.errors import RunError
+
     if output is not None and not output.parent.is_dir():
         raise RunError(f"{output}: there is no folder {output.parent}.", cure=f"mkdir -p {output.parent}")
     if output is not None and output.is_dir():
         raise RunError(f"{output}: is a folder.", cure="Name a file, such as predictions.csv")
-    import_tensorflow()
-    from trainer.atomic import write_by
-    from trainer.prediction import Predictor
+    if out is not None and out.exists() and not out.is_dir():
+        raise RunError(f"{out}: is a file.", cure="Name a folder for the label maps, such as maps")
 
-    predictor = Predictor.open(folder)
-    predictor.check_readable(images)
-    rows = []
-    with Counting("predicting", "images") as counting:
-        counting.show(0, len(images))
-        for image in images:
-            rows.append(predictor.row(image))
-            counting.show(len(rows), len(images))
-    if output is not None:
 
-        def write(beside: Path) -> None:
-            with beside.open("w", newline="", encoding="utf-8") as file:
-                table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-                table.writeheader()
-                table.writerows(rows)
+def _folder_of_maps(run: Path, out: Path | None) -> Path:
+    from trainer.errors import RunError
 
-        write_by(output, write)
-    if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-    elif output is None:
-        wide = max(len(row["image"]) for row in rows)
-        for row in rows:
-            shares = "  ".join(f"{k[2:]} {v:.3f}" for k, v in row.items() if k.startswith("p_"))
-            typer.echo(f"{row['image']:<{wide}}  {row['predicted']:<8}  {shares}")
-    else:
-        typer.echo(f"{output}: {len(rows)} predictions")
+    if out is None:
+        raise RunError(
+            f"{run}: writes a label map for each image, and it was not said where.", cure="Add --out FOLDER"
+        )
+    return out
+
+
+def _made_by(predictor: Predictor) -> dict[str, Any]:
+    """What decides the rows of the table, as JSON values."""
+    from trainer import record
+
+    first, views = predictor.ensemble.first, predictor.ensemble.views
+    windows = predictor.windows
+    return {
+        "cingulum": record.environment()["cingulum"],
+        "runs": [
+            {"path": str(member.path), "weights_sha256": member.weights_sha256}
+            for member in predictor.ensemble.members
+        ],
+        "task": first.task,
+        "target": first.target,
+        "classes": list(first.classes),
+        "preprocessing": first.recipe.to_json(),
+        "covariates": str(predictor.people.table.path) if predictor.people else None,
+        "views": [{"mirrored": view.mirrored, "shift": list(view.shift)} for view in views],
+        "windows": {
+            "size": list(windows.size),
+            "overlap": windows.overlap,
+            "whole_head": predictor.whole_head,
+        }
+        if windows
+        else None,
+    }
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    wide = max(len(row["image"]) for row in rows)
+    for row in rows:
+        said = "  ".join(
+            f"{value:<8}" if name == "predicted" else f"{name.removeprefix('p_')} {value:.3f}"
+            for name, value in row.items()
+            if value is not None and name not in ("image", "segmentation", "error")
+        )
+        typer.echo(f"{row['image']:<{wide}}  {said or 'not predicted: ' + str(row['error'])}")

@@ -92,8 +92,9 @@ def _summary(folder: Path, result: dict[str, Any]) -> str:
     test = result.get("test")
     lines = [f"{folder}: {result['epochs']} epochs, {result['samples_per_second']:.1f} samples/s"]
     if test is not None:
-        auc = "" if test["auc"] is None else f", AUC {test['auc']:.3f}"
-        lines.append(f"held-out: accuracy {test['accuracy']:.3f}{auc} on {test['n']} volumes")
+        names = {"accuracy": "accuracy", "auc": "AUC", "mae": "MAE", "r2": "R2", "dice": "mean Dice"}
+        told = [f"{name} {test[key]:.3f}" for key, name in names.items() if test.get(key) is not None]
+        lines.append(f"held-out: {', '.join(told)} on {test['n']} volumes")
     lines.append(f"report: {folder / 'report.html'}")
     return "\n".join(lines)
 

@@ -10,16 +10,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from trainer.data.codecs import CODECS
-from trainer.errors import ShardError
-
 FORMAT = "cingulum-shards"
-FORMAT_VERSION = 1
+# A set is written in the oldest version that can say what it holds, so that the bytes of sets without label
+# maps and further contrasts are those of version 1, and older readers go on reading them.
+PLAIN_VERSION = 1
+FORMAT_VERSION = 2
 INDEX_NAME = "index.json"
 
 Affine = Sequence[Sequence[float]]
@@ -40,6 +37,8 @@ class VolumeMeta:
         source_sha256: of the image file, in hex.
         affine: 4 x 4, from voxel indices of the stored volume to millimetres (RAS+).
         tissue: tissue volumes in mL (`grey`, `white`, `csf`), where known.
+        further_sources: path and SHA-256 of every further file that the volume or its label map was made
+            from: other contrasts, maps. None where there are none.
     """
 
     subject: str
@@ -52,6 +51,7 @@ class VolumeMeta:
     sex: str | None = None
     site: str | None = None
     tissue: Mapping[str, float] | None = None
+    further_sources: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,9 @@ class Volume(VolumeMeta):
         offset: where its chunk begins in the shard, in bytes.
         nbytes: size of its chunk, in bytes.
         checksum: sha256 of its chunk as stored, in hex.
+        map_offset: where the chunk of its label map begins in the shard, in bytes; None without maps.
+        map_nbytes: size of that chunk, in bytes.
+        map_checksum: sha256 of that chunk as stored, in hex.
     """
 
     id: int = -1
@@ -73,6 +76,9 @@ class Volume(VolumeMeta):
     offset: int = -1
     nbytes: int = -1
     checksum: str = ""
+    map_offset: int | None = None
+    map_nbytes: int | None = None
+    map_checksum: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,8 @@ class SetMeta:
         voxel_size: (3,) in mm, along the stored D, H, W axes.
         normalisation: method and parameters of the intensity normalisation; JSON values only.
         preprocessing: the whole recipe that leads from an image to a stored volume; JSON values only.
+        contrasts: what the channels are, such as ("T1w", "T2w"); empty for a single one.
+        map_classes: names of the classes in the label maps, background first; empty without maps.
     """
 
     label_name: str
@@ -92,6 +100,26 @@ class SetMeta:
     voxel_size: tuple[float, float, float]
     normalisation: Mapping[str, Any] = field(default_factory=dict)
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    contrasts: tuple[str, ...] = ()
+    map_classes: tuple[str, ...] = ()
+
+    @property
+    def format_version(self) -> int:
+        """The format version that a set needs which says this."""
+        return FORMAT_VERSION if self.contrasts or self.map_classes else PLAIN_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; what version 1 does not know is only there where something says it."""
+        tree = dataclasses.asdict(self)
+        if self.format_version == PLAIN_VERSION:
+            for name in SINCE_2:
+                del tree[name]
+        return tree
+
+
+# Keys that came with version 2: of the set, of a volume, and of a volume's label map.
+SINCE_2 = ("contrasts", "map_classes")
+OF_MAP = ("map_offset", "map_nbytes", "map_checksum")
 
 
 @dataclass(frozen=True)
@@ -130,6 +158,11 @@ class Index:
     shards: tuple[ShardRecord, ...]
 
     @property
+    def format_version(self) -> int:
+        """The format version that the set is written in."""
+        return self.meta.format_version
+
+    @property
     def volumes(self) -> tuple[Volume, ...]:
         """All volumes; a volume's `id` is its place here."""
         return tuple(volume for shard in self.shards for volume in shard.volumes)
@@ -148,22 +181,34 @@ class Index:
     def _content(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format_version": self.format_version,
             "shape": list(self.shape),
             "dtype": self.dtype,
             "codec": self.codec,
-            **dataclasses.asdict(self.meta),
+            **self.meta.to_json(),
             "shards": [
                 {"file": s.file, "nbytes": s.nbytes, "sha256": s.sha256, "volumes": len(s.volumes)}
                 for s in self.shards
             ],
-            "volumes": [dataclasses.asdict(volume) for volume in self.volumes],
+            "volumes": [self._entry(volume) for volume in self.volumes],
         }
+
+    def _entry(self, volume: Volume) -> dict[str, Any]:
+        entry = meta_to_json(volume)
+        return entry if self.meta.map_classes else {k: v for k, v in entry.items() if k not in OF_MAP}
+
+
+def meta_to_json(meta: VolumeMeta) -> dict[str, Any]:
+    """A volume's entry as a JSON object; `further_sources` only where there are some."""
+    tree = dataclasses.asdict(meta)
+    if tree["further_sources"] is None:
+        del tree["further_sources"]
+    return tree
 
 
 def _by_line(value: Any) -> str:
     """JSON with a line for each element of a list of objects, so that grep finds a subject."""
-    if isinstance(value, list) and isinstance(value[0], dict):
+    if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(json.dumps(element, allow_nan=False) for element in value) + "\n]"
     return json.dumps(value, allow_nan=False)
 
@@ -171,80 +216,3 @@ def _by_line(value: Any) -> str:
 def canonical_json(value: Any) -> str:
     """JSON with one spelling per value, for hashing."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def read_index(folder: Path) -> Index:
-    """Read and check `index.json`; the shards themselves are not looked at.
-
-    Raises:
-        ShardError: there is no index, it is not JSON, a key is missing or of the wrong type, its format is
-            newer than ours, or it was changed after it was written.
-    """
-    path = folder / INDEX_NAME
-    again = f"`cingulum import SOURCE {folder} --overwrite` makes the set anew from the images."
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ShardError(f"{path}: cannot be read ({error.strerror}).") from None
-    except ValueError as error:
-        raise ShardError(f"{path}: is damaged, it is not JSON ({error}).", cure=again) from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ShardError(
-            f"{path}: is not the index of a shard set.", cure=f'It would say "format": "{FORMAT}".'
-        )
-    version = document.get("format_version")
-    if not isinstance(version, int) or version < 1:
-        raise ShardError(f"{path}: has no format version we know ({version!r}).", cure=again)
-    if version > FORMAT_VERSION:
-        raise ShardError(
-            f"{path}: has format version {version}; this cingulum reads up to {FORMAT_VERSION}.",
-            cure="Upgrade cingulum, or import the images again with this one.",
-        )
-    try:
-        index = _from_document(document)
-        content_hash = str(document["content_hash"])
-    except KeyError as error:
-        raise ShardError(f"{path}: is damaged, the key {error} is missing.", cure=again) from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ShardError(f"{path}: is damaged, a value is of the wrong kind ({error}).", cure=again) from None
-    if content_hash != index.content_hash:
-        raise ShardError(
-            f"{path}: was changed after it was written (its content_hash does not match).", cure=again
-        )
-    return index
-
-
-def _from_document(document: Mapping[str, Any]) -> Index:
-    depth, height, width, channels = (int(size) for size in document["shape"])
-    if min(depth, height, width, channels) < 1:
-        raise ValueError(f"shape {document['shape']}")
-    if document["codec"] not in CODECS:
-        raise ValueError(f"codec {document['codec']!r}")
-    across, along, up = document["voxel_size"]
-    meta = {key.name: document[key.name] for key in dataclasses.fields(SetMeta)}
-    volumes = [
-        Volume(**{key.name: entry[key.name] for key in dataclasses.fields(Volume)})
-        for entry in document["volumes"]
-    ]
-    if [volume.id for volume in volumes] != list(range(len(volumes))):
-        raise ValueError("volumes are not numbered from 0")
-    for volume in volumes:
-        if not all(isinstance(number, int) for number in (volume.row, volume.offset, volume.nbytes)):
-            raise ValueError(f"place of volume {volume.id}")
-    shards = []
-    for entry in document["shards"]:
-        if Path(entry["file"]).name != entry["file"]:
-            raise ValueError(f"shard outside the folder, {entry['file']!r}")
-        members, volumes = volumes[: entry["volumes"]], volumes[entry["volumes"] :]
-        if any(volume.shard != entry["file"] for volume in members):
-            raise ValueError(f"volumes of {entry['file']} are not together")
-        shards.append(ShardRecord(entry["file"], entry["nbytes"], entry["sha256"], tuple(members)))
-    if volumes:
-        raise ValueError(f"{len(volumes)} volumes in no shard")
-    return Index(
-        shape=(depth, height, width, channels),
-        dtype=np.dtype(document["dtype"]).name,
-        codec=document["codec"],
-        meta=SetMeta(**(meta | {"voxel_size": (across, along, up)})),
-        shards=tuple(shards),
-    )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,17 +11,17 @@ import tensorflow as tf
 from trainer.config import AugmentConfig
 from trainer.data import augment as augmentation
 from trainer.data import order
+from trainer.data.batch_reader import Part, dataset, input_errors, signature
 from trainer.data.shards import ShardSet
-from trainer.errors import CingulumError, ConfigError
+from trainer.errors import ConfigError
 
-# What went wrong in a reading thread, until `input_errors` raises it: TensorFlow passes on only its text.
-_failures: list[CingulumError] = []
+__all__ = ["balanced_rows", "balanced_weights", "evaluation_dataset", "input_errors", "training_dataset"]
 
 
 def training_dataset(
     shards: ShardSet,
     rows: Sequence[int],
-    targets: np.ndarray,
+    targets: np.ndarray | None,
     *,
     config_seed: int,
     start_step: int,
@@ -35,6 +32,7 @@ def training_dataset(
     accumulation: int = 1,
     augment: AugmentConfig | None = None,
     class_weights: np.ndarray | None = None,
+    covariates: np.ndarray | None = None,
     prefetch: int = 2,
     threads: int = 2,
 ) -> tf.data.Dataset:
@@ -46,8 +44,9 @@ def training_dataset(
 
     Args:
         shards: the shard set.
-        rows: training rows of `shards.volumes`; positions in `order` count in this list.
-        targets: int32 (len(rows),), the class of each row.
+        rows: training rows of `shards.volumes`; positions in `order` count in this list. A row may come
+            several times, and is augmented differently each time.
+        targets: int32 or float32 (len(rows),), the class or the number of each row; None for label maps.
         config_seed: seed of order and augmentation.
         start_step: first step.
         stop_step: one after the last step.
@@ -58,13 +57,14 @@ def training_dataset(
         augment: random changes; none by default.
         class_weights: float32 (classes,), multiplies the weight of each sample of that class, as it is. With
             `balanced_weights` the mean weight over the training list stays 1.
+        covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
         prefetch: micro-batches made ahead.
         threads: that read, decode and augment.
 
     Returns:
-        (stop_step - start_step) * accumulation elements (x, y, w): x float32 (b, D, H, W, C), y int32 (b,),
-        w float32 (b,) with 0 for the fill of an epoch's last step, where b is global_batch / (world_size *
-        accumulation).
+        (stop_step - start_step) * accumulation elements (x, y, w): x float32 (b, D, H, W, C), or a pair of it
+        and float32 (b, k) with covariates; y (b,) as `targets`, or uint8 (b, D, H, W); w float32 (b,) with 0
+        for the fill of an epoch's last step, where b is global_batch / (world_size * accumulation).
 
     Raises:
         ConfigError: the global batch cannot be cut into equal micro-batches, or is larger than the training
@@ -73,34 +73,40 @@ def training_dataset(
     n = len(rows)
     batch = _micro_batch_size(global_batch, world_size, accumulation, n)
     per_epoch = order.steps_per_epoch(n, global_batch)
+    keys = _distinct(rows, len(shards))
 
-    def sample(number: int) -> tuple[np.ndarray, int, float]:
+    def sample(number: int) -> tuple[Any, ...]:
         micro_batch, place = divmod(number, batch)
         step, micro = divmod(micro_batch, accumulation)
         epoch, step = divmod(start_step + step, per_epoch)
         place += order.micro_batch_positions(global_batch, rank, world_size, accumulation, micro).start
         position = order.order(config_seed, epoch, step, global_batch, n)[place]
         weight = order.weights(step, global_batch, n)[place]
-        if class_weights is not None:
+        if class_weights is not None and targets is not None:
             weight = weight * class_weights[targets[position]]
         x = shards.read(rows[position])
+        label_map = shards.read_map(rows[position]) if targets is None else None
         if augment is not None:
-            x = augmentation.augment(x.astype(np.float32), augment, config_seed, epoch, rows[position])
-        return x, targets[position], weight
+            x, label_map = augmentation.augment(
+                x.astype(np.float32), augment, config_seed, epoch, keys[position], label_map
+            )
+        y = label_map if targets is None else targets[position]
+        return (x, *_told(covariates, position), y, weight)
 
     batches = max(0, stop_step - start_step) * accumulation
-    signature = _signature(batch, (shards.shape, np.float32), ((), np.int32), ((), np.float32))
-    return _dataset(sample, batches, signature, threads, prefetch)
+    spec = signature(batch, *_input_parts(shards, covariates), _target_part(shards, targets), _WEIGHT)
+    return _paired(dataset(sample, batches, spec, threads, prefetch), covariates, before=0)
 
 
 def evaluation_dataset(
     shards: ShardSet,
     rows: Sequence[int],
-    targets: np.ndarray,
+    targets: np.ndarray | None,
     *,
     rank: int = 0,
     world_size: int = 1,
     batch: int = 1,
+    covariates: np.ndarray | None = None,
     threads: int = 2,
 ) -> tuple[tf.data.Dataset, int]:
     """Each of `rows` exactly once over all ranks, in as many batches on one rank as on any other.
@@ -108,30 +114,51 @@ def evaluation_dataset(
     Args:
         shards: the shard set.
         rows: rows of `shards.volumes`, each once.
-        targets: int32 (len(rows),), the class of each row.
+        targets: int32 or float32 (len(rows),), the class or the number of each row; None for label maps.
         rank: this rank.
         world_size: number of ranks.
         batch: volumes per batch and rank.
+        covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
         threads: that read and decode.
 
     Returns:
-        The dataset and its number of batches. Elements are (row, x, y, w): row int64 (batch,), x float32
-        (batch, D, H, W, C), y int32 (batch,), w float32 (batch,). The last batches are filled up with empty
-        volumes of row -1, class 0 and weight 0.
+        The dataset and its number of batches. Elements are (row, x, y, w): row int64 (batch,), and x, y, w as
+        those of `training_dataset`. The last batches are filled up with empty volumes of row -1, target 0 and
+        weight 0.
     """
     steps = order.steps_per_epoch(len(rows), world_size * batch)
 
-    def sample(number: int) -> tuple[int, np.ndarray, int, float]:
+    target = _target_part(shards, targets)
+
+    def sample(number: int) -> tuple[Any, ...]:
         step, place = divmod(number, batch)
         position = (step * world_size + rank) * batch + place
         if position >= len(rows):
-            return -1, np.zeros(shards.shape, np.float32), 0, 0.0
-        return rows[position], shards.read(rows[position]), targets[position], 1.0
+            nothing = () if covariates is None else (np.zeros(covariates.shape[1], np.float32),)
+            return (-1, np.zeros(shards.shape, np.float32), *nothing, np.zeros(*target), 0.0)
+        row = rows[position]
+        y = shards.read_map(row) if targets is None else targets[position]
+        return (row, shards.read(row), *_told(covariates, position), y, 1.0)
 
-    signature = _signature(
-        batch, ((), np.int64), (shards.shape, np.float32), ((), np.int32), ((), np.float32)
-    )
-    return _dataset(sample, steps, signature, threads, ahead=2), steps
+    spec = signature(batch, ((), np.int64), *_input_parts(shards, covariates), target, _WEIGHT)
+    return _paired(dataset(sample, steps, spec, threads, ahead=2), covariates, before=1), steps
+
+
+def balanced_rows(rows: Sequence[int], targets: np.ndarray) -> tuple[int, ...]:
+    """The rows with those of smaller classes repeated, so that every class comes equally often.
+
+    Args:
+        rows: training rows.
+        targets: int32 (len(rows),), the class of each.
+
+    Returns:
+        Each row at least once, and none of a class twice more often than another of it. Which rows of a class
+        come once more than the others is a matter of their order.
+    """
+    members = [np.flatnonzero(targets == k) for k in np.unique(targets)]
+    most = max(len(m) for m in members)
+    places = np.concatenate([np.resize(m, most) for m in members])
+    return tuple(rows[place] for place in np.sort(places))
 
 
 def balanced_weights(targets: np.ndarray, classes: int) -> np.ndarray:
@@ -146,97 +173,41 @@ def balanced_weights(targets: np.ndarray, classes: int) -> np.ndarray:
     return (len(targets) / (classes * members)).astype(np.float32)
 
 
-@contextlib.contextmanager
-def input_errors() -> Iterator[None]:
-    """A context to take batches in: a damaged shard raises its own ShardError, not TensorFlow's wrapping.
-
-    Raises:
-        ShardError: a volume that a dataset of this module reads is damaged.
-    """
-    try:
-        yield
-    except tf.errors.OpError:
-        if _failures:
-            failure = _failures[0]
-            _failures.clear()
-            raise failure from None
-        raise
+_WEIGHT: Part = ((), np.float32)
 
 
-def _signature(batch: int, *parts: tuple[tuple[int, ...], type]) -> tuple[tf.TensorSpec, ...]:
-    return tuple(tf.TensorSpec((batch, *shape), kind) for shape, kind in parts)
+def _input_parts(shards: ShardSet, covariates: np.ndarray | None) -> list[Part]:
+    volume: Part = (shards.shape, np.float32)
+    return [volume] if covariates is None else [volume, (covariates.shape[1:], np.float32)]
 
 
-def _dataset(
-    sample: Callable[[int], tuple[Any, ...]],
-    batches: int,
-    signature: tuple[tf.TensorSpec, ...],
-    threads: int,
-    ahead: int,
-) -> tf.data.Dataset:
-    """Batches of `sample(0)`, `sample(1)`, ..., made in threads and handed out in this order."""
-    reader = _Reader(sample, batches, signature, threads, ahead)
-
-    def batch(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        tensors = tf.numpy_function(reader.batch, [number], [spec.dtype for spec in signature])
-        return tuple(tf.ensure_shape(t, spec.shape) for t, spec in zip(tensors, signature, strict=True))
-
-    options = tf.data.Options()
-    # Tuning would start more threads than a rank has cores.
-    options.autotune.enabled = False
-    return tf.data.Dataset.range(batches).map(batch).with_options(options)
+def _target_part(shards: ShardSet, targets: np.ndarray | None) -> Part:
+    if targets is None:
+        return shards.shape[:3], np.uint8
+    return (), np.float32 if targets.dtype == np.float32 else np.int32
 
 
-class _Reader:
-    """Makes batches in threads of its own, some of them ahead of the one asked for.
+def _told(covariates: np.ndarray | None, position: int) -> tuple[np.ndarray, ...]:
+    return () if covariates is None else (covariates[position],)
 
-    The threads are Python's, not tf.data's, with which a process that ends in the middle of an epoch may wait
-    for ever: docs/decisions/0004-loader-threads.md.
-    """
 
-    def __init__(
-        self,
-        sample: Callable[[int], tuple[Any, ...]],
-        batches: int,
-        signature: tuple[tf.TensorSpec, ...],
-        threads: int,
-        ahead: int,
-    ) -> None:
-        self._sample = sample
-        self._batches = batches
-        self._signature = signature
-        self._ahead = ahead
-        self._pool = concurrent.futures.ThreadPoolExecutor(threads, "reader")
-        self._lock = threading.Lock()
-        self._begun: dict[int, tuple[list[np.ndarray], list[concurrent.futures.Future[None]]]] = {}
+def _paired(batches: tf.data.Dataset, covariates: np.ndarray | None, *, before: int) -> tf.data.Dataset:
+    """Volume and covariates as one input; `before` parts come before them."""
+    if covariates is None:
+        return batches
+    return batches.map(
+        lambda *parts: (*parts[:before], (parts[before], parts[before + 1]), *parts[before + 2 :])
+    )
 
-    def batch(self, number: np.int64) -> list[np.ndarray]:
-        """Batch `number`; the ones after it are begun."""
-        wanted = range(int(number), min(int(number) + self._ahead + 1, self._batches))
-        with self._lock:
-            # What an iteration that was given up had begun is of no use.
-            self._begun = {key: begun for key, begun in self._begun.items() if key in wanted}
-            for key in wanted:
-                if key not in self._begun:
-                    self._begun[key] = self._begin(key)
-            arrays, samples = self._begun.pop(int(number))
-        try:
-            for made in samples:
-                made.result()
-        except CingulumError as error:
-            _failures.append(error)
-            raise
-        return arrays
 
-    def _begin(self, number: int) -> tuple[list[np.ndarray], list[concurrent.futures.Future[None]]]:
-        size = self._signature[0].shape[0]
-        arrays = [np.empty(spec.shape, spec.dtype.as_numpy_dtype) for spec in self._signature]
-
-        def fill(place: int) -> None:
-            for array, value in zip(arrays, self._sample(number * size + place), strict=True):
-                array[place] = value
-
-        return arrays, [self._pool.submit(fill, place) for place in range(size)]
+def _distinct(rows: Sequence[int], volumes: int) -> list[int]:
+    """A number for each place of the list: the row, and another one each time it comes again."""
+    times: dict[int, int] = {}
+    numbers = []
+    for row in rows:
+        numbers.append(row + volumes * times.get(row, 0))
+        times[row] = times.get(row, 0) + 1
+    return numbers
 
 
 def _micro_batch_size(global_batch: int, world_size: int, accumulation: int, n: int) -> int:

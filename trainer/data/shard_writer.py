@@ -8,32 +8,31 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from trainer import atomic
-from trainer.data import codecs
+from trainer.data import codecs, shard_image
 from trainer.data.index import (
     FORMAT,
-    FORMAT_VERSION,
     INDEX_NAME,
     Index,
     SetMeta,
     ShardRecord,
-    Volume,
     VolumeMeta,
     canonical_json,
 )
+from trainer.data.shard_image import Content, ShardImage
 from trainer.errors import ShardError
 
 # Blosc holds at most 2 GiB in one buffer, HDF5 4 GiB in one chunk.
 LARGEST_VOLUME = 2**31 - 1024
+# A voxel of a label map is one byte.
+MOST_CLASSES = 256
 
 
 class ShardWriter:
@@ -85,6 +84,11 @@ class ShardWriter:
                 f"a volume of {' x '.join(map(str, shape))} {self.dtype.name} is larger than 2 GiB.",
                 cure="Choose a smaller size, or --dtype float16.",
             )
+        if len(meta.map_classes) > MOST_CLASSES:
+            raise ShardError(
+                f"label maps of {len(meta.map_classes)} classes; a voxel holds one of {MOST_CLASSES}.",
+                cure="Give fewer classes; labels that share a name become one.",
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -92,7 +96,11 @@ class ShardWriter:
             raise ShardError(f"{self.path}: cannot be written ({error.strerror}).", cure=cure) from None
 
     def write_shard(
-        self, number: int, rows: Iterable[tuple[np.ndarray, VolumeMeta]], mark: str = ""
+        self,
+        number: int,
+        rows: Iterable[tuple[np.ndarray, VolumeMeta]],
+        mark: str = "",
+        maps: Sequence[np.ndarray] | None = None,
     ) -> ShardRecord:
         """Write one shard under its final name, replacing one that is there; return its record.
 
@@ -100,10 +108,12 @@ class ShardWriter:
             number: of the shard; gaps are allowed.
             rows: at least one (array of exactly the set's shape and dtype, what is known about it).
             mark: any text that says what the shard was made from; `whole_shard` compares it.
+            maps: the label map of each row, (D, H, W) uint8, of the classes in `meta.map_classes`; None where
+                the set has none.
 
         Raises:
             ShardError: the disk is full or the file cannot be written.
-            ValueError: no rows, or an array of another shape or dtype.
+            ValueError: no rows, an array of another shape or dtype, or a map of another class, or none.
         """
         file = f"shard-{number:05d}.h5"
         chunks, metas = [], []
@@ -114,11 +124,27 @@ class ShardWriter:
             metas.append(_plain(meta))
         if not chunks:
             raise ValueError(f"{file} would hold no volume")
-        image, offsets = self._hdf5_image(chunks, metas, self._mark(mark))
+        content = Content(metas, chunks, self._encoded_maps(maps, metas))
+        image = self._image(content, mark)
         # An index that is there describes the shard that is about to go.
         (self.path / INDEX_NAME).unlink(missing_ok=True)
-        write_atomically(self.path / file, image)
-        return _record(file, image, metas, offsets, chunks)
+        write_atomically(self.path / file, image.content)
+        return shard_image.record(file, image, content)
+
+    def _encoded_maps(self, maps: Sequence[np.ndarray] | None, metas: list[VolumeMeta]) -> list[bytes]:
+        classes = len(self.meta.map_classes)
+        given = () if maps is None else maps
+        if len(given) != (len(metas) if classes else 0):
+            raise ValueError(f"{len(given)} label maps of {classes} classes for {len(metas)} volumes")
+        for label_map, meta in zip(given, metas, strict=False):
+            if label_map.shape != self.shape[:3] or label_map.dtype != np.uint8:
+                raise ValueError(
+                    f"{meta.source}: its label map is {label_map.shape} {label_map.dtype}, "
+                    f"not {self.shape[:3]} uint8"
+                )
+            if label_map.max() >= classes:
+                raise ValueError(f"{meta.source}: its label map has class {label_map.max()} of {classes}")
+        return [codecs.encode(self.codec, np.ascontiguousarray(label_map)) for label_map in given]
 
     def whole_shard(self, number: int, mark: str = "") -> ShardRecord | None:
         """The record of a shard written before from the same inputs, or None when it must be written.
@@ -127,19 +153,16 @@ class ShardWriter:
         """
         path = self.path / f"shard-{number:05d}.h5"
         try:
-            with h5py.File(path, "r") as shard:
-                if shard.attrs["mark"] != self._mark(mark):
-                    return None
-                volumes = shard["volumes"].id
-                chunks = [volumes.read_direct_chunk((row, 0, 0, 0, 0))[1] for row in range(volumes.shape[0])]
-                metas = [VolumeMeta(**json.loads(text)) for text in shard["meta"].asstr()[:]]
+            content = shard_image.read_back(path, self._mark(mark))
+            if content is None:
+                return None
             # What it holds must give the very same file: that finds damage anywhere in it.
-            image, offsets = self._hdf5_image(chunks, metas, self._mark(mark))
-            if path.read_bytes() != image:
+            image = self._image(content, mark)
+            if path.read_bytes() != image.content:
                 return None
         except (OSError, KeyError, TypeError, ValueError, RuntimeError):
             return None  # Not a shard of ours, whatever it is: the caller writes it again.
-        return _record(path.name, image, metas, offsets, chunks)
+        return shard_image.record(path.name, image, content)
 
     def finish(self, records: Sequence[ShardRecord]) -> Index:
         """Write the index over these shards, in this order, and make the set whole.
@@ -167,48 +190,30 @@ class ShardWriter:
         return index
 
     def _mark(self, mark: str) -> str:
-        meta = dataclasses.asdict(_plain_set(self.meta))
-        return _sha256(
-            canonical_json([FORMAT_VERSION, self.shape, self.dtype.str, self.codec, meta, mark]).encode()
+        meta = _plain_set(self.meta).to_json()
+        version = self.meta.format_version
+        return shard_image.sha256(
+            canonical_json([version, self.shape, self.dtype.str, self.codec, meta, mark]).encode()
         )
 
-    def _hdf5_image(self, chunks: list[bytes], metas: list[VolumeMeta], mark: str) -> tuple[bytes, list[int]]:
-        """The bytes of a shard's HDF5 file, and where each chunk lies in it."""
-        # In memory, because HDF5 on a full disk fails late and leaves handles that cannot be closed.
-        with h5py.File("shard", "w", driver="core", backing_store=False) as shard:
-            volumes = shard.create_dataset(
-                "volumes",
-                (len(chunks), *self.shape),
-                self.dtype,
-                chunks=(1, *self.shape),
-                track_times=False,
-                **codecs.hdf5_filters(self.codec),
-            )
-            for row, chunk in enumerate(chunks):
-                volumes.id.write_direct_chunk((row, 0, 0, 0, 0), chunk)
-            affines = np.asarray([meta.affine for meta in metas], "<f8")
-            shard.create_dataset("affines", data=affines, track_times=False)
-            _write_texts(shard, "labels", [meta.label or "" for meta in metas])
-            _write_texts(shard, "subjects", [meta.subject for meta in metas])
-            _write_texts(shard, "sessions", [meta.session or "" for meta in metas])
-            _write_texts(shard, "meta", [canonical_json(dataclasses.asdict(meta)) for meta in metas])
-            _write_texts(shard, "checksums", [_sha256(chunk) for chunk in chunks])
-            shard.attrs.update(self._attributes(mark))
-            shard.flush()
-            offsets = [volumes.id.get_chunk_info(row).byte_offset for row in range(len(chunks))]
-            return shard.id.get_file_image(), offsets
+    def _image(self, content: Content, mark: str) -> ShardImage:
+        return shard_image.build(
+            content, self.shape, self.dtype, self.codec, self._attributes(self._mark(mark))
+        )
 
     def _attributes(self, mark: str) -> dict[str, Any]:
         meta = _plain_set(self.meta)
+        since_2 = {"contrasts": meta.contrasts, "map_classes": meta.map_classes}
         return {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            "format_version": meta.format_version,
             "codec": self.codec,
             "label_name": meta.label_name,
             "voxel_size": np.asarray(meta.voxel_size, "<f8"),
             "normalisation": canonical_json(meta.normalisation),
             "preprocessing": canonical_json(meta.preprocessing),
             "mark": mark,
+            **{name: canonical_json(names) for name, names in since_2.items() if names},
         }
 
 
@@ -229,30 +234,6 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise ShardError(f"{path}: cannot be written ({error.strerror}).") from None
 
 
-def _write_texts(shard: h5py.File, name: str, texts: list[str]) -> None:
-    # Fixed length: variable-length text goes to a heap, which not every HDF5 reader follows.
-    encoded = [text.encode() for text in texts]
-    kind = h5py.string_dtype("utf-8", max(1, *map(len, encoded)))
-    shard.create_dataset(name, data=np.asarray(encoded, kind), track_times=False)
-
-
-def _record(
-    file: str, image: bytes, metas: list[VolumeMeta], offsets: list[int], chunks: list[bytes]
-) -> ShardRecord:
-    volumes = tuple(
-        Volume(
-            **dataclasses.asdict(meta),
-            shard=file,
-            row=row,
-            offset=offset,
-            nbytes=len(chunk),
-            checksum=_sha256(chunk),
-        )
-        for row, (meta, offset, chunk) in enumerate(zip(metas, offsets, chunks, strict=True))
-    )
-    return ShardRecord(file, len(image), _sha256(image), volumes)
-
-
 def _plain(meta: VolumeMeta) -> VolumeMeta:
     """The same, as it reads back from JSON: lists and Python floats, never numpy's."""
     affine = np.asarray(meta.affine, np.float64)
@@ -262,7 +243,9 @@ def _plain(meta: VolumeMeta) -> VolumeMeta:
         meta,
         affine=affine.tolist(),
         age=None if meta.age is None else float(meta.age),
-        tissue=None if meta.tissue is None else {name: float(amount) for name, amount in meta.tissue.items()},
+        # In the order in which the shard's JSON gives them back, or a resumed index would have another.
+        tissue=None if meta.tissue is None else {n: float(ml) for n, ml in sorted(meta.tissue.items())},
+        further_sources=dict(sorted(meta.further_sources.items())) if meta.further_sources else None,
     )
 
 
@@ -273,8 +256,6 @@ def _plain_set(meta: SetMeta) -> SetMeta:
         voxel_size=(across, along, up),
         normalisation=json.loads(canonical_json(meta.normalisation)),
         preprocessing=json.loads(canonical_json(meta.preprocessing)),
+        contrasts=tuple(meta.contrasts),
+        map_classes=tuple(meta.map_classes),
     )
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

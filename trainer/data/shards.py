@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from trainer.data import codecs
-from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume, read_index
+from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
+from trainer.data.index_reading import read_index
 from trainer.errors import ShardError
 
 __all__ = ["FORMAT_VERSION", "ShardSet", "Volume"]
@@ -37,6 +38,8 @@ class ShardSet:
         label_name: what the labels are, such as `diagnosis`.
         labels: distinct labels, sorted.
         source: where the images came from.
+        contrasts: what the channels are, such as ("T1w", "T2w"); empty for a single one.
+        maps: names of the classes of the label maps, background first; empty where the set has none.
         content_hash: sha256 over the index, in hex; it changes with any voxel or label.
     """
 
@@ -53,9 +56,12 @@ class ShardSet:
         self.label_name = index.meta.label_name
         self.labels = tuple(sorted({v.label for v in self.volumes if v.label is not None}))
         self.source = index.meta.source
+        self.contrasts = index.meta.contrasts
+        self.maps = index.meta.map_classes
         self.content_hash = index.content_hash
         self._files = _OpenFiles()
         self._checked: set[int] = set()
+        self._checked_maps: set[int] = set()
 
     @classmethod
     def open(cls, path: Path) -> ShardSet:
@@ -80,7 +86,10 @@ class ShardSet:
                     cure=_restore(path),
                 )
             for volume in shard.volumes:
-                if volume.offset < 0 or volume.nbytes < 1 or volume.offset + volume.nbytes > size:
+                if _outside(volume.offset, volume.nbytes, size) or (
+                    volume.map_offset is not None
+                    and _outside(volume.map_offset, volume.map_nbytes or 0, size)
+                ):
                     raise ShardError(
                         f"{path}: the index places volume {volume.id} outside {shard.file}.",
                         cure=_restore(path),
@@ -117,21 +126,66 @@ class ShardSet:
             ShardError: the file cannot be read, or ends too soon.
         """
         volume = self.volumes[row]
+        return self._stored(volume, volume.offset, volume.nbytes)
+
+    def read_map(self, row: int) -> np.ndarray:
+        """The label map of volume `row`, (D, H, W) uint8: places in `maps`. Threads may call it at once.
+
+        The checksum of each chunk is compared when this process first reads it.
+
+        Raises:
+            ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
+        """
+        volume = self.volumes[row]
+        chunk = self.read_map_chunk(row)
+        if row not in self._checked_maps:
+            if hashlib.sha256(chunk).hexdigest() != volume.map_checksum:
+                raise self._damaged(volume, "its checksum does not match", _MAP)
+            self._checked_maps.add(row)
+        try:
+            return codecs.decode(self.codec, chunk, self.shape[:3], np.dtype(np.uint8))
+        except codecs.CodecError as error:
+            raise self._damaged(volume, f"it cannot be decoded ({error})", _MAP) from None
+
+    def read_map_chunk(self, row: int) -> bytes:
+        """The stored bytes of the label map of volume `row`, neither checked nor decoded.
+
+        Raises:
+            ShardError: the set has no label maps, the file cannot be read, or ends too soon.
+        """
+        volume = self.volumes[row]
+        if volume.map_offset is None or volume.map_nbytes is None:
+            raise ShardError(
+                f"{self.path}: has no label maps.",
+                cure=f"Import the images with their maps: cingulum import SOURCE {self.path} --maps probseg",
+            )
+        return self._stored(volume, volume.map_offset, volume.map_nbytes, _MAP)
+
+    def _stored(self, volume: Volume, offset: int, nbytes: int, what: str = "") -> bytes:
         try:
             file = self._files.get(self.path / volume.shard)
             # One pread returns at most 2 GiB; a volume is smaller (shard_writer.LARGEST_VOLUME).
-            chunk = os.pread(file.descriptor, volume.nbytes, volume.offset)
+            chunk = os.pread(file.descriptor, nbytes, offset)
         except OSError as error:
-            raise self._damaged(volume, f"it cannot be read ({error.strerror})") from None
-        if len(chunk) != volume.nbytes:
-            raise self._damaged(volume, "the file ends too soon")
+            raise self._damaged(volume, f"it cannot be read ({error.strerror})", what) from None
+        if len(chunk) != nbytes:
+            raise self._damaged(volume, "the file ends too soon", what)
         return chunk
 
-    def _damaged(self, volume: Volume, why: str) -> ShardError:
+    def _damaged(self, volume: Volume, why: str, what: str = "") -> ShardError:
         return ShardError(
-            f"{self.path / volume.shard}: volume {volume.id} (subject {volume.subject}) is damaged: {why}.",
+            f"{self.path / volume.shard}: {what}volume {volume.id} (subject {volume.subject}) "
+            f"is damaged: {why}.",
             cure=_restore(self.path),
         )
+
+
+# Goes before "volume N" in what is said of damage.
+_MAP = "the label map of "
+
+
+def _outside(offset: int, nbytes: int, size: int) -> bool:
+    return offset < 0 or nbytes < 1 or offset + nbytes > size
 
 
 def _no_index(path: Path) -> ShardError:

@@ -1,21 +1,29 @@
-"""Which subjects train, which choose the best epoch, which are held out: by subject, stratified by label.
+"""Which subjects train, which choose the best epoch, which are held out: by subject, and alike.
 
-A subject's place depends on its name and the seed, not on the order of the volumes, so importing the same
-cohort in another order gives the same splits. All scans of a subject stay together.
+A subject's place depends on the names and traits of the cohort and on the seed, not on the order of the
+volumes, so importing the same cohort in another order gives the same splits. All scans of a subject stay
+together.
 """
 
 from __future__ import annotations
 
 import collections
 import difflib
-import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from trainer.config import SplitConfig
 from trainer.data.index import Volume
+from trainer.data.stratification import bands, deal
 from trainer.errors import CohortError
+
+AGE_BANDS = 4
+"""Quarters of the cohort by age."""
+
+_TARGET_BANDS = 10
 
 
 @dataclass(frozen=True)
@@ -27,47 +35,65 @@ class Split:
     test: tuple[int, ...]
 
 
-def split(volumes: Sequence[Volume], labels: Sequence[str], config: SplitConfig) -> Split:
-    """Divide the volumes whose label is one of `labels`.
+def split(
+    volumes: Sequence[Volume],
+    classes: Sequence[str] | None,
+    config: SplitConfig,
+    *,
+    targets: Sequence[float | None] | np.ndarray | None = None,
+) -> Split:
+    """Divide the volumes by subject, so that the splits are alike in what `config.stratify` names.
 
-    A subject whose scans have different labels counts, for the stratification, as the one it has most often.
+    The label comes first: each class is divided in the shares asked for, with at least one subject in every
+    split, and k folds differ by one subject at most. Site, sex and age are balanced as far as that allows
+    (`stratification.deal`); who has none counts as a level of its own. A subject's scans stay together: it
+    counts as the label and the site that it has most often, and the age of its first scan.
 
     Args:
         volumes: of the shard set.
-        labels: the classes to tell apart; volumes with another label, or none, are left out.
-        config: shares, folds, seed.
+        classes: the classes to tell apart; volumes with another label, or none, are left out. None for
+            regression and segmentation: all volumes are divided, whatever their label.
+        config: shares, folds, seed, what to stratify by.
+        targets: for regression, the target of each volume, by row; volumes with None or NaN are left out.
+            Bands of the target take the label's part in `config.stratify`.
 
     Raises:
-        CohortError: fewer than two classes, a class that no volume has, or a class with too few subjects to
-            be in every split.
+        CohortError: no volume to divide, too few subjects for the splits; fewer than two classes, or a class
+            that no volume has, or that has too few subjects to be in every split.
     """
-    _check_labels(volumes, labels)
-    strata = _subjects_by_label(volumes, labels)
-    wanted = 1 + (config.validation > 0) + (config.folds is not None or config.test > 0)
-    needed = max(wanted, config.folds or 0)
-    for label, subjects in strata.items():
-        if len(subjects) < needed:
-            what = f"{config.folds} folds" if config.folds else f"{wanted} splits"
-            raise CohortError(
-                f"label {label!r} has {len(subjects)} subjects, too few for {what} that each need one.",
-                cure="Leave the label out (data.classes), add subjects, or make fewer splits (data.split).",
-            )
-    place = {}
-    dealt = 0
-    for subjects in strata.values():
-        held_out = _held_out(subjects, config, dealt)
-        dealt += len(subjects)
-        rest = _by_hash([s for s in subjects if s not in held_out], f"{config.seed}/validation/{config.fold}")
-        chosen = set(rest[: min(_count(config.validation, len(subjects)), len(rest) - 1)])
-        for subject in subjects:
-            place[subject] = "test" if subject in held_out else "validation" if subject in chosen else "train"
-    rows: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
-    for row, volume in enumerate(volumes):
-        if volume.label in labels:
-            rows[place[volume.subject]].append(row)
-    result = Split(**{name: tuple(numbers) for name, numbers in rows.items()})
+    if classes is not None:
+        _check_labels(volumes, classes)
+    rows = [row for row, volume in enumerate(volumes) if classes is None or volume.label in classes]
+    if targets is not None:
+        rows = [row for row in rows if _known(targets[row]) is not None]
+    if not rows:
+        raise CohortError(
+            f"none of {len(volumes)} volumes has a target." if len(volumes) else "there are no volumes.",
+            cure="Import the images again with a table that has it for some of them.",
+        )
+    scans: dict[str, list[int]] = {}
+    for row in rows:
+        scans.setdefault(volumes[row].subject, []).append(row)
+    strata = {"all subjects": list(scans)} if classes is None else _by_label(volumes, scans, classes)
+    _check_enough(strata, config, classes is not None)
+    traits = _traits(volumes, scans, config, classes, targets)
+
+    held_out = _held_out(list(strata.values()), traits, config)
+    rest = [[s for s in subjects if s not in held_out] for subjects in strata.values()]
+    sizes = []
+    for subjects, remaining in zip(strata.values(), rest, strict=True):
+        taken = min(_count(config.validation, len(subjects)), len(remaining) - 1)
+        sizes.append([len(remaining) - taken, taken])
+    place = deal(rest, sizes, traits, f"{config.seed}/validation/{config.fold}")
+
+    found: dict[str, list[int]] = {"train": [], "validation": [], "test": []}
+    for row in rows:
+        subject = volumes[row].subject
+        found["test" if subject in held_out else ("train", "validation")[place[subject]]].append(row)
+    result = Split(**{name: tuple(numbers) for name, numbers in found.items()})
     check_disjoint(result, volumes)
-    _check_classes(result, volumes, labels)
+    if classes is not None:
+        _check_classes(result, volumes, classes)
     return result
 
 
@@ -108,31 +134,90 @@ def _check_labels(volumes: Sequence[Volume], labels: Sequence[str]) -> None:
         )
 
 
-def _subjects_by_label(volumes: Sequence[Volume], labels: Sequence[str]) -> dict[str, list[str]]:
-    counts: dict[str, collections.Counter[str]] = {}
-    for volume in volumes:
-        if volume.label is not None and volume.label in labels:
-            counts.setdefault(volume.subject, collections.Counter())[volume.label] += 1
-    strata: dict[str, list[str]] = {label: [] for label in labels}
-    for subject in counts:
-        most = max(labels, key=lambda label: counts[subject][label])
-        strata[most].append(subject)
+def _by_label(
+    volumes: Sequence[Volume], scans: Mapping[str, Sequence[int]], classes: Sequence[str]
+) -> dict[str, list[str]]:
+    """Subjects of each class, by the label that most of their scans have."""
+    strata: dict[str, list[str]] = {label: [] for label in classes}
+    for subject, rows in scans.items():
+        counts = collections.Counter(volumes[row].label for row in rows)
+        strata[max(classes, key=lambda label: counts[label])].append(subject)
     return strata
 
 
-def _held_out(subjects: list[str], config: SplitConfig, dealt: int) -> set[str]:
-    """The test subjects of one stratum; `dealt` subjects of other strata came before."""
-    mixed = _by_hash(subjects, f"{config.seed}/test")
+def _check_enough(strata: Mapping[str, Sequence[str]], config: SplitConfig, labelled: bool) -> None:
+    wanted = 1 + (config.validation > 0) + (config.folds is not None or config.test > 0)
+    needed = max(wanted, config.folds or 0)
+    for label, subjects in strata.items():
+        if len(subjects) < needed:
+            what = f"{config.folds} folds" if config.folds else f"{wanted} splits"
+            who = f"label {label!r} has" if labelled else "there are"
+            leave_out = "Leave the label out (data.classes), add" if labelled else "Add"
+            raise CohortError(
+                f"{who} {len(subjects)} subjects, too few for {what} that each need one.",
+                cure=f"{leave_out} subjects, or make fewer splits (data.split).",
+            )
+
+
+def _traits(
+    volumes: Sequence[Volume],
+    scans: Mapping[str, Sequence[int]],
+    config: SplitConfig,
+    classes: Sequence[str] | None,
+    targets: Sequence[float | None] | np.ndarray | None,
+) -> dict[str, list[Hashable]]:
+    """What is to be balanced besides the classes, for each subject."""
+    columns: list[Mapping[str, Hashable]] = []
+    if "label" in config.stratify and targets is not None:
+        means = {
+            s: math.fsum(_known(targets[row]) or 0.0 for row in rows) / len(rows) for s, rows in scans.items()
+        }
+        columns.append(bands(means, max(1, min(_TARGET_BANDS, len(scans) // (config.folds or 5)))))
+    elif "label" in config.stratify and classes is None:
+        columns.append({s: _usual(volumes[row].label for row in rows) for s, rows in scans.items()})
+    if "site" in config.stratify:
+        columns.append({s: _usual(volumes[row].site for row in rows) for s, rows in scans.items()})
+    if "sex" in config.stratify:
+        columns.append({s: _usual(volumes[row].sex for row in rows) for s, rows in scans.items()})
+    if "age" in config.stratify:
+        ages = {s: [_known(volumes[row].age) for row in rows] for s, rows in scans.items()}
+        first = {s: min((age for age in those if age is not None), default=None) for s, those in ages.items()}
+        columns.append(bands(first, AGE_BANDS))
+    return {subject: [column[subject] for column in columns] for subject in scans}
+
+
+def _usual(values: Iterable[str | None]) -> str | None:
+    """The value that most scans have; None where none has any."""
+    counts = collections.Counter(sorted(value for value in values if value is not None))
+    return max(counts, key=counts.__getitem__, default=None)
+
+
+def _known(value: float | None) -> float | None:
+    """A finite number, or None."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _held_out(
+    strata: Sequence[Sequence[str]], traits: Mapping[str, Sequence[Hashable]], config: SplitConfig
+) -> set[str]:
+    """The test subjects."""
+    sizes: list[list[int]] = []
     if config.folds is None:
-        # Small classes: one subject is left for training, one for validation.
-        most = len(subjects) - 1 - (config.validation > 0)
-        return set(mixed[: min(_count(config.test, len(subjects)), most)])
-    # Dealt like cards, going on from stratum to stratum, so that folds differ by one subject at most.
-    return {s for i, s in enumerate(mixed) if (dealt + i) % config.folds == config.fold}
-
-
-def _by_hash(subjects: list[str], salt: str) -> list[str]:
-    return sorted(subjects, key=lambda subject: hashlib.sha256(f"{salt}/{subject}".encode()).digest())
+        for subjects in strata:
+            # Small classes: one subject is left for training, one for validation.
+            most = len(subjects) - 1 - (config.validation > 0)
+            taken = min(_count(config.test, len(subjects)), most)
+            sizes.append([len(subjects) - taken, taken])
+    else:
+        # Like cards, going on from stratum to stratum, so that folds differ by one subject at most.
+        dealt = 0
+        for subjects in strata:
+            turns = [(dealt + turn) % config.folds for turn in range(len(subjects))]
+            sizes.append([turns.count(fold) for fold in range(config.folds)])
+            dealt += len(subjects)
+    wanted = 1 if config.folds is None else config.fold
+    place = deal(strata, sizes, traits, f"{config.seed}/test")
+    return {subject for subject, part in place.items() if part == wanted}
 
 
 def _count(share: float, subjects: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data.index import FORMAT_VERSION, Volume
+from trainer.data.index import Volume
 from trainer.data.shards import ShardSet
 
 UNLABELLED = "(none)"
@@ -27,13 +27,15 @@ def summary(shards: ShardSet, examples: int = 5) -> dict[str, Any]:
         with `UNLABELLED` for volumes without one.
     """
     volumes = shards.volumes
-    decoded = len(volumes) * int(np.prod(shards.shape)) * shards.dtype.itemsize
+    voxels = int(np.prod(shards.shape[:3]))
+    voxel_bytes = shards.shape[3] * shards.dtype.itemsize + bool(shards.maps)  # of a label map, one byte
+    decoded = len(volumes) * voxels * voxel_bytes
     by_label: dict[str, list[Volume]] = {}
     for volume in volumes:
         by_label.setdefault(UNLABELLED if volume.label is None else volume.label, []).append(volume)
     return {
         "path": str(shards.path),
-        "format_version": FORMAT_VERSION,
+        "format_version": shards.index.format_version,
         "content_hash": shards.content_hash,
         "source": shards.source,
         "shape": list(shards.shape),
@@ -45,6 +47,8 @@ def summary(shards: ShardSet, examples: int = 5) -> dict[str, Any]:
         "bytes_decoded": decoded,
         "volumes": len(volumes),
         "subjects": len({volume.subject for volume in volumes}),
+        "contrasts": list(shards.contrasts),
+        "maps": list(shards.maps),
         "label_name": shards.label_name,
         "labels": {label: _people(by_label[label]) for label in sorted(by_label)},
         "normalisation": dict(shards.normalisation),

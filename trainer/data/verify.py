@@ -1,4 +1,7 @@
-"""Looking for damage in a shard set: every byte of every shard, every chunk, and HDF5's own reading of it."""
+"""Looking for damage in a shard set: every byte of every shard, every chunk, and HDF5's own reading of it.
+
+A volume's label map, where it has one, is looked at as the volume is.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ import h5py
 import numpy as np
 
 from trainer.data import codecs
-from trainer.data.index import INDEX_NAME, ShardRecord, Volume, read_index
+from trainer.data.index import INDEX_NAME, ShardRecord, Volume
+from trainer.data.index_reading import read_index
 from trainer.data.shards import ShardSet
 from trainer.errors import ShardError
 
@@ -69,6 +73,8 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> li
     return [p for p in problems if p.what != _OUTSIDE or p.shard not in damaged]
 
 
+_OTHER = "HDF5 reads other values than cingulum"
+_OF_MAP = "label map: "
 _OUTSIDE = "is damaged outside its volumes (its checksum does not match)"
 
 
@@ -95,11 +101,13 @@ def _whole_file(path: Path, shard: ShardRecord) -> Iterator[Problem]:
 def _chunk(shards: ShardSet, volume: Volume) -> Iterator[Problem]:
     if not (shards.path / volume.shard).is_file():
         return
-    try:
-        shards.read(volume.id)
-    except ShardError as error:
-        what = error.message.rpartition(" is damaged: ")[2].rstrip(".")
-        yield Problem(volume.shard, what, volume.id, volume.subject)
+    reads = [("", shards.read)] + ([(_OF_MAP, shards.read_map)] if shards.maps else [])
+    for which, read in reads:
+        try:
+            read(volume.id)
+        except ShardError as error:
+            what = error.message.rpartition(" is damaged: ")[2].rstrip(".")
+            yield Problem(volume.shard, which + what, volume.id, volume.subject)
 
 
 def _as_hdf5_reads_it(shards: ShardSet, shard: ShardRecord) -> Iterator[Problem]:
@@ -111,8 +119,9 @@ def _as_hdf5_reads_it(shards: ShardSet, shard: ShardRecord) -> Iterator[Problem]
                 stored = file["volumes"][volume.row]
                 ours = codecs.decode(shards.codec, shards.read_chunk(volume.id), shards.shape, shards.dtype)
                 if not np.array_equal(stored, ours, equal_nan=True):
-                    what = "HDF5 reads other values than cingulum"
-                    yield Problem(shard.file, what, volume.id, volume.subject)
+                    yield Problem(shard.file, _OTHER, volume.id, volume.subject)
+                if shards.maps and not np.array_equal(file["maps"][volume.row], shards.read_map(volume.id)):
+                    yield Problem(shard.file, _OF_MAP + _OTHER, volume.id, volume.subject)
                 if (subjects[volume.row], labels[volume.row]) != (volume.subject, volume.label or ""):
                     what = "its subject or label in the shard differs from the index"
                     yield Problem(shard.file, what, volume.id, volume.subject)

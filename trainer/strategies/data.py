@@ -14,9 +14,10 @@ import tensorflow as tf
 from trainer.errors import ConfigError
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated
 from trainer.strategies.guards import average_statistics
+from trainer.tasks.base import PerSample
+from trainer.tasks.losses import cross_entropy
+from trainer.tasks.scores import hits
 from trainer.world import World
-
-Loss = Callable[[Any, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +64,13 @@ class Predictions:
 
     Attributes:
         rows: int64 `(n,)`, row numbers in the shard set.
-        targets: int32 `(n,)`, true classes.
-        logits: float32 `(n, classes)`.
+        targets: `(n,)`, true classes or numbers.
+        outputs: float32 `(n, m)`: logits, or what the task keeps of an output.
     """
 
     rows: np.ndarray
     targets: np.ndarray
-    logits: np.ndarray
+    outputs: np.ndarray
 
 
 def plan(
@@ -106,15 +107,21 @@ def plan(
 
 
 def build(
-    model: keras.Model, optimizer: keras.Optimizer, world: World, *, loss: Loss | None = None
+    model: keras.Model,
+    optimizer: keras.Optimizer,
+    world: World,
+    *,
+    loss: PerSample | None = None,
+    score: PerSample | None = None,
 ) -> DistributedModel:
     """Make a model ready to be trained by all ranks: same weights and optimizer state on every rank.
 
     Args:
-        model: a built network with logits `(B, classes)`; its graph is left alone.
+        model: a built network; its graph is left alone.
         optimizer: of `optimizers.build`, distributed where there is more than one rank.
         world: all ranks.
-        loss: per-sample loss from targets `(B,)` and logits; default: cross-entropy.
+        loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
+        score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
 
     Raises:
         ConfigError: several ranks, but the optimizer reduces nothing.
@@ -127,21 +134,7 @@ def build(
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
     broadcast_state(model, optimizer, world)
-    return DistributedModel(model, optimizer, world, loss or cross_entropy())
-
-
-def cross_entropy(label_smoothing: float = 0.0) -> Loss:
-    """Cross-entropy `(B,)` of int targets `(B,)` and logits `(B, classes)`, in float32."""
-
-    def loss(targets: Any, logits: Any) -> Any:
-        logits = tf.cast(logits, tf.float32)
-        if label_smoothing == 0:
-            return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-        classes = logits.shape[-1]
-        smooth = tf.one_hot(targets, classes) * (1 - label_smoothing) + label_smoothing / classes
-        return tf.nn.softmax_cross_entropy_with_logits(smooth, logits)
-
-    return loss
+    return DistributedModel(model, optimizer, world, loss or cross_entropy(), score or hits)
 
 
 def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world: World) -> None:
@@ -152,6 +145,10 @@ def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world
         variable.assign(world.broadcast(np.asarray(variable.value)))
 
 
+# From targets and outputs of a batch to what evaluation keeps.
+Collected = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
 class DistributedModel:
     """One network on every rank; see `build`.
 
@@ -160,12 +157,20 @@ class DistributedModel:
         optimizer: its optimizer.
     """
 
-    def __init__(self, model: keras.Model, optimizer: keras.Optimizer, world: World, loss: Loss) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: keras.Optimizer,
+        world: World,
+        loss: PerSample,
+        score: PerSample = hits,
+    ) -> None:
         self.model = model
         self.optimizer = optimizer
         self._world = world
         self._loss = loss
-        # Sums over this rank's samples since the last `epoch_metrics`: loss, right answers, samples.
+        self._score = score
+        # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
         self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
@@ -176,8 +181,8 @@ class DistributedModel:
         Gradients cross the ring once the optimizer's `gradient_accumulation_steps` are complete.
 
         Args:
-            x: float32 `(b, D, H, W, C)`.
-            y: int32 `(b,)`, classes.
+            x: float32 `(b, D, H, W, C)`, or a pair of it and covariates `(b, k)`.
+            y: `(b,)`, classes or numbers, or uint8 `(b, D, H, W)`, label maps.
             w: float32 `(b,)`, weights in the loss; 0 for samples that only fill up a batch.
 
         Returns:
@@ -186,36 +191,43 @@ class DistributedModel:
         return self._train(x, y, w)
 
     def epoch_metrics(self) -> dict[str, float]:
-        """Mean loss and accuracy of all samples on all ranks since the last call; a collective.
+        """Mean `loss` and `score` of all samples on all ranks since the last call; a collective.
 
         Sums and counts are added over ranks, not averages averaged. Samples of weight 0 do not count, and
         class weights do not either, so that the loss compares with the validation loss.
         """
-        loss, right, samples = self._world.allreduce(self._sums.value(), "sum", name="metrics").numpy()
+        loss, score, samples = self._world.allreduce(self._sums.value(), "sum", name="metrics").numpy()
         self._sums.assign(tf.zeros(3, tf.float64))
         samples = max(samples, 1.0)
-        return {"loss": float(loss / samples), "accuracy": float(right / samples)}
+        return {"loss": float(loss / samples), "score": float(score / samples)}
 
     def predict(self, x: Any) -> tf.Tensor:
-        """Logits `(b, classes)`, float32, of volumes `(b, D, H, W, C)`; not a collective."""
+        """The network's outputs, float32 `(b, ...)`, for `x` as in `train_step`; not a collective."""
         return self._forward(x)
 
-    def evaluate(self, batches: Iterable[tuple[Any, Any, Any, Any]]) -> Predictions:
+    def evaluate(
+        self, batches: Iterable[tuple[Any, Any, Any, Any]], collected: Collected | None = None
+    ) -> Predictions:
         """Outputs for all ranks' batches together, the same on every rank; a collective at its end.
 
         Args:
-            batches: this rank's batches of rows int64 `(b,)`, volumes, targets, weights; those of weight 0
+            batches: this rank's batches of rows int64 `(b,)`, inputs, targets, weights; those of weight 0
                 are left out.
+            collected: from targets and outputs of a batch to what is kept of them, `(b,)` and `(b, m)`, so
+                that whole label maps need not cross the network; default: both as they are.
         """
-        rows, targets, logits = [], [], []
+        rows, targets, outputs = [], [], []
         for row, x, y, w in batches:
             real = np.asarray(w) > 0
+            kept = np.asarray(y), np.asarray(self.predict(x))
+            if collected is not None:
+                kept = collected(*kept)
             rows.append(np.asarray(row)[real])
-            targets.append(np.asarray(y)[real])
-            logits.append(np.asarray(self.predict(x))[real])
+            targets.append(kept[0][real])
+            outputs.append(kept[1][real])
         joined = [
             self._world.allgather(np.concatenate(part), name=f"evaluation_{i}").numpy()
-            for i, part in enumerate((rows, targets, logits))
+            for i, part in enumerate((rows, targets, outputs))
         ]
         order = np.argsort(joined[0], kind="stable")
         return Predictions(*(part[order] for part in joined))
@@ -232,8 +244,8 @@ class DistributedModel:
 
     def _train_step(self, x: Any, y: Any, w: Any) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            logits = self.model(x, training=True)
-            losses = self._loss(y, logits)
+            outputs = self.model(x, training=True)
+            losses = self._loss(y, outputs)
             # As Keras' sum_over_batch_size: divided by the number of samples, not by their weights.
             mean = tf.reduce_mean(losses * w)
             if self.model.losses:
@@ -242,8 +254,8 @@ class DistributedModel:
         variables = self.model.trainable_variables
         self.optimizer.apply(tape.gradient(scaled, [v.value for v in variables]), variables)
         real = tf.cast(w > 0, tf.float32)
-        right = tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), tf.cast(y, tf.int32)), tf.float32)
-        sums = tf.stack([tf.reduce_sum(losses * real), tf.reduce_sum(right * real), tf.reduce_sum(real)])
+        scores = self._score(y, outputs)
+        sums = tf.stack([tf.reduce_sum(losses * real), tf.reduce_sum(scores * real), tf.reduce_sum(real)])
         self._sums.assign_add(tf.cast(sums, tf.float64))
         return mean
 

@@ -127,10 +127,10 @@ def _reducing(kind: Any) -> type:
                 )
             return grads, vars
 
-    return _saved_as(Reducing, kind)
+    return saved_as(Reducing, kind)
 
 
-def _saved_as(kind: type, keras_class: type) -> type:
+def saved_as(kind: type, keras_class: type) -> type:
     """Let a model saved with this class be opened anywhere: it names Keras' own class."""
     kind.__name__ = keras_class.__name__
     kind.__qualname__ = keras_class.__qualname__
@@ -157,5 +157,5 @@ class _AgreeingLossScale(_Distributed, LossScaleOptimizer):
         return worlds.current().allreduce(mine, "min", name="gradients_finite") > 0
 
 
-_saved_as(_ReducingLossScale, LossScaleOptimizer)
-_saved_as(_AgreeingLossScale, LossScaleOptimizer)
+saved_as(_ReducingLossScale, LossScaleOptimizer)
+saved_as(_AgreeingLossScale, LossScaleOptimizer)

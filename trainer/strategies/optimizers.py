@@ -6,19 +6,27 @@ from typing import Any
 
 import keras
 
+from trainer import transfer
 from trainer.config import OptimizerConfig, TrainConfig
 from trainer.strategies import schedule
 from trainer.strategies.distributed_optimizer import DistributedOptimizer
+from trainer.strategies.rate_factors import scale_rates
 from trainer.world import World
 
 
-def build(config: TrainConfig, world: World, steps_per_epoch: int) -> keras.Optimizer:
+def build(
+    config: TrainConfig, world: World, steps_per_epoch: int, model: keras.Model | None = None
+) -> keras.Optimizer:
     """The optimizer of a run: distributed over the world's ranks, with loss scaling for `mixed_float16`.
 
     Args:
         config: the `train` section.
         world: the initialised world (`trainer.world.init`).
         steps_per_epoch: updates per epoch.
+        model: the network, some of whose layers may have a learning rate of their own.
+
+    Raises:
+        ConfigError: `train.transfer` names layers that the network does not have.
     """
     rate = schedule.learning_rate(
         config.schedule,
@@ -29,6 +37,8 @@ def build(config: TrainConfig, world: World, steps_per_epoch: int) -> keras.Opti
         accumulation=config.accumulation,
     )
     optimizer = plain(config.optimizer, rate, accumulation=config.accumulation)
+    if model is not None:
+        optimizer = scale_rates(optimizer, transfer.rate_factors(model, config.transfer))
     if config.precision == "mixed_float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     if world.size == 1:

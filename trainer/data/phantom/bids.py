@@ -11,7 +11,7 @@ import numpy as np
 
 from trainer.data.phantom import files
 from trainer.data.phantom.disease import Truth
-from trainer.data.phantom.image import TISSUES, Phantom
+from trainer.data.phantom.image import CONTRASTS, TISSUES, Phantom
 from trainer.data.phantom.people import Person
 from trainer.data.phantom.template import REGIONS, Template
 
@@ -19,6 +19,7 @@ RECIPE = 1
 """Goes up whenever the same arguments would give other images, so that two recipes never share a folder."""
 
 _NAME = "cingulum phantom"
+_MM_STEP = 0.01  # in which displacements are stored
 
 README = """\
 Phantom cohort: these are not people
@@ -31,9 +32,13 @@ disease, and a model trained on it must never be used on a patient. It is for tr
 What is here
   participants.tsv            age (years), sex, diagnosis (AD, NC, sMCI, pMCI), site
   sub-*/anat/*_T1w.nii.gz     T1-weighted image, RAS, skull-stripped, arbitrary units
+  sub-*/anat/*_T2w.nii.gz     T2-weighted image on the same grid, where the command says --contrasts T1w,T2w
   derivatives/tissue/         share of grey matter, white matter and CSF in every voxel, before noise
   derivatives/disease/        region.nii.gz: where the disease moves tissue, in the average brain's space
                               truth.tsv: stage of the disease, and mm of tissue lost in each region
+                              sub-*/anat/*_desc-disease_displacement.nii.gz: mm by which the disease has
+                              moved what is seen in a voxel of that subject's own image; of NC, by which
+                              AD (stage 1) would have moved it
 
 How it was made: {command}
 The same command makes the same files, byte for byte. The recipe: docs/explanation/phantom.md of Cingulum.
@@ -63,25 +68,37 @@ _COLUMNS = {
 
 def command(parameters: dict[str, Any]) -> str:
     """The command line that makes a cohort with these parameters."""
-    options = {**parameters, "groups": ",".join(parameters["groups"])}
+    lists = {key: ",".join(parameters[key]) for key in ("groups", "contrasts")}
+    options = {**parameters, **lists}
     del options["recipe"]
     return " ".join(["cingulum phantom OUT", *(f"--{name} {value}" for name, value in options.items())])
 
 
-def subject_files(person: Person) -> dict[str, str]:
-    """Paths of a subject's images within the cohort: `T1w`, `GM`, `WM`, `CSF`."""
+def displacement_file(name: str) -> str:
+    """Path within the cohort of the map of what the disease moved in subject `name`, such as `sub-0001`."""
+    return f"derivatives/disease/{name}/anat/{name}_desc-disease_displacement.nii.gz"
+
+
+def subject_files(person: Person, contrasts: Sequence[str] = ("T1w",)) -> dict[str, str]:
+    """Paths of a subject's images within the cohort: each contrast, `GM`, `WM`, `CSF`, `displacement`."""
     maps = {
         t: f"derivatives/tissue/{person.name}/anat/{person.name}_label-{t}_probseg.nii.gz" for t in TISSUES
     }
-    return {"T1w": f"{person.name}/anat/{person.name}_T1w.nii.gz", **maps}
+    images = {contrast: f"{person.name}/anat/{person.name}_{contrast}.nii.gz" for contrast in contrasts}
+    return {**images, **maps, "displacement": displacement_file(person.name)}
 
 
 def write_subject(out: Path, person: Person, phantom: Phantom, affine: np.ndarray) -> None:
-    """Write a subject's four images, the T1 last: where it is, the tissue maps are too."""
-    paths = subject_files(person)
+    """Write a subject's images, the T1 last: where it is, the others are too."""
+    paths = subject_files(person, CONTRASTS)
     for tissue, values in zip(TISSUES, phantom.tissue, strict=True):
         content = files.nifti(values, affine, slope=1 / 255, description=f"phantom, share of {tissue}")
         files.write(out / paths[tissue], content)
+    moved = np.round(phantom.moved / _MM_STEP).astype(np.int16)
+    content = files.nifti(moved, affine, slope=_MM_STEP, description="phantom, mm moved by disease")
+    files.write(out / paths["displacement"], content)
+    if phantom.t2 is not None:
+        files.write(out / paths["T2w"], files.nifti(phantom.t2, affine, description="phantom, not a person"))
     files.write(out / paths["T1w"], files.nifti(phantom.t1, affine, description="phantom, not a person"))
 
 
@@ -96,8 +113,17 @@ def describe(out: Path, parameters: dict[str, Any]) -> None:
     _write_json(out / "dataset_description.json", description)
     files.write(out / "README", README.format(command=command(parameters)).encode())
     _write_json(out / "participants.json", _COLUMNS)
+    for contrast in parameters["contrasts"]:
+        _write_json(
+            out / f"{contrast}.json",
+            {"Modality": "MR", "SkullStripped": True, "Manufacturer": "none: a phantom"},
+        )
     _write_json(
-        out / "T1w.json", {"Modality": "MR", "SkullStripped": True, "Manufacturer": "none: a phantom"}
+        out / "derivatives" / "disease" / "desc-disease_displacement.json",
+        {
+            "Description": "distance by which the disease moved what a voxel shows; of NC: AD would have",
+            "Units": "mm",
+        },
     )
     derived = {
         "BIDSVersion": "1.10.0",
@@ -140,7 +166,8 @@ def parameters_of(out: Path) -> dict[str, Any] | None:
     try:
         description = json.loads((out / "dataset_description.json").read_text(encoding="utf-8"))
         made_by = description["GeneratedBy"][0]
-        return dict(made_by["Parameters"]) if made_by["Name"] == _NAME else None
+        # Cohorts made before there was a choice have T1-weighted images alone.
+        return {"contrasts": ["T1w"], **made_by["Parameters"]} if made_by["Name"] == _NAME else None
     except (OSError, ValueError, LookupError, TypeError):
         return None  # some other folder: the caller says what is wrong with it
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from trainer import atomic
 from trainer.data.phantom import bids, disease, image, people, template
+from trainer.data.phantom.image import CONTRASTS
 from trainer.data.phantom.people import DIAGNOSES, Person
 from trainer.data.phantom.template import Template
 from trainer.data.workers import default_workers, held_back, in_order
@@ -43,11 +44,13 @@ def make_cohort(
     on_progress: Callable[[int, int], None] | None = None,
     *,
     groups: Sequence[str] = DIAGNOSES,
+    contrasts: Sequence[str] = ("T1w",),
 ) -> Outcome:
     """Write a BIDS folder of made-up brains; complete it where an earlier call was stopped.
 
-    The files depend on subjects, size, gap, seed and groups, and on nothing else. `participants.tsv` comes
-    last, so a cohort cut short is never taken for a whole one.
+    The files depend on subjects, size, gap, seed, groups and contrasts, and on nothing else; a further
+    contrast leaves the other images as they are. `participants.tsv` comes last, so a cohort cut short is
+    never taken for a whole one.
 
     Args:
         out: folder to make or to complete.
@@ -59,6 +62,7 @@ def make_cohort(
         workers: processes; default: the cores this process may use.
         on_progress: called with (subjects done, subjects) once at the start and after each subject.
         groups: which of `people.DIAGNOSES` take part.
+        contrasts: images of each person: T1w, or T1w and T2w.
 
     Raises:
         InputError: an impossible argument; a folder that holds something else or cannot be written.
@@ -67,6 +71,7 @@ def make_cohort(
     folder = Path(out)
     workers = default_workers() if workers is None else workers
     _check(subjects, size, gap, seed, workers, groups)
+    _check_contrasts(contrasts)
     parameters: dict[str, Any] = {
         "recipe": bids.RECIPE,
         "subjects": int(subjects),
@@ -74,10 +79,11 @@ def make_cohort(
         "gap": float(gap),
         "seed": int(seed),
         "groups": list(groups),
+        "contrasts": list(contrasts),
     }
     claimed = _claimed(folder, parameters)
     participants = [people.draw(seed, number, groups) for number in range(subjects)]
-    missing = [person for person in participants if not _is_made(folder, person)]
+    missing = [person for person in participants if not _is_made(folder, person, contrasts)]
     if on_progress:
         on_progress(subjects - len(missing), subjects)
     if claimed and not missing and (folder / "participants.tsv").is_file():
@@ -88,7 +94,7 @@ def make_cohort(
     bids.write_region(folder, average, disease.region_of_disease(average))
     bids.write_truth(folder, participants, [disease.truth(person, seed, gap) for person in participants])
     if missing:
-        make = partial(_make, folder, average, seed, gap)
+        make = partial(_make, folder, average, seed, gap, tuple(contrasts))
         made = in_order(make, missing, min(workers, len(missing)))
         for done, _ in enumerate(made, subjects - len(missing) + 1):
             if on_progress:
@@ -97,8 +103,10 @@ def make_cohort(
     return Outcome(subjects, len(missing))
 
 
-def _make(out: Path, average: Template, seed: int, gap: float, person: Person) -> None:
-    phantom = image.make(average, person, seed, gap)
+def _make(
+    out: Path, average: Template, seed: int, gap: float, contrasts: tuple[str, ...], person: Person
+) -> None:
+    phantom = image.make(average, person, seed, gap, contrasts)
     with held_back(signal.SIGTERM):  # what ends a worker waits until the file is whole
         bids.write_subject(out, person, phantom, average.affine)
 
@@ -123,6 +131,17 @@ def _check(subjects: int, size: int, gap: float, seed: int, workers: int, groups
     if unknown or not groups or len(set(groups)) < len(groups):
         what = f"unknown group {unknown[0]!r}" if unknown else "groups are missing or given twice"
         raise InputError(what, cure=f"give --groups as one or more of {','.join(DIAGNOSES)}, each once")
+
+
+def _check_contrasts(contrasts: Sequence[str]) -> None:
+    unknown = [contrast for contrast in contrasts if contrast not in CONTRASTS]
+    if unknown or tuple(contrasts[:1]) != CONTRASTS[:1] or len(set(contrasts)) < len(contrasts):
+        what = (
+            f"unknown contrast {unknown[0]!r}"
+            if unknown
+            else "the first contrast is not T1w, or one is twice"
+        )
+        raise InputError(what, cure="give --contrasts T1w or --contrasts T1w,T2w")
 
 
 def _claimed(folder: Path, parameters: dict[str, Any]) -> bool:
@@ -162,5 +181,5 @@ def _claimed(folder: Path, parameters: dict[str, Any]) -> bool:
     return True
 
 
-def _is_made(folder: Path, person: Person) -> bool:
-    return all((folder / path).is_file() for path in bids.subject_files(person).values())
+def _is_made(folder: Path, person: Person, contrasts: Sequence[str]) -> bool:
+    return all((folder / path).is_file() for path in bids.subject_files(person, contrasts).values())

@@ -44,15 +44,25 @@ class Truth:
     recession: tuple[float, ...]
 
 
-def truth(person: Person, seed: int, gap: float) -> Truth:
-    """Draw what age, disease and inborn differences have done to one person."""
+def truth(person: Person, seed: int, gap: float, *, stage: float | None = None) -> Truth:
+    """Draw what age, disease and inborn differences have done to one person.
+
+    Args:
+        stage: what if the disease had come so far, and all else were the same? None: as far as it came.
+    """
     rng = stream(seed, person.number, "disease")
-    stage = _SEVERITY[person.diagnosis] * math.exp(_SEVERITY_SPREAD * float(rng.standard_normal()))
+    drawn = _SEVERITY[person.diagnosis] * math.exp(_SEVERITY_SPREAD * float(rng.standard_normal()))
+    stage = drawn if stage is None else stage
     shared = rng.standard_normal()
     own = rng.standard_normal(len(REGIONS))
     inborn = _SPREAD * (_SHARED_SPREAD * shared + math.sqrt(1 - _SHARED_SPREAD**2) * own)
     lost = inborn + _PER_DECADE * (person.age - _MEAN_AGE) / 10 + _DISEASE * gap * stage
     return Truth(stage, tuple(float(mm) for mm in _MOST * np.tanh(lost / _MOST)))
+
+
+def otherwise(person: Person, seed: int, gap: float) -> Truth:
+    """The same person with the other fate: a patient who never fell ill, or, of NC, one with AD (stage 1)."""
+    return truth(person, seed, gap, stage=1.0 if person.diagnosis == "NC" else 0.0)
 
 
 def region_of_disease(template: Template) -> np.ndarray:

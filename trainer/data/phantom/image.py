@@ -1,7 +1,8 @@
-"""What the scanner sees of one person: tissue shares and a T1-weighted image."""
+"""What the scanner sees of one person: tissue shares, a T1-weighted image, if asked a T2-weighted one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,11 @@ from trainer.data.phantom.people import SITES, Person, stream
 from trainer.data.phantom.template import Template
 
 TISSUES = ("GM", "WM", "CSF")
+CONTRASTS = ("T1w", "T2w")
+"""Images that can be made of one person; the first always is."""
+
+_T2_INTENSITY = (0.62, 0.48, 1.0)  # of grey matter, white matter and CSF: bright where T1w is dark
+_T2_DETAIL = -0.5  # what T1w shows beyond its tissues, seen the other way round
 
 # Scanners differ by site: gain, contrast between grey and white, noise as a share of white matter's signal.
 _SITE = dict(zip(SITES, ((900.0, 1.0, 0.016), (640.0, 0.92, 0.022), (1150.0, 1.08, 0.019)), strict=True))
@@ -29,14 +35,21 @@ class Phantom:
     Attributes:
         t1: (D, H, W) int16, arbitrary units, 0 outside the brain.
         tissue: (3, D, H, W) uint8, share of GM, WM, CSF in 1/255.
+        moved: (D, H, W) float32, mm by which the disease has moved what is seen in a voxel, 0 outside
+            the brain; of NC, by which AD of stage 1 would have.
+        t2: like t1; None unless asked for.
     """
 
     t1: np.ndarray
     tissue: np.ndarray
+    moved: np.ndarray
+    t2: np.ndarray | None = None
 
 
-def make(template: Template, person: Person, seed: int, gap: float) -> Phantom:
-    """Make one subject: a pure function of its arguments."""
+def make(
+    template: Template, person: Person, seed: int, gap: float, contrasts: Sequence[str] = ("T1w",)
+) -> Phantom:
+    """Make one subject: a pure function of its arguments. A further contrast leaves all else as it is."""
     where = anatomy.coordinates(template, person, stream(seed, person.number, "anatomy"))
     skull = ndimage.map_coordinates(template.mask, where, order=1, mode="constant")
     inside = skull > _VISIBLE
@@ -44,17 +57,32 @@ def make(template: Template, person: Person, seed: int, gap: float) -> Phantom:
     # Only what lies inside the skull, a fifth of the voxels, is worth the cubic interpolation.
     there = where[:, inside]
     moved = disease.displacement(template, disease.truth(person, seed, gap).recession)
-    there = there + np.stack([ndimage.map_coordinates(c, there, order=1, mode="nearest") for c in moved])
+    otherwise = disease.displacement(template, disease.otherwise(person, seed, gap).recession)
+    effect = np.stack([_sampled(c, there) for c in moved - otherwise])
+    there = there + np.stack([_sampled(c, there) for c in moved])
     grey, white, detail = (
         ndimage.map_coordinates(part, there, order=3, mode="mirror", prefilter=False)
         for part in (template.grey, template.white, template.detail)
     )
     shares = _shares(grey, white, skull[inside])
     t1 = np.zeros(inside.shape, np.int16)
-    t1[inside] = _scan(template, person, shares, detail, inside, stream(seed, person.number, "image"))
+    rng = stream(seed, person.number, "image")
+    t1[inside] = _scan(template, person, template.intensity, shares, detail, inside, rng)
     tissue = np.zeros((3, *inside.shape), np.uint8)
     tissue[:, inside] = np.round(shares * 255).astype(np.uint8)
-    return Phantom(t1, tissue)
+    distance = np.zeros(inside.shape, np.float32)
+    distance[inside] = np.sqrt((effect**2).sum(axis=0)) * np.float32(template.voxel)
+    t2 = None
+    if "T2w" in contrasts:
+        t2 = np.zeros(inside.shape, np.int16)
+        rng = stream(seed, person.number, "T2w")
+        detail = detail * np.float32(_T2_DETAIL)
+        t2[inside] = _scan(template, person, _T2_INTENSITY, shares, detail, inside, rng)
+    return Phantom(t1, tissue, distance, t2)
+
+
+def _sampled(component: np.ndarray, there: np.ndarray) -> np.ndarray:
+    return ndimage.map_coordinates(component, there, order=1, mode="nearest")
 
 
 def _shares(grey: np.ndarray, white: np.ndarray, skull: np.ndarray) -> np.ndarray:
@@ -69,6 +97,7 @@ def _shares(grey: np.ndarray, white: np.ndarray, skull: np.ndarray) -> np.ndarra
 def _scan(
     template: Template,
     person: Person,
+    intensity: tuple[float, float, float],
     shares: np.ndarray,
     detail: np.ndarray,
     inside: np.ndarray,
@@ -78,7 +107,7 @@ def _scan(
     gain, contrast, noise = _SITE[person.site]
     gain *= np.exp(rng.normal(0, 0.12))
     contrast *= np.exp(rng.normal(0, 0.05))
-    grey, white, csf = template.intensity
+    grey, white, csf = intensity
     grey = white - (white - grey) * contrast
     csf = csf * np.exp(rng.normal(0, 0.10))
     # Detail was learnt where tissue was; where there is CSF now, it has nothing to say.

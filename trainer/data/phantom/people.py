@@ -12,7 +12,8 @@ DIAGNOSES = ("AD", "NC", "sMCI", "pMCI")
 
 SITES = ("north", "south", "west")
 
-_STREAMS = ("person", "disease", "anatomy", "image")
+# New purposes come last: a stream is known by its place.
+_STREAMS = ("person", "disease", "anatomy", "image", "T2w")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Person:
 
 
 def stream(seed: int, number: int, purpose: str) -> np.random.Generator:
-    """The random numbers of one subject for one purpose: person, disease, anatomy or image.
+    """The random numbers of one subject for one purpose: person, disease, anatomy, image or T2w.
 
     No two subjects share a stream, nor two purposes of one subject; the diagnosis has no part in it, so that
     without a disease effect nothing in an image tells the groups apart.

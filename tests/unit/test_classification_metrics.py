@@ -6,9 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, roc_auc_score
 
-from trainer.report.metrics import auc_difference, classification_metrics, wilson
+from trainer.metrics import calibration, ranking
+from trainer.metrics.classification import auc_difference, classification_metrics, wilson
 
 
 def made_up(classes: int, n: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -30,6 +31,50 @@ def test_auc_and_balanced_accuracy_are_scikit_learns(classes, seed):
     assert found["auc"] == pytest.approx(expected, abs=1e-12)
     assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(true, shares.argmax(axis=1)))
     assert found["auc_interval"] is None
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_pr_auc_is_scikit_learns_average_precision(classes, seed):
+    true, shares = made_up(classes, seed=seed)
+    found = classification_metrics(true, shares, "abcd"[:classes], bootstrap=0)
+    one_hot = np.eye(classes)[true]
+    expected = average_precision_score(*((true, shares[:, 1]) if classes == 2 else (one_hot, shares)))
+    assert found["pr_auc"] == pytest.approx(expected, abs=1e-12)
+    assert found["pr_auc_interval"] is None
+    assert found["brier"] == calibration.brier(true, shares)
+    assert found["ece"] == calibration.ece(true, shares)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_resample_has_the_areas_that_scikit_learn_gives_with_its_weights(seed):
+    true, shares = made_up(2, seed=seed)
+    weights = ranking.weights_within_classes(true, 2, 20)
+    assert (weights[0] == 1).all() and weights.shape == (21, 60)
+    for k in (0, 1):
+        assert (weights[:, true == k].sum(axis=1) == np.sum(true == k)).all()
+    for areas, by_scikit_learn in (
+        (ranking.roc_areas(true, shares, weights), roc_auc_score),
+        (ranking.average_precisions(true, shares, weights), average_precision_score),
+    ):
+        expected = [by_scikit_learn(true, shares[:, 1], sample_weight=w) for w in weights]
+        np.testing.assert_allclose(areas, expected, atol=1e-12)
+        assert len(set(areas.tolist())) > 15
+
+
+def test_the_interval_of_the_pr_auc_holds_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    true = np.arange(200_000) % 2
+    truth = average_precision_score(true, rng.normal(size=len(true)) + true)
+    held = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        p = 1 / (1 + np.exp(-(rng.normal(size=80) + true[:80])))
+        found = classification_metrics(true[:80], np.stack([1 - p, p], 1), "ab", bootstrap=400)
+        low, high = found["pr_auc_interval"]
+        assert low <= found["pr_auc"] <= high
+        held += low <= truth <= high
+    assert 86 <= held <= 100
 
 
 def test_counts_are_those_of_a_hand_count():
@@ -74,6 +119,7 @@ def test_what_cannot_be_told_is_none_and_all_of_it_is_json():
     shares = np.array([[0.9, 0.1], [0.4, 0.6]])
     one_class = classification_metrics(np.array([0, 0]), shares, "ab")
     assert one_class["auc"] is None and one_class["sensitivity"] is None
+    assert one_class["pr_auc"] is None and one_class["pr_auc_interval"] is None
     assert one_class["specificity"] == one_class["balanced_accuracy"] == 0.5
     nobody = classification_metrics(np.zeros(0, int), np.zeros((0, 2)), "ab")
     assert nobody["n"] == 0 and nobody["accuracy"] is None

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import confusion_matrix
 
-BOOTSTRAP_SEED = 20190507
+from trainer.metrics import calibration, ranking
+from trainer.metrics.bootstrap import interval
 
 
 def classification_metrics(
@@ -20,12 +21,13 @@ def classification_metrics(
         true: int (N,), the number of each subject's class.
         probabilities: float (N, len(classes)), rows that sum to 1.
         classes: names; with two of them the second is the positive one (AUC, sensitivity, specificity).
-        bootstrap: resamples for the 95 % interval of the AUC; 0 for no interval.
+        bootstrap: resamples within each class for the 95 % intervals of the two areas; 0 for no interval.
 
     Returns:
-        n, accuracy, accuracy_interval (Wilson, 95 %), balanced_accuracy (mean recall of the classes present),
-        auc (with more than two classes: macro, one against the rest), auc_interval, sensitivity, specificity
-        (with more than two: macro), positive (name or None), confusion (rows true, columns predicted).
+        n, accuracy, accuracy_interval (Wilson, 95 %), balanced_accuracy (mean recall of the classes
+        present), auc and pr_auc (average precision), with more than two classes the mean of each against
+        the rest, auc_interval, pr_auc_interval, sensitivity, specificity (with more than two: macro), brier
+        and ece (see calibration.py), positive (name or None), confusion (rows true, columns predicted).
         What cannot be told from these subjects is None: the AUC where a class is missing, for example.
 
     Raises:
@@ -41,22 +43,32 @@ def classification_metrics(
     recall, specificity = _recall(confusion), _specificity(confusion)
     hits, n = int(np.trace(confusion)), len(true)
     binary = len(classes) == 2
-    auc, interval = _auc(true, probabilities, bootstrap)
+    weights = ranking.weights_within_classes(true, len(classes), bootstrap)
+    auc, auc_interval = _with_interval(
+        None if weights is None else ranking.roc_areas(true, probabilities, weights)
+    )
+    pr_auc, pr_auc_interval = _with_interval(
+        None if weights is None else ranking.average_precisions(true, probabilities, weights)
+    )
     return {
         "n": n,
         "accuracy": hits / n if n else None,
         "accuracy_interval": wilson(hits, n) if n else None,
         "balanced_accuracy": _mean(recall),
         "auc": auc,
-        "auc_interval": interval,
+        "auc_interval": auc_interval,
+        "pr_auc": pr_auc,
+        "pr_auc_interval": pr_auc_interval,
         "sensitivity": recall[1] if binary else _mean(recall),
         "specificity": specificity[1] if binary else _mean(specificity),
+        "brier": calibration.brier(true, probabilities),
+        "ece": calibration.ece(true, probabilities),
         "positive": classes[1] if binary else None,
         "confusion": confusion.tolist(),
     }
 
 
-def wilson(hits: int, n: int) -> list[float]:
+def wilson(hits: float, n: int) -> list[float]:
     """The 95 % interval of a share (Wilson 1927), which stays inside 0 and 1 for few subjects too."""
     z = 1.959963984540054
     centre = (hits + z * z / 2) / (n + z * z)
@@ -91,58 +103,36 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def auc_difference(
-    true: np.ndarray, first: np.ndarray, second: np.ndarray
+    true: np.ndarray, first: np.ndarray, second: np.ndarray, *, bootstrap: int = 2000
 ) -> tuple[float, list[float]] | None:
     """AUC of `first` minus that of `second` on the same subjects, and its 95 % interval (paired bootstrap).
 
     Args:
         true: int (N,); first, second: float (N, classes), the probabilities of two classifiers.
+        bootstrap: resamples.
 
     Returns:
         The difference and its interval, or None where a class has no subject.
     """
-    one, other = (_areas(np.asarray(true), np.asarray(p, np.float64), 2000) for p in (first, second))
-    if one is None or other is None:
+    differences = auc_differences(true, first, second, bootstrap)
+    if differences is None:
         return None
-    differences = one - other  # the fixed seed draws the same subjects for both
     low, high = np.percentile(differences[1:], [2.5, 97.5])
     return float(differences[0]), [float(low), float(high)]
 
 
-def _auc(
-    true: np.ndarray, probabilities: np.ndarray, bootstrap: int
-) -> tuple[float | None, list[float] | None]:
-    """Area under the ROC curve and its bootstrap interval (2.5 and 97.5 %, resampled within each class)."""
-    areas = _areas(true, probabilities, bootstrap)
-    if areas is None:
-        return None, None
-    if not bootstrap:
-        return float(areas[0]), None
-    low, high = np.percentile(areas[1:], [2.5, 97.5])
-    return float(areas[0]), [float(low), float(high)]
-
-
-def _areas(true: np.ndarray, probabilities: np.ndarray, bootstrap: int) -> np.ndarray | None:
-    """Areas under the ROC curve: of the subjects as they are, then of each resample.
-
-    The area is the share of pairs (a subject of the class, another) in which the first has the higher
-    probability (Mann and Whitney), so that a resample is two weight vectors about one matrix of pairs. None
-    where a class has no subject.
-    """
-    classes = probabilities.shape[1]
-    members = [np.flatnonzero(true == k) for k in range(classes)]
-    if min(len(m) for m in members) == 0:
+def auc_differences(
+    true: np.ndarray, first: np.ndarray, second: np.ndarray, bootstrap: int
+) -> np.ndarray | None:
+    """As `auc_difference`, but float64 (1 + bootstrap,): the difference, then that of each resample."""
+    true = np.asarray(true)
+    weights = ranking.weights_within_classes(true, np.shape(first)[1], bootstrap)
+    if weights is None:
         return None
-    rng = np.random.default_rng(BOOTSTRAP_SEED)
-    weights = np.ones((bootstrap + 1, len(true)))  # row 0: the subjects as they are
-    for m in members:
-        weights[1:, m] = rng.multinomial(len(m), np.full(len(m), 1 / len(m)), size=bootstrap)
-    areas = np.zeros(bootstrap + 1)
-    targets = [1] if classes == 2 else list(range(classes))
-    for k in targets:
-        inside, outside = members[k], np.flatnonzero(true != k)
-        first, second = probabilities[inside, k][:, None], probabilities[outside, k][None, :]
-        pairs = (first > second) + 0.5 * (first == second)
-        wins = np.einsum("bi,bi->b", weights[:, inside] @ pairs, weights[:, outside])
-        areas += wins / (len(inside) * len(outside) * len(targets))
-    return areas
+    one, other = (ranking.roc_areas(true, np.asarray(p, np.float64), weights) for p in (first, second))
+    return one - other
+
+
+def _with_interval(values: np.ndarray | None) -> tuple[float | None, list[float] | None]:
+    """The first of the values, that of the subjects as they are, and the middle 95 % of the others."""
+    return (None, None) if values is None else (float(values[0]), interval(values[1:]))

@@ -1,0 +1,68 @@
+"""Each task is trained on two ranks, and evaluated to the same figures on any number of ranks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Launch
+from tiny_runs import make_shards, result, rows, write_config
+
+TASKS: dict[str, dict[str, Any]] = {
+    "classification": {
+        "data__covariates": ["age", "sex"],
+        "data__sampling": "balanced",
+        "task__loss": "focal",
+    },
+    "regression": {"data__covariates": ["sex"], "task__loss": "huber"},
+    "segmentation": {"model__name": "unet3d", "model__options": {"depth": 2}, "model__width": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # 25 subjects: 5 are held out, so that 2, 3 and 4 ranks have unequal shares.
+    return make_shards(tmp_path_factory.mktemp("data") / "shards", subjects=25, maps=True)
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def finished(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, shards: Path, launch: Launch
+) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    changes = {"task__name": request.param, "train__epochs": 3, **TASKS[request.param]}
+    config = write_config(folder, shards, "run", data__augment={"flip": True, "shift": 1}, **changes)
+    done = launch(2, "command.py", "train", config)
+    assert done.exit_code == 0, done.err
+    return folder / "run"
+
+
+def test_it_learns_and_says_how_well(finished: Path):
+    task = json.loads((finished / "run.json").read_text())["task"]["name"]
+    first, *_, last = rows(finished)
+    assert last["loss"] < first["loss"]
+    score, monitored = {
+        "classification": ("accuracy", "val_auc"),
+        "regression": ("mae", "val_mae"),
+        "segmentation": ("dice", "val_dice"),
+    }[task]
+    assert score in last and monitored in last
+    held_out = result(finished)["test"]
+    assert held_out["n"] == 5 and held_out[monitored.removeprefix("val_")] is not None
+
+
+def test_figures_are_the_same_on_any_number_of_ranks(finished: Path, launch: Launch):
+    of_the_run = (finished / "evaluation" / "test.csv").read_text()
+    found = []
+    for ranks in (1, 3, 4):  # the run itself was evaluated on 2
+        done = launch(ranks, "command.py", "evaluate", finished, "--json")
+        assert done.exit_code == 0, done.err
+        table = (finished / "evaluation" / "test.csv").read_text()
+        found.append((json.loads(done.out), table))
+    assert found[0] == found[1] == found[2] == (result(finished)["test"], of_the_run)
+    lines = list(csv.DictReader(found[0][1].splitlines()))
+    split = json.loads((finished / "run.json").read_text())["split"]["test"]
+    assert sorted(int(line["row"]) for line in lines) == split

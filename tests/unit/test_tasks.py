@@ -1,0 +1,127 @@
+"""What the loader, the loop and the tables are told by each task."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from trainer import config as configuration
+from trainer import tasks
+from trainer.errors import CohortError, ConfigError
+from trainer.tasks.scores import hits, mean_dice
+
+
+class Shards(SimpleNamespace):
+    """What tasks look at of a shard set of four volumes."""
+
+    def __len__(self) -> int:
+        return len(self.volumes)
+
+
+def shard_set(**changes):
+    labels, ages = ("AD", "NC", None, "AD"), (70.0, 60.0, 50.0, None)
+    volumes = tuple(
+        SimpleNamespace(subject=f"sub-{row}", label=label, age=age)
+        for row, (label, age) in enumerate(zip(labels, ages, strict=True))
+    )
+    given = {"volumes": volumes, "labels": ("AD", "NC"), "label_name": "diagnosis", "path": "shards"}
+    given |= {"maps": ("background", "grey"), "voxel_size": (1.0, 1.0, 1.0)}
+    return Shards(**given | changes)
+
+
+def task_of(text, **changes):
+    settings = configuration.parse(f"name: a\ndata: {{shards: s}}\ntask: {text}")
+    return tasks.build(settings, shard_set(**changes))
+
+
+def test_a_class_is_a_number_in_the_order_of_the_classes():
+    task = task_of("{name: classification}")
+    assert (task.outputs, task.dense, task.rows()) == (2, False, (0, 1, 3))
+    assert task.targets((3, 1)).tolist() == [0, 1] and task.targets((3, 1)).dtype == np.int32
+
+
+def test_ages_are_learned_in_deviations_and_told_in_years():
+    task = task_of("{name: regression}")
+    assert task.rows() == (0, 1, 2) and task.score == "mae"
+    fitted = task.fitted((0, 1))
+    assert (fitted.mean, fitted.deviation) == (65.0, 5.0)
+    features = keras.Input((2,))
+    network = keras.Model(features, keras.layers.Dense(1, kernel_initializer="ones")(features))
+    complete = fitted.completed(network)
+    outputs = np.asarray(complete(np.array([[1.0, 1.0], [0.0, -1.0]], "float32")))
+    assert outputs.tolist() == [[75.0], [60.0]]
+    targets = np.array([70.0, 60.0], "float32")
+    assert np.asarray(fitted.loss()(targets, outputs)).tolist() == [1.0, 0.0]  # one deviation, squared
+    assert np.asarray(fitted.scores()(targets, outputs)).tolist() == [5.0, 0.0]  # years
+    header, lines = fitted.table(np.array([0, 1]), targets, outputs, shard_set().volumes)
+    assert header == ["row", "subject", "target", "predicted"]
+    assert lines[0] == [0, "sub-0", "70", "75"]
+
+
+def test_labels_that_are_numbers_can_be_learned_and_others_are_named():
+    numbers = tuple(SimpleNamespace(subject=f"s{k}", label=str(k / 2), age=None) for k in range(4))
+    task = task_of("{name: regression, target: label}", volumes=numbers, label_name="mmse")
+    assert task.targets((0, 3)).tolist() == [0.0, 1.5] and task.target == "mmse"
+    with pytest.raises(CohortError, match=r"diagnosis of subject sub-0 is 'AD', and no number"):
+        task_of("{name: regression, target: label}")
+    with pytest.raises(CohortError, match=r"no volume has age"):
+        task_of("{name: regression}", volumes=numbers)
+
+
+def test_segmentation_needs_label_maps():
+    assert task_of("{name: segmentation}").classes == ("background", "grey")
+    with pytest.raises(CohortError, match=r"no label maps.*\n.*--maps"):
+        task_of("{name: segmentation}", maps=())
+
+
+def test_what_evaluation_keeps_of_a_label_map_is_a_row_of_numbers():
+    task = task_of("{name: segmentation}")
+    maps = np.zeros((2, 4, 4, 4), np.uint8)
+    maps[:, :2] = 1
+    logits = np.where(maps[..., None] == np.array([0, 1]), 9.0, -9.0).astype("float32")
+    logits[1] = logits[1, ::-1]  # all of it wrong
+    targets, kept = task.collected(maps, logits, final=True)
+    assert targets.shape == (2,) and kept.shape == (2, 6)
+    assert kept[0, 1] == 1.0 and kept[1, 1] == 0.0 and kept[0, 0] < 0.01 < kept[1, 0]
+    assert np.asarray(mean_dice(maps, logits)).tolist() == [1.0, 0.0]
+    assert task.metrics(targets, kept)["dice"] == 0.5
+    header, lines = task.table(np.array([0, 1]), targets, kept, shard_set().volumes)
+    assert header[2:4] == ["dice_grey", "hd95_grey"] and lines[0][2:4] == ["1", "0"]
+    assert lines[1][2:5] == [
+        "0",
+        "2",
+        "2",
+    ]  # mm: every voxel is surface, two slices from the other half's nearest
+    _, quick = task.collected(maps, logits, final=False)
+    assert np.isnan(quick[0, 2:4]).all() and quick[0, 1] == 1.0
+
+
+def test_the_mean_dice_leaves_out_what_is_in_neither_map():
+    maps = np.zeros((1, 2, 2, 2), np.uint8)
+    maps[0, 0] = 2
+    logits = keras.ops.one_hot(maps, 4) * 5.0
+    assert float(mean_dice(maps, logits)[0]) == 1.0
+    assert float(mean_dice(np.zeros_like(maps), keras.ops.one_hot(np.zeros_like(maps), 4))[0]) == 1.0
+
+
+def test_a_hit_is_the_largest_logit():
+    assert np.asarray(hits(np.array([0, 0]), np.array([[2.0, 1.0], [1.0, 2.0]]))).tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("task: {name: regression, loss: focal}", "loss 'focal' is not for regression"),
+        ("task: {target: age}", "target is for regression"),
+        (
+            "task: {name: segmentation}\ntrain: {label_smoothing: 0.1}",
+            "label_smoothing is for classification",
+        ),
+    ],
+)
+def test_settings_of_another_task_are_refused(text, problem):
+    with pytest.raises(ConfigError, match=problem):
+        configuration.parse(f"name: a\ndata: {{shards: s}}\n{text}")

@@ -1,0 +1,97 @@
+"""`cingulum explain`: what a finished run's network looks at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trainer.commands.evaluate import SplitName
+from trainer.explain.names import BaselineName, MethodName
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(help="Run folder, such as runs/demo.")],
+    images: Annotated[
+        list[str] | None,
+        typer.Argument(help="Raw images; without any, held-out subjects of the run's shards."),
+    ] = None,
+    split: Annotated[SplitName, typer.Option(help="Which subjects of the run.")] = SplitName.test,
+    subjects: Annotated[int, typer.Option(help="How many of them at most, of all classes in turn.")] = 20,
+    method: Annotated[MethodName, typer.Option(help="How maps are made.")] = MethodName.gradcam,
+    target: Annotated[
+        str | None, typer.Option("--class", help="Class to explain; default: each subject's predicted one.")
+    ] = None,
+    layer: Annotated[
+        str | None, typer.Option(help="Grad-CAM: layer to take; default: the last with a spatial output.")
+    ] = None,
+    baseline: Annotated[
+        BaselineName,
+        typer.Option(help="What is no finding: air, or the mean training volume (not for Grad-CAM)."),
+    ] = BaselineName.air,
+    regions: Annotated[
+        Path | None,
+        typer.Option(help="Phantom cohort of the images: report how much lies where disease acted."),
+    ] = None,
+    covariates: Annotated[
+        Path | None, typer.Option(help="Table of people for raw images, for networks that need it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json.")] = False,
+) -> None:
+    """Map what a network's answer depends on: Grad-CAM, integrated gradients or occlusion.
+
+    Writes RUN/explanations/METHOD/: a NIfTI and pictures per subject, mean maps per class, summary.json, and
+    index.html to look at. A map does not show where a disease is, only what the network uses.
+
+    \b
+    Examples:
+      cingulum explain runs/demo --class AD
+      cingulum explain runs/demo scans/*.nii.gz --method integrated-gradients
+      cingulum explain runs/demo --class AD --regions data/demo/cohort
+    """
+    import json
+
+    from trainer.progress import Counting
+    from trainer.quiet import import_tensorflow
+    from trainer.record import RunFolder
+
+    RunFolder.open_finished(run)  # before TensorFlow is loaded, which takes seconds
+    import_tensorflow()
+    from trainer.explain import story
+
+    request = story.Request(
+        run=run,
+        images=tuple(images or ()),
+        split=split.value,
+        subjects=subjects,
+        method=method,
+        target=target,
+        layer=layer,
+        baseline=baseline,
+        regions=regions,
+        people=covariates,
+    )
+    with Counting("explaining", "subjects") as counting:
+        summary = story.explain(request, counting.show)
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+        return
+    _show_regions(summary.get("regions"))
+    typer.echo(f"{len(summary['subjects'])} subjects explained: {request.folder / 'index.html'}")
+
+
+def _show_regions(found: dict[str, Any] | None) -> None:
+    if found is None or not found["pooled"]["n"]:
+        return
+    pooled = found["pooled"]
+    typer.echo(f"share of the map where the disease moved more than {found['changed_mm']} mm:")
+    for name, key in (
+        ("this network", "trained"),
+        ("randomised network", "randomised"),
+        ("chance", "chance"),
+        ("above chance", "above_chance"),
+        ("above randomised", "above_randomised"),
+    ):
+        low, high = pooled[key]["interval"]
+        typer.echo(f"  {name:<20}{pooled[key]['mean']:7.3f}   95 % interval {low:.3f} to {high:.3f}")

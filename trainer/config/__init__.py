@@ -1,0 +1,44 @@
+"""RunConfig: a YAML file and `key=value` overrides, made into one typed and checked value.
+
+An unknown key is an error with a suggestion; so is a value of the wrong type or out of range.
+`docs/reference/config.md` is made from the descriptions in this package.
+"""
+
+from __future__ import annotations
+
+from trainer.config.data import LOSSES, AugmentConfig, DataConfig, SplitConfig, TaskConfig
+from trainer.config.parsing import dump, fields, load, parse, section_of
+from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig
+from trainer.config.section import Section
+from trainer.config.training import (
+    EarlyStoppingConfig,
+    OptimizerConfig,
+    RingConfig,
+    ScheduleConfig,
+    TrainConfig,
+    TransferConfig,
+)
+
+__all__ = [
+    "LOSSES",
+    "AugmentConfig",
+    "CheckpointConfig",
+    "DataConfig",
+    "EarlyStoppingConfig",
+    "GuardConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "RingConfig",
+    "RunConfig",
+    "ScheduleConfig",
+    "Section",
+    "SplitConfig",
+    "TaskConfig",
+    "TrainConfig",
+    "TransferConfig",
+    "dump",
+    "fields",
+    "load",
+    "parse",
+    "section_of",
+]

@@ -1,0 +1,72 @@
+"""RunConfig: everything that decides a run, as one typed and checked value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from trainer.config.data import DataConfig, TaskConfig
+from trainer.config.section import Section
+from trainer.config.training import TrainConfig
+
+
+class ModelConfig(Section):
+    """Which network."""
+
+    name: str = Field("resattnet18", description="a registered network, or 'module:function' of your own")
+    width: int | None = Field(
+        None, ge=1, description="channels of the first stage; default: the network's own"
+    )
+    options: dict[str, Any] = Field({}, description="further arguments of the network's function")
+
+
+class CheckpointConfig(Section):
+    """When the state is saved."""
+
+    every_epochs: int = Field(1, ge=1, description="save at the end of every so many epochs, and at the last")
+    every_steps: int | None = Field(None, ge=1, description="save also after every so many steps")
+    keep: int = Field(3, ge=1, description="newest checkpoints kept; the best epoch's is kept besides")
+
+
+class GuardConfig(Section):
+    """What is watched while it runs."""
+
+    divergence_every_steps: int | None = Field(
+        None, ge=1, description="compare weights over ranks this often, besides every epoch's end"
+    )
+    timeout_s: float = Field(
+        300.0, gt=0, strict=False, description="a rank that makes no progress for so long ends the run"
+    )
+
+
+class RunConfig(Section):
+    """Everything that decides a run. The same value and the same shards give the same weights."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the run folder")
+    runs: Path = Field(Path("runs"), strict=False, description="folder of the run folders")
+    task: TaskConfig = TaskConfig()
+    data: DataConfig
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    guards: GuardConfig = GuardConfig()
+
+    @model_validator(mode="after")
+    def _classes_are_told_apart(self) -> RunConfig:
+        if self.task.name == "classification":
+            return self
+        for key, given in (
+            ("data.classes", self.data.classes is not None),
+            ("data.sampling=balanced", self.data.sampling == "balanced"),
+            ("train.label_smoothing", self.train.label_smoothing > 0),
+        ):
+            if given:
+                raise ValueError(f"{key} is for classification; the task is {self.task.name}")
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.runs / self.name

@@ -1,0 +1,137 @@
+"""How the network's weights are found: optimizer, learning rate, transfer, ring, when to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from trainer.config.section import Section
+
+
+class OptimizerConfig(Section):
+    """How weights follow gradients. Clipping acts on the reduced gradient: the same at any world size."""
+
+    name: Literal["sgd", "adam", "adamw"] = Field("adamw", description="update rule")
+    learning_rate: float = Field(
+        1e-3, gt=0, strict=False, description="for `schedule.reference_batch` samples a step"
+    )
+    momentum: float = Field(0.9, ge=0, lt=1, strict=False, description="of sgd")
+    weight_decay: float | None = Field(
+        None, ge=0, strict=False, description="decoupled weight decay; default: the update rule's own"
+    )
+    clip_norm: float | None = Field(None, gt=0, strict=False, description="largest norm of each gradient")
+    clip_value: float | None = Field(
+        None, gt=0, strict=False, description="largest absolute entry of a gradient"
+    )
+    global_clip_norm: float | None = Field(
+        None, gt=0, strict=False, description="largest norm of all gradients together"
+    )
+    ema: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="momentum of an exponential moving average of the weights, used for evaluation",
+    )
+
+    @model_validator(mode="after")
+    def _clips_one_way(self) -> OptimizerConfig:
+        if sum(v is not None for v in (self.clip_norm, self.clip_value, self.global_clip_norm)) > 1:
+            raise ValueError("give at most one of clip_norm, clip_value, global_clip_norm")
+        return self
+
+
+class ScheduleConfig(Section):
+    """The learning rate over time (scaling and warm-up: Goyal et al., arXiv 1706.02677, section 2)."""
+
+    name: Literal["constant", "cosine", "step"] = Field(
+        "cosine", description="how the rate falls after the warm-up"
+    )
+    scale: Literal["none", "linear", "sqrt"] = Field(
+        "none", description="multiply the rate by global_batch / reference_batch, or by its square root"
+    )
+    reference_batch: int = Field(
+        8, ge=1, description="the global batch that optimizer.learning_rate was chosen for"
+    )
+    warmup_epochs: float = Field(
+        1.0, ge=0, strict=False, description="the rate rises linearly over so many epochs"
+    )
+    final: float = Field(
+        0.0, ge=0, le=1, strict=False, description="cosine: last rate as a share of the highest"
+    )
+    step_epochs: tuple[int, ...] = Field(
+        (), strict=False, description="step: epochs after which the rate falls"
+    )
+    step_factor: float = Field(0.1, gt=0, le=1, strict=False, description="step: by how much")
+
+
+class EarlyStoppingConfig(Section):
+    """Stop when a metric has not improved; all ranks agree on the epoch."""
+
+    metric: str = Field("val_loss", description="a column of metrics.jsonl")
+    patience: int = Field(5, ge=1, description="epochs without improvement")
+    min_delta: float = Field(0.0, ge=0, strict=False, description="smaller changes do not count")
+
+
+class TransferConfig(Section):
+    """Start from weights that were learned elsewhere.
+
+    Patterns are those of the shell, over names of layers: `stage1_*`, `head_*`, `*`.
+    """
+
+    start_from: Path | None = Field(
+        None,
+        strict=False,
+        description="a finished run's folder or a .keras file; layers of the same name and shape are taken",
+    )
+    freeze: tuple[str, ...] = Field((), strict=False, description="layers that are not trained")
+    rate_factors: dict[str, Annotated[float, Field(gt=0, strict=False)]] = Field(
+        {}, description="layers and what their learning rate is multiplied by; the first that fits counts"
+    )
+
+
+class RingConfig(Section):
+    """How gradients are combined over ranks."""
+
+    reduction: Literal["buckets", "per_tensor", "grouped"] = Field(
+        "buckets", description="buckets leave in reverse layer order while the backward pass runs"
+    )
+    bucket_mb: float = Field(4.0, gt=0, strict=False, description="size of a bucket, in MiB of gradients")
+    compression: Literal["none", "float16", "bfloat16"] = Field(
+        "none", description="type of gradients on the wire"
+    )
+
+
+class TrainConfig(Section):
+    """One training."""
+
+    epochs: int = Field(10, ge=1, description="passes over the training subjects")
+    global_batch: int = Field(8, ge=1, description="samples per update, over all ranks and micro-batches")
+    accumulation: int = Field(
+        1, ge=1, description="micro-batches per update on each rank; gradients are reduced once"
+    )
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    transfer: TransferConfig = TransferConfig()
+    ring: RingConfig = RingConfig()
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = Field(
+        "float32", description="type of the arithmetic"
+    )
+    sync_batch_norm: bool = Field(
+        True, description="batch norm over the global micro-batch instead of each rank's own"
+    )
+    class_weights: bool = Field(
+        True, description="weigh each class by the inverse of its share in the training split"
+    )
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, strict=False, description="share of the target given to all classes"
+    )
+    early_stopping: EarlyStoppingConfig | None = None
+    deterministic: bool = Field(
+        False, description="bit-for-bit repeatable operations, slower on some devices"
+    )
+    threads: int | None = Field(
+        None, ge=1, description="compute threads per rank; default: the host's cores divided by its ranks"
+    )
+    seed: int = Field(0, ge=0, description="of initial weights, sample order, augmentation and dropout")

@@ -1,0 +1,180 @@
+"""What the networks of a cross-validation say of subjects that they never saw."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer import record
+from trainer.crossval.folds import CrossValidation, Fold
+from trainer.errors import RunError
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Every volume's held-out prediction, once per seed.
+
+    Attributes:
+        task: `classification`, `regression` or `segmentation`.
+        classes: of a classification, in the order of the network's outputs; else ().
+        rows: int (N,), rows of the shard set, ascending.
+        subjects: str (N,); a subject has several rows where it was scanned several times.
+        true: int (N,) class numbers, float (N,) targets; zeros for a segmentation.
+        columns: names of the last axis of `values`.
+        values: float (seeds, N, columns): probabilities, predicted values, or Dice and Hausdorff distances;
+            NaN where there is none.
+        folds: int (seeds, N), the fold in which the volume was held out.
+        header: columns of evaluation/test.csv.
+        lines: for each seed and volume, its line of evaluation/test.csv.
+    """
+
+    task: str
+    classes: tuple[str, ...]
+    rows: np.ndarray
+    subjects: np.ndarray
+    true: np.ndarray
+    columns: tuple[str, ...]
+    values: np.ndarray
+    folds: np.ndarray
+    header: tuple[str, ...]
+    lines: tuple[tuple[Row, ...], ...]
+
+
+def read(crossval: CrossValidation) -> HeldOut:
+    """Collect evaluation/test.csv of all runs, which must be finished.
+
+    Raises:
+        RunError: a volume is held out never or twice, a subject is in two folds, or runs do not agree about
+            the data or a label.
+    """
+    facts = record.read_json(crossval.folds[0].run.run)
+    expected = _rows(facts)
+    for fold in crossval.folds:
+        _check_data(fold, facts["shards"]["content_hash"], expected)
+    header, by_seed = _collect(crossval)
+    for seed, found in by_seed.items():
+        _check_once(seed, found, expected)
+    rows = sorted(expected)
+    lines = tuple(tuple(by_seed[seed][row][1] for row in rows) for seed in crossval.seeds)
+    subjects = np.array([line["subject"] for line in lines[0]])
+    task, columns = _task(header)
+    classes = tuple(facts["classes"]) if task == "classification" else ()
+    true = _true(task, classes, lines[0])
+    for seed, others in zip(crossval.seeds, lines, strict=True):
+        differing = np.flatnonzero(_true(task, classes, others) != true)
+        if differing.size:
+            raise RunError(
+                f"{crossval.folder}: the runs of seed {seed} hold another truth of subject "
+                f"{str(subjects[differing[0]])!r} than those of seed {crossval.seeds[0]}."
+            )
+    return HeldOut(
+        task=task,
+        classes=classes,
+        rows=np.array(rows),
+        subjects=subjects,
+        true=true,
+        columns=columns,
+        values=np.array([[[_number(line[c]) for c in columns] for line in of_seed] for of_seed in lines]),
+        folds=np.array([[by_seed[seed][row][0] for row in rows] for seed in crossval.seeds]),
+        header=header,
+        lines=lines,
+    )
+
+
+def _rows(facts: dict[str, Any]) -> set[int]:
+    return {row for rows in facts["split"].values() for row in rows}
+
+
+def _check_data(fold: Fold, content_hash: str, expected: set[int]) -> None:
+    """All runs must have divided the same volumes of the same shard set."""
+    facts = record.read_json(fold.run.run)
+    if facts["shards"]["content_hash"] != content_hash or _rows(facts) != expected:
+        raise RunError(
+            f"{fold.run.path}: was trained on other data than the other runs beside it.",
+            cure="Remove this folder; the same command trains it again.",
+        )
+
+
+def _collect(crossval: CrossValidation) -> tuple[tuple[str, ...], dict[int, dict[int, tuple[int, Row]]]]:
+    """The header of the tables; and for each seed, row of the shard set -> fold and line."""
+    header: tuple[str, ...] | None = None
+    by_seed: dict[int, dict[int, tuple[int, Row]]] = {seed: {} for seed in crossval.seeds}
+    for fold in crossval.folds:
+        path = fold.run.evaluation / "test.csv"
+        columns, lines = _table(path)
+        if header is not None and columns != header:
+            raise RunError(f"{path}: has other columns than the tables of the other runs.")
+        header = columns
+        for line in lines:
+            row, found = int(line["row"]), by_seed[fold.seed]
+            if row in found:
+                raise RunError(
+                    f"{path}: subject {line['subject']!r} (row {row}) is held out twice for seed "
+                    f"{fold.seed}: in fold {found[row][0]} and in fold {fold.number}."
+                )
+            found[row] = (fold.number, line)
+    assert header is not None  # noqa: S101  # a cross-validation has two folds at least
+    return header, by_seed
+
+
+def _table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            lines = list(reader)
+            header = tuple(reader.fieldnames or ())
+    except FileNotFoundError:
+        raise RunError(
+            f"{path}: is missing.", cure=f"Make it again: cingulum evaluate {path.parent.parent}"
+        ) from None
+    full = all(None not in line and None not in line.values() for line in lines)
+    whole = full and {"row", "subject"} <= set(header)
+    if not whole or not all(line["row"].isdigit() for line in lines):
+        raise RunError(f"{path}: is damaged.", cure=f"Make it again: cingulum evaluate {path.parent.parent}")
+    return header, lines
+
+
+def _check_once(seed: int, found: dict[int, tuple[int, Row]], expected: set[int]) -> None:
+    if found.keys() != expected:
+        row = min(found.keys() ^ expected)
+        what = "is held out in no fold" if row in expected else "belongs to no split"
+        raise RunError(
+            f"seed {seed}: the volume of row {row} {what}; the figures would be of other subjects."
+        )
+    home: dict[str, int] = {}
+    for number, line in found.values():
+        if home.setdefault(line["subject"], number) != number:
+            raise RunError(
+                f"seed {seed}: scans of subject {line['subject']!r} are held out in fold "
+                f"{home[line['subject']]} and in fold {number}: tested, yet trained on."
+            )
+
+
+def _task(header: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Which task writes such a table, and its columns of predictions."""
+    if any(name.startswith("p_") for name in header):
+        return "classification", tuple(name for name in header if name.startswith("p_"))
+    if {"target", "predicted"} <= set(header):
+        return "regression", ("predicted",)
+    columns = tuple(name for name in header if name.startswith(("dice_", "hd95_")))
+    if columns:
+        return "segmentation", columns
+    raise RunError(f"a table of predictions with the columns {', '.join(header)} is of no task that we know.")
+
+
+def _true(task: str, classes: tuple[str, ...], lines: tuple[Row, ...]) -> np.ndarray:
+    if task == "classification":
+        return np.array([classes.index(line["label"]) for line in lines])
+    if task == "regression":
+        return np.array([float(line["target"]) for line in lines])
+    return np.zeros(len(lines))
+
+
+def _number(text: str) -> float:
+    return float(text) if text else float("nan")

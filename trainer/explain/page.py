@@ -1,0 +1,79 @@
+"""The page that shows an explanation: index.html beside its pictures."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jinja2
+
+_METHODS = {
+    "gradcam": "Grad-CAM",
+    "integrated-gradients": "Integrated gradients",
+    "occlusion": "Occlusion",
+}
+
+
+def method_name(method: str) -> str:
+    """The method's name for people."""
+    return _METHODS[method]
+
+
+def render(summary: dict[str, Any], *, phantom: bool) -> str:
+    """The page as HTML text, from what summary.json says."""
+    target = summary["class"]
+    explained = f" for {target}" if target else " for the predicted class" if summary["classes"] else ""
+    space = summary["space"]
+    where = (
+        "Averaged in millimetres: the subjects' brains lie where the MNI152 brain does"
+        if space["mni_like"]
+        else "Averaged voxel by voxel about each subject's own brain, and shown without a glass brain: the "
+        "subjects' brains do not lie where the MNI152 brain does"
+    )
+    subjects = [
+        {**s, "said": said(s), "share": s.get("share"), "chance": s.get("chance")}
+        for s in summary["subjects"]
+    ]
+    facts = [
+        ("Run", summary["run"]),
+        ("Subjects", f"{len(subjects)}, {summary['of']}"),
+        ("Method", method_name(summary["method"])),
+        *((name.capitalize(), value) for name, value in summary["settings"].items()),
+        ("Explained", summary["explained"]),
+    ]
+    return _template().render(
+        title=f"{method_name(summary['method'])}{explained}",
+        lead=f"Run {summary['run']}, {len(subjects)} subjects: {summary['of']}",
+        phantom=phantom,
+        regions=summary.get("regions"),
+        space=f"{where} (Dice overlap {space['overlap']:.2f}).",
+        groups=summary["groups"],
+        subjects=subjects,
+        facts=facts,
+    )
+
+
+def said(subject: dict[str, Any]) -> str:
+    """What is known of a subject and what the network answered, in one line."""
+    true = f"true: {subject['label']} · " if subject["label"] else ""
+    sure = f" ({subject['probability']:.2f})" if subject["probability"] is not None else ""
+    return f"{true}network: {subject['predicted']}{sure}"
+
+
+def percent(value: float, signed: bool = False) -> str:
+    """A share in per cent with one decimal."""
+    return f"{100 * value:+.1f} %" if signed else f"{100 * value:.1f} %"
+
+
+def interval(bounds: list[float]) -> str:
+    """An interval of shares in per cent."""
+    return f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f} %"
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("trainer.explain"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(percent=percent, interval=interval)
+    return environment.get_template("explanation.html.j2")

@@ -1,0 +1,282 @@
+"""The story of `cingulum explain`: a map per subject, means per class, pictures, figures, a page.
+
+Everything goes to RUN/explanations/<method>/, which appears under its name when it is whole and then takes
+the place of what an earlier call left.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from scipy import special
+
+from trainer import atomic, record
+from trainer.data.phantom import files
+from trainer.errors import InputError
+from trainer.explain import page, pictures, regions, sanity, score, subjects
+from trainer.explain.group import MNI_OVERLAP, Group
+from trainer.explain.methods import Method
+from trainer.explain.names import BaselineName, MethodName
+from trainer.explain.subjects import Subject, Subjects
+
+_RANDOMISED = 3  # networks with shuffled weights that a map's share is compared with
+_UNITS = {MethodName.gradcam: "score", MethodName.integrated_gradients: "score", MethodName.occlusion: "fall"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        run: a finished run.
+        images: raw images; none: subjects of `split`.
+        split: train, validation or test.
+        subjects: how many of the split at most.
+        method: how maps are made.
+        target: the class to explain; None: each subject's predicted class, or the number of a regression.
+        layer: of Grad-CAM.
+        baseline: of integrated gradients and occlusion.
+        regions: the phantom cohort that knows what was changed.
+        people: table of covariates for raw images.
+    """
+
+    run: Path
+    images: tuple[str, ...] = ()
+    split: str = "test"
+    subjects: int = 20
+    method: MethodName = MethodName.gradcam
+    target: str | None = None
+    layer: str | None = None
+    baseline: BaselineName = BaselineName.air
+    regions: Path | None = None
+    people: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the explanation goes."""
+        return self.run / "explanations" / self.method.value
+
+
+def explain(request: Request, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """Explain, write, and return what summary.json says.
+
+    Raises:
+        InputError: something asked for is not there or does not fit; nothing was changed.
+    """
+    _check(request)
+    wants_mean = request.baseline is BaselineName.mean and request.method is not MethodName.gradcam
+    if request.images:
+        chosen = subjects.raw(request.run, request.images, request.people)
+    else:
+        chosen = subjects.held_out(request.run, request.split, request.subjects, mean=wants_mean)
+    target = _target(request, chosen)
+    method = Method(request.method, request.layer, chosen.mean)
+    settings = method.settings(chosen.model)
+    work = request.folder.with_name(f".{request.folder.name}.partial")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        summary = _Explaining(request, chosen, method, target, work).summary(settings, on_progress)
+        record.write_json(work / "summary.json", summary)
+        html = page.render(summary, phantom=request.regions is not None or _is_phantom(request))
+        atomic.write_text(work / "index.html", html)
+        shutil.rmtree(request.folder, ignore_errors=True)
+        work.replace(request.folder)
+    except BaseException:  # Ctrl-C, too
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return summary
+
+
+@dataclass
+class _Explaining:
+    """One explanation on its way into the folder `work`."""
+
+    request: Request
+    chosen: Subjects
+    method: Method
+    target: int | None
+    work: Path
+
+    def summary(self, settings: dict[str, Any], on_progress: Callable[[int, int], None]) -> dict[str, Any]:
+        request, chosen = self.request, self.chosen
+        shape: Any = tuple(int(n) for n in chosen.model.inputs[0].shape[1:4])
+        group = Group(shape, chosen.voxel_size)
+        random = [
+            sanity.randomised(chosen.model, seed) for seed in range(_RANDOMISED * bool(request.regions))
+        ]
+        told: list[dict[str, Any]] = []
+        shares: list[regions.Shares] = []
+        on_progress(0, chosen.count)
+        for subject in chosen.each:
+            said, one = self._subject(subject, group, random)
+            told.append(said)
+            shares += one
+            on_progress(len(told), chosen.count)
+        overlap = group.overlap()
+        summary: dict[str, Any] = {
+            "run": str(request.run),
+            "of": chosen.of,
+            "task": chosen.task,
+            "classes": list(chosen.classes),
+            "method": request.method.value,
+            "class": request.target,
+            "explained": self._explained(),
+            "settings": settings,
+            "weights_sha256": record.read_json(request.run / "result.json").get("best_weights_sha256"),
+            "space": {"mni_like": overlap >= MNI_OVERLAP, "overlap": round(overlap, 4)},
+            "groups": self._groups(group, mni=overlap >= MNI_OVERLAP),
+            "subjects": told,
+        }
+        if request.regions is not None:
+            figures = regions.pooled(shares)
+            summary["regions"] = {
+                "cohort": str(request.regions),
+                "changed_mm": regions.CHANGED_MM,
+                "randomised_networks": _RANDOMISED,
+                "pooled": figures,
+            }
+        return summary
+
+    def _subject(
+        self, subject: Subject, group: Group, random: list[keras.Model]
+    ) -> tuple[dict[str, Any], list[regions.Shares]]:
+        answer = self._answer(subject)
+        target = self.target if self.target is not None or not self.chosen.classes else answer["number"]
+        values, figures = self.method.maps(self.chosen.model, subject.volume, target, subject.covariates)
+        anatomy = subject.volume[..., 0]
+        label = subject.label if subject.label and self.chosen.classes else answer["predicted"]
+        group.add(label if self.chosen.classes else "all", values, anatomy, subject.affine)
+        said: dict[str, Any] = {
+            "subject": subject.name,
+            "source": subject.source,
+            "label": subject.label,
+            "predicted": answer["predicted"],
+            "probability": answer["probability"],
+            "class": self.chosen.classes[target] if target is not None and self.chosen.classes else None,
+            **figures,
+            **self._write(
+                subject.name, values, anatomy, subject.affine, page.said({**answer, "label": subject.label})
+            ),
+        }
+        if self.request.regions is None:
+            return said, []
+        truth = regions.truth(self.request.regions, subject.source, anatomy.shape, subject.affine)
+        others = [
+            truth.share(self.method.maps(model, subject.volume, target, subject.covariates)[0])
+            for model in random
+        ]
+        known = [share for share in others if share is not None]
+        mean = float(np.mean(known)) if known else None
+        one = regions.Shares(subject.name, truth.share(values), mean, truth.chance)
+        return {**said, "share": one.trained, "share_randomised": mean, "chance": one.chance}, [one]
+
+    def _answer(self, subject: Subject) -> dict[str, Any]:
+        """What the network says: number of the class, its name and probability, or a number as text."""
+        given = score.inputs(self.chosen.model, subject.volume[None], subject.covariates)
+        outputs = np.asarray(self.chosen.model(given, training=False), np.float64)[0]
+        if not self.chosen.classes:
+            return {"number": None, "predicted": f"{outputs[0]:.4g}", "probability": None}
+        number = int(outputs.argmax())
+        probability = round(float(special.softmax(outputs)[number]), 6)
+        return {"number": number, "predicted": self.chosen.classes[number], "probability": probability}
+
+    def _write(
+        self, name: str, values: np.ndarray, anatomy: np.ndarray, affine: np.ndarray, said: str
+    ) -> dict[str, str]:
+        """Write a subject's map and pictures; their names."""
+        unit = _UNITS[self.request.method]
+        title = f"{name} · {said}"
+        names = {
+            "nifti": f"{name}.nii.gz",
+            "picture": f"{name}.png",
+            "mosaic": f"{name}_mosaic.png",
+        }
+        self._nifti(names["nifti"], values, affine)
+        size = self.chosen.voxel_size
+        for key, draw in (("picture", pictures.three_planes), ("mosaic", pictures.mosaic)):
+            atomic.write_bytes(self.work / names[key], draw(anatomy, values, size, title, unit))
+        return names
+
+    def _nifti(self, name: str, values: np.ndarray, affine: np.ndarray) -> None:
+        content = files.nifti(
+            values.astype(np.float32), affine, description=f"cingulum {self.method.name.value}"
+        )
+        atomic.write_bytes(self.work / name, content)
+
+    def _groups(self, group: Group, *, mni: bool) -> list[dict[str, Any]]:
+        """Write the mean map of each class, with its pictures."""
+        made = []
+        kind = page.method_name(self.request.method.value)
+        for label, (count, values, volume) in sorted(group.means(mni=mni).items()):
+            stem = f"mean_{label.replace('/', '-')}"
+            self._nifti(f"{stem}.nii.gz", values, group.affine)
+            title = f"{kind}, mean of {count} subjects" + (f", {label}" if self.chosen.classes else "")
+            drawn = {
+                f"{stem}_mosaic.png": pictures.mosaic(
+                    volume, values, self.chosen.voxel_size, title, _UNITS[self.request.method]
+                )
+            }
+            if mni:
+                drawn = {f"{stem}_glass.png": pictures.glass_brain(values, group.affine, title), **drawn}
+            for name, content in drawn.items():
+                atomic.write_bytes(self.work / name, content)
+            made.append({"name": label, "n": count, "nifti": f"{stem}.nii.gz", "pictures": list(drawn)})
+        return made
+
+    def _explained(self) -> str:
+        if not self.chosen.classes:
+            return "the predicted number"
+        of = self.request.target or "each subject's predicted class"
+        return f"log-odds of {of}"
+
+
+def _check(request: Request) -> None:
+    if request.subjects < 1:
+        raise InputError(f"--subjects {request.subjects} are none", cure="give 1 or more")
+    if request.layer is not None and request.method is not MethodName.gradcam:
+        raise InputError(
+            f"--layer says nothing to {request.method.value}", cure="leave it out, or take gradcam"
+        )
+    if request.images and request.baseline is BaselineName.mean:
+        raise InputError(
+            "the mean training volume is not at hand with raw images",
+            cure="leave --baseline out: it is air then",
+        )
+    if request.regions is not None:
+        regions.check_cohort(request.regions)
+    if request.folder.exists() and not (request.folder / "summary.json").is_file():
+        raise InputError(
+            f"{request.folder}: is there already and holds no explanation",
+            cure="move it away, then try again",
+        )
+
+
+def _target(request: Request, chosen: Subjects) -> int | None:
+    """The number of the class that is asked for; None where none is."""
+    if request.target is None:
+        return None
+    if request.target not in chosen.classes:
+        known = ", ".join(chosen.classes) if chosen.classes else "none: it predicts a number"
+        raise InputError(
+            f"{request.run}: knows no class {request.target!r}; its classes are {known}",
+            cure="choose one of them, or leave --class out",
+        )
+    return chosen.classes.index(request.target)
+
+
+def _is_phantom(request: Request) -> bool:
+    """Whether the run was trained on phantoms, as its shard set's source says."""
+    try:
+        from trainer.data.shards import ShardSet
+
+        config = record.load_config(record.RunFolder(request.run))
+        return "phantom" in ShardSet.open(config.data.shards).source.lower()
+    except InputError:
+        return False

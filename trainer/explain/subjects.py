@@ -1,0 +1,192 @@
+"""The volumes that are explained: held-out subjects of a run, or raw images prepared as the run's were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from trainer import prediction
+from trainer.data.preprocess import prepare
+from trainer.errors import RunError
+from trainer.inference.member import Member
+from trainer.inference.requests import People, requests
+from trainer.preparation import Data
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One volume to explain.
+
+    Attributes:
+        name: of its files; unique.
+        source: path of the image it was made from.
+        label: true class, or true number in units of the target; None where unknown.
+        volume: (D, H, W, C) float32.
+        affine: (4, 4) float64, voxel to mm.
+        covariates: (1, k) float32, where the network takes some.
+    """
+
+    name: str
+    source: str
+    label: str | None
+    volume: np.ndarray
+    affine: np.ndarray
+    covariates: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """A run's network and those it is explained for.
+
+    Attributes:
+        model: the network.
+        task: 'classification' or 'regression'.
+        classes: names in the order of the outputs; () for regression.
+        of: where the subjects come from, in words.
+        count: how many there are.
+        voxel_size: mm along D, H, W.
+        each: the subjects, read one at a time.
+        mean: the mean training volume (D, H, W, C); None where there are no training volumes at hand.
+    """
+
+    model: keras.Model
+    task: str
+    classes: tuple[str, ...]
+    of: str
+    count: int
+    voxel_size: tuple[float, float, float]
+    each: Iterator[Subject]
+    mean: np.ndarray | None
+
+
+def held_out(run: Path, split: str, most: int, *, mean: bool) -> Subjects:
+    """Subjects of one of a run's splits: at most `most`, of all classes in turn, in the order of the split.
+
+    Args:
+        mean: compute the mean training volume, which reads all of them.
+
+    Raises:
+        RunError: the run is not finished, its data are others, the split is empty, or it segments.
+        ShardError: a volume is damaged.
+    """
+    _, _, data, model = prediction.open_run(run, split)
+    _check(run, data.task.name)
+    rows = in_turn(data, data.rows(split))[:most]
+    names = _names([_name(data, row) for row in rows])
+
+    def each() -> Iterator[Subject]:
+        for row, name in zip(rows, names, strict=True):
+            volume = data.shards.volumes[row]
+            yield Subject(
+                name=name,
+                source=volume.source,
+                label=volume.label if data.task.classes else _target(data, row),
+                volume=data.shards.read(row).astype(np.float32),
+                affine=np.asarray(volume.affine, np.float64),
+                covariates=data.told([row]),
+            )
+
+    return Subjects(
+        model=model,
+        task=data.task.name,
+        classes=data.task.classes,
+        of=f"{split} split",
+        count=len(rows),
+        voxel_size=data.shards.voxel_size,
+        each=each(),
+        mean=_mean(data) if mean else None,
+    )
+
+
+def raw(run: Path, images: Sequence[str], people: Path | None) -> Subjects:
+    """Raw images, prepared with the run's own recipe.
+
+    Args:
+        images: paths; several contrasts of one subject are joined by commas.
+        people: table of covariates, for a network that takes some.
+
+    Raises:
+        RunError: the run is not finished, segments, or needs covariates that are not given.
+        ImageError: an image is missing or cannot be used.
+        CohortError: the table has no row for an image.
+    """
+    member = Member.open(run)
+    _check(run, member.task)
+    wanted = requests(images, getattr(member.recipe, "contrasts", ()))
+    if member.covariates is not None and people is None:
+        raise RunError(
+            f"{run}: its network is told {', '.join(member.covariates.names)} besides the image.",
+            cure="Add --covariates participants.tsv with these columns; unknown cells may be empty.",
+        )
+    table = People.read(people) if people is not None and member.covariates is not None else None
+    names = _names([request.stem for request in wanted])
+
+    def each() -> Iterator[Subject]:
+        for request, name in zip(wanted, names, strict=True):
+            several = len(request.paths) > 1
+            prepared = prepare(request.paths if several else request.paths[0], member.recipe)
+            told = None
+            if table is not None and member.covariates is not None:
+                told = member.covariates.encode([table.about(request)])
+            volume = prepared.array.astype(np.float32)
+            yield Subject(name, str(request.paths[0]), None, volume, prepared.affine, told)
+
+    return Subjects(
+        model=member.model,
+        task=member.task,
+        classes=member.classes,
+        of="raw images",
+        count=len(wanted),
+        voxel_size=(member.recipe.spacing,) * 3,
+        each=each(),
+        mean=None,
+    )
+
+
+def in_turn(data: Data, rows: Sequence[int]) -> list[int]:
+    """Rows of all classes in turn, so that the first few show every class."""
+    by_class: dict[str | None, list[int]] = {name: [] for name in data.task.classes}
+    for row in rows:
+        by_class.setdefault(data.shards.volumes[row].label if data.task.classes else None, []).append(row)
+    longest = max(len(of_class) for of_class in by_class.values())
+    return [of_class[k] for k in range(longest) for of_class in by_class.values() if k < len(of_class)]
+
+
+def _check(run: Path, task: str) -> None:
+    if task == "segmentation":
+        raise RunError(
+            f"{run}: labels every voxel: its label map is its own explanation.",
+            cure="Explain a run of classification or regression.",
+        )
+
+
+def _target(data: Data, row: int) -> str:
+    targets = data.task.targets([row])
+    return "" if targets is None else f"{float(targets[0]):g}"
+
+
+def _name(data: Data, row: int) -> str:
+    volume = data.shards.volumes[row]
+    return f"sub-{volume.subject}" + (f"_ses-{volume.session}" if volume.session else "")
+
+
+def _names(wanted: Sequence[str]) -> list[str]:
+    """File names without slashes; those that come again get a number."""
+    seen: dict[str, int] = {}
+    names = []
+    for name in (name.replace("/", "-") for name in wanted):
+        seen[name] = seen.get(name, 0) + 1
+        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return names
+
+
+def _mean(data: Data) -> np.ndarray:
+    rows = data.rows("train")
+    total = np.zeros(data.shards.shape, np.float64)
+    for row in rows:
+        total += data.shards.read(row)
+    return (total / len(rows)).astype(np.float32)

@@ -1,0 +1,135 @@
+"""One finished run as a network that can be asked about new images."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from scipy import special
+
+from trainer import record
+from trainer.data.covariates import Covariates
+from trainer.data.preprocess import Recipe
+from trainer.errors import RunError
+from trainer.inference.saved_model import load_model
+from trainer.record import RunFolder
+
+
+@dataclass(frozen=True)
+class Member:
+    """The network of one run, and what must be known to ask it.
+
+    Attributes:
+        path: of the run folder.
+        model: the network; logits, or a number in units of the target.
+        recipe: how the run's images were prepared.
+        task: 'classification', 'regression' or 'segmentation'.
+        classes: names in the order of the outputs; () for regression.
+        target: what a regression predicts, such as 'age'.
+        covariates: what the network is told besides the volume, or None.
+        weights_sha256: of the network.
+    """
+
+    path: Path
+    model: keras.Model
+    recipe: Recipe
+    task: str
+    classes: tuple[str, ...]
+    target: str
+    covariates: Covariates | None
+    weights_sha256: str
+
+    def __post_init__(self) -> None:
+        signature = [tf.TensorSpec(tensor.shape, tf.float32) for tensor in self.model.inputs]
+        # A graph frees the outputs of layers on the way; one trace serves every size of batch.
+        call = tf.function(self._outputs, input_signature=signature, autograph=False)
+        object.__setattr__(self, "_call", call)
+
+    @classmethod
+    def open(cls, path: Path) -> Member:
+        """Load a finished run.
+
+        Raises:
+            RunError: the run is not finished, a file of it is damaged, or its shards did not say how images
+                were prepared.
+        """
+        folder = RunFolder.open_finished(path)
+        ran = record.read_json(folder.run)
+        if not ran.get("preprocessing"):
+            raise RunError(
+                f"{folder.path}: does not know how its images were prepared, so that raw images cannot be.",
+                cure="Make the shard set with `cingulum import`, and train again.",
+            )
+        task = ran.get("task") or {"name": "classification"}
+        told = ran.get("covariates")
+        return cls(
+            path=path,
+            model=load_model(folder),
+            recipe=Recipe.from_json(ran["preprocessing"]),
+            task=task["name"],
+            classes=tuple(task.get("classes") or ran["classes"]),
+            target=str(task.get("target") or "label"),
+            covariates=Covariates.from_json(told) if told else None,
+            weights_sha256=str(record.read_json(folder.result).get("best_weights_sha256", "")),
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(D, H, W, C) of the volumes that the network takes."""
+        d, h, w, c = (int(n) for n in self.model.inputs[0].shape[1:])
+        return d, h, w, c
+
+    def with_window(self, edge: int) -> Member:
+        """The same network for volumes of another size, where it is convolutional throughout.
+
+        Raises:
+            RunError: its layers do not fit volumes of that size.
+        """
+        if self.shape[:3] == (edge,) * 3:
+            return self
+        inputs: Any = [
+            keras.Input((edge, edge, edge, self.shape[3]), name=self.model.inputs[0].name),
+            *(keras.Input(tensor.shape[1:], name=tensor.name) for tensor in self.model.inputs[1:]),
+        ]
+        try:
+            model = keras.models.clone_model(self.model, inputs if len(inputs) > 1 else inputs[0])
+            model.set_weights(self.model.get_weights())
+            fits = tuple(model.output.shape[1:4]) == (edge,) * 3
+        except (ValueError, TypeError):
+            fits = False
+        if not fits:
+            size = "x".join(map(str, self.shape[:3]))
+            raise RunError(
+                f"{self.path}: its network does not take windows of {edge} voxels.",
+                cure=f"Give its own size ({size}), or a multiple of 32: each halving must come out even.",
+            )
+        return dataclasses.replace(self, model=model)
+
+    def ask(self, volumes: np.ndarray, told: np.ndarray | None = None) -> np.ndarray:
+        """What the network says.
+
+        Args:
+            volumes: float32 (B, D, H, W, C).
+            told: covariates float32 (B, k), where the network takes some.
+
+        Returns:
+            Probabilities float64 (B, K); numbers in units of the target float64 (B, 1); or probabilities of
+            every voxel float32 (B, D, H, W, K).
+        """
+        inputs = [volumes] if told is None else [volumes, told]
+        outputs = self._call(*(tf.constant(x, tf.float32) for x in inputs)).numpy()  # type: ignore[attr-defined]
+        if self.task == "segmentation":
+            return np.asarray(outputs)
+        numbers = np.asarray(outputs, np.float64)
+        return special.softmax(numbers, axis=-1) if self.task == "classification" else numbers
+
+    def _outputs(self, *inputs: Any) -> Any:
+        outputs = tf.cast(
+            self.model(list(inputs) if len(inputs) > 1 else inputs[0], training=False), "float32"
+        )
+        return tf.nn.softmax(outputs) if self.task == "segmentation" else outputs

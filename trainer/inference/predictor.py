@@ -1,0 +1,180 @@
+"""From image files to rows of a table: prepared ahead in threads, asked in batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.data import reading
+from trainer.data.preprocess import Prepared, Recipe, prepare
+from trainer.errors import CingulumError, CohortError, ImageError, RunError
+from trainer.inference import answers, segmentation
+from trainer.inference.ensemble import Ensemble
+from trainer.inference.requests import People, Request
+from trainer.inference.sliding import Windows
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Everything that decides what is said about an image.
+
+    Attributes:
+        ensemble: the runs.
+        people: what the networks are told besides the volumes, where they are.
+        windows: segmentation: how windows are laid. They cover the cube that the run was trained on, or the
+            whole head where `whole_head` is set.
+        whole_head: segmentation: all that lies in the image, and not the cube alone.
+        batch: images, or windows of one image, per call of the network.
+    """
+
+    ensemble: Ensemble
+    people: People | None = None
+    windows: Windows | None = None
+    whole_head: bool = False
+    batch: int = 1
+
+    @classmethod
+    def build(
+        cls, ensemble: Ensemble, *, people: People | None, window: int | None, overlap: float, batch: int
+    ) -> Predictor:
+        """Check that the options fit the runs.
+
+        Raises:
+            RunError: windows for a network that says one thing about a volume, or covariates are missing.
+            ConfigError: windows that cannot be.
+        """
+        first = ensemble.first
+        if ensemble.takes_covariates and people is None:
+            names = dict.fromkeys(n for m in ensemble.members if m.covariates for n in m.covariates.names)
+            raise RunError(
+                f"{first.path}: its network is told {', '.join(names)} besides the volume.",
+                cure="Add --covariates participants.tsv with these columns; unknown cells may be empty.",
+            )
+        if first.task != "segmentation":
+            if window is not None:
+                size = "x".join(map(str, first.shape[:3]))
+                raise RunError(
+                    f"{first.path}: --window is for segmentation; this {first.task} network takes the whole "
+                    f"head in a volume of {size} voxels, and no other size.",
+                    cure="Leave --window out: images are brought to that size by themselves.",
+                )
+            return cls(ensemble, people, batch=batch)
+        if window is not None:
+            ensemble = ensemble.with_window(window)
+        windows = Windows(ensemble.first.shape[:3], overlap, batch=batch)
+        return cls(ensemble, people, windows, whole_head=window is not None, batch=batch)
+
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the table."""
+        first, several = self.ensemble.first, len(self.ensemble.members) > 1
+        return ("image", *answers.columns(first.task, first.classes, several), "error")
+
+    def rows(
+        self, requests: Sequence[Request], outputs: dict[str, Path] | None = None
+    ) -> Iterator[list[Row]]:
+        """The rows of the requests, in their order, a batch at a time.
+
+        Args:
+            requests: what is asked about.
+            outputs: segmentation: where each request's label map is written, by its name.
+        """
+        size = 1 if self.windows is not None else self.batch
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            waiting: deque[tuple[Request, Future[_Ready | CingulumError]]] = deque()
+            coming = iter(requests)
+            try:
+                while True:
+                    while len(waiting) < 2 * size and (request := next(coming, None)) is not None:
+                        waiting.append((request, pool.submit(self._prepared, request)))
+                    if not waiting:
+                        return
+                    some = [waiting.popleft() for _ in range(min(size, len(waiting)))]
+                    yield self._rows_of([(request, future.result()) for request, future in some], outputs)
+            finally:  # after an error or Ctrl-C nobody wants the others
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _prepared(self, request: Request) -> _Ready | CingulumError:
+        """What the networks need to know of an image, or what is wrong with it."""
+        recipe = self.ensemble.first.recipe
+        try:
+            told = self.people.about(request) if self.people and self.ensemble.takes_covariates else {}
+            self.ensemble.check_told(told)
+            if self.whole_head and self.windows is not None:
+                edge = _longest_side(request.paths[0], recipe)
+                recipe = dataclasses.replace(recipe, size=max(edge, recipe.size, *self.windows.size))
+            several = len(request.paths) > 1
+            prepared: Prepared = prepare(request.paths if several else request.paths[0], recipe)
+        except (ImageError, CohortError) as error:
+            return error
+        return _Ready(prepared, told)
+
+    def _rows_of(
+        self, some: list[tuple[Request, _Ready | CingulumError]], outputs: dict[str, Path] | None
+    ) -> list[Row]:
+        rows: dict[str, Row] = {}
+        good: list[tuple[Request, _Ready]] = []
+        for request, ready in some:
+            if isinstance(ready, _Ready):
+                good.append((request, ready))
+            else:
+                rows[request.name] = self._row(request, {}, ready)
+        for request, said in self._said(good, outputs or {}):
+            rows[request.name] = self._row(request, said, None)
+        return [rows[request.name] for request, _ in some]
+
+    def _said(
+        self, good: list[tuple[Request, _Ready]], outputs: dict[str, Path]
+    ) -> Iterator[tuple[Request, dict[str, Any]]]:
+        first = self.ensemble.first
+        if self.windows is not None:
+            for request, ready in good:
+                yield (
+                    request,
+                    segmentation.segment(
+                        self.ensemble,
+                        ready.prepared,
+                        ready.told,
+                        self.windows,
+                        image=request.paths[0],
+                        written=outputs[request.name],
+                    ),
+                )
+        elif good:
+            volumes = np.stack([ready.prepared.array for _, ready in good]).astype(np.float32)
+            found = self.ensemble.ask(volumes, [ready.told for _, ready in good])
+            for number, (request, _) in enumerate(good):
+                yield request, answers.row(first.task, first.classes, found[:, number])
+
+    def _row(self, request: Request, said: dict[str, Any], error: CingulumError | None) -> Row:
+        row: Row = dict.fromkeys(self.columns())
+        return {**row, "image": request.name, **said, "error": error.message if error else None}
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """An image as the networks see it, and what is known of the person."""
+
+    prepared: Prepared
+    told: dict[str, Any]
+
+
+def _longest_side(path: Path, recipe: Recipe) -> int:
+    """Edge in voxels of a cube that holds any head in an image, wherever it lies; at most 512.
+
+    Raises:
+        ImageError: the file cannot be read.
+    """
+    image = reading.read(path, volume=recipe.volume)
+    sides = np.linalg.norm(image.affine[:3, :3], axis=0) * np.array(image.data.shape)
+    if not np.isfinite(sides).all():
+        return 0  # quality control will say what is wrong with it
+    return int(min(512, np.ceil(sides.max() / recipe.spacing)))

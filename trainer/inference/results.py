@@ -1,0 +1,108 @@
+"""The table of predictions: whole at any time, gone on with after a stop, and how it was made."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.atomic import write_text
+from trainer.data import tables
+from trainer.errors import CohortError, RunError
+from trainer.record import read_json, write_json
+
+# Each writing replaces the whole file, so it must not follow every image.
+_WRITE_EVERY_S = 5.0
+
+
+class Results:
+    """Rows of a table that grows, in the order of the images asked about.
+
+    Beside `table.csv` lies `table.csv.json`: runs, options and versions that made it.
+
+    Args:
+        columns: of the table; the first names the image, `error` says what is wrong with it.
+        made_by: what decides the rows; JSON values. Another one's rows are not gone on with.
+        path: of the CSV file; None keeps the rows in memory.
+    """
+
+    def __init__(self, columns: Sequence[str], made_by: Mapping[str, Any], path: Path | None) -> None:
+        self._columns, self._made_by, self._path = tuple(columns), dict(made_by), path
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._written = time.monotonic()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows so far; an empty cell is None."""
+        return list(self._rows.values())
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """Rows of images that could not be used."""
+        return [row for row in self._rows.values() if row["error"]]
+
+    def resume(self) -> None:
+        """Take over the rows that are in the file and without an error.
+
+        Raises:
+            RunError: the table was made by other runs or options, or is damaged.
+        """
+        if self._path is None:
+            raise RunError("--resume: there is no table to go on with.", cure="Add --output TABLE.csv")
+        if not self._path.is_file():
+            return
+        about = self._about(self._path)
+        if not about.is_file() or read_json(about) != self._made_by:
+            raise RunError(
+                f"{self._path}: was made by other runs or with other options.",
+                cure=f"Give another --output, or see {about} for the runs and options that made it.",
+            )
+        try:
+            table = tables.read(self._path)
+        except CohortError as error:
+            raise RunError(f"{error.message}", cure=f"Remove {self._path} to begin anew.") from None
+        if table.columns != self._columns:
+            raise RunError(f"{self._path}: has other columns.", cure=f"Remove {self._path} to begin anew.")
+        for row in table.rows:
+            if not row["error"]:
+                self._rows[str(row["image"])] = {name: _value(name, cell) for name, cell in row.items()}
+
+    def __contains__(self, image: str) -> bool:
+        """Whether an image has its row already."""
+        return image in self._rows
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows; the file follows every few seconds."""
+        for row in rows:
+            self._rows[row["image"]] = dict(row)
+        if time.monotonic() - self._written > _WRITE_EVERY_S:
+            self.write()
+
+    def write(self) -> None:
+        """Write the file, where there is one."""
+        if self._path is None or not self._rows:
+            return
+        text = io.StringIO()
+        table = csv.DictWriter(text, self._columns, lineterminator="\n")
+        table.writeheader()
+        table.writerows(self._rows.values())
+        write_json(self._about(self._path), self._made_by)
+        write_text(self._path, text.getvalue())
+        self._written = time.monotonic()
+
+    @staticmethod
+    def _about(path: Path) -> Path:
+        return path.with_name(path.name + ".json")
+
+
+def _value(column: str, cell: str | None) -> Any:
+    """A cell as it was before it was text."""
+    if cell is None or column in ("image", "segmentation", "error"):
+        return cell
+    try:
+        return float(cell)
+    except ValueError:
+        return cell

@@ -1,0 +1,156 @@
+"""Sliding windows: a network of small windows over a volume of any size, blended, in bounded memory.
+
+The windows stand on a regular grid, so that the weight of a window at a voxel is a product of one number
+per axis. These are divided by their sums beforehand, which makes the weights of all windows at any voxel
+sum to 1: blending is then a sum, nothing is divided afterwards, and the sum of the weights is never stored.
+Windows that begin at the same plane are computed together; planes that no later window reaches are handed on
+and forgotten, so that memory grows with the height of a window and not with that of the volume.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from trainer.errors import ConfigError
+
+Predict = Callable[[np.ndarray], np.ndarray]
+Slabs = Iterator[tuple[int, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How windows are laid and blended.
+
+    Attributes:
+        size: (d, h, w) in voxels.
+        overlap: share of a window's edge that it has in common with the next, at least; 0 to below 1.
+            Half, as in nnU-Net (Isensee et al., Nature Methods 18, 2021).
+        blending: 'gaussian': weights fall off from a window's middle with a standard deviation of an eighth
+            of its edge, as in nnU-Net, since a network knows least about a window's border;
+            'constant': all of a window's voxels count alike.
+        batch: windows per call of the network.
+    """
+
+    size: tuple[int, int, int]
+    overlap: float = 0.5
+    blending: Literal["gaussian", "constant"] = "gaussian"
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.size) < 1:
+            raise ConfigError(f"windows of {self.size} voxels: each edge needs at least one.")
+        if not 0 <= self.overlap < 1:
+            raise ConfigError(f"overlap is {self.overlap:g}.", cure="Give 0 to below 1, such as 0.5.")
+        if self.blending not in ("gaussian", "constant"):
+            raise ConfigError(f"blending is {self.blending!r}; known are 'gaussian' and 'constant'.")
+        if self.batch < 1:
+            raise ConfigError(f"{self.batch} windows per batch: at least 1 is needed.")
+
+
+def starts(length: int, window: int, overlap: float) -> tuple[int, ...]:
+    """First voxels of the windows along an axis: evenly spread, as few as reach the overlap everywhere."""
+    if length <= window:
+        return (0,)
+    step = max(1, math.floor(window * (1 - overlap)))
+    count = math.ceil((length - window) / step) + 1
+    return tuple(round(number * (length - window) / (count - 1)) for number in range(count))
+
+
+def weights(length: int, window: int, first: Sequence[int], blending: str) -> np.ndarray:
+    """Weights (windows, window) float32 along one axis; over the windows that hold a voxel they sum to 1."""
+    places = np.arange(window) - (window - 1) / 2
+    profile = np.exp(-0.5 * (places / (window / 8)) ** 2) if blending == "gaussian" else np.ones(window)
+    total = np.zeros(max(length, window))
+    for start in first:
+        total[start : start + window] += profile
+    return np.stack([profile / total[start : start + window] for start in first]).astype(np.float32)
+
+
+def blend(volume: np.ndarray, predict: Predict, windows: Windows) -> Slabs:
+    """Blended outputs of a network for a whole volume, slab after slab.
+
+    Args:
+        volume: (D, H, W, C), an array or a memory map; read window by window. Where an axis is shorter than
+            the window, the volume is continued by its last voxels, and the result is cut to size again.
+        predict: from windows float32 (B, d, h, w, C) to outputs (B, d, h, w, K) of a floating type. The
+            outputs are averaged as they are: give probabilities, or logits, as is wanted.
+        windows: how they are laid.
+
+    Yields:
+        The number of a slab's first plane, and the slab: float32 (n, H, W, K). Slabs follow one another
+        without gaps. A slab is valid until the next one is asked for.
+
+    Besides the volume and a batch, memory holds `slab_bytes`.
+    """
+    shape = volume.shape[:3]
+    axes = [starts(n, size, windows.overlap) for n, size in zip(shape, windows.size, strict=True)]
+    shares = [
+        weights(n, size, first, windows.blending)
+        for n, size, first in zip(shape, windows.size, axes, strict=True)
+    ]
+    rows = list(itertools.product(range(len(axes[1])), range(len(axes[2]))))
+    sums = np.empty(0, np.float32)  # (d, H, W, K) once the network has said what K is
+    for number, plane in enumerate(axes[0]):
+        for some in _batches(rows, windows.batch):
+            corners = [(plane, axes[1][j], axes[2][k]) for j, k in some]
+            outputs = predict(np.stack([cut(volume, corner, windows.size) for corner in corners]))
+            if not sums.size:
+                sums = np.zeros((windows.size[0], *shape[1:], outputs.shape[-1]), np.float32)
+            for (j, k), (_, h, w), output in zip(some, corners, outputs, strict=True):
+                weight = shares[0][number][:, None, None] * shares[1][j][:, None] * shares[2][k]
+                place = sums[:, h : h + windows.size[1], w : w + windows.size[2]]
+                inside = output[:, : place.shape[1], : place.shape[2]]
+                place += inside * weight[:, : place.shape[1], : place.shape[2], None]
+        last = number == len(axes[0]) - 1
+        done = (shape[0] if last else axes[0][number + 1]) - plane
+        yield plane, sums[:done]
+        if not last:
+            _move_up(sums, done)
+
+
+def whole(volume: np.ndarray, predict: Predict, windows: Windows) -> np.ndarray:
+    """All blended outputs, float32 (D, H, W, K): takes D / d times the memory of `blend`."""
+    slabs = [slab.copy() for _, slab in blend(volume, predict, windows)]
+    return np.concatenate(slabs)
+
+
+def label_map(volume: np.ndarray, predict: Predict, windows: Windows) -> np.ndarray:
+    """The class with the highest blended output at each voxel: uint8 (D, H, W), in the memory of `blend`."""
+    labels = np.empty(volume.shape[:3], np.uint8)
+    for first, slab in blend(volume, predict, windows):
+        for plane, outputs in enumerate(slab):  # argmax makes eight bytes per voxel
+            labels[first + plane] = outputs.argmax(axis=-1)
+    return labels
+
+
+def slab_bytes(shape: Sequence[int], windows: Windows, outputs: int) -> int:
+    """Bytes of the sums that `blend` holds for a volume (D, H, W, ...) and K = `outputs`."""
+    return 4 * windows.size[0] * shape[1] * shape[2] * outputs
+
+
+def cut(volume: np.ndarray, corner: Sequence[int], size: Sequence[int]) -> np.ndarray:
+    """A window float32 (d, h, w, C) of a volume, continued by the last voxels where it ends sooner."""
+    bounds = tuple(slice(first, first + n) for first, n in zip(corner, size, strict=True))
+    found = np.asarray(volume[bounds], np.float32)
+    missing = [(0, n - there) for n, there in zip(size, found.shape[:3], strict=True)]
+    return np.pad(found, [*missing, (0, 0)], mode="edge") if any(after for _, after in missing) else found
+
+
+def _move_up(sums: np.ndarray, done: int) -> None:
+    """Drop the first `done` planes and begin as many new ones; plane by plane, without a copy of all."""
+    for plane in range(len(sums)):
+        if plane + done < len(sums):
+            sums[plane] = sums[plane + done]
+        else:
+            sums[plane] = 0
+
+
+def _batches(items: list[tuple[int, int]], size: int) -> Iterator[list[tuple[int, int]]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]

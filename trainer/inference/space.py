@@ -1,0 +1,163 @@
+"""From the grid that a network sees back to the grid of the image that came from the scanner."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+from scipy import ndimage
+
+from trainer import atomic
+from trainer.inference.sliding import Slabs
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where the voxels of a volume lie.
+
+    Attributes:
+        shape: (X, Y, Z).
+        affine: (4, 4) float64, voxel indices to millimetres in RAS+ space.
+    """
+
+    shape: tuple[int, int, int]
+    affine: np.ndarray
+
+    @property
+    def voxel_ml(self) -> float:
+        """Volume of a voxel in millilitres."""
+        return float(abs(np.linalg.det(self.affine[:3, :3]))) / 1000
+
+    @classmethod
+    def of_file(cls, path: Path) -> Grid:
+        """The grid of an image file, without reading its voxels."""
+        image: Any = nibabel.load(path)
+        x, y, z = (int(n) for n in image.shape[:3])
+        return cls((x, y, z), np.asarray(image.affine, np.float64))
+
+
+def labels_on(target: Grid, slabs: Slabs, source: Grid) -> np.ndarray:
+    """The most probable class at each voxel of `target`, from probabilities on another grid.
+
+    The probabilities are interpolated linearly and the class is chosen afterwards, which gives smoother
+    borders than choosing first; voxels outside of the source are background, class 0.
+
+    Args:
+        target: of the image; its axes must run along those of `source`, in any order and direction, as they
+            do where the source was made by `trainer.data.preprocess`.
+        slabs: first plane and probabilities float32 (n, H, W, K), in order, without gaps, from the first
+            plane of the source to the last, as `sliding.blend` yields them.
+        source: the grid that the probabilities are on.
+
+    Returns:
+        uint8 (X, Y, Z). Besides it, memory holds a slab and, for its part of the target, two numbers
+        per voxel.
+
+    Raises:
+        ValueError: the axes of the two grids do not run along one another.
+    """
+    to_source = np.linalg.inv(source.affine) @ target.affine
+    axes = _axes_of(to_source[:3, :3])
+    labels = np.zeros(target.shape, np.uint8)
+    along = axes[0]  # the axis of the target that runs through the slabs
+    places = to_source[0, along] * np.arange(target.shape[along]) + to_source[0, 3]
+    within = (places >= -0.5) & (places <= source.shape[0] - 0.5)
+    before: np.ndarray | None = None
+    for first, slab in slabs:
+        block = slab if before is None else np.concatenate([before, slab])
+        begin, end = first - (before is not None), first + len(slab)  # planes begin ... end - 1
+        is_last = end == source.shape[0]
+        mine = within & (places <= (np.inf if is_last else end - 1))
+        if before is not None:
+            mine &= places > begin
+        before = slab[-1:].copy()
+        if mine.any():
+            part = slice(int(np.flatnonzero(mine)[0]), int(np.flatnonzero(mine)[-1]) + 1)
+            index = tuple(part if axis == along else slice(None) for axis in range(3))
+            labels[index] = _labels_of(block, begin, to_source, labels[index].shape, along, part.start)
+    for axis, wanted in enumerate(axes[1:], start=1):  # what lies beyond the source's other faces
+        others = to_source[axis, wanted] * np.arange(target.shape[wanted]) + to_source[axis, 3]
+        outside = (others < -0.5) | (others > source.shape[axis] - 0.5)
+        labels[tuple(outside if a == wanted else slice(None) for a in range(3))] = 0
+    return labels
+
+
+def volumes_ml(labels: np.ndarray, grid: Grid, classes: int) -> list[float]:
+    """Volume of each class of a label map in millilitres."""
+    counts = np.bincount(labels.ravel(), minlength=classes)
+    return [float(n) * grid.voxel_ml for n in counts]
+
+
+def write_label_map(path: Path, labels: np.ndarray, like: Path) -> None:
+    """Write uint8 labels (X, Y, Z) as NIfTI with the geometry of the image file they belong to, atomically.
+
+    Affine, its codes (which space it leads to) and units are the image's own; voxel values and intensity
+    scaling are not.
+    """
+    image: Any = nibabel.load(like)
+    affine = np.asarray(image.affine, np.float64)
+    made = nibabel.Nifti1Image(labels, affine)
+    if isinstance(image.header, nibabel.Nifti1Header):
+        made.header.set_xyzt_units(*image.header.get_xyzt_units())
+        if image.header["qform_code"] > 0:
+            made.set_qform(image.get_qform(), int(image.header["qform_code"]))
+        # Where both codes are 0, every program places the two files alike, whatever it presumes.
+        made.set_sform(affine, int(image.header["sform_code"]))
+    else:
+        made.set_sform(affine, 1)
+    made.header["descrip"] = b"cingulum predict"
+    made.header["cal_max"] = float(labels.max(initial=0))
+
+    def write(beside: Path) -> None:
+        # nibabel goes by the suffix, which the temporary name has not.
+        beside.write_bytes(_compressed(made) if path.name.endswith(".gz") else made.to_bytes())
+
+    atomic.write_by(path, write)
+
+
+def _compressed(image: Any) -> bytes:
+    return gzip.compress(image.to_bytes(), compresslevel=6, mtime=0)
+
+
+def _axes_of(matrix: np.ndarray) -> tuple[int, int, int]:
+    """For each row of a scaled permutation (3, 3), the column of its one entry."""
+    columns = np.abs(matrix).argmax(axis=1)
+    alone = np.zeros_like(matrix)
+    alone[np.arange(3), columns] = matrix[np.arange(3), columns]
+    if len(set(columns.tolist())) < 3 or not np.allclose(matrix, alone, atol=1e-4 * np.abs(matrix).max()):
+        raise ValueError(f"the grids are tilted against one another: {matrix.tolist()}")
+    return int(columns[0]), int(columns[1]), int(columns[2])
+
+
+def _labels_of(
+    block: np.ndarray,
+    begin: int,
+    to_source: np.ndarray,
+    shape: Sequence[int],
+    along: int,
+    start: int,
+) -> np.ndarray:
+    """Classes (shape) of a part of the target from the planes `begin` onwards of the source."""
+    offset = to_source[:3, 3].copy()
+    offset += to_source[:3, along] * start
+    offset[0] -= begin
+    best = np.full(shape, -np.inf, np.float32)
+    labels = np.zeros(shape, np.uint8)
+    for number in range(block.shape[-1]):
+        share = ndimage.affine_transform(
+            block[..., number],
+            to_source[:3, :3],
+            offset,
+            output_shape=tuple(shape),
+            order=1,
+            mode="nearest",  # half a voxel beyond the middle of the outermost is still inside of it
+        )
+        better = share > best
+        labels[better] = number
+        best[better] = share[better]
+    return labels

@@ -1,0 +1,31 @@
+"""What a network learns: a class, a number, or a label for every voxel. One file per task.
+
+    task = tasks.build(config, shards)          # which classes, which target
+    task = task.fitted(split.train)             # what is learned from the training split alone
+
+Loader, loop, evaluation and report ask the task what differs between them, and nobody asks for its name.
+"""
+
+from __future__ import annotations
+
+from trainer.config import RunConfig
+from trainer.data.shards import ShardSet
+from trainer.tasks.base import Task
+from trainer.tasks.classification import Classification
+from trainer.tasks.regression import Regression
+from trainer.tasks.segmentation import Segmentation
+
+__all__ = ["Classification", "Regression", "Segmentation", "Task", "build"]
+
+
+def build(config: RunConfig, shards: ShardSet) -> Task:
+    """The task of a run.
+
+    Raises:
+        CohortError: the shard set does not hold what the task needs.
+    """
+    if config.task.name == "regression":
+        return Regression.build(config, shards)
+    if config.task.name == "segmentation":
+        return Segmentation.build(config, shards)
+    return Classification.build(config, shards)

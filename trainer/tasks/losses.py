@@ -1,0 +1,164 @@
+"""Losses: each function here returns one from targets and outputs to a float32 `(B,)`, a number per sample.
+
+Outputs of any floating type are taken to float32 first, so that nothing overflows under mixed precision.
+All of it runs eagerly and in a graph. Weighting and averaging over samples is the training step's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+Loss = Callable[[Any, Any], Any]
+
+
+def cross_entropy(label_smoothing: float = 0.0) -> Loss:
+    """Cross-entropy of int targets `(B,)` and logits `(B, K)`.
+
+    Args:
+        label_smoothing: share of the target that is spread evenly over all K classes, in [0, 1).
+    """
+    _check_smoothing(label_smoothing)
+
+    def loss(targets: Any, logits: Any) -> Any:
+        logits = tf.cast(logits, tf.float32)
+        if label_smoothing == 0:
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+        return tf.nn.softmax_cross_entropy_with_logits(_smoothed(targets, logits, label_smoothing), logits)
+
+    return loss
+
+
+def focal(gamma: float = 2.0, label_smoothing: float = 0.0) -> Loss:
+    """Focal loss of int targets `(B,)` and logits `(B, K)`: -(1 - p)^gamma log p, p that of the true class.
+
+    Lin et al., Focal loss for dense object detection (arXiv 1708.02002), equation 4, with the softmax for
+    p; the paper's alpha is the class weight of the training step. With label smoothing it is the sum of
+    that over classes, weighted by the smoothed target, and so the smoothed cross-entropy at gamma 0.
+
+    Args:
+        gamma: from 0 (cross-entropy) up; how much less a sample counts that is right already.
+        label_smoothing: share of the target that is spread evenly over all K classes, in [0, 1).
+    """
+    if gamma < 0:
+        raise ValueError(f"gamma is {gamma}: it cannot be negative")
+    _check_smoothing(label_smoothing)
+    if gamma == 0:
+        return cross_entropy(label_smoothing)
+
+    def loss(targets: Any, logits: Any) -> Any:
+        logits = tf.cast(logits, tf.float32)
+        own = tf.linalg.diag(tf.fill([logits.shape[-1]], -np.inf))
+        # log(1 - p) from the other classes' logits and not from p: that would round to log 0 for a sure
+        # network, and the power's gradient to infinity for a gamma below 1.
+        others = tf.reduce_logsumexp(logits[:, None, :] + own, axis=-1)
+        log_rest = others - tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
+        per_class = -tf.exp(gamma * log_rest) * tf.nn.log_softmax(logits)
+        return tf.reduce_sum(_smoothed(targets, logits, label_smoothing) * per_class, axis=-1)
+
+    return loss
+
+
+def dice_cross_entropy(smoothing: float = 1e-5) -> Loss:
+    """Cross-entropy, mean over voxels, plus 1 - soft Dice, mean over the classes that are not background.
+
+    For label maps, int or uint8 `(B, D, H, W)`, and logits `(B, D, H, W, K)`, background being class 0.
+    Soft Dice of a class, within each sample: (2 sum(p t) + s) / (sum(p) + sum(t) + s), sums over voxels.
+    That is nnU-Net's form (Isensee et al., Nature Methods 18, 2021: plain sums below the line, background
+    left out, both terms weighing the same, 1 added so that a perfect map costs 0) of the loss of Milletari
+    et al. (arXiv 1606.04797), who square p and t below the line. Background is left out since most voxels
+    are background: its Dice is near 1 whatever the network does.
+
+    Args:
+        smoothing: s, in voxels, above 0. A class that neither the map nor the network has then costs
+            nothing; one that only the network has costs 1 with next to no gradient, and cross-entropy alone
+            drives it out.
+    """
+    if smoothing <= 0:
+        raise ValueError(f"smoothing is {smoothing}: it must be above 0, or an absent class divides 0 by 0")
+
+    def loss(targets: Any, logits: Any) -> Any:
+        logits = tf.cast(logits, tf.float32)
+        targets = tf.cast(targets, tf.int32)
+        space = [1, 2, 3]
+        entropy = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits), axis=space)
+        # Class 0 of both is cut off; K stands in the static shape.
+        shares = tf.nn.softmax(logits)[..., 1:]
+        truth = tf.one_hot(targets - 1, logits.shape[-1] - 1)
+        common = tf.reduce_sum(shares * truth, axis=space)
+        both = tf.reduce_sum(shares, axis=space) + tf.reduce_sum(truth, axis=space)
+        dice = (2 * common + smoothing) / (both + smoothing)
+        return entropy + 1 - tf.reduce_mean(dice, axis=-1)
+
+    return loss
+
+
+def squared(scale: float = 1.0) -> Loss:
+    """Squared error, ((output - target) / scale)^2, of outputs `(B, 1)` and targets `(B,)`.
+
+    Args:
+        scale: in the unit of both: the standard deviation of the training targets, so that the loss starts
+            near 1 and the learning rate does not depend on the unit.
+    """
+    error = _errors(scale)
+    return lambda targets, outputs: tf.square(error(targets, outputs))
+
+
+def absolute(scale: float = 1.0) -> Loss:
+    """Absolute error, |output - target| / scale, of outputs `(B, 1)` and targets `(B,)`.
+
+    Args:
+        scale: in the target's unit; see `squared`.
+    """
+    error = _errors(scale)
+    return lambda targets, outputs: tf.abs(error(targets, outputs))
+
+
+def huber(delta: float = 1.0, scale: float = 1.0) -> Loss:
+    """Huber's loss of e = (output - target) / scale: e^2 / 2 up to delta, delta (|e| - delta / 2) beyond.
+
+    Huber, Annals of Mathematical Statistics 35 (1964) 73. Outputs `(B, 1)`, targets `(B,)`, in one unit.
+
+    Args:
+        delta: in units of `scale`, so a number of standard deviations.
+        scale: in the target's unit; see `squared`.
+    """
+    if not delta > 0:
+        raise ValueError(f"delta is {delta}: it must be above 0")
+    error = _errors(scale)
+
+    def loss(targets: Any, outputs: Any) -> Any:
+        size = tf.abs(error(targets, outputs))
+        inside = tf.minimum(size, delta)
+        return inside * (size - 0.5 * inside)
+
+    return loss
+
+
+def _errors(scale: float) -> Loss:
+    """(output - target) / scale, `(B,)`."""
+    if not (scale > 0 and np.isfinite(scale)):
+        raise ValueError(f"scale is {scale}: it must be finite and above 0")
+
+    def errors(targets: Any, outputs: Any) -> Any:
+        outputs, targets = tf.cast(outputs, tf.float32), tf.cast(targets, tf.float32)
+        if len(outputs.shape) != 2 or outputs.shape[1] != 1 or len(targets.shape) != 1:
+            # They would broadcast to (B, B) and train without complaint.
+            raise ValueError(f"outputs {outputs.shape} and targets {targets.shape} are not (B, 1) and (B,)")
+        return (outputs[:, 0] - targets) / scale
+
+    return errors
+
+
+def _smoothed(targets: Any, logits: Any, label_smoothing: float) -> Any:
+    """The target as a distribution over classes, `(B, K)`."""
+    classes = logits.shape[-1]
+    return tf.one_hot(targets, classes) * (1 - label_smoothing) + label_smoothing / classes
+
+
+def _check_smoothing(label_smoothing: float) -> None:
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing is {label_smoothing}: it must be at least 0 and below 1")

@@ -1,0 +1,147 @@
+"""Starting from weights that were learned elsewhere: which are taken, which stay as they are."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import keras
+
+from trainer.config import TransferConfig
+from trainer.data.shards import ShardSet
+from trainer.errors import ConfigError, LeakError, RunError, ShardError
+from trainer.inference.saved_model import load_model
+from trainer.record import RunFolder, read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainer.preparation import Data
+
+
+def freeze(model: keras.Model, config: TransferConfig) -> None:
+    """Exclude layers from training; a frozen batch norm keeps its moving statistics too.
+
+    Raises:
+        ConfigError: a pattern fits no layer, or nothing is left to train.
+    """
+    for pattern in config.freeze:
+        for layer in _layers(model, pattern, "train.transfer.freeze"):
+            layer.trainable = False
+    if not model.trainable_variables:
+        raise ConfigError(
+            "train.transfer.freeze: leaves nothing to train.",
+            cure=f"Leave some layers out of it, such as {model.layers[-1].name}.",
+        )
+
+
+def rate_factors(model: keras.Model, config: TransferConfig) -> dict[str, float]:
+    """What the learning rate of each trainable variable is multiplied by, by the variable's path.
+
+    Raises:
+        ConfigError: a pattern fits no layer.
+    """
+    factors: dict[str, float] = {}
+    for pattern, factor in config.rate_factors.items():
+        for layer in _layers(model, pattern, "train.transfer.rate_factors"):
+            for variable in layer.trainable_variables:
+                factors.setdefault(variable.path, factor)
+    return factors
+
+
+def start(model: keras.Model, path: Path) -> str:
+    """Put the weights of another run into a network, wherever name and shapes of a layer agree.
+
+    Args:
+        model: the network to start; changed in place.
+        path: folder of a finished run, or a `.keras` file.
+
+    Returns:
+        For people: how many layers were taken, and which were not.
+
+    Raises:
+        RunError: there is no such run or file, or no layer fits.
+    """
+    source = _source(path)
+    known = {layer.name: layer.get_weights() for layer in source.layers}
+    taken, left = [], []
+    for layer in model.layers:
+        mine = layer.get_weights()
+        if not mine:
+            continue
+        theirs = known.get(layer.name, [])
+        if [w.shape for w in theirs] == [w.shape for w in mine]:
+            layer.set_weights(theirs)
+            taken.append(layer.name)
+        else:
+            left.append(layer.name)
+    if not taken:
+        raise RunError(
+            f"{path}: no layer has the name and the shape of one of this network's.",
+            cure="Start from a run of the same network, width and number of contrasts.",
+        )
+    new = f"; new: {', '.join(left[:5])}{' and others' if len(left) > 5 else ''}" if left else ""
+    return f"started from {path}: {len(taken)} of {len(taken) + len(left)} layers{new}"
+
+
+def check_unseen(path: Path, data: Data, *, stop: bool) -> str | None:
+    """Look for held-out subjects on which the weights to start from were trained.
+
+    Args:
+        path: as for `start`.
+        data: of the run that starts from it.
+        stop: whether to raise when there are any.
+
+    Returns:
+        A warning for people, or None where all is well.
+
+    Raises:
+        LeakError: `stop` is set, and there are some; they are named.
+    """
+    if path.suffix == ".keras":
+        return f"{path}: does not say on whom it was trained; see that this run holds out none of them."
+    facts = read_json(RunFolder.open_finished(path).run)
+    try:
+        volumes = ShardSet.open(Path(facts["shards"]["path"])).volumes
+    except ShardError as error:
+        return f"{path}: whether it was trained on held-out subjects cannot be told: {error.message}"
+    seen = {volumes[row].subject for name in ("train", "validation") for row in facts["split"][name]}
+    mine = {data.shards.volumes[row].subject for row in (*data.split.validation, *data.split.test)}
+    both = sorted(seen & mine)
+    if not both:
+        return None
+    named = ", ".join(both[:5]) + (" and others" if len(both) > 5 else "")
+    message = f"{path}: was trained on {len(both)} subjects that this run holds out: {named}."
+    if not stop:
+        return f"warning: {message}"
+    raise LeakError(
+        message,
+        cure="Use the same shard set, data.classes and data.split as that run, or leave these subjects out. "
+        "To go on all the same: data.leaks=warn.",
+    )
+
+
+def _source(path: Path) -> keras.Model:
+    if path.suffix != ".keras":
+        return load_model(RunFolder.open_finished(path))
+    if not path.is_file():
+        raise RunError(f"{path}: there is no such file.", cure="Give a run folder or a .keras file.")
+    try:
+        return keras.saving.load_model(path, compile=False)
+    except (ValueError, OSError, TypeError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"{path}: cannot be opened as a Keras model ({reason}).") from None
+
+
+def _layers(model: keras.Model, pattern: str, key: str) -> Sequence[keras.Layer]:
+    found = [layer for layer in model.layers if fnmatch.fnmatchcase(layer.name, pattern)]
+    if found:
+        return found
+    names = [layer.name for layer in model.layers if layer.weights]
+    close = difflib.get_close_matches(pattern.strip("*"), names, n=1, cutoff=0.4)
+    raise ConfigError(
+        f"{key}: no layer is named {pattern!r}." + (f" Did you mean {close[0]!r}?" if close else ""),
+        cure=f"The network's layers are: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}",
+    )
