@@ -144,7 +144,9 @@ def test_a_segmentation_averages_what_there_is_of_each_class():
     assert said["hd95_white"]["value"] == pytest.approx(np.nanmean(values[..., 2], axis=1).mean())
     assert figures.per_seed(found)[1]["dice_grey"] == pytest.approx(values[1, :, 0].mean())
     dice = {"grey": values[0, :, 0], "white": values[0, :, 1]}
-    expected = segmentation_metrics(dice, dice, bootstrap=0)["dice"]
+    expected = segmentation_metrics(dice, {"grey": dice["grey"], "white": values[0, :, 2]}, bootstrap=0)[
+        "dice"
+    ]
     assert figures.per_seed(found)[0]["dice"] == pytest.approx(expected)
 
 
