@@ -10,6 +10,7 @@ import numpy as np
 from trainer import atomic, checkpoint, evaluation, record, report
 from trainer.agreement import agree
 from trainer.loop import Training
+from trainer.report import case_maps
 from trainer.report.baseline import tissue_baseline
 from trainer.strategies.data import broadcast_state
 from trainer.strategies.guards import weights_sha256
@@ -50,6 +51,7 @@ def finish(training: Training) -> dict[str, Any]:
             if name == "test":
                 result["test"] = metrics
         _write_baseline(training)
+        _write_maps(training)
         record.write_json(folder.run, {**record.read_json(folder.run), "finished": record.now()})
         record.write_json(folder.result, result)
         report.write(folder.path)
@@ -75,6 +77,17 @@ def _load_best(training: Training) -> None:
     source = averaged if averaged.is_file() else best / "model.keras"
     training.learner.model.load_weights(source)
     atomic.write_by(folder.model, lambda beside: shutil.copyfile(source, beside))
+
+
+def _write_maps(training: Training) -> None:
+    """Keep the predicted maps of those volumes that the report draws; of rank 0 alone, no collective."""
+    if not training.data.task.dense:
+        return
+    shards = training.data.shards
+    for row in case_maps.wanted(training.folder.path):
+        logits = np.asarray(training.learner.predict(shards.read(row)[None].astype(np.float32)))
+        labels = logits[0].argmax(axis=-1).astype(np.uint8)
+        case_maps.write(training.folder.path, row, labels, np.array(shards.volumes[row].affine))
 
 
 def _write_baseline(training: Training) -> None:

@@ -52,6 +52,8 @@ def test_it_learns_and_says_how_well(finished: Path):
     assert score in last and monitored in last
     held_out = result(finished)["test"]
     assert held_out["n"] == 5 and held_out[monitored.removeprefix("val_")] is not None
+    drawn = list((finished / "evaluation").glob("maps/row-*.nii.gz"))
+    assert bool(drawn) == (task == "segmentation")
 
 
 def test_figures_are_the_same_on_any_number_of_ranks(finished: Path, launch: Launch):
