@@ -84,7 +84,7 @@ def test_the_area_under_the_plotted_roc_curve_is_the_auc(run, found):
 def test_the_area_under_the_drawn_precision_recall_steps_is_the_average_precision(found):
     figure = charts_classes.precision_recall(charts_classes.curves_of(found, {}, "network"))
     (steps,) = (mark.points for mark in figure.axes.marks if mark.kind == "s1")
-    area = sum((b[0] - a[0]) * a[1] for a, b in itertools.pairwise(steps))
+    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(steps))
     truth, score = found.true == 1, found.probabilities[:, 1]
     assert area == pytest.approx(average_precision_score(truth, score), abs=1e-12)
 

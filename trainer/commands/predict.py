@@ -45,7 +45,7 @@ def predict(
     An image that cannot be used gets a row that says why; the others are predicted, and the exit code is 2.
 
     \b
-    Examples:
+    Example:
       cingulum predict runs/demo scans/*.nii.gz --output table.csv
       cingulum predict runs/tissues scans/*.nii.gz --out maps
       cingulum predict runs/fold-0 scans/*.nii.gz --ensemble runs/fold-1 --tta
