@@ -111,6 +111,12 @@ class TestRefused:
         with pytest.raises(ModelError, match="ends in GlobalAveragePooling3D"):
             with_covariates("mine", keras.Model(volume, pooled), 1)
 
+    def test_where_something_follows_the_dense_layer(self):
+        volume = keras.Input((8, 8, 8, 1))
+        logits = keras.layers.Dense(2)(keras.layers.Flatten()(volume))
+        with pytest.raises(ModelError, match="ends in Rescaling"):
+            with_covariates("mine", keras.Model(volume, keras.layers.Rescaling(2.0)(logits)), 1)
+
     def test_where_the_last_layer_is_dense_on_every_voxel(self):
         volume = keras.Input((8, 8, 8, 1))
         with pytest.raises(ModelError, match="covariates cannot be added"):
