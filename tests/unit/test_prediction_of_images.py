@@ -15,6 +15,7 @@ from saved_runs import SIZE, SPACING, classifier, everywhere, regressor, save_ru
 
 from trainer import cli, models
 from trainer.data.preprocess import Recipe, prepare
+from trainer.inference import segmentation
 from trainer.inference.space import Grid, labels_on
 from trainer.inference.views import averaged, views
 
@@ -371,3 +372,30 @@ def test_the_contrasts_of_a_subject_are_joined_by_commas(tmp_path, scans):
         requests([str(scans[0])], ("T1w", "T2w"))
     comma = nifti(tmp_path / "a,b.nii")
     assert requests([str(comma)], ())[0].paths == (comma,)
+
+
+def test_a_run_of_two_contrasts_sees_both(tmp_path, scans, capsys):
+    keras.utils.set_random_seed(4)
+    model = models.build("tiny", (SIZE, SIZE, SIZE, 2), 2, width=2)
+    model.layers[-1].set_weights([w / 20 for w in model.layers[-1].get_weights()])
+    recipe = Recipe(size=SIZE, spacing=SPACING, contrasts=("T1w", "T2w"))
+    run = save_run(tmp_path / "run", model, recipe={"contrasts": ["T1w", "T2w"]})
+    second = nifti(tmp_path / "scans" / "sub-00_T2w.nii.gz", data=900 - 0.9 * head(seed=8))
+    (row,) = predicted(capsys, run, f"{scans[0]},{second}")
+    expected = softmax(asked(model, prepare([scans[0], second], recipe).array[None]))
+    assert row["p_AD"] == pytest.approx(expected[0, 1], abs=2e-6)
+    assert "1 image(s) of 2 contrasts, T1w, T2w" in refused(capsys, run, scans[0])
+
+
+def test_only_what_lies_in_the_image_is_looked_at_but_never_less_than_a_window(tmp_path):
+    scan = nifti(tmp_path / "scan.nii")  # 160 x 192 x 176 mm
+    cube = prepare(scan, Recipe(size=40, spacing=8.0))  # of 320 mm
+    target = Grid.of_file(scan)
+    array, matrix = segmentation._within(target, cube, (16, 16, 16))
+    assert array.shape == (20, 24, 22, 1)
+    np.testing.assert_allclose(matrix, target.affine)
+    array, matrix = segmentation._within(target, cube, (32, 32, 32))
+    assert array.shape == (32, 32, 32, 1)
+    place = nibabel.affines.apply_affine(np.linalg.inv(cube.affine) @ matrix, (0, 0, 0)).round().astype(int)
+    window = tuple(slice(p, p + 32) for p in place)
+    np.testing.assert_array_equal(array, cube.array[window])
