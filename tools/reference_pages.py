@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/reference/config.md and docs/reference/commands.md from the code they describe.
+"""Write the pages under docs/reference, and the table of networks.md, from the code they describe.
 
 .venv/bin/python tools/reference_pages.py           # writes them
 .venv/bin/python tools/reference_pages.py --check   # exit code 1 where they are out of date
@@ -111,7 +111,38 @@ def commands_page() -> str:
     return "\n".join(lines)
 
 
-MADE: dict[str, Callable[[], str]] = {"config.md": config_page, "commands.md": commands_page}
+def networks_page() -> str:
+    """The page of the networks as it stands, with its table made anew."""
+    from trainer.quiet import import_tensorflow
+
+    import_tensorflow()
+    from trainer import models
+
+    rows = [
+        "| name | what it is | paper | default width | parameters | smallest side |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name in models.names():
+        network = models.describe(name)
+        shape = (1 if network.dimensions == 2 else 96, 96, 96, 1)
+        model = models.outline(name, shape, 2, dense=bool(network.dense))
+        rows.append(
+            f"| `{name}` | {network.summary.rstrip('.')} | {network.paper} | {network.options['width']} "
+            f"| {model.count_params():,} | {network.smallest} |"
+        )
+    page = (PAGES / "networks.md").read_text()
+    before, begin, rest = page.partition("<!-- made by tools/reference_pages.py -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    if not end:
+        raise SystemExit("docs/reference/networks.md has lost the two comments around its table.")
+    return before + begin + "\n" + "\n".join(rows) + "\n\n" + end + after
+
+
+MADE: dict[str, Callable[[], str]] = {
+    "config.md": config_page,
+    "commands.md": commands_page,
+    "networks.md": networks_page,
+}
 
 
 def main() -> int:

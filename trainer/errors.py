@@ -5,6 +5,7 @@ CingulumError                 exit code 1: something failed while we worked
 │   ├── ConfigError           a run configuration: unknown key, wrong type, impossible value
 │   ├── ImageError            one image file: unreadable, empty, not three-dimensional, ...
 │   ├── CohortError           a set of images: no labels, duplicate subjects, nothing found
+│   │   └── LeakError         two splits share a subject or an image
 │   ├── ShardError            a shard set: not one, half written, damaged, of a newer format
 │   ├── ModelError            a network: unknown name, input of another size
 │   └── RunError              a run folder: not one, nothing to resume, made by another configuration
@@ -75,6 +76,10 @@ class ImageError(InputError):
 
 class CohortError(InputError):
     """A set of images that cannot be used as a whole."""
+
+
+class LeakError(CohortError):
+    """Two splits share a subject or an image, so that the test would be no test."""
 
 
 class ShardError(InputError):

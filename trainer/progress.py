@@ -76,14 +76,17 @@ class Counting:
 
 
 class _Rate(ProgressColumn):
-    """Units per second."""
+    """Units per second, or per hour where they take long."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f} {self._unit}/s" if task.speed else "")
+        if not task.speed:
+            return Text("")
+        slow = task.speed < 0.1
+        return Text(f"{task.speed * 3600:.0f} {self._unit}/h" if slow else f"{task.speed:.1f} {self._unit}/s")
 
 
 class Reporter(Protocol):

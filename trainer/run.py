@@ -13,6 +13,7 @@ from trainer import checkpoint, outcome, preparation, record, transfer
 from trainer.agreement import agree
 from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
+from trainer.data import leaks
 from trainer.errors import RunError
 from trainer.loop import Training
 from trainer.preparation import Data
@@ -49,6 +50,11 @@ def train(
         watchdog.beat("preparing", collective=True)
         agree(world, lambda: _check_folder(folder, config, resume) if world.is_main else None)
         data, model, optimizer = agree(world, lambda: _prepare(config, world))
+        watchdog.beat("looking for leaks", collective=not world.is_main)
+        agree(
+            world,
+            lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None,
+        )
 
         watchdog.beat("restoring", collective=True)
         cursor = _restore(folder, config, data, model, optimizer, world, reporter)
@@ -124,6 +130,31 @@ def _prepare(config: RunConfig, world: World) -> tuple[Data, keras.Model, keras.
     model, optimizer = preparation.build_network(config, data, world)
     preparation.plan(config, model, world)
     return data, model, optimizer
+
+
+def _check_leaks(
+    folder: RunFolder, config: RunConfig, data: Data, reporter: Reporter, watchdog: Watchdog
+) -> None:
+    """Look for what the splits share, and for held-out subjects that the weights to start from have seen.
+
+    Raises:
+        LeakError: there is something, and `data.leaks` is 'stop'.
+    """
+    if config.data.leaks == "ignore" or folder.run.is_file():  # a run that is resumed was checked before
+        return
+    stop = config.data.leaks == "stop"
+
+    def told(done: int, total: int) -> None:
+        watchdog.beat(f"looking for leaks, volume {done} of {total}")
+
+    found = leaks.check(data.shards, data.split, stop=stop, progress=told)
+    if found:
+        reporter.note(f"warning: splits share what they must not:\n{leaks.listed(found)}")
+    source = config.train.transfer.start_from
+    if source is not None:
+        note = transfer.check_unseen(source, data, stop=stop)
+        if note:
+            reporter.note(note)
 
 
 def _patience(config: RunConfig, data: Data) -> Patience:

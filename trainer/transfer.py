@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 import keras
 
 from trainer.config import TransferConfig
-from trainer.errors import ConfigError, RunError
+from trainer.data.shards import ShardSet
+from trainer.errors import ConfigError, LeakError, RunError, ShardError
+from trainer.inference.saved_model import load_model
+from trainer.record import RunFolder, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from trainer.preparation import Data
 
 
 def freeze(model: keras.Model, config: TransferConfig) -> None:
@@ -59,16 +64,7 @@ def start(model: keras.Model, path: Path) -> str:
     Raises:
         RunError: there is no such run or file, or no layer fits.
     """
-    from trainer.record import RunFolder
-
-    file = path if path.suffix == ".keras" else RunFolder.open_finished(path).model
-    if not file.is_file():
-        raise RunError(f"{file}: there is no such file.", cure="Give a run folder or a .keras file.")
-    try:
-        source = keras.saving.load_model(file, compile=False)
-    except (ValueError, OSError, TypeError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise RunError(f"{file}: cannot be opened as a Keras model ({reason}).") from None
+    source = _source(path)
     known = {layer.name: layer.get_weights() for layer in source.layers}
     taken, left = [], []
     for layer in model.layers:
@@ -83,11 +79,60 @@ def start(model: keras.Model, path: Path) -> str:
             left.append(layer.name)
     if not taken:
         raise RunError(
-            f"{file}: no layer has the name and the shape of one of this network's.",
+            f"{path}: no layer has the name and the shape of one of this network's.",
             cure="Start from a run of the same network, width and number of contrasts.",
         )
     new = f"; new: {', '.join(left[:5])}{' and others' if len(left) > 5 else ''}" if left else ""
-    return f"started from {file}: {len(taken)} of {len(taken) + len(left)} layers{new}"
+    return f"started from {path}: {len(taken)} of {len(taken) + len(left)} layers{new}"
+
+
+def check_unseen(path: Path, data: Data, *, stop: bool) -> str | None:
+    """Look for held-out subjects on which the weights to start from were trained.
+
+    Args:
+        path: as for `start`.
+        data: of the run that starts from it.
+        stop: whether to raise when there are any.
+
+    Returns:
+        A warning for people, or None where all is well.
+
+    Raises:
+        LeakError: `stop` is set, and there are some; they are named.
+    """
+    if path.suffix == ".keras":
+        return f"{path}: does not say on whom it was trained; see that this run holds out none of them."
+    facts = read_json(RunFolder.open_finished(path).run)
+    try:
+        volumes = ShardSet.open(Path(facts["shards"]["path"])).volumes
+    except ShardError as error:
+        return f"{path}: whether it was trained on held-out subjects cannot be told: {error.message}"
+    seen = {volumes[row].subject for name in ("train", "validation") for row in facts["split"][name]}
+    mine = {data.shards.volumes[row].subject for row in (*data.split.validation, *data.split.test)}
+    both = sorted(seen & mine)
+    if not both:
+        return None
+    named = ", ".join(both[:5]) + (" and others" if len(both) > 5 else "")
+    message = f"{path}: was trained on {len(both)} subjects that this run holds out: {named}."
+    if not stop:
+        return f"warning: {message}"
+    raise LeakError(
+        message,
+        cure="Use the same shard set, data.classes and data.split as that run, or leave these subjects out. "
+        "To go on all the same: data.leaks=warn.",
+    )
+
+
+def _source(path: Path) -> keras.Model:
+    if path.suffix != ".keras":
+        return load_model(RunFolder.open_finished(path))
+    if not path.is_file():
+        raise RunError(f"{path}: there is no such file.", cure="Give a run folder or a .keras file.")
+    try:
+        return keras.saving.load_model(path, compile=False)
+    except (ValueError, OSError, TypeError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"{path}: cannot be opened as a Keras model ({reason}).") from None
 
 
 def _layers(model: keras.Model, pattern: str, key: str) -> Sequence[keras.Layer]:

@@ -249,3 +249,24 @@ def test_a_dry_run_shows_every_run_and_writes_nothing(tmp_path, shards, capsys):
 def test_a_fold_without_enough_subjects_is_refused_before_anything_is_written(tmp_path, shards, capsys):
     assert "too few for 20 folds" in refused(capsys, config_of(tmp_path, shards), "--folds", 20)
     assert not (tmp_path / "cv").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "model", "figure"),
+    [
+        ({"name": "regression"}, {"name": "tiny", "width": 2}, "mae"),
+        ({"name": "segmentation"}, {"name": "unet3d", "width": 4, "options": {"depth": 2}}, "dice"),
+    ],
+)
+def test_other_tasks_are_pooled_by_their_own_figures(tmp_path, task, model, figure):
+    shards = make_shards(tmp_path / "shards", subjects=12, maps=True)
+    config = write_config(tmp_path, shards, "cv", task=task, model=model, train__epochs=2)
+    code, out, err = finish(config, "--folds", 2, "--side-by-side", 2, "--json")
+    assert code == 0, err
+    said = json.loads(out)
+    value, (low, high) = said["pooled"][figure]["value"], said["pooled"][figure]["interval"]
+    assert said["task"] == task["name"] and low < value < high
+    # Folds of six subjects each: the pooled mean is that of the two folds.
+    assert value == pytest.approx(said["over_folds"][figure]["mean"], abs=1e-4)
+    assert figure in err.lower()

@@ -54,7 +54,7 @@ def make_shards(
         meta = VolumeMeta(
             subject=f"sub-{number:03d}",
             source=f"sub-{number:03d}.nii",
-            source_sha256="0" * 64,
+            source_sha256=f"{number:064x}",
             affine=np.diag([12.0, 12.0, 12.0, 1.0]).tolist(),
             label=labels[label],
             tissue=tissue,

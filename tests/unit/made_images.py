@@ -71,3 +71,57 @@ def gzip_of(content: bytes, path: Path) -> Path:
     """Write bytes as a gzip file."""
     path.write_bytes(gzip.compress(content, mtime=0))
     return path
+
+
+def t2(seed=0, shape=(20, 24, 22)) -> np.ndarray:
+    """The same head as `head` in a contrast where what is bright there is dark."""
+    one = head(shape, seed)
+    return np.where(one > 0, 1100 - one, 0).astype(np.float32)
+
+
+def add_t2(root: Path, number: int, matrix: np.ndarray | None = None) -> Path:
+    """Write the T2w image of a subject of `bids`, beside its T1w image."""
+    path = image_of(root, number)
+    return nifti(path.with_name(f"sub-{number:02d}_T2w.nii.gz"), data=t2(number), matrix=matrix)
+
+
+def shares(seed=0, shape=(20, 24, 22)) -> dict[str, np.ndarray]:
+    """Shares of GM, WM and CSF in each voxel of `head`, (X, Y, Z) float32; less than 1 at its border."""
+    one = head(shape, seed)
+    inside = np.clip(one / 400, 0, 1)
+    parts = np.random.default_rng(seed + 100).dirichlet((2, 2, 1), shape).astype(np.float32)
+    return {code: inside * parts[..., i] for i, code in enumerate(("GM", "WM", "CSF"))}
+
+
+def add_shares(root: Path, number: int, pipeline="tissue") -> list[Path]:
+    """Write the three probability maps of a subject of `bids`, as `cingulum phantom` names them."""
+    name = f"sub-{number:02d}"
+    folder = root / "derivatives" / pipeline / name / "anat"
+    return [
+        nifti(folder / f"{name}_label-{code}_probseg.nii.gz", data=share)
+        for code, share in shares(number).items()
+    ]
+
+
+def labels(seed=0) -> np.ndarray:
+    """Label numbers 0, 2, 3 and 41 over `head`, (X, Y, Z) int16: left, right, and a block within."""
+    numbers = np.where(head(seed=seed) > 0, 2, 0)
+    numbers[10:] = np.where(numbers[10:] > 0, 41, 0)
+    numbers[5:8, 10 + seed % 3 : 15, 8:13] = 3
+    return numbers.astype(np.int16)
+
+
+def dseg_of(root: Path, number: int, pipeline="seg", extra="") -> Path:
+    """Where the map of label numbers of a subject of `bids` lies."""
+    name = f"sub-{number:02d}"
+    return root / "derivatives" / pipeline / name / "anat" / f"{name}{extra}_dseg.nii.gz"
+
+
+NAMES = "index\tname\n2\tleft\n3\tblock\n41\tright\n"
+
+
+def add_dseg(root: Path, subjects: int) -> None:
+    """Write maps of label numbers for the subjects of `bids`, and their names."""
+    for number in range(subjects):
+        nifti(dseg_of(root, number), data=labels(number))
+    (root / "derivatives" / "seg" / "dseg.tsv").write_text(NAMES)

@@ -15,12 +15,18 @@ from trainer.data.shard_writer import ShardWriter
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.metrics.classification import classification_metrics
+from trainer.metrics.regression import regression_metrics
+from trainer.metrics.segmentation import sample_statistics, segmentation_metrics
+from trainer.report import case_maps
 from trainer.report.baseline import tissue_baseline
 
+MAP_CLASSES = ("background", "shell", "core")
+
 CONFIG = """name: made-up
+task: {{name: {task}}}
 data:
   shards: {shards}
-  classes: [{classes}]
+  classes: {classes}
 model: {{name: resattnet18, width: 16}}
 train: {{epochs: {epochs}, global_batch: 8}}
 """
@@ -32,6 +38,13 @@ def ball(row: int, side: int = 16) -> np.ndarray:
     return (np.sqrt(z**2 / 0.6 + y**2 / 0.8 + x**2 / 0.5) < 0.9 + 0.01 * row)[..., None].astype("float16")
 
 
+def shells(row: int, side: int = 16, shift: float = 0.0) -> np.ndarray:
+    """The label map of a ball, uint8 (side, side, side): 0 background, 1 its shell, 2 its core."""
+    z, y, x = np.mgrid[-1 : 1 : side * 1j, -1 : 1 : side * 1j, -1 : 1 : side * 1j]
+    radius = np.sqrt((z - shift) ** 2 / 0.6 + y**2 / 0.8 + x**2 / 0.5)
+    return (radius < 0.9 + 0.002 * row).astype(np.uint8) + (radius < 0.55)
+
+
 def make_shards(
     path: Path,
     subjects: int,
@@ -39,11 +52,13 @@ def make_shards(
     volume: Callable[[int], np.ndarray] = ball,
     source: str = "Made-up cohort",
     tissue: bool = True,
+    maps: Callable[[int], np.ndarray] | None = None,
 ) -> ShardSet:
     """Write a shard set of `subjects` volumes whose grey matter shrinks a little with the class."""
     rng = np.random.default_rng(7)
     first = volume(0)
-    writer = ShardWriter(path, first.shape, first.dtype, meta=SetMeta("diagnosis", source, (2.0, 2.0, 2.0)))
+    meta = SetMeta("diagnosis", source, (2.0, 2.0, 2.0), map_classes=MAP_CLASSES if maps else ())
+    writer = ShardWriter(path, first.shape, first.dtype, meta=meta)
     rows = []
     for row in range(subjects):
         number = row % len(classes)
@@ -56,11 +71,13 @@ def make_shards(
             affine=np.eye(4).tolist(),
             label=classes[number],
             age=float(rng.normal(74, 6)),
-            sex="FM"[row % 2],
+            sex="FM"[row // 2 % 2],
+            site=("north", "south")[row // 4 % 2],
             tissue=volumes if tissue else None,
         )
         rows.append((volume(row), meta))
-    records = [writer.write_shard(0, rows)]
+    label_maps = [maps(row) for row in range(subjects)] if maps else None
+    records = [writer.write_shard(0, rows, maps=label_maps)]
     writer.finish(records)
     return ShardSet.open(path)
 
@@ -75,30 +92,43 @@ def make_run(
     source: str = "Made-up cohort",
     tissue: bool = True,
     skill: float = 1.6,
+    task: str = "classification",
+    seed: int = 11,
 ) -> Path:
-    """Write a whole run folder (and its shard set beside) and return the folder."""
-    rng = np.random.default_rng(11)
-    shards = make_shards(folder.parent / f"{folder.name}-shards", subjects, classes, volume, source, tissue)
+    """Write a whole run folder (and its shard set beside) and return the folder.
+
+    `task`: classification, regression (of age) or segmentation (of shells).
+    """
+    rng = np.random.default_rng(seed)
+    maps = shells if task == "segmentation" else None
+    beside = folder.parent / f"{folder.name}-shards"
+    shards = make_shards(beside, subjects, classes, volume, source, tissue, maps)
     folder.mkdir(parents=True)
     (folder / "evaluation").mkdir()
-    config = CONFIG.format(shards=shards.path, classes=", ".join(classes), epochs=epochs)
+    named = f"[{', '.join(classes)}]" if task == "classification" else "null"
+    config = CONFIG.format(shards=shards.path, classes=named, epochs=epochs, task=task)
     (folder / "config.yaml").write_text(config)
     order = rng.permutation(subjects).tolist()
     held, chosen = max(len(classes), subjects * 2 // 5), max(len(classes), subjects // 8)
-    split = Split(
+    division = Split(
         train=tuple(sorted(order[held + chosen :])),
         validation=tuple(sorted(order[held : held + chosen])),
         test=tuple(sorted(order[:held])),
     )
-    epoch_rows = [_epoch(epoch, epochs, rng) for epoch in range(1, epochs + 1)]
+    epoch_rows = [_epoch(epoch, epochs, rng, task) for epoch in range(1, epochs + 1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in epoch_rows))
     labels = {row: row % len(classes) for row in range(subjects)}
-    test = _evaluate(folder, "test", split.test, labels, classes, skill, rng)
-    _evaluate(folder, "validation", split.validation, labels, classes, skill, rng)
-    baseline = tissue_baseline(shards.volumes, split, labels, classes)
-    if baseline is not None:
+    test = {}
+    for split, members in (("validation", division.validation), ("test", division.test)):
+        if task == "classification":
+            test = _evaluate(folder, split, members, labels, classes, skill, rng)
+        else:
+            evaluate = _evaluate_ages if task == "regression" else _evaluate_maps
+            test = evaluate(folder, split, members, shards, rng)
+    baseline = tissue_baseline(shards.volumes, division, labels, classes)
+    if baseline is not None and task == "classification":
         _write(folder / "baseline.json", baseline)
-    _write(folder / "run.json", _facts(shards, split, classes))
+    _write(folder / "run.json", {**_facts(shards, division, classes), **_task(task, classes)})
     result = {
         "run": "made-up",
         "strategy": "data",
@@ -115,8 +145,28 @@ def make_run(
     return folder
 
 
-def _epoch(epoch: int, epochs: int, rng: np.random.Generator) -> dict[str, Any]:
+def _task(task: str, classes: tuple[str, ...]) -> dict[str, Any]:
+    """What run.json says of the task: nothing of a classification, as an older cingulum."""
+    if task == "regression":
+        return {"task": {"name": task, "target": "age", "classes": []}, "classes": []}
+    if task == "segmentation":
+        return {"task": {"name": task, "target": "maps", "classes": list(MAP_CLASSES)}, "classes": []}
+    return {"classes": list(classes)}
+
+
+def _epoch(epoch: int, epochs: int, rng: np.random.Generator, task: str) -> dict[str, Any]:
     way = 1 - np.exp(-3.2 * epoch / epochs)
+    row = _classification_epoch(epoch, epochs, way, rng)
+    if task == "classification":
+        return row
+    score = {"regression": "mae", "segmentation": "dice"}[task]
+    for name in ("accuracy", "val_accuracy", "val_auc"):
+        del row[name]
+    value = 9 - 5 * way if task == "regression" else 0.3 + 0.6 * way
+    return {**row, score: float(value), f"val_{score}": float(value + rng.normal(0, 0.01))}
+
+
+def _classification_epoch(epoch: int, epochs: int, way: float, rng: np.random.Generator) -> dict[str, Any]:
     return {
         "epoch": epoch,
         "step": 6 * epoch,
@@ -156,6 +206,44 @@ def _evaluate(
     return metrics
 
 
+def _evaluate_ages(
+    folder: Path, split: str, rows: tuple[int, ...], shards: ShardSet, rng: np.random.Generator
+) -> dict[str, Any]:
+    pairs = []
+    with (folder / "evaluation" / f"{split}.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["row", "subject", "target", "predicted"])
+        for row in rows:
+            volume = shards.volumes[row]
+            age = volume.age or 0.0
+            predicted = 74 + 0.7 * (age - 74) + rng.normal(0, 2.5)
+            pairs.append((age, predicted))
+            table.writerow([row, volume.subject, f"{age:.6g}", f"{predicted:.6g}"])
+    return regression_metrics(*np.array(pairs).T)
+
+
+def _evaluate_maps(
+    folder: Path, split: str, rows: tuple[int, ...], shards: ShardSet, rng: np.random.Generator
+) -> dict[str, Any]:
+    names, every = MAP_CLASSES[1:], []
+    with (folder / "evaluation" / f"{split}.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["row", "subject", *(f"dice_{n}" for n in names), *(f"hd95_{n}" for n in names)])
+        for row in rows:
+            predicted = shells(row, shards.shape[0], float(abs(rng.normal(0, 0.12))))
+            told = sample_statistics(shards.read_map(row), predicted, MAP_CLASSES, shards.voxel_size)
+            every.append(told)
+            values = [told[n][what] for what in ("dice", "hd95") for n in names]
+            cells = ["" if v is None else f"{v:.6f}" for v in values]
+            table.writerow([row, shards.volumes[row].subject, *cells])
+            case_maps.write(folder, row, predicted, np.diag([2.0, 2.0, 2.0, 1.0]))
+    columns = (
+        {n: np.array([told[n][what] for told in every], np.float64) for n in names}
+        for what in ("dice", "hd95")
+    )
+    return segmentation_metrics(*columns)
+
+
 def _facts(shards: ShardSet, split: Split, classes: tuple[str, ...]) -> dict[str, Any]:
     return {
         "cingulum": "0.1.0",
@@ -181,3 +269,36 @@ def _facts(shards: ShardSet, split: Split, classes: tuple[str, ...]) -> dict[str
 
 def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
+
+
+def make_crossval(folder: Path, *, folds: int = 3, seeds: int = 2, task: str = "classification") -> Path:
+    """A folder as `cingulum crossval` leaves it, with MADE-UP numbers: crossval.json and run folders."""
+    entries = []
+    for seed in range(seeds):
+        for fold in range(folds):
+            name = f"fold-{fold}-seed-{seed}"
+            make_run(folder / name, subjects=40, epochs=4, task=task, seed=10 * seed + fold)
+            metrics = json.loads((folder / name / "result.json").read_text())["test"]
+            entries.append({"fold": fold, "seed": seed, "run": name, "best_epoch": 3, "metrics": metrics})
+    names = [key for key, value in entries[0]["metrics"].items() if isinstance(value, float)]
+    values = {name: np.array([entry["metrics"][name] for entry in entries]) for name in names}
+    pooled = {
+        k: {"value": float(v.mean()), "interval": [float(v.min()), float(v.max())]} for k, v in values.items()
+    }
+    spread = {
+        k: {"mean": float(v.mean()), "sd": float(v.std(ddof=1)), "n": len(v)} for k, v in values.items()
+    }
+    summary = {
+        "name": folder.name,
+        "task": task,
+        "folds": folds,
+        "seeds": list(range(seeds)),
+        "subjects": 40,
+        "pooled": pooled,
+        "over_folds": spread,
+        "over_seeds": spread,
+        "per_fold": entries,
+        "bootstrap": {"resamples": 2000},
+    }
+    _write(folder / "crossval.json", summary)
+    return folder

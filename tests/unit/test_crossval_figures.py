@@ -10,6 +10,7 @@ from sklearn.metrics import average_precision_score, mean_absolute_error, r2_sco
 from trainer.crossval import figures
 from trainer.crossval.held_out import HeldOut
 from trainer.metrics.classification import classification_metrics
+from trainer.metrics.segmentation import segmentation_metrics
 
 RNG = np.random.default_rng(3)
 
@@ -134,13 +135,19 @@ def test_figures_of_a_regression_are_those_of_scikit_learn_and_scipy():
 
 
 def test_a_segmentation_averages_what_there_is_of_each_class():
-    dice = RNG.uniform(0.5, 1, (2, 30, 2))
-    dice[:, 4, 1] = np.nan
-    found = held_out("segmentation", np.zeros(30), dice, columns=("dice_grey", "hd95_grey"))
+    values = RNG.uniform(0.5, 1, (2, 30, 3))
+    values[:, 4, 1:] = np.nan
+    columns = ("dice_grey", "dice_white", "hd95_white")
+    found = held_out("segmentation", np.zeros(30), values, columns=columns)
     said = figures.pooled(found, resamples=100)
-    assert said["dice_grey"]["value"] == pytest.approx(dice[..., 0].mean())
-    assert said["hd95_grey"]["value"] == pytest.approx(np.nanmean(dice[..., 1], axis=1).mean())
-    assert figures.per_seed(found)[1]["dice_grey"] == pytest.approx(dice[1, :, 0].mean())
+    assert said["dice_grey"]["value"] == pytest.approx(values[..., 0].mean())
+    assert said["hd95_white"]["value"] == pytest.approx(np.nanmean(values[..., 2], axis=1).mean())
+    assert figures.per_seed(found)[1]["dice_grey"] == pytest.approx(values[1, :, 0].mean())
+    dice = {"grey": values[0, :, 0], "white": values[0, :, 1]}
+    expected = segmentation_metrics(dice, {"grey": dice["grey"], "white": values[0, :, 2]}, bootstrap=0)[
+        "dice"
+    ]
+    assert figures.per_seed(found)[0]["dice"] == pytest.approx(expected)
 
 
 def test_the_spread_over_runs_passes_over_what_is_no_number():

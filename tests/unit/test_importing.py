@@ -217,6 +217,20 @@ def test_stopped_at_any_write_it_goes_on_to_the_same_bytes(cohort, whole, tmp_pa
     assert files(target) == files(whole[0])
 
 
+def test_tissue_volumes_come_out_of_a_stop_as_the_same_bytes(tmp_path, monkeypatch):
+    root = bids(tmp_path / "b", 4)
+    for code in ("GM", "WM", "CSF"):
+        maps = root / "derivatives" / "seg" / "sub-00" / "anat"
+        nifti(maps / f"sub-00_label-{code}_probseg.nii.gz", data=head() / 1000)
+    _halt_after(monkeypatch, 3)
+    with pytest.raises(Halt):
+        run(request(root, tmp_path / "set"))
+    monkeypatch.undo()
+    assert run(request(root, tmp_path / "set")).kept == 2
+    run(request(root, tmp_path / "whole"))
+    assert files(tmp_path / "set") == files(tmp_path / "whole")
+
+
 def test_a_source_that_changed_meanwhile_is_read_again(tmp_path, monkeypatch):
     root, target = bids(tmp_path / "b", 6), tmp_path / "set"
     _halt_after(monkeypatch, 5)

@@ -13,7 +13,7 @@ from scipy import ndimage
 from trainer.data import foreground
 from trainer.data.findings import ImageFault
 from trainer.data.preprocess import Recipe, prepare
-from trainer.data.resampling import resample, resampled_affine, weights
+from trainer.data.resampling import resample, resample_part, resampled_affine, weights
 from trainer.errors import ConfigError
 
 
@@ -123,6 +123,15 @@ def test_otsu_parts_two_groups_in_their_middle():
 
 def test_resampling_to_the_same_grid_changes_nothing():
     np.testing.assert_array_equal(resample(head(), (2.0, 2.0, 2.0), 2.0), head())
+
+
+@pytest.mark.parametrize("spacing", [3.1, 8.0, 11.7])
+def test_a_part_of_an_image_is_resampled_to_the_very_bytes_of_the_whole(spacing):
+    data, (x, y, z) = np.zeros((20, 24, 22), np.float32), (3, 5, 14)
+    part = head()[4:12, 6:17, 8:16]
+    data[x : x + 8, y : y + 11, z : z + 8] = part
+    whole = resample(data, (8.0, 7.0, 9.0), spacing)
+    assert resample_part(part, (x, y, z), data.shape, (8.0, 7.0, 9.0), spacing).tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize("spacing", [0.7, 1.0, 1.9, 4.0])

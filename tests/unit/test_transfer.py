@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
+from shard_sets import make_shard_set
 
 from trainer import models, transfer
 from trainer.config import OptimizerConfig, TransferConfig
-from trainer.errors import ConfigError, RunError
+from trainer.data.splits import Split
+from trainer.errors import ConfigError, LeakError, RunError
 from trainer.strategies import optimizers
 from trainer.strategies.rate_factors import scale_rates
 
@@ -95,3 +101,31 @@ def test_the_first_pattern_that_fits_counts():
     factors = transfer.rate_factors(model, TransferConfig(rate_factors={"head_*": 1.0, "*": 0.1}))
     assert set(factors) == {variable.path for variable in model.trainable_variables}
     assert {path.startswith("head_") for path, factor in factors.items() if factor == 1.0} == {True}
+
+
+def test_subjects_that_trained_the_first_run_must_not_judge_the_second(tmp_path):
+    def volumes(*subjects):
+        return tuple(SimpleNamespace(subject=subject) for subject in subjects)
+
+    run = tmp_path / "first"
+    run.mkdir()
+    for name in ("config.yaml", "result.json", "model.keras"):
+        (run / name).write_text("")
+    shards = make_shard_set(tmp_path / "shards")
+    known = [volume.subject for volume in shards.volumes]
+    facts = {"shards": {"path": str(shards.path)}, "split": {"train": [0, 1], "validation": [2], "test": [3]}}
+    (run / "run.json").write_text(json.dumps(facts))
+
+    def held_out(*subjects):
+        there = volumes("someone", *subjects)
+        split = Split((0,), (), tuple(range(1, len(there))))
+        return SimpleNamespace(shards=SimpleNamespace(volumes=there), split=split)
+
+    assert transfer.check_unseen(run, held_out(known[3], "new"), stop=True) is None
+    with pytest.raises(
+        LeakError, match=f"trained on 2 subjects that this run holds out: {known[0]}, {known[2]}"
+    ):
+        transfer.check_unseen(run, held_out(known[2], known[0]), stop=True)
+    assert "warning" in (transfer.check_unseen(run, held_out(known[2]), stop=False) or "")
+    shutil.rmtree(shards.path)
+    assert "cannot be told" in (transfer.check_unseen(run, held_out(known[2]), stop=True) or "")

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trainer.commands.baseline import baseline
 from trainer.commands.bench import bench
+from trainer.commands.compare import compare
 from trainer.commands.crossval import crossval
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
 from trainer.commands.explain import explain
+from trainer.commands.export import export
 from trainer.commands.import_ import import_images
 from trainer.commands.inspect_ import inspect_shards
+from trainer.commands.leaks import leaks
 from trainer.commands.models import models
 from trainer.commands.phantom import phantom
 from trainer.commands.predict import predict
@@ -24,11 +28,15 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "import": import_images,
     "inspect": inspect_shards,
     "verify": verify_shards,
+    "leaks": leaks,
+    "baseline": baseline,
     "models": models,
     "train": train,
     "crossval": crossval,
     "evaluate": evaluate,
+    "compare": compare,
     "predict": predict,
+    "export": export,
     "explain": explain,
     "report": report,
     "bench": bench,

@@ -22,7 +22,7 @@ def bench(
     size: Annotated[int, typer.Option(help="Edge of the volumes, in voxels.", min=8)] = 96,
     batch: Annotated[int, typer.Option(help="Samples per rank and step.", min=1)] = 4,
     width: Annotated[int, typer.Option(help="Channels of the first stage.", min=1)] = 8,
-    steps: Annotated[int, typer.Option(help="Steps per measurement.", min=1)] = 12,
+    steps: Annotated[int, typer.Option(help="Steps per measurement.", min=1)] = 30,
     repeats: Annotated[int, typer.Option(help="Measurements of each kind, in turn.", min=1)] = 5,
     ranks: Annotated[int, typer.Option(help="ring: number of ranks.", min=2)] = 2,
     sync_batch_norm: Annotated[

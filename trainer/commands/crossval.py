@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,9 +32,9 @@ def crossval(
 ) -> int:
     """Train as CONFIG says once per fold and seed, and pool what the networks say of held-out subjects.
 
-    Every run is an ordinary run folder, runs/NAME/fold-I-seed-S. Figures: runs/NAME/crossval.json and
-    crossval.csv; every subject's held-out prediction: predictions.csv. The same command goes on after a
-    stop, a crash or a kill.
+    Every run is an ordinary run folder, runs/NAME/fold-I-seed-S. Beside them: the figures as crossval.json
+    and crossval.csv, every subject's held-out prediction as predictions.csv, all of it to look at as
+    report.html. The same command goes on after a stop, a crash or a kill.
 
     Exit code 0: done. 75: stopped by Ctrl-C, SIGTERM or SIGUSR2, all states are saved; run it again.
 
@@ -45,6 +46,7 @@ def crossval(
 
     from trainer.crossval import folds as plans
     from trainer.crossval import launching
+    from trainer.progress import Counting
 
     launching.refuse_ranks()
     crossval = plans.plan(config, overrides or [], folds=folds, seeds=seeds)
@@ -55,14 +57,16 @@ def crossval(
         typer.echo(json.dumps(plan, indent=2) if as_json else _readable_plan(plan))
         return 0
     if crossval.unfinished:
-        plans.split_sizes(crossval)
+        splits = plans.splits(crossval)
+        with Counting("looking for leaks", "volumes") as counting:
+            plans.check_people(crossval, splits[0], counting.show)
     summary = _train(crossval, means, keep_going=keep_going)
     typer.echo(json.dumps(summary, indent=2) if as_json else _readable(crossval.folder, summary))
     return 0
 
 
 def _train(crossval: CrossValidation, means: Means, *, keep_going: bool) -> dict[str, Any]:
-    from trainer import record
+    from trainer import record, report
     from trainer.crossval import folds as plans
     from trainer.crossval import launching, tables
     from trainer.crossval.folds import Fold
@@ -84,14 +88,16 @@ def _train(crossval: CrossValidation, means: Means, *, keep_going: bool) -> dict
             counting.show(total - len(crossval.unfinished), total)
 
         launching.train_all(crossval, means, keep_going=keep_going, lock=lock, finished=finished)
-        return tables.write(crossval)
+        summary = tables.write(crossval)
+        report.write(crossval.folder)
+    return summary
 
 
 def _plan(crossval: CrossValidation, means: Means) -> dict[str, Any]:
     from trainer.crossval import folds as plans
     from trainer.crossval import launching
 
-    sizes = plans.split_sizes(crossval)
+    splits = plans.splits(crossval)
     return {
         "name": crossval.config.name,
         "folder": str(crossval.folder),
@@ -103,7 +109,7 @@ def _plan(crossval: CrossValidation, means: Means) -> dict[str, Any]:
             {
                 "run": fold.config.name,
                 "state": fold.state,
-                "split": sizes[fold.number],
+                "split": {name: len(rows) for name, rows in dataclasses.asdict(splits[fold.number]).items()},
                 "command": ["cingulum", *launching.arguments(crossval, fold, means.threads(fold))],
             }
             for fold in crossval.folds
@@ -138,4 +144,5 @@ def _readable(folder: Path, summary: dict[str, Any]) -> str:
         over = summary["over_folds"].get(name)
         runs = f"{over['mean']:.3f} ({over['sd']:.3f})" if over else ""
         lines.append(f"{name.replace('_', ' '):<20} {figure['value']:<8.3f} {interval:<18} {runs}".rstrip())
-    return "\n".join([*lines, "", f"predictions: {folder / 'predictions.csv'}"])
+    files = [f"report: {folder / 'report.html'}", f"predictions: {folder / 'predictions.csv'}"]
+    return "\n".join([*lines, "", *files])

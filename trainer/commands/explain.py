@@ -45,7 +45,7 @@ def explain(
     index.html to look at. A map does not show where a disease is, only what the network uses.
 
     \b
-    Examples:
+    Example:
       cingulum explain runs/demo --class AD
       cingulum explain runs/demo scans/*.nii.gz --method integrated-gradients
       cingulum explain runs/demo --class AD --regions data/demo/cohort

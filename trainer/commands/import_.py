@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trainer.errors import Stopped
+from trainer.errors import ConfigError, Stopped
 
 if TYPE_CHECKING:
     from trainer.data.import_request import ImportRequest, ImportResult
@@ -44,6 +44,31 @@ def import_images(
         typer.Option(help="Labels allowed, such as AD,NC; others are bad images.", show_default=False),
     ] = None,
     contrast: Annotated[str, typer.Option(help="BIDS suffix of the images to take.")] = "T1w",
+    contrasts: Annotated[
+        str | None,
+        typer.Option(
+            help="Several contrasts as channels, such as T1w,T2w; the first decides the grid. "
+            "BIDS suffixes, or columns of a table.",
+            show_default=False,
+        ),
+    ] = None,
+    maps: Annotated[
+        str | None,
+        typer.Option(
+            help="Label maps for segmentation: probseg (a probability map per tissue) or dseg (one map of "
+            "label numbers) of BIDS derivatives, or column 'map' of a table; "
+            "KIND:FOLDER:desc-NAME to choose among several.",
+            show_default=False,
+        ),
+    ] = None,
+    map_labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of the maps' labels: 1=grey,2=white or 1,2,3 or a TSV with columns index, name; "
+            "default: the derivatives' dseg.tsv.",
+            show_default=False,
+        ),
+    ] = None,
     volume: Annotated[
         int | None,
         typer.Option(help="Which volume of 4D images, from 0; default: refuse them.", show_default=False),
@@ -74,10 +99,18 @@ def import_images(
     \b
     Example:
       cingulum import my-bids shards/mine --label diagnosis --size 96
+      cingulum import my-bids shards/both --contrasts T1w,T2w
+      cingulum import my-bids shards/maps --maps probseg
     """
     from trainer.data.import_request import ImportRequest
-    from trainer.data.preprocess import Recipe
+    from trainer.data.recipe import Recipe
 
+    if map_labels is not None and maps is None:
+        raise ConfigError(
+            "--map-labels names the labels of maps, and no maps are asked for.",
+            cure="Add --maps dseg or --maps probseg.",
+        )
+    several = _names(contrasts)
     options: dict[str, Any] = {"dtype": dtype, "volume": volume, "nan": nan}
     recipe = (
         Recipe.of_size(size, **options) if spacing is None else Recipe(size=size, spacing=spacing, **options)
@@ -88,8 +121,11 @@ def import_images(
         label=label,
         recipe=recipe,
         labels=labels,
-        contrast=contrast,
-        classes=tuple(name.strip() for name in classes.split(",")) if classes else None,
+        contrast=several[0] if several else contrast,
+        contrasts=several if len(several) > 1 else (),
+        maps=maps,
+        map_labels=map_labels,
+        classes=_names(classes) or None,
         workers=workers,
         on_error=on_error,
         volumes_per_shard=volumes_per_shard,
@@ -102,6 +138,10 @@ def import_images(
         typer.echo(json.dumps(_as_json(result), indent=1))
     else:
         _tell(result, dry_run=dry_run)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",")) if text else ()
 
 
 def _with_progress(request: ImportRequest) -> ImportResult:

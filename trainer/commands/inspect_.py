@@ -50,7 +50,7 @@ def _show(content: dict[str, Any]) -> None:
         ("voxel size", f"{voxel} mm"),
         ("size", f"{size:.1f} MiB as {content['codec']}, {decoded:.1f} MiB decoded"),
         ("normalisation", _listed(content["normalisation"])),
-        ("preprocessing", _listed(content["preprocessing"])),
+        ("preprocessing", _listed({k: v for k, v in content["preprocessing"].items() if k not in _SAID})),
         ("content hash", content["content_hash"]),
     ):
         facts.add_row(name, fact)
@@ -68,6 +68,10 @@ def _show(content: dict[str, Any]) -> None:
     console.print(some)
     if content["volumes"] > len(content["examples"]):
         console.print(f"and {content['volumes'] - len(content['examples'])} more")
+
+
+# Parts of the recipe that have a line of their own.
+_SAID = ("contrasts", "maps")
 
 
 def _listed(parameters: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ def predict(
     An image that cannot be used gets a row that says why; the others are predicted, and the exit code is 2.
 
     \b
-    Examples:
+    Example:
       cingulum predict runs/demo scans/*.nii.gz --output table.csv
       cingulum predict runs/tissues scans/*.nii.gz --out maps
       cingulum predict runs/fold-0 scans/*.nii.gz --ensemble runs/fold-1 --tta
@@ -71,7 +71,7 @@ def predict(
     runs = Ensemble.open([run, *(ensemble or [])], views(flip=tta, shifts=shifts))
     people = People.read(covariates) if covariates is not None else None
     predictor = Predictor.build(runs, people=people, window=window, overlap=overlap, batch=batch)
-    wanted = requests(images, getattr(runs.first.recipe, "contrasts", ()))
+    wanted = requests(images, runs.first.recipe.contrasts)
     maps = {}
     if runs.first.task == "segmentation":
         maps = {name: _folder_of_maps(run, out) / p for name, p in file_names(wanted, "_dseg.nii.gz").items()}

@@ -187,13 +187,23 @@ def _of_numbers(target: np.ndarray, predicted: np.ndarray) -> dict[str, Figure]:
 
 
 def _of_maps(columns: Sequence[str], values: np.ndarray) -> dict[str, Figure]:
-    """Means over subjects of each column; a subject without a value, as of an absent class, is left out."""
+    """Means over subjects: `dice`, the mean over a subject's classes, and every column.
 
-    def mean(k: int) -> Figure:
-        there = np.isfinite(values[:, k])
-        return lambda w: _mean(w * there, np.where(there, values[:, k], 0.0))
+    A subject without a value, as of a class that neither map has, is left out of that mean.
+    """
 
-    return {name: mean(k) for k, name in enumerate(columns)}
+    def mean(of_subject: np.ndarray) -> Figure:
+        there = np.isfinite(of_subject)
+        return lambda w: _mean(w * there, np.where(there, of_subject, 0.0))
+
+    dice = values[:, [k for k, name in enumerate(columns) if name.startswith("dice_")]]
+    known = np.isfinite(dice).sum(axis=1)
+    return {
+        "dice": mean(
+            np.divide(np.nansum(dice, axis=1), known, out=np.full(len(dice), np.nan), where=known > 0)
+        ),
+        **{name: mean(values[:, k]) for k, name in enumerate(columns)},
+    }
 
 
 def _mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:

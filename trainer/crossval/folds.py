@@ -24,8 +24,10 @@ from trainer import config as configuration
 from trainer import record
 from trainer.atomic import write_text
 from trainer.config import RunConfig
+from trainer.data import leaks
 from trainer.data.shards import ShardSet
-from trainer.errors import ConfigError, RunError
+from trainer.data.splits import Split
+from trainer.errors import ConfigError, LeakError, RunError
 from trainer.record import RunFolder
 
 CONFIG_NAME = "crossval.yaml"
@@ -164,8 +166,8 @@ def _compare(path: Path, given: RunConfig) -> None:
         )
 
 
-def split_sizes(crossval: CrossValidation) -> dict[int, dict[str, int]]:
-    """Volumes of each fold's splits, by its number; so every fold is known to be possible.
+def splits(crossval: CrossValidation) -> dict[int, Split]:
+    """Each fold's split, by its number; so every fold is known to be possible before the first is trained.
 
     Loads TensorFlow.
 
@@ -177,12 +179,34 @@ def split_sizes(crossval: CrossValidation) -> dict[int, dict[str, int]]:
     import_tensorflow()
     from trainer.preparation import open_data
 
-    sizes = {}
-    for fold in crossval.folds:
-        if fold.number not in sizes:
-            data = open_data(fold.config)
-            sizes[fold.number] = {name: len(data.rows(name)) for name in ("train", "validation", "test")}
-    return sizes
+    first = [fold for fold in crossval.folds if fold.seed == crossval.seeds[0]]
+    return {fold.number: open_data(fold.config).split for fold in first}
+
+
+def check_people(crossval: CrossValidation, split: Split, progress: leaks.Progress) -> None:
+    """Make sure that nobody is there under two names: some fold would train on one and test the other.
+
+    Each training looks at its own splits, too, but the last fold's would come after hours of the others.
+
+    Args:
+        crossval: with `data.leaks`: 'stop' to look at all.
+        split: of any fold.
+        progress: called with (volumes read, volumes in all).
+
+    Raises:
+        LeakError: volumes of different subjects are the same, or nearly so.
+    """
+    if crossval.config.data.leaks != "stop" or all(fold.state != "new" for fold in crossval.folds):
+        return
+    rows = {*split.train, *split.validation, *split.test}
+    shards = ShardSet.open(crossval.config.data.shards)
+    found = [leak for leak in leaks.duplicates(shards, progress=progress) if rows.issuperset(leak.rows)]
+    if found:
+        raise LeakError(
+            f"{shards.path}: a fold would be trained on what it holds out:\n{leaks.listed(found)}",
+            cure="Remove one of each pair, or give both the same subject name, and import again. "
+            "If they are two people after all: data.leaks=warn",
+        )
 
 
 @contextlib.contextmanager

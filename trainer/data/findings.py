@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from trainer.errors import ImageError
@@ -51,6 +51,11 @@ def warning(code: str, message: str, cure: str) -> Finding:
 def note(code: str, message: str) -> Finding:
     """A finding worth saying, and no more."""
     return Finding(code, "note", message)
+
+
+def about(finding: Finding, what: str) -> Finding:
+    """The same finding about another file of an image, named in its message."""
+    return replace(finding, message=f"{what}: {finding.message}")
 
 
 def status(findings: Iterable[Finding]) -> Status:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from trainer.data.examination import Examined
 from trainer.data.findings import Finding
 from trainer.data.listing import Listing
-from trainer.data.preprocess import Recipe
+from trainer.data.recipe import Recipe
 
 
 @dataclass(frozen=True)
 class ImportRequest:
-    """What to import, from where, to where, and how; see `cingulum import --help`."""
+    """What to import, from where, to where, and how; see `cingulum import --help`.
+
+    `contrasts`, where there are several, stands in place of `contrast`. `maps` and `map_labels` are as typed.
+    """
 
     source: Path
     target: Path
@@ -22,6 +25,9 @@ class ImportRequest:
     recipe: Recipe
     labels: Path | None = None
     contrast: str = "T1w"
+    contrasts: tuple[str, ...] = ()
+    maps: str | None = None
+    map_labels: str | None = None
     classes: tuple[str, ...] | None = None
     workers: int | None = None
     on_error: Literal["fail", "skip"] = "fail"
@@ -30,16 +36,21 @@ class ImportRequest:
     overwrite: bool = False
     dry_run: bool = False
 
+    def recipe_for(self, listing: Listing) -> Recipe:
+        """The recipe with the contrasts asked for and the maps that were found."""
+        return replace(self.recipe, contrasts=self.contrasts, maps=listing.maps)
+
     def decisive(self, listing: Listing) -> dict[str, Any]:
         """The parameters that decide what is in the set, as JSON."""
+        one_contrast = listing.kind == "bids" and not self.contrasts
         return {
             "source": listing.name,
             "label": self.label,
-            "contrast": self.contrast if listing.kind == "bids" else None,
+            "contrast": self.contrast if one_contrast else None,
             "classes": list(self.classes) if self.classes else None,
             "volumes_per_shard": self.volumes_per_shard,
             "codec": self.codec,
-            "recipe": self.recipe.to_json(),
+            "recipe": self.recipe_for(listing).to_json(),
         }
 
 

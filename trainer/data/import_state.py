@@ -165,7 +165,11 @@ def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examine
 
 def mark(images: Sequence[Examined]) -> str:
     """Says from which images, and which bytes of them, a shard was made."""
-    used = [[image.identity, image.sha256] for image in images if image.status != "bad"]
+    used = [
+        [image.identity, image.sha256, *([image.further] if image.further else [])]
+        for image in images
+        if image.status != "bad"
+    ]
     return hashlib.sha256(canonical_json(used).encode()).hexdigest()
 
 

@@ -19,8 +19,10 @@ from trainer.data.findings import bad
 from trainer.data.import_request import ImportRequest, ImportResult, Progress
 from trainer.data.index import SetMeta, ShardRecord, VolumeMeta, canonical_json
 from trainer.data.listing import Listing
+from trainer.data.map_request import MapRequest
 from trainer.data.shard_writer import ShardWriter, write_atomically
 from trainer.data.shards import ShardSet
+from trainer.data.summary import UNLABELLED
 from trainer.data.workers import default_workers, in_order
 from trainer.errors import CohortError
 
@@ -37,13 +39,17 @@ def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None =
         CingulumError: a worker process was killed.
     """
     begun = time.monotonic()
+    replace(request.recipe, contrasts=request.contrasts)  # says what is wrong with their names
     listing = sources.find(
         request.source,
         request.label,
         labels=request.labels,
         contrast=request.contrast,
+        contrasts=request.contrasts,
         classes=request.classes,
+        maps=MapRequest.parse(request.maps, request.map_labels) if request.maps else None,
     )
+    request = replace(request, recipe=request.recipe_for(listing))
     decisive = request.decisive(listing)
     work = _Import(request, listing, on_progress or (lambda progress: None))
     if request.dry_run:
@@ -123,7 +129,7 @@ class _Import:
         # A single worker would only cost its start.
         for found in in_order(examine, tasks, workers) if workers > 1 else map(examine, tasks):
             found = self._unless_seen(found)
-            self._remember(replace(found, array=None))
+            self._remember(replace(found, array=None, label_map=None))
             self._tell(kept=False)
             if writer is None or folder is None or (self.request.on_error == "fail" and self.left_out):
                 group.clear()  # nothing more will be written; go on looking for bad images
@@ -142,9 +148,11 @@ class _Import:
         self.check_classes()
 
     def check_classes(self) -> None:
-        """Raise when less than two classes are left."""
+        """Raise when less than two classes are left, or no image where label maps are what is learned."""
         if not self.usable:
             raise CohortError(self._complaint(), cure="Mend them and run the same command again.")
+        if self.request.recipe.maps is not None:
+            return
         labels = {_label(image) for image in self.usable}
         if len(labels) < 2:
             message = f"{self.listing.name}: all its usable images have the label {labels.pop()!r}."
@@ -176,8 +184,9 @@ class _Import:
 
     def _write(self, writer: ShardWriter, folder: Path, group: list[Examined]) -> None:
         rows = [(image.array, _volume_meta(image)) for image in group if image.array is not None]
+        maps = [image.label_map for image in group if image.label_map is not None]
         number = len(self.shards)
-        self.shards.append(writer.write_shard(number, rows, import_state.mark(group)))
+        self.shards.append(writer.write_shard(number, rows, import_state.mark(group), maps or None))
         import_state.save(folder, number, group)
 
     def _unless_seen(self, found: Examined) -> Examined:
@@ -188,7 +197,7 @@ class _Import:
             return found
         cure = "Remove one of them, or mend the copy: which subject it is of cannot be known."
         twice = bad("duplicate-content", f"has exactly the voxels of {first}.", cure)
-        return replace(found, findings=(*found.findings, twice), array=None)
+        return replace(found, findings=(*found.findings, twice), array=None, label_map=None)
 
     def _remember(self, found: Examined) -> None:
         self.examined.append(found)
@@ -225,7 +234,8 @@ def complaint(name: str, left_out: Sequence[Examined], total: int) -> str:
 
 
 def _label(image: Examined) -> str:
-    return str(image.identity[3])
+    label = image.identity[3]
+    return UNLABELLED if label is None else str(label)
 
 
 def _set_meta(request: ImportRequest, listing: Listing) -> SetMeta:
@@ -236,11 +246,19 @@ def _set_meta(request: ImportRequest, listing: Listing) -> SetMeta:
         "low_percentile": recipe.low_percentile,
         "high_percentile": recipe.high_percentile,
     }
-    return SetMeta(request.label, listing.name, (recipe.spacing,) * 3, normalisation, recipe.to_json())
+    return SetMeta(
+        request.label,
+        listing.name,
+        (recipe.spacing,) * 3,
+        normalisation,
+        recipe.to_json(),
+        recipe.contrasts,
+        recipe.maps.classes if recipe.maps else (),
+    )
 
 
 def _volume_meta(image: Examined) -> VolumeMeta:
-    source, subject, session, label, age, sex, site, _ = image.identity
+    source, subject, session, label, age, sex, site, *_ = image.identity
     affine = image.affine or []
     return VolumeMeta(
         subject=subject,
@@ -253,6 +271,7 @@ def _volume_meta(image: Examined) -> VolumeMeta:
         sex=sex,
         site=site,
         tissue=image.tissue,
+        further_sources=image.further or None,
     )
 
 
@@ -262,7 +281,7 @@ def _already_done(request: ImportRequest, listing: Listing, begun: float) -> Imp
     return ImportResult(
         target=request.target,
         volumes=len(shards.volumes),
-        classes=dict(sorted(Counter(str(volume.label) for volume in shards.volumes).items())),
+        classes=dict(sorted(Counter(volume.label or UNLABELLED for volume in shards.volumes).items())),
         left_out=(),
         warnings=0,
         kept=len(shards.volumes),

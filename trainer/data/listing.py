@@ -10,14 +10,31 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainer.data.findings import Finding, warning
+from trainer.data.map_recipe import MapRecipe
 from trainer.data.tables import Row, Table
 
 SUBJECT_COLUMNS = ("participant_id", "subject", "subject_id", "sub", "id")
 SESSION_COLUMNS = ("session", "session_id", "visit")
 IMAGE_COLUMNS = ("image", "path", "file", "filename")
+MAP_COLUMNS = ("map",)
 AGE_COLUMNS = ("age", "age_years")
 SEX_COLUMNS = ("sex", "gender")
 SITE_COLUMNS = ("site", "centre", "center", "scanner")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A further file of an image: another contrast, or a map.
+
+    Attributes:
+        name: of the contrast or of the map's class; empty for a map of label numbers.
+        path: the file.
+        source: its path relative to the source folder, with forward slashes.
+    """
+
+    name: str
+    path: Path
+    source: str
 
 
 @dataclass(frozen=True)
@@ -29,6 +46,8 @@ class SourceImage:
         source: its path relative to the source folder, with forward slashes.
         subject: who was scanned, without BIDS' `sub-`.
         tissue_maps: (tissue, file) of its probability maps, where the source has them.
+        contrasts: its images of further contrasts, in the order asked for.
+        maps: the files its label map is made of: one for each class, or one of label numbers.
         findings: what is wrong with its entry.
     """
 
@@ -41,13 +60,21 @@ class SourceImage:
     sex: str | None = None
     site: str | None = None
     tissue_maps: tuple[tuple[str, Path], ...] = ()
+    contrasts: tuple[SourceFile, ...] = ()
+    maps: tuple[SourceFile, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def further(self) -> tuple[SourceFile, ...]:
+        """Every file but the image itself that decides what is stored."""
+        return (*self.contrasts, *self.maps)
 
     @property
     def identity(self) -> list[Any]:
         """What the shard set says of it besides its content, as JSON values; the same wherever it lies."""
         tissues = [tissue for tissue, _ in self.tissue_maps]
-        return [self.source, self.subject, self.session, self.label, self.age, self.sex, self.site, tissues]
+        said = [self.source, self.subject, self.session, self.label, self.age, self.sex, self.site, tissues]
+        return [*said, [file.source for file in self.further]] if self.further else said
 
 
 @dataclass(frozen=True)
@@ -58,6 +85,7 @@ class Listing:
         kind: which layout was found.
         name: of the source folder or table, without the folders above it.
         findings: what is remarkable about the cohort (warnings).
+        maps: what the label maps are made of, where they were asked for.
     """
 
     kind: Literal["bids", "folder", "table"]
@@ -65,6 +93,7 @@ class Listing:
     label_name: str
     images: tuple[SourceImage, ...]
     findings: tuple[Finding, ...] = ()
+    maps: MapRecipe | None = None
 
     @property
     def sha256(self) -> str:

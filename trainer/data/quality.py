@@ -56,10 +56,30 @@ class Facts:
 
 def check(image: Image, *, replace_not_finite: bool = False) -> list[Finding]:
     """Everything wrong or remarkable with an image; empty when there is nothing to say."""
-    geometry = _check_affine(image)
+    geometry = check_affine(image)
     if not geometry:
         geometry = _check_voxels_size(image)
     return geometry + _check_orientation(image) + _check_values(image.data, replace_not_finite)
+
+
+def check_affine(image: Image) -> list[Finding]:
+    """Whether an image has a usable place in space: empty, or why not."""
+    cure = "Write the right orientation into its header (fslorient), or convert the original DICOM again."
+    if not np.isfinite(image.affine).all():
+        return [bad("affine", "the affine in its header has entries that are NaN or infinite.", cure)]
+    sizes = nibabel.affines.voxel_sizes(image.affine)
+    scaled = abs(np.linalg.det(image.affine[:3, :3])) / max(float(np.prod(sizes)), 1e-300)
+    if scaled < 1e-3:
+        return [
+            bad(
+                "affine",
+                "the affine in its header is singular: axes that point the same way, or voxels of size 0.",
+                cure,
+            )
+        ]
+    if np.isnan(nibabel.io_orientation(image.affine)).any():
+        return [bad("affine", "the affine in its header maps no axis to one of the body's.", cure)]
+    return []
 
 
 def facts(image: Image) -> Facts:
@@ -97,25 +117,6 @@ def to_canonical(image: Image) -> tuple[np.ndarray, np.ndarray]:
     orientation = nibabel.io_orientation(image.affine)
     data = nibabel.apply_orientation(image.data, orientation)
     return data, image.affine @ nibabel.orientations.inv_ornt_aff(orientation, image.data.shape)
-
-
-def _check_affine(image: Image) -> list[Finding]:
-    cure = "Write the right orientation into its header (fslorient), or convert the original DICOM again."
-    if not np.isfinite(image.affine).all():
-        return [bad("affine", "the affine in its header has entries that are NaN or infinite.", cure)]
-    sizes = nibabel.affines.voxel_sizes(image.affine)
-    scaled = abs(np.linalg.det(image.affine[:3, :3])) / max(float(np.prod(sizes)), 1e-300)
-    if scaled < 1e-3:
-        return [
-            bad(
-                "affine",
-                "the affine in its header is singular: axes that point the same way, or voxels of size 0.",
-                cure,
-            )
-        ]
-    if np.isnan(nibabel.io_orientation(image.affine)).any():
-        return [bad("affine", "the affine in its header maps no axis to one of the body's.", cure)]
-    return []
 
 
 def _check_voxels_size(image: Image) -> list[Finding]:

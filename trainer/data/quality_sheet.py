@@ -16,7 +16,6 @@ import jinja2
 from trainer.data.examination import Examined
 from trainer.data.listing import Listing
 from trainer.data.shard_writer import write_atomically
-from trainer.data.slices import EDGE
 
 _SEVERITY = {"bad": 0, "warning": 1, "ok": 2}
 COLUMNS = (
@@ -49,7 +48,7 @@ def write(target: Path, listing: Listing, examined: Sequence[Examined]) -> None:
 
 def row(image: Examined) -> dict[str, Any]:
     """One line of the table: the columns of `COLUMNS`; lists where there are several values."""
-    source, subject, session, label, age, sex, site, _ = image.identity
+    source, subject, session, label, age, sex, site, *_ = image.identity
     said = {"subject": subject, "session": session, "label": label, "age": age, "sex": sex, "site": site}
     facts, report = image.facts or {}, image.report or {}
     counted = [finding for finding in image.findings if finding.severity != "note"]
@@ -120,7 +119,6 @@ def html(listing: Listing, examined: Sequence[Examined]) -> str:
                 f.code for image in examined for f in image.findings if f.severity != "note"
             ).most_common()
         ),
-        edge=EDGE,
     )
 
 

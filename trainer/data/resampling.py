@@ -6,6 +6,11 @@ import numpy as np
 from scipy import sparse
 
 
+def resampled_length(stored: int, voxel: float, spacing: float) -> int:
+    """How many voxels of `spacing` mm cover an axis of `stored` voxels of `voxel` mm."""
+    return max(1, round(stored * voxel / spacing))
+
+
 def weights(stored: int, voxel: float, spacing: float) -> sparse.csr_array:
     """Interpolation weights (resampled, stored), float32, from one regular axis to another.
 
@@ -13,7 +18,7 @@ def weights(stored: int, voxel: float, spacing: float) -> sparse.csr_array:
     of the two voxels: linear interpolation when the new voxels are smaller; when they are larger, a weighted
     mean that keeps fine detail from aliasing. Each row sums to 1, so a constant stays what it is.
     """
-    resampled = max(1, round(stored * voxel / spacing))
+    resampled = resampled_length(stored, voxel, spacing)
     width = max(1.0, spacing / voxel)  # in stored voxels
     centres = (np.arange(resampled) - (resampled - 1) / 2) * (spacing / voxel) + (stored - 1) / 2
     reach = int(np.ceil(width))
@@ -33,11 +38,27 @@ def resample(data: np.ndarray, voxel: tuple[float, float, float], spacing: float
     Sparse products rather than a dense matrix library: they add in a fixed order, so the bytes do not
     depend on the number of threads.
     """
-    for stored, size in zip(data.shape, voxel, strict=True):
+    return resample_part(data, (0, 0, 0), data.shape, voxel, spacing)
+
+
+def resample_part(
+    part: np.ndarray,
+    start: tuple[int, ...],
+    shape: tuple[int, ...],
+    voxel: tuple[float, float, float],
+    spacing: float,
+) -> np.ndarray:
+    """What `resample` makes of an image of `shape` that is 0 but for `part`, which begins at `start`.
+
+    The same bytes in less time, where most of an image is 0: one of many labels.
+    """
+    for first, stored, size in zip(start, shape, voxel, strict=True):
+        length = part.shape[0]
         # The product takes the first axis; moving it to the end brings the next one to the front.
-        flat = weights(stored, size, spacing) @ np.ascontiguousarray(data).reshape(stored, -1)
-        data = np.moveaxis(flat.reshape(-1, *data.shape[1:]), 0, -1)
-    return np.ascontiguousarray(data)
+        of_part = weights(stored, size, spacing)[:, first : first + length]
+        flat = of_part @ np.ascontiguousarray(part).reshape(length, -1)
+        part = np.moveaxis(flat.reshape(-1, *part.shape[1:]), 0, -1)
+    return np.ascontiguousarray(part)
 
 
 def resampled_affine(

@@ -243,8 +243,9 @@ def _plain(meta: VolumeMeta) -> VolumeMeta:
         meta,
         affine=affine.tolist(),
         age=None if meta.age is None else float(meta.age),
-        tissue=None if meta.tissue is None else {name: float(amount) for name, amount in meta.tissue.items()},
-        further_sources=dict(meta.further_sources) if meta.further_sources else None,
+        # In the order in which the shard's JSON gives them back, or a resumed index would have another.
+        tissue=None if meta.tissue is None else {n: float(ml) for n, ml in sorted(meta.tissue.items())},
+        further_sources=dict(sorted(meta.further_sources.items())) if meta.further_sources else None,
     )
 
 

@@ -1,8 +1,9 @@
-"""Pictures of the three mid-slices of a volume, as PNG."""
+"""Pictures of the three mid-slices of a volume."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 
 import numpy as np
 from PIL import Image as Picture
@@ -11,8 +12,14 @@ from PIL import Image as Picture
 EDGE = 112
 
 
-def mid_slices(data: np.ndarray, voxel: tuple[float, float, float], low: float, high: float) -> bytes:
-    """Sagittal, coronal and axial mid-slice side by side, as a grey PNG of 3 EDGE x EDGE pixels.
+# Okabe and Ito's colours, which most colour-blind people tell apart; classes take them in turn.
+_COLOURS = np.array(
+    [(230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (213, 94, 0), (204, 121, 167)], np.uint8
+)
+
+
+def mid_slices(data: np.ndarray, voxel: tuple[float, float, float], low: float, high: float) -> np.ndarray:
+    """Sagittal, coronal and axial mid-slice side by side, (EDGE, 3 EDGE) uint8 in grey.
 
     Args:
         data: (X, Y, Z) float, axes to the right, front and top.
@@ -20,6 +27,35 @@ def mid_slices(data: np.ndarray, voxel: tuple[float, float, float], low: float, 
         low: value shown black.
         high: value shown white.
     """
+    return _side_by_side(data, voxel, lambda plane: _grey(plane, low, high), Picture.Resampling.BILINEAR)
+
+
+def with_borders(sheet: np.ndarray, label_map: np.ndarray) -> np.ndarray:
+    """What `mid_slices` made of a volume with the borders of its label map, (EDGE, 3 EDGE, 3) uint8."""
+    labels = _side_by_side(label_map, (1.0, 1.0, 1.0), np.ascontiguousarray, Picture.Resampling.NEAREST)
+    border = np.zeros(labels.shape, bool)
+    border[:, 1:] |= labels[:, 1:] != labels[:, :-1]
+    border[1:] |= labels[1:] != labels[:-1]
+    # A border belongs to the class on either side of it that is not the background.
+    inside = np.maximum(labels, np.maximum(np.roll(labels, 1, 0), np.roll(labels, 1, 1)))
+    coloured = np.repeat(sheet[..., None], 3, axis=2)
+    coloured[border] = _COLOURS[(inside[border].astype(int) - 1) % len(_COLOURS)]
+    return coloured
+
+
+def png(sheet: np.ndarray) -> bytes:
+    """A sheet, grey or in colour, as a PNG file."""
+    file = io.BytesIO()
+    Picture.fromarray(sheet).save(file, "PNG", optimize=True)
+    return file.getvalue()
+
+
+def _side_by_side(
+    data: np.ndarray,
+    voxel: tuple[float, float, float],
+    shade: Callable[[np.ndarray], np.ndarray],
+    resampling: Picture.Resampling,
+) -> np.ndarray:
     sheet = np.zeros((EDGE, 3 * EDGE), np.uint8)
     x, y, z = (length // 2 for length in data.shape)
     # Rows run downwards: the second axis is flipped so that top and front are up. Left is left.
@@ -32,14 +68,10 @@ def mid_slices(data: np.ndarray, voxel: tuple[float, float, float], low: float, 
     for number, (plane, across, up) in enumerate(planes):
         width = max(1, min(EDGE, round(plane.shape[0] * across * scale)))
         height = max(1, min(EDGE, round(plane.shape[1] * up * scale)))
-        picture = Picture.fromarray(_grey(plane.T[::-1], low, high)).resize(
-            (width, height), Picture.Resampling.BILINEAR
-        )
+        picture = Picture.fromarray(shade(plane.T[::-1])).resize((width, height), resampling)
         left, top = number * EDGE + (EDGE - width) // 2, (EDGE - height) // 2
         sheet[top : top + height, left : left + width] = np.asarray(picture)
-    file = io.BytesIO()
-    Picture.fromarray(sheet).save(file, "PNG", optimize=True)
-    return file.getvalue()
+    return sheet
 
 
 def _grey(plane: np.ndarray, low: float, high: float) -> np.ndarray:

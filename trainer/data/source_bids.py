@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainer.data import tables
-from trainer.data.findings import Finding, warning
-from trainer.data.listing import SUBJECT_COLUMNS, Listing, SourceImage, known, person
+from trainer.data import source_maps, tables
+from trainer.data.bids_names import best_match
+from trainer.data.findings import Finding, bad, warning
+from trainer.data.listing import SUBJECT_COLUMNS, Listing, SourceFile, SourceImage, known, person
+from trainer.data.map_request import MapRequest
 from trainer.data.reading import stem, suffix
 from trainer.data.tables import Table
 from trainer.errors import CohortError
-
-# BIDS derivatives, "Common file level metadata fields": labels of probabilistic segmentations.
-TISSUES = {"GM": "grey", "WM": "white", "CSF": "csf"}
 
 
 def is_bids(folder: Path) -> bool:
@@ -28,15 +27,25 @@ def is_bids(folder: Path) -> bool:
     )
 
 
-def find(root: Path, label: str, labels: Table | None, contrast: str) -> Listing:
+def find(
+    root: Path,
+    label: str,
+    labels: Table | None,
+    contrasts: Sequence[str],
+    maps: MapRequest | None = None,
+) -> Listing:
     """List the images `sub-*/[ses-*/]anat/*_<contrast>` with what participants.tsv and sessions files say.
 
+    The first contrast's images are the entries; those of the others, and maps, go with them.
+    With maps nothing needs a label: they are what there is to learn.
+
     Raises:
-        CohortError: no participants.tsv and no table of labels, no such column, no image of that contrast.
+        CohortError: no participants.tsv and no table of labels, no such column, no image of a contrast.
     """
+    contrast = contrasts[0]
     participants = root / "participants.tsv"
     people_table = tables.read(participants) if participants.is_file() else None
-    if people_table is None and labels is None:
+    if people_table is None and labels is None and maps is None:
         cure = (
             f"Write {participants} (columns participant_id and {label}), or give a table with --labels FILE."
         )
@@ -47,26 +56,58 @@ def find(root: Path, label: str, labels: Table | None, contrast: str) -> Listing
     in_sessions = any(tables.read(path).find([label]) for path in sessions[:1])
     if labels is not None:
         labels.need([label], "the label")
-    elif people_table is not None and not in_sessions:
+    elif people_table is not None and not in_sessions and maps is None:
         people_table.need([label], "the label")
     people = _by_subject(people_table, label) | _by_subject(
         labels, label, over=_by_subject(people_table, label)
     )
     visits = {_bare(path.parent.name): tables.read(path) for path in sessions}
 
-    images = [
+    images: Sequence[SourceImage] = [
         _described(_image(root, path), people, visits, label)
         for path in sorted(_paths(root, contrast), key=lambda p: p.as_posix())
     ]
-    if not images:
-        others = sorted({stem(p).rsplit("_", 1)[-1] for p in root.glob("sub-*/**/anat/*") if suffix(p)})
-        hint = (
-            f"Choose another contrast with --contrast: there are {', '.join(others)}."
-            if others
-            else "Images lie in sub-*/[ses-*/]anat/."
-        )
-        raise CohortError(f"{root}: holds no image sub-*/[ses-*/]anat/*_{contrast}.nii.gz.", cure=hint)
-    return Listing("bids", _name(root), label, tuple(images), tuple(_unseen(people, images, contrast)))
+    for name in contrasts:
+        if not any(_paths(root, name)):
+            raise _no_images(root, name)
+    for name in contrasts[1:]:
+        images = [_with_contrast(root, image, name) for image in images]
+    unseen = tuple(_unseen(people, images, contrast))
+    recipe = None
+    if maps is not None:
+        images, recipe = source_maps.of_bids(root, images, maps)
+    return Listing("bids", _name(root), label, tuple(images), unseen, recipe)
+
+
+def _no_images(root: Path, contrast: str) -> CohortError:
+    others = sorted({stem(p).rsplit("_", 1)[-1] for p in root.glob("sub-*/**/anat/*") if suffix(p)})
+    hint = (
+        f"Choose another contrast with --contrast: there are {', '.join(others)}."
+        if others
+        else "Images lie in sub-*/[ses-*/]anat/."
+    )
+    return CohortError(f"{root}: holds no image sub-*/[ses-*/]anat/*_{contrast}.nii.gz.", cure=hint)
+
+
+def _with_contrast(root: Path, image: SourceImage, contrast: str) -> SourceImage:
+    """The image with that of a further contrast, which lies beside it."""
+    beside = [path for path in sorted(image.path.parent.iterdir()) if _is_image_of(path, contrast)]
+    best = best_match(image.path, beside)
+    if len(best) == 1:
+        file = SourceFile(contrast, best[0], best[0].relative_to(root).as_posix())
+        return replace(image, contrasts=(*image.contrasts, file))
+    if best:
+        names = ", ".join(path.name for path in best)
+        message, cure = f"has several {contrast} images that fit: {names}.", "Keep the one you mean."
+        finding = bad("ambiguous-contrast", message, cure)
+    else:
+        cure = "Add it, leave the subject out with --on-error skip, or import fewer --contrasts."
+        finding = bad("missing-contrast", f"has no {contrast} image beside it.", cure)
+    return replace(image, findings=(*image.findings, finding))
+
+
+def _is_image_of(path: Path, contrast: str) -> bool:
+    return bool(suffix(path)) and stem(path).endswith(f"_{contrast}") and not path.name.startswith(".")
 
 
 def _name(root: Path) -> str:
@@ -83,11 +124,7 @@ def _paths(root: Path, contrast: str) -> Iterator[Path]:
     for pattern in ("sub-*/anat", "sub-*/ses-*/anat"):
         for anat in root.glob(pattern):
             # Not glob("*_T1w*"): links whose target is missing must be listed, so that they are reported.
-            yield from (
-                p
-                for p in anat.iterdir()
-                if suffix(p) and stem(p).endswith(f"_{contrast}") and not p.name.startswith(".")
-            )
+            yield from (path for path in anat.iterdir() if _is_image_of(path, contrast))
 
 
 def _image(root: Path, path: Path) -> SourceImage:
@@ -103,7 +140,7 @@ def _image(root: Path, path: Path) -> SourceImage:
 
 
 def _tissue_maps(root: Path, anat: Path) -> Iterator[tuple[str, Path]]:
-    for code, tissue in TISSUES.items():
+    for code, tissue in source_maps.TISSUES.items():
         found = sorted((root / "derivatives").glob(f"*/{anat.as_posix()}/*_label-{code}_probseg.nii*"))
         if found:
             yield tissue, found[0]
@@ -139,7 +176,7 @@ def _described(
     image: SourceImage, people: dict[str, dict[str, Any]], visits: dict[str, Table], label: str
 ) -> SourceImage:
     said = dict(people.get(image.subject, {}))
-    if image.subject not in people:
+    if people and image.subject not in people:
         said["findings"] = (
             warning(
                 "no-participant", "its subject is not in the table of participants.", "Add a row for it."
@@ -154,7 +191,9 @@ def _described(
     return replace(image, **said)
 
 
-def _unseen(people: dict[str, dict[str, Any]], images: list[SourceImage], contrast: str) -> Iterator[Finding]:
+def _unseen(
+    people: dict[str, dict[str, Any]], images: Sequence[SourceImage], contrast: str
+) -> Iterator[Finding]:
     missing = sorted(set(people) - {image.subject for image in images})
     if missing:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainer.data import tables
+from trainer.data import source_maps, tables
 from trainer.data.findings import bad
 from trainer.data.listing import (
     IMAGE_COLUMNS,
+    MAP_COLUMNS,
     SESSION_COLUMNS,
     SUBJECT_COLUMNS,
     Listing,
+    SourceFile,
     SourceImage,
     known,
     person,
 )
+from trainer.data.map_request import MapRequest
 from trainer.data.reading import stem, suffix
 from trainer.errors import CohortError
 
 
-def find(path: Path, label: str) -> Listing:
+def find(path: Path, label: str, contrasts: Sequence[str] = (), maps: MapRequest | None = None) -> Listing:
     """List the images of a table, in its order; relative paths start at the table's folder.
+
+    Where several contrasts are asked for, the first is the column `image` or one of its name, each other one
+    the column of its name; label maps are the column `map`. With maps nothing needs a label.
 
     Raises:
         CohortError: the file is an image, or a column is missing.
@@ -31,10 +38,13 @@ def find(path: Path, label: str) -> Listing:
             f"{path}: is a single image.", cure="Give the folder it lies in, or a table of images."
         )
     table = tables.read(path)
-    image_column = table.need(IMAGE_COLUMNS, "the image")
-    label_column = table.need([label], "the label")
+    image_column = table.need((*IMAGE_COLUMNS, *contrasts[:1]), "the image")
+    label_column = table.need([label], "the label") if maps is None else table.find([label])
+    further = {name: table.need([name], f"the {name} image") for name in contrasts[1:]}
+    map_column = table.need(MAP_COLUMNS, "the label map") if maps is not None else None
     subject_column, session_column = table.find(SUBJECT_COLUMNS), table.find(SESSION_COLUMNS)
-    images = []
+    images: list[SourceImage] = []
+    map_files: list[SourceFile | None] = []
     for number, row in enumerate(table.rows, start=2):
         name = row[image_column]
         if name is None:
@@ -46,15 +56,38 @@ def find(path: Path, label: str) -> Listing:
             images.append(
                 SourceImage(path.parent / "?", f"row {number}", f"row {number}", findings=(finding,))
             )
+            map_files.append(None)
             continue
         said = known(person(row, table, label_column))
         said["subject"] = (row[subject_column] if subject_column else None) or stem(Path(name))
         said["session"] = row[session_column] if session_column else None
-        full = path.parent / Path(name).expanduser()
-        images.append(
-            replace(SourceImage(path=full, source=_relative(full, path.parent, name), subject=""), **said)
-        )
-    return Listing("table", path.name, label, tuple(images))
+        first = _file("", name, path.parent)
+        image = replace(SourceImage(path=first.path, source=first.source, subject=""), **said)
+        others = [(contrast, row[column]) for contrast, column in further.items()]
+        images.append(_with_contrasts(image, others, path))
+        there = row[map_column] if map_column is not None else None
+        map_files.append(_file("", there, path.parent) if there is not None else None)
+    recipe = None
+    listed: Sequence[SourceImage] = images
+    if maps is not None:
+        listed, recipe = source_maps.named_ones(images, map_files, maps, path.name)
+    return Listing("table", path.name, label, tuple(listed), maps=recipe)
+
+
+def _with_contrasts(image: SourceImage, others: Sequence[tuple[str, str | None]], table: Path) -> SourceImage:
+    files = tuple(_file(contrast, name, table.parent) for contrast, name in others if name is not None)
+    cure = "Fill it in, remove the row, or import fewer --contrasts."
+    missing = tuple(
+        bad("missing-contrast", f"has no {contrast} image in {table.name}.", cure)
+        for contrast, name in others
+        if name is None
+    )
+    return replace(image, contrasts=files, findings=(*image.findings, *missing))
+
+
+def _file(what: str, name: str, root: Path) -> SourceFile:
+    full = root / Path(name).expanduser()
+    return SourceFile(what, full, _relative(full, root, name))
 
 
 def _relative(full: Path, root: Path, name: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from trainer.data import source_bids, source_folder, source_table, tables
 from trainer.data.findings import Finding, bad
 from trainer.data.listing import Listing, SourceImage
+from trainer.data.map_request import MapRequest
 from trainer.errors import CohortError
 
 _HOW_TO = "docs/how-to/import-your-own-images.md shows the three layouts we read."
@@ -26,7 +27,9 @@ def find(
     *,
     labels: Path | None = None,
     contrast: str = "T1w",
+    contrasts: Sequence[str] = (),
     classes: Sequence[str] | None = None,
+    maps: MapRequest | None = None,
 ) -> Listing:
     """List the images of a source.
 
@@ -35,7 +38,9 @@ def find(
         label: name of the column with the class to learn.
         labels: a further table, by subject or image, for folders that have none or not that column.
         contrast: BIDS suffix of the images to take.
+        contrasts: suffixes where each entry needs several images, the first in place of `contrast`.
         classes: the labels allowed; others become a finding.
+        maps: which label maps to take; with them images need no label, and classes no second one.
 
     Raises:
         CohortError: nothing there, no images, no table of labels or no such column, one class only.
@@ -44,9 +49,14 @@ def find(
         raise CohortError(f"{source}: there is no such file or folder.", cure=_HOW_TO)
     table = tables.read(labels) if labels is not None else None
     if source.is_file():
-        listing = source_table.find(source, label)
+        listing = source_table.find(source, label, contrasts, maps)
     elif source_bids.is_bids(source):
-        listing = source_bids.find(source, label, table, contrast)
+        listing = source_bids.find(source, label, table, contrasts or (contrast,), maps)
+    elif contrasts or maps:
+        raise CohortError(
+            f"{source}: is a folder of images, which does not tell which files belong together.",
+            cure="For several contrasts or label maps give a BIDS folder, or a table of images. " + _HOW_TO,
+        )
     else:
         listing = source_folder.find(source, label, table)
     return _checked(listing, classes)
@@ -56,21 +66,35 @@ def _checked(listing: Listing, classes: Sequence[str] | None) -> Listing:
     """Findings for missing and unknown labels and for entries that are there twice."""
     if not listing.images:
         raise CohortError(f"{listing.name}: holds no images.", cure=_HOW_TO)
+    if listing.maps is None or classes:
+        listing = _labelled(listing, classes)
+    seen: dict[tuple[str, str | None], str] = {}
+    images = []
+    for image in listing.images:
+        visit = (image.subject, image.session)
+        if visit in seen:
+            image = replace(image, findings=(*image.findings, _twice(image, seen[visit])))
+        else:
+            seen[visit] = image.source
+        images.append(image)
+    return replace(listing, images=tuple(images))
+
+
+def _labelled(listing: Listing, classes: Sequence[str] | None) -> Listing:
+    """Findings for missing and unknown labels.
+
+    Raises:
+        CohortError: there are no labels, not one of a class asked for, or one class only.
+    """
     counts = Counter(image.label for image in listing.images if image.label is not None)
     if not counts:
         cure = f"Fill in the column {listing.label_name!r}, or name another with --label."
         raise CohortError(f"{listing.name}: no image has a label ({listing.label_name}).", cure=cure)
     _check_classes(listing, counts, classes or ())
-    seen: dict[tuple[str, str | None], str] = {}
     images = []
     for image in listing.images:
-        findings = [*image.findings, *_label_findings(image, listing.label_name, counts, classes)]
-        visit = (image.subject, image.session)
-        if visit in seen:
-            findings.append(_twice(image, seen[visit]))
-        else:
-            seen[visit] = image.source
-        images.append(replace(image, findings=tuple(findings)))
+        findings = _label_findings(image, listing.label_name, counts, classes)
+        images.append(replace(image, findings=(*image.findings, *findings)))
     usable = {
         image.label
         for image in images

@@ -128,7 +128,7 @@ def raw(run: Path, images: Sequence[str], people: Path | None) -> Subjects:
     def each() -> Iterator[Subject]:
         for request, name in zip(wanted, names, strict=True):
             several = len(request.paths) > 1
-            prepared = prepare(request.paths if several else request.paths[0], member.recipe)  # type: ignore[arg-type]
+            prepared = prepare(request.paths if several else request.paths[0], member.recipe)
             told = None
             if table is not None and member.covariates is not None:
                 told = member.covariates.encode([table.about(request)])

@@ -112,7 +112,7 @@ class Predictor:
                 edge = _longest_side(request.paths[0], recipe)
                 recipe = dataclasses.replace(recipe, size=max(edge, recipe.size, *self.windows.size))
             several = len(request.paths) > 1
-            prepared: Prepared = prepare(request.paths if several else request.paths[0], recipe)  # type: ignore[arg-type]
+            prepared: Prepared = prepare(request.paths if several else request.paths[0], recipe)
         except (ImageError, CohortError) as error:
             return error
         return _Ready(prepared, told)

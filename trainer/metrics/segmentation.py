@@ -115,7 +115,7 @@ def mean_dice(dice: Mapping[str, np.ndarray]) -> np.ndarray:
 def _of_class(dice: np.ndarray, hd95: np.ndarray, bootstrap: int) -> dict[str, Any]:
     there = np.isfinite(dice)
     values = np.asarray(dice, np.float64)[there]
-    distances = np.asarray(hd95, np.float64)[there & np.isfinite(hd95)]
+    distances = np.asarray(hd95, np.float64)[np.isfinite(hd95)]
     mean, bounds = _mean_and_interval(values, bootstrap)
     return {
         "n": len(values),

@@ -10,8 +10,18 @@ also makes our layers known to `keras.saving`, so import it before `keras.models
 
 from __future__ import annotations
 
-from trainer.models import resattnet, resnet, tiny  # noqa: F401  they register themselves
+from trainer.models import (  # noqa: F401  they register themselves
+    alexnet,
+    conv2,
+    densenet,
+    resattnet,
+    resnet,
+    sfcn,
+    tiny,
+    unet,
+    vgg,
+)
 from trainer.models.network import Network
-from trainer.models.registry import build, describe, names, register
+from trainer.models.registry import build, describe, names, outline, register
 
-__all__ = ["Network", "build", "describe", "names", "register"]
+__all__ = ["Network", "build", "describe", "names", "outline", "register"]

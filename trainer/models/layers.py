@@ -12,7 +12,7 @@ import keras
 
 from trainer.errors import ModelError
 
-Normalisation = Literal["batch", "sync", "group", "layer", "none"]
+Normalisation = Literal["batch", "sync", "group", "instance", "layer", "none"]
 
 # As in the published PyTorch models (momentum 0.1 there). Keras' own 0.99 needs hundreds of steps before the
 # moving statistics are usable, and a brain cohort has a handful of steps in an epoch.
@@ -24,7 +24,8 @@ def normalisation(kind: str, channels: int, *, name: str, gamma: str = "ones") -
 
     Args:
         kind: 'batch'; 'sync' (batch statistics over all ranks); 'group' (Wu and He, arXiv 1803.08494: at
-            most 32 groups, at least 4 channels in each); 'layer' (one group: each sample's own); 'none'.
+            most 32 groups, at least 4 channels in each); 'instance' (Ulyanov et al., arXiv 1607.08022: each
+            channel of each sample by itself); 'layer' (one group: all of a sample together); 'none'.
         channels: length of the last axis.
         gamma: initialiser of the scale.
 
@@ -38,8 +39,8 @@ def normalisation(kind: str, channels: int, *, name: str, gamma: str = "ones") -
         from trainer.strategies.batch_norm import SyncBatchNormalization
 
         return SyncBatchNormalization(**BATCH_NORM, gamma_initializer=gamma, name=name)
-    if kind in ("group", "layer"):
-        groups = 1 if kind == "layer" else _groups(channels)
+    if kind in ("group", "instance", "layer"):
+        groups = {"group": _groups(channels), "instance": channels, "layer": 1}[kind]
         return keras.layers.GroupNormalization(groups, epsilon=1e-5, gamma_initializer=gamma, name=name)
     if kind == "none":
         return None
@@ -53,21 +54,48 @@ def _groups(channels: int) -> int:
     return max(groups for groups in range(1, most + 1) if channels % groups == 0)
 
 
+def normalised(x: Any, kind: str, *, name: str, gamma: str = "ones") -> Any:
+    """A feature map with `normalisation` of that kind.
+
+    Raises:
+        ModelError: there is no such kind, or it would make every value 0.
+    """
+    sides = x.shape[1:-1]
+    if kind == "instance" and max(sides) == 1:
+        raise ModelError(
+            f"Instance normalisation of one voxel gives 0 whatever the volume holds ({name}).",
+            cure="Take larger volumes, or model.options.normalisation=group.",
+        )
+    layer = normalisation(kind, x.shape[-1], name=f"{name}_norm", gamma=gamma)
+    return x if layer is None else layer(x)
+
+
 def convolution(
-    x: Any, channels: int, kernel: int, *, strides: int = 1, norm: str, name: str, gamma: str = "ones"
+    x: Any,
+    channels: int,
+    kernel: int,
+    *,
+    strides: int = 1,
+    padding: str = "same",
+    norm: str,
+    name: str,
+    gamma: str = "ones",
 ) -> Any:
-    """Convolution and normalisation, without activation; padded so that a stride s gives ceil(size / s)."""
-    x = keras.layers.Conv3D(
+    """Convolution and normalisation, without activation, of a volume or (4 axes) of an image.
+
+    With padding 'same' a stride s gives ceil(size / s).
+    """
+    kind = keras.layers.Conv3D if len(x.shape) == 5 else keras.layers.Conv2D
+    x = kind(
         channels,
         kernel,
         strides=strides,
-        padding="same",
+        padding=padding,
         use_bias=norm == "none",  # a normalisation would take the bias away again
         kernel_initializer="he_normal",
         name=f"{name}_conv",
     )(x)
-    layer = normalisation(norm, channels, name=f"{name}_norm", gamma=gamma)
-    return x if layer is None else layer(x)
+    return normalised(x, norm, name=name, gamma=gamma)
 
 
 def relu(x: Any, *, name: str) -> Any:
@@ -94,7 +122,13 @@ def residual_block(x: Any, channels: int, *, strides: int = 1, norm: str, name: 
 def stem(x: Any, channels: int, *, norm: str) -> Any:
     """7x7x7 convolution and 3x3x3 maximum, each with stride 2: a quarter of the size along each axis."""
     x = relu(convolution(x, channels, 7, strides=2, norm=norm, name="stem"), name="stem")
-    return keras.layers.MaxPooling3D(3, strides=2, padding="same", dtype=pooling_dtype(), name="stem_pool")(x)
+    return max_pool(x, 3, strides=2, padding="same", name="stem")
+
+
+def max_pool(x: Any, size: int, *, strides: int, padding: str = "valid", name: str) -> Any:
+    """Maximum over `size` voxels along each axis, of a volume or (4 axes) of an image."""
+    kind = keras.layers.MaxPooling3D if len(x.shape) == 5 else keras.layers.MaxPooling2D
+    return kind(size, strides=strides, padding=padding, dtype=pooling_dtype(), name=f"{name}_pool")(x)
 
 
 def pooling_dtype() -> str | None:
@@ -102,11 +136,25 @@ def pooling_dtype() -> str | None:
     return "float32" if keras.config.dtype_policy().compute_dtype == "float16" else None
 
 
-def head(x: Any, classes: int, *, dropout: float) -> Any:
-    """Mean over the volume, dropout, and logits `(B, classes)` that are float32 at any precision policy."""
-    if not 0 <= dropout < 1:
-        raise ModelError(f"dropout is {dropout!r}: it must be at least 0 and below 1.")
+def head(x: Any, classes: int, *, dropout: float, hidden: int = 0) -> Any:
+    """Mean over the volume, dropout, and logits `(B, classes)` that are float32 at any precision policy.
+
+    Args:
+        hidden: units of two layers with ReLU and dropout in between, as AlexNet and VGG have them; 0: none.
+    """
+    if not isinstance(hidden, int) or hidden < 0:
+        raise ModelError(f"hidden is {hidden!r}: it must be a whole number of units, or 0 for none.")
     x = keras.layers.GlobalAveragePooling3D(name="head_pool")(x)
-    if dropout:
-        x = keras.layers.Dropout(dropout, name="head_dropout")(x)
+    for number in (1, 2) if hidden else ():
+        x = drop(x, dropout, name=f"head_{number}")
+        x = keras.layers.Dense(hidden, kernel_initializer="he_normal", name=f"head_{number}_dense")(x)
+        x = relu(x, name=f"head_{number}")
+    x = drop(x, dropout, name="head")
     return keras.layers.Dense(classes, dtype="float32", name="head_logits")(x)
+
+
+def drop(x: Any, share: float, *, name: str) -> Any:
+    """Drop a share of the features in training; no layer at all where that is 0."""
+    if not 0 <= share < 1:
+        raise ModelError(f"dropout is {share!r}: it must be at least 0 and below 1.")
+    return keras.layers.Dropout(share, name=f"{name}_dropout")(x) if share else x

@@ -25,6 +25,7 @@ class Network:
         dimensions: 3 for volumes; 2 for images `(H, W, C)`, or volumes of one slice `(1, H, W, C)`; None as
             above.
         smallest: the least voxels that it needs along each side.
+        paper: where it was published.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Network:
     dense: bool | None = None
     dimensions: int | None = None
     smallest: int = 1
+    paper: str = ""
 
     @property
     def summary(self) -> str:

@@ -17,7 +17,7 @@ _NETWORKS: dict[str, Network] = {}
 
 
 def register(
-    name: str, *, dense: bool = False, dimensions: int = 3, smallest: int = SMALLEST
+    name: str, *, dense: bool = False, dimensions: int = 3, smallest: int = SMALLEST, paper: str = ""
 ) -> Callable[[Function], Function]:
     """Make `function(input_shape, classes, *, width=..., ...) -> keras.Model` known as network `name`.
 
@@ -25,6 +25,7 @@ def register(
         dense: it gives logits for each voxel, `(B, D, H, W, classes)`, not for the volume, `(B, classes)`.
         dimensions: 2 for a network of images `(H, W, C)`, which must take `(1, H, W, C)` as well.
         smallest: the least voxels that it needs along each side.
+        paper: where it was published.
     """
 
     def decorate(function: Function) -> Function:
@@ -33,7 +34,7 @@ def register(
             raise ModelError(
                 f"There are two networks named {name!r}.", cure="Register yours under another name."
             )
-        _NETWORKS[name] = Network(name, function, dense=dense, dimensions=dimensions, smallest=smallest)
+        _NETWORKS[name] = Network(name, function, dense, dimensions, smallest, paper)
         return function
 
     return decorate
@@ -112,6 +113,15 @@ def build(
     if covariates:
         model = with_covariates(name, model, covariates)
     return _synchronised(name, model) if sync_batch_norm else model
+
+
+def outline(name: str, input_shape: Sequence[int], outputs: int, **rest: Any) -> keras.Model:
+    """The model that `build` gives, but with no values in its weights: to be counted, not to be called.
+
+    It takes milliseconds where the first values of millions of weights take seconds.
+    """
+    with keras.StatelessScope(initialize_variables=False):
+        return build(name, input_shape, outputs, **rest)
 
 
 def _synchronised(name: str, model: keras.Model) -> keras.Model:

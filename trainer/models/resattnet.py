@@ -38,7 +38,7 @@ def _resattnet(
     return residual_network(input_shape, classes, blocks, name=name, after_stage=after_stage, **rest)
 
 
-@register("resattnet18")
+@register("resattnet18", paper="arXiv 2008.04024")
 def resattnet18(
     input_shape: tuple[int, int, int, int],
     classes: int,
@@ -53,7 +53,7 @@ def resattnet18(
     return _resattnet("resattnet18", (2, 2, 2, 2), input_shape, classes, attention, **rest)
 
 
-@register("resattnet34")
+@register("resattnet34", paper="arXiv 2008.04024")
 def resattnet34(
     input_shape: tuple[int, int, int, int],
     classes: int,

@@ -1,7 +1,8 @@
-"""3D ResNet-18: the usual baseline for volumes.
+"""3D ResNet-10, -18, -34 and -50: the usual baselines for volumes.
 
 He et al. (arXiv 1512.03385) in three dimensions as in Hara et al. (arXiv 1711.09577) and MedicalNet (arXiv
-1904.00625): 7x7x7 stem, four stages of basic blocks.
+1904.00625): 7x7x7 stem, four stages of basic blocks, or of bottleneck blocks in ResNet-50. Shortcuts are
+those of Hara et al.'s code with `shortcut_type="B"`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import keras
 from trainer.models import layers
 from trainer.models.registry import register
 
+EXPANSION = 4
+
 
 def residual_network(
     input_shape: tuple[int, int, int, int],
@@ -24,18 +27,20 @@ def residual_network(
     normalisation: str,
     dropout: float,
     name: str,
+    residual_block: Callable[..., Any] = layers.residual_block,
     after_stage: Callable[[Any, int], Any] = lambda x, stage: x,
 ) -> keras.Model:
     """Stem, stages of `blocks[i]` residual blocks with `width * 2**i` channels, head.
 
     Args:
+        residual_block: called as `layers.residual_block` is.
         after_stage: called with the output of each stage and the stage's number from 1; returns what goes on.
     """
     volume = keras.Input(input_shape, name="volume")
     x = layers.stem(volume, width, norm=normalisation)
     for stage, count in enumerate(blocks, start=1):
         for block in range(1, count + 1):
-            x = layers.residual_block(
+            x = residual_block(
                 x,
                 width * 2 ** (stage - 1),
                 strides=2 if stage > 1 and block == 1 else 1,
@@ -46,7 +51,39 @@ def residual_network(
     return keras.Model(volume, layers.head(x, classes, dropout=dropout), name=name)
 
 
-@register("resnet18")
+def bottleneck_block(x: Any, channels: int, *, strides: int = 1, norm: str, name: str) -> Any:
+    """Bottleneck block: 1x1x1, 3x3x3 and 1x1x1 convolutions beside a shortcut, 4 * `channels` out of it.
+
+    He et al., section 4, figure 5; the stride is in the 3x3x3 convolution, as in Hara et al.'s code. The
+    last normalisation starts with scale 0: see `layers.residual_block`.
+    """
+    shortcut = x
+    if strides != 1 or x.shape[-1] != EXPANSION * channels:
+        shortcut = layers.convolution(
+            x, EXPANSION * channels, 1, strides=strides, norm=norm, name=f"{name}_shortcut"
+        )
+    y = layers.relu(layers.convolution(x, channels, 1, norm=norm, name=f"{name}_1"), name=f"{name}_1")
+    y = layers.convolution(y, channels, 3, strides=strides, norm=norm, name=f"{name}_2")
+    y = layers.relu(y, name=f"{name}_2")
+    y = layers.convolution(y, EXPANSION * channels, 1, norm=norm, name=f"{name}_3", gamma="zeros")
+    return layers.relu(keras.layers.Add(name=f"{name}_sum")([y, shortcut]), name=name)
+
+
+@register("resnet10", paper="MedicalNet, arXiv 1904.00625")
+def resnet10(
+    input_shape: tuple[int, int, int, int],
+    classes: int,
+    *,
+    width: int = 64,
+    normalisation: str = "batch",
+    dropout: float = 0.0,
+) -> keras.Model:
+    """3D ResNet-10, residual blocks 1-1-1-1: the smallest of MedicalNet."""
+    rest: dict[str, Any] = {"width": width, "normalisation": normalisation, "dropout": dropout}
+    return residual_network(input_shape, classes, (1, 1, 1, 1), name="resnet10", **rest)
+
+
+@register("resnet18", paper="arXiv 1512.03385, 1711.09577")
 def resnet18(
     input_shape: tuple[int, int, int, int],
     classes: int,
@@ -55,13 +92,36 @@ def resnet18(
     normalisation: str = "batch",
     dropout: float = 0.0,
 ) -> keras.Model:
-    """3D ResNet-18, the usual baseline."""
+    """3D ResNet-18, residual blocks 2-2-2-2: the usual baseline."""
+    rest: dict[str, Any] = {"width": width, "normalisation": normalisation, "dropout": dropout}
+    return residual_network(input_shape, classes, (2, 2, 2, 2), name="resnet18", **rest)
+
+
+@register("resnet34", paper="arXiv 1512.03385, 1711.09577")
+def resnet34(
+    input_shape: tuple[int, int, int, int],
+    classes: int,
+    *,
+    width: int = 64,
+    normalisation: str = "batch",
+    dropout: float = 0.0,
+) -> keras.Model:
+    """3D ResNet-34, residual blocks 3-4-6-3."""
+    rest: dict[str, Any] = {"width": width, "normalisation": normalisation, "dropout": dropout}
+    return residual_network(input_shape, classes, (3, 4, 6, 3), name="resnet34", **rest)
+
+
+@register("resnet50", paper="arXiv 1512.03385, 1711.09577")
+def resnet50(
+    input_shape: tuple[int, int, int, int],
+    classes: int,
+    *,
+    width: int = 64,
+    normalisation: str = "batch",
+    dropout: float = 0.0,
+) -> keras.Model:
+    """3D ResNet-50, bottleneck blocks 3-4-6-3."""
+    rest: dict[str, Any] = {"width": width, "normalisation": normalisation, "dropout": dropout}
     return residual_network(
-        input_shape,
-        classes,
-        (2, 2, 2, 2),
-        width=width,
-        normalisation=normalisation,
-        dropout=dropout,
-        name="resnet18",
+        input_shape, classes, (3, 4, 6, 3), name="resnet50", residual_block=bottleneck_block, **rest
     )

@@ -1,25 +1,41 @@
-"""The report of a run: figures, tables, one HTML file."""
+"""Reports: figures, tables, one HTML file, of a run, of a cross-validation, of several runs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
-def write(run_folder: Path) -> Path:
-    """Write `report.html` into a run folder and return its path.
+def write(folder: Path) -> Path:
+    """Write `report.html` into the folder of a run or of a cross-validation, and figures/ beside it.
 
     What the folder does not hold yet (a result, a test split, the shard set) is left out of the report.
 
+    Returns:
+        The path of the page.
+
     Raises:
-        RunError: the folder is no run folder.
-        OSError: the file cannot be written.
+        RunError: the folder is neither.
+        OSError: a file cannot be written.
     """
     # Metrics are needed on every rank, templates and pictures on one: import them when they are.
-    from trainer.atomic import write_text
-    from trainer.report.page import render
-    from trainer.report.story import read
+    from trainer.report import crossval_page, run_page, story
 
-    html = render(read(Path(run_folder)))
-    path = Path(run_folder) / "report.html"
-    write_text(path, html)
-    return path
+    folder = Path(folder)
+    if (folder / crossval_page.SUMMARY_NAME).is_file():
+        return crossval_page.render(folder).save(folder)
+    return run_page.render(story.read(folder)).save(folder)
+
+
+def write_comparison(runs: Sequence[Path], folder: Path) -> Path:
+    """Write `report.html` about several runs, and figures/ beside it, into a folder of its own.
+
+    Raises:
+        RunError: fewer than two runs, one is no run folder, or their tasks differ.
+        OSError: a file cannot be written.
+    """
+    from trainer.report import comparison_page
+
+    page = comparison_page.render([Path(run) for run in runs])
+    folder.mkdir(parents=True, exist_ok=True)
+    return page.save(folder)

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
+from trainer.baseline import features
+from trainer.baseline.models import classifier
 from trainer.metrics.classification import classification_metrics
 
 if TYPE_CHECKING:
@@ -43,25 +42,18 @@ def tissue_baseline(
     rows = [*fitted, *tested]
     if not fitted or not tested or any(not volumes[row].tissue for row in rows):
         return None
-    names = sorted(set.intersection(*(set(volumes[row].tissue or {}) for row in rows)))
+    columns = features.tissue([volumes[row] for row in rows])
+    values, unknown = columns.values[: len(fitted)], columns.values[len(fitted) :]
     known = np.array([labels[row] for row in fitted])
-    if not names or len(set(known.tolist())) < 2:
+    if not columns.names or len(set(known.tolist())) < 2:
         return None
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=1.0, class_weight="balanced", max_iter=1000))
-    model.fit(_features(volumes, fitted, names), known)
+    model = classifier().fit(values, known)
     probabilities = np.zeros((len(tested), len(classes)))
-    probabilities[:, model.classes_] = model.predict_proba(_features(volumes, tested, names))
+    probabilities[:, model.classes_] = model.predict_proba(unknown)
     metrics = classification_metrics(np.array([labels[row] for row in tested]), probabilities, classes)
     return {
         **metrics,
-        "features": [f"{name} (mL)" for name in names] + [f"{name} (share)" for name in names],
+        "features": list(columns.names),
         "n_fitted": len(fitted),
         "predictions": {str(row): p.tolist() for row, p in zip(tested, probabilities, strict=True)},
     }
-
-
-def _features(volumes: Sequence[Volume], rows: Sequence[int], names: Sequence[str]) -> np.ndarray:
-    """float (len(rows), 2 * len(names)): millilitres, then shares, free of the head's size."""
-    ml = np.array([[float((volumes[row].tissue or {})[name]) for name in names] for row in rows])
-    total = ml.sum(axis=1, keepdims=True)
-    return np.hstack([ml, ml / np.where(total > 0, total, 1.0)])

@@ -6,18 +6,18 @@ note in the report and never an error.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from trainer.data.shards import ShardSet
 from trainer.errors import RunError, ShardError
+from trainer.report import predictions
+from trainer.report.predictions import Found
 
 # Types of those values of run.json, result.json and baseline.json that are taken apart.
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -32,32 +32,38 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "resumed_from": (list,),
     "shards": (dict,),
     "split": (dict,),
+    "task": (dict,),
     "volume": (list,),
 }
 
 
 @dataclass(frozen=True)
-class Predictions:
-    """evaluation/<split>.csv: what the network said of each subject of a split.
+class Task:
+    """What the network was trained for.
 
     Attributes:
-        classes: names, in the order of the probabilities' columns.
-        rows: int (N,), rows of the shard set.
-        subjects: who.
-        true: int (N,), class numbers.
-        probabilities: float (N, classes).
+        name: classification, regression or segmentation.
+        target: the quantity or the label, such as `age` or `diagnosis`.
+        classes: names, where there are classes.
     """
 
-    classes: tuple[str, ...]
-    rows: np.ndarray
-    subjects: tuple[str, ...]
-    true: np.ndarray
-    probabilities: np.ndarray
+    name: str = "classification"
+    target: str = ""
+    classes: tuple[str, ...] = ()
 
     @property
-    def predicted(self) -> np.ndarray:
-        """Class numbers, int (N,)."""
-        return self.probabilities.argmax(axis=1)
+    def unit(self) -> str:
+        """Of a regression's target, with a space before it, or nothing."""
+        return " years" if self.name == "regression" and self.target in ("", "age") else ""
+
+    @property
+    def title(self) -> str:
+        """In a few words, for the top of a page."""
+        if self.name == "regression":
+            return f"{(self.target or 'age').capitalize()} regression"
+        if self.name == "segmentation":
+            return "Segmentation"
+        return " vs ".join(self.classes) or "Classification"
 
 
 @dataclass
@@ -71,7 +77,7 @@ class Story:
     epochs: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     baseline: dict[str, Any] = field(default_factory=dict)
-    predictions: dict[str, Predictions] = field(default_factory=dict)
+    predictions: dict[str, Found] = field(default_factory=dict)
     shards: ShardSet | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -79,6 +85,21 @@ class Story:
     def name(self) -> str:
         """The run's name."""
         return str(self.config.get("name") or self.folder.resolve().name)
+
+    @property
+    def task(self) -> Task:
+        """Its task; run folders that name none are classifications."""
+        said = self.facts.get("task", {})
+        classes = said.get("classes") or self.facts.get("classes") or ()
+        named = tuple(str(name) for name in classes) if isinstance(classes, (list, tuple)) else ()
+        name = said.get("name")
+        known = name if name in ("regression", "segmentation") else "classification"
+        return Task(known, str(said.get("target") or ""), named)
+
+    @property
+    def judged(self) -> str | None:
+        """The split that the report judges by: test, else validation."""
+        return next((name for name in ("test", "validation") if name in self.predictions), None)
 
     @property
     def is_phantom(self) -> bool:
@@ -168,34 +189,15 @@ def _read_epochs(story: Story) -> list[dict[str, Any]]:
     return [rows[epoch] for epoch in sorted(rows)]
 
 
-def _read_predictions(story: Story, split: str) -> Predictions | None:
+def _read_predictions(story: Story, split: str) -> Found | None:
     path = story.folder / "evaluation" / f"{split}.csv"
     if not path.is_file():
         return None
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            table = csv.DictReader(file)
-            classes = tuple(key[2:] for key in table.fieldnames or () if key.startswith("p_"))
-            rows = list(table)
-        if not rows or len(classes) < 2:
-            raise ValueError("no predictions")
-        return Predictions(
-            classes=classes,
-            rows=np.array([int(row["row"]) for row in rows]),
-            subjects=tuple(row["subject"] for row in rows),
-            true=np.array([classes.index(row["label"]) for row in rows]),
-            probabilities=_finite([[float(row[f"p_{name}"]) for name in classes] for row in rows]),
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        return predictions.read(path, story.task.name)
+    except (OSError, ValueError):
         story.notes.append(f"evaluation/{split}.csv is damaged; its predictions are left out.")
         return None
-
-
-def _finite(rows: list[list[float]]) -> np.ndarray:
-    values = np.array(rows, dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise ValueError("a probability is not finite")
-    return values
 
 
 def _open_shards(story: Story) -> ShardSet | None:

@@ -1,0 +1,173 @@
+"""The pages in a real browser: nothing to complain about, nothing cut off, and what can be clicked works.
+
+Needs Chromium (Debian: apt-get install chromium). Where there is none the tests are skipped, unless
+CINGULUM_REQUIRE_BROWSER=1 says that there must be one, as .ci/run does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from made_up_run import make_crossval, make_run
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from trainer.report import comparison_page, crossval_page
+from trainer.report.run_page import render
+from trainer.report.story import read
+
+PAGES = ("classification", "regression", "segmentation", "unfinished", "comparison", "crossval")
+PHONE, DESKTOP = (390, 844), (1280, 900)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        why = "no Chromium here; Debian: apt-get install chromium"
+        if os.environ.get("CINGULUM_REQUIRE_BROWSER") == "1":
+            pytest.fail(f"CINGULUM_REQUIRE_BROWSER=1, and {why}")
+        pytest.skip(why)
+    with sync_playwright() as playwright:
+        # As root, which containers are, Chromium has no sandbox; the pages are our own.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The address of each kind of report."""
+    folder = tmp_path_factory.mktemp("pages")
+    html = {}
+    for task in ("classification", "regression", "segmentation"):
+        html[task] = render(read(make_run(folder / task, task=task))).html
+    unfinished = make_run(folder / "unfinished", subjects=20)
+    for gone in ("result.json", "run.json", "baseline.json"):
+        (unfinished / gone).unlink()
+    shutil.rmtree(unfinished / "evaluation")
+    html["unfinished"] = render(read(unfinished)).html
+    second = make_run(folder / "a-second-run-with-quite-a-long-name", skill=0.5)
+    html["comparison"] = comparison_page.render([folder / "classification", second]).html
+    html["crossval"] = crossval_page.render(make_crossval(folder / "cv")).html
+    for name, text in html.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: (folder / f"{name}.html").as_uri() for name in html}
+
+
+@pytest.fixture
+def opened(browser, pages):
+    """Opens a page at a size; at the end, nothing may have been complained about."""
+    complaints: list[str] = []
+    made: list[Page] = []
+
+    def open_page(name: str, size: tuple[int, int] = DESKTOP) -> Page:
+        page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda asked: complaints.append(asked.url) if is_foreign(asked.url) else None)
+        page.goto(pages[name])
+        made.append(page)
+        return page
+
+    yield open_page
+    for page in made:
+        page.close()
+    assert complaints == []
+
+
+def is_foreign(address: str) -> bool:
+    return not address.startswith(("file:", "data:"))
+
+
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_wider_than_the_screen(opened, name, size):
+    page = opened(name, size)
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    # A table may be wider than its frame, which scrolls by itself; all else must fit.
+    cut_off = page.evaluate(
+        "Array.from(document.querySelectorAll('main *:not(.scroll *):not(svg *)'))"
+        ".filter(e => { const b = e.getBoundingClientRect();"
+        " return b.right > innerWidth + 1 || b.left < -1; })"
+        ".map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert cut_off == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_figure_is_seen_with_its_text_inside(opened, name):
+    page = opened(name, PHONE)
+    boxes = page.eval_on_selector_all(
+        "svg.chart",
+        "charts => charts.map(c => c.checkVisibility() ? c.getBoundingClientRect().toJSON() : null)",
+    )
+    assert len(boxes) >= 2
+    assert all(box and box["width"] > 250 and box["height"] > 80 for box in boxes)
+    outside = page.evaluate(
+        "Array.from(document.querySelectorAll('svg.chart text')).filter(text => {"
+        " const a = text.getBoundingClientRect(), b = text.closest('svg').getBoundingClientRect();"
+        " return a.width && (a.left < b.left - 6 || a.right > b.right + 6 || a.bottom > b.bottom + 2); })"
+        ".map(text => text.textContent)"
+    )
+    assert outside == []
+
+
+@pytest.mark.parametrize("name", ["classification", "regression", "segmentation"])
+def test_pictures_are_decoded(opened, name):
+    page = opened(name)
+    page.wait_for_load_state("load")
+    widths = page.eval_on_selector_all("img", "images => images.map(image => image.naturalWidth)")
+    assert len(widths) >= 5 and min(widths) > 100
+
+
+def test_marks_have_colours(opened):
+    """A class without a rule leaves a line without a colour: it is there and cannot be seen."""
+    page = opened("crossval")
+    strokes = page.eval_on_selector_all("svg .line", "lines => lines.map(l => getComputedStyle(l).stroke)")
+    assert strokes and "none" not in strokes
+    fills = page.eval_on_selector_all(
+        "svg .dot, svg .bar", "marks => marks.map(m => getComputedStyle(m).fill)"
+    )
+    assert fills and "none" not in fills
+
+
+def column(page: Page, place: int) -> list[str]:
+    return page.locator(f"table.sortable tbody tr > *:nth-child({place})").all_inner_texts()
+
+
+def test_a_click_on_a_heading_sorts_the_table_and_another_turns_it(opened):
+    page = opened("regression")
+    errors = [float(text) for text in column(page, 5)]
+    assert errors == sorted(errors, reverse=True)
+    difference = page.get_by_role("button", name="Difference")
+    difference.click()
+    values = [float(text) for text in column(page, 4)]
+    assert values == sorted(values) and values[0] < 0 < values[-1]
+    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("Difference")
+    difference.click()
+    assert [float(text) for text in column(page, 4)] == sorted(values, reverse=True)
+    page.get_by_role("button", name="Subject").click()
+    assert column(page, 1) == sorted(column(page, 1))
+    assert page.locator("th[aria-sort]").count() == 1
+
+
+def test_the_checklist_opens_and_leads_to_what_states_an_item(opened):
+    page = opened("classification")
+    link = page.get_by_role("link", name="Methods: Software and hardware")
+    assert not link.is_visible()
+    page.get_by_text("CLAIM checklist: where each item is stated").click()
+    link.click()
+    assert page.evaluate("location.hash") == "#methods-software"
+    assert page.locator("#methods-software").is_visible()
+
+
+def test_print_shows_whole_tables_in_black_on_white(opened):
+    page = opened("classification")
+    page.emulate_media(media="print", color_scheme="dark")
+    table = page.locator(".scroll.tall")
+    assert table.evaluate("box => box.scrollHeight <= box.clientHeight + 2")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(22, 32, 44)"

@@ -1,0 +1,168 @@
+"""What each group of simple features reaches, cross-validated over the folds a network would have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.dummy import DummyRegressor
+
+from trainer.baseline import features, models
+from trainer.baseline.features import Features
+from trainer.config import SplitConfig
+from trainer.data.shards import ShardSet
+from trainer.data.splits import Split, split
+from trainer.errors import CohortError
+from trainer.metrics.classification import classification_metrics
+from trainer.metrics.regression import regression_metrics
+
+Progress = Callable[[int, int], None]
+
+
+def of_classes(
+    shards: ShardSet, classes: Sequence[str] | None, folds: int, seed: int, progress: Progress | None = None
+) -> dict[str, Any]:
+    """How well logistic regression tells the classes apart.
+
+    Args:
+        shards: the shard set.
+        classes: the labels, in order: of two, the second is the positive one. None: all there are, sorted.
+        folds: of the cross-validation: those of a network with data.split.folds and the same seed.
+        seed: of the division.
+        progress: called with (volumes read, volumes in all).
+
+    Returns:
+        What `cingulum baseline --json` prints: for each group of features its metrics, pooled over the folds;
+        a group that nothing is known of is in `left_out`, with the reason.
+
+    Raises:
+        CohortError: the subjects cannot be divided so.
+        ShardError: a volume is damaged.
+    """
+    names = tuple(classes or shards.labels)
+    parts = _folds(shards, names, folds, seed, None)
+    rows = sorted(row for part in parts for row in part.test)
+    number = {name: k for k, name in enumerate(names)}
+    true = np.array([number[str(shards.volumes[row].label)] for row in rows])
+    groups, left_out = _groups(shards, rows, progress)
+    parts = _renumbered(parts, rows)
+    found = {
+        name: classification_metrics(true, models.probabilities(group.values, true, parts, len(names)), names)
+        for name, group in groups.items()
+    }
+    shares = np.bincount(true, minlength=len(names)) / len(true)
+    chance = {"auc": 0.5, "balanced_accuracy": 1 / len(names), "accuracy": float(shares.max())}
+    about = {"task": "classification", "classes": list(names)}
+    return about | _told(shards, rows, folds, seed, chance, found, groups, left_out)
+
+
+def of_numbers(
+    shards: ShardSet, target: str, folds: int, seed: int, progress: Progress | None = None
+) -> dict[str, Any]:
+    """How well ridge regression predicts the age, or the label read as a number. Else like `of_classes`.
+
+    Args:
+        target: `age` or `label`.
+    """
+    known = _targets(shards, target)
+    parts = _folds(shards, None, folds, seed, known)
+    rows = sorted(row for part in parts for row in part.test)
+    true = np.array([known[row] for row in rows])
+    groups, left_out = _groups(shards, rows, progress, age=target != "age")
+    parts = _renumbered(parts, rows)
+    found = {
+        name: regression_metrics(true, models.numbers(group.values, true, parts))
+        for name, group in groups.items()
+    }
+    mean = models.numbers(np.zeros((len(rows), 1)), true, parts, DummyRegressor)
+    chance = regression_metrics(true, mean)
+    return {"task": "regression", "target": target} | _told(
+        shards, rows, folds, seed, chance, found, groups, left_out
+    )
+
+
+def _targets(shards: ShardSet, target: str) -> list[float]:
+    """By row; NaN where unknown."""
+    if target == "age":
+        return [math.nan if volume.age is None else float(volume.age) for volume in shards.volumes]
+    try:
+        return [math.nan if volume.label is None else float(volume.label) for volume in shards.volumes]
+    except ValueError:
+        raise CohortError(
+            f"{shards.path}: the label ({shards.label_name}) is no number in every volume.",
+            cure="Without --target, the labels are classes.",
+        ) from None
+
+
+def _folds(
+    shards: ShardSet, classes: Sequence[str] | None, folds: int, seed: int, targets: Sequence[float] | None
+) -> list[Split]:
+    # A validation split would be taken from the training subjects; the test subjects are the same without it.
+    return [
+        split(
+            shards.volumes,
+            classes,
+            SplitConfig(validation=0, folds=folds, fold=fold, seed=seed),
+            targets=targets,
+        )
+        for fold in range(folds)
+    ]
+
+
+def _renumbered(parts: Sequence[Split], rows: Sequence[int]) -> list[Split]:
+    """The folds, with places in `rows` instead of rows of the set."""
+    place = {row: k for k, row in enumerate(rows)}
+    return [Split(tuple(place[r] for r in p.train), (), tuple(place[r] for r in p.test)) for p in parts]
+
+
+def _groups(
+    shards: ShardSet, rows: Sequence[int], progress: Progress | None, *, age: bool = True
+) -> tuple[dict[str, Features], dict[str, str]]:
+    """The features that anything is known of, by group, and why others are left out."""
+    volumes = [shards.volumes[row] for row in rows]
+    groups = {
+        "age, sex" if age else "sex": features.people(volumes, age=age).known(),
+        "tissue volumes": features.tissue(volumes).known(),
+        "intensities": features.intensities(shards, rows, progress).known(),
+    }
+    reasons = {
+        "age, sex": "the set knows no age and one sex at most",
+        "sex": "the set knows one sex at most",
+        "tissue volumes": "the set has none; they come from a table or from tissue maps beside the images",
+        "intensities": "they are the same in every volume",
+    }
+    left_out = {name: reasons[name] for name, group in groups.items() if not group.names}
+    groups = {name: group for name, group in groups.items() if group.names}
+    if not groups:
+        raise CohortError(
+            f"{shards.path}: the volumes differ in nothing that could be a feature.",
+            cure="Look at the images: cingulum inspect",
+        )
+    if len(groups) > 1:
+        groups["all together"] = Features.beside(list(groups.values()))
+    return groups, left_out
+
+
+def _told(
+    shards: ShardSet,
+    rows: Sequence[int],
+    folds: int,
+    seed: int,
+    chance: dict[str, Any],
+    found: dict[str, dict[str, Any]],
+    groups: dict[str, Features],
+    left_out: dict[str, str],
+) -> dict[str, Any]:
+    return {
+        "path": str(shards.path),
+        "content_hash": shards.content_hash,
+        "volumes": len(rows),
+        "subjects": len({shards.volumes[row].subject for row in rows}),
+        "folds": folds,
+        "seed": seed,
+        "chance": chance,
+        "groups": {name: {"features": list(groups[name].names), **found[name]} for name in found},
+        "left_out": left_out,
+    }

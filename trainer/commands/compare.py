@@ -1,0 +1,109 @@
+"""`cingulum compare`: is one run better than another, on the same subjects?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trainer.commands.evaluate import SplitName
+
+# Figures in a terminal; --json has them all.
+SHOWN = {
+    "classification": (
+        "accuracy",
+        "balanced_accuracy",
+        "sensitivity",
+        "specificity",
+        "auc",
+        "pr_auc",
+        "brier",
+        "ece",
+    ),
+    "regression": ("mae", "rmse", "r2", "pearson", "bias"),
+    "segmentation": ("dice",),
+}
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Two or more finished run folders.")],
+    split: Annotated[SplitName, typer.Option(help="Which subjects of the runs.")] = SplitName.test,
+    common: Annotated[
+        bool, typer.Option("--common", help="Leave out subjects that not all runs were judged on.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Compare finished runs on the same subjects: figures with intervals, differences with p-values.
+
+    Reads RUN/evaluation/SPLIT.csv and changes nothing. The AUC of two classes is compared by DeLong's test,
+    accuracy by McNemar's, all else by a paired bootstrap. With more than two runs p is also told corrected
+    for the number of pairs (Holm). docs/explanation/evaluation.md has the formulas.
+
+    \b
+    Example:
+      cingulum compare runs/resnet18 runs/resattnet18
+    """
+    import json
+
+    from trainer.errors import RunError
+    from trainer.metrics import comparison, tables
+
+    if len(runs) < 2:
+        raise RunError("One run has nothing to be compared with.", cure="cingulum compare RUN RUN")
+    read = [tables.read(run, split.value) for run in runs]
+    chosen, notes = comparison.aligned(read, common=common)
+    found = {"split": split.value, "notes": notes, **comparison.compare(chosen)}
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    console.print(f"{found['task']}, {found['split']} split, {found['n']} volumes")
+    for note in found["notes"]:
+        console.print(f"note: {note}")
+    figures = Table("figure (95 % interval)", *(run["run"] for run in found["runs"]))
+    for name in SHOWN[found["task"]]:
+        figures.add_row(_title(name), *(_figure(run["metrics"], name) for run in found["runs"]))
+    if found["task"] == "segmentation":
+        for label in found["classes"]:
+            of_class = [run["metrics"]["classes"][label] for run in found["runs"]]
+            for name in ("dice", "hd95"):
+                unit = " (mm)" if name == "hd95" else ""
+                figures.add_row(f"{_title(name)} {label}{unit}", *(_figure(one, name) for one in of_class))
+    console.print(figures)
+    corrected = len(found["runs"]) > 2
+    pairs = Table("difference", "(95 % interval)", "p", *(["p, Holm"] * corrected), "test")
+    for pair in found["comparisons"]:
+        pairs.add_row(
+            f"{_title(pair['metric'])}: {pair['first']} - {pair['second']}",
+            _figure(pair, "difference", pair["interval"], sign="+"),
+            _p(pair["p_value"]),
+            *([_p(pair["p_holm"])] * corrected),
+            pair["test"],
+        )
+    console.print(pairs)
+
+
+def _title(name: str) -> str:
+    short = {"auc": "AUC", "pr_auc": "PR-AUC", "ece": "ECE", "mae": "MAE", "rmse": "RMSE", "r2": "R2"}
+    return short.get(name, "HD95" if name == "hd95" else name.replace("_", " ").capitalize())
+
+
+def _figure(values: dict[str, Any], name: str, interval: list[float] | None = None, sign: str = "") -> str:
+    """A figure with three digits and its interval on the next line; a dash for what cannot be told."""
+    if values.get(name) is None:
+        return "-"
+    bounds = interval or values.get(f"{name}_interval")
+    below = f"\n{bounds[0]:{sign}.3f} to {bounds[1]:{sign}.3f}" if bounds else ""
+    return f"{values[name]:{sign}.3f}{below}"
+
+
+def _p(value: float | None) -> str:
+    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"

@@ -1,0 +1,49 @@
+"""`cingulum export`: a finished run's network for other programs, with its model card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder, such as runs/demo.")],
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format", help="keras (always written), savedmodel, onnx; may be given several times."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write to; default: RUN/export.")] = None,
+    licence: Annotated[str | None, typer.Option(help="Licence of the weights, for the model card.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the model card as JSON.")] = False,
+) -> None:
+    """Write a network as Keras file, SavedModel or ONNX, with a model card.
+
+    Each file is loaded back and compared with the network on random volumes before it gets its name.
+
+    \b
+    Example:
+      cingulum export runs/demo --format savedmodel --format onnx --out exported
+    """
+    import json
+
+    from trainer.quiet import import_tensorflow
+    from trainer.record import RunFolder
+
+    RunFolder.open_finished(run)  # before TensorFlow is loaded, which takes seconds
+    import_tensorflow()
+    from trainer import export as exports
+
+    folder = out if out is not None else run / "export"
+    said = exports.export(run, formats or [], folder, licence)
+    if as_json:
+        typer.echo(json.dumps(said, indent=2))
+        return
+    for about in said["formats"].values():
+        typer.echo(
+            f"{folder / about['file']}: the same outputs (largest difference {about['difference']:.1e})"
+        )
+    typer.echo(f"{folder / 'MODEL_CARD.md'}")

@@ -1,0 +1,44 @@
+"""`cingulum leaks`: is one person in a shard set under two names?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def leaks(
+    shards: Annotated[Path, typer.Argument(help="Folder of the shard set.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> int:
+    """Find images of different subjects that are the same, or nearly so. Exit code 2 if there are any.
+
+    Splits keep a subject's scans together, so that two subjects must not be one person. Looks at every
+    volume, whatever the split; `cingulum train` does the same between its splits before the first step.
+
+    \b
+    Example:
+      cingulum leaks shards/phantom
+    """
+    import json
+
+    from trainer.data.leaks import duplicates
+    from trainer.data.shards import ShardSet
+    from trainer.progress import Counting
+
+    shard_set = ShardSet.open(shards)
+    with Counting("comparing", "volumes") as counting:
+        found = duplicates(shard_set, progress=counting.show)
+    if as_json:
+        listed = [leak.to_json() for leak in found]
+        typer.echo(json.dumps({"path": str(shards), "ok": not found, "leaks": listed}, indent=1))
+    else:
+        for leak in found:
+            typer.echo(str(leak))
+        if found:
+            cure = "Remove one of each pair, or give both the same subject name, and import again."
+            typer.echo(cure, err=True)
+        else:
+            typer.echo(f"{shards}: no image is there under two names")
+    return 2 if found else 0

@@ -1,0 +1,190 @@
+"""The model card: what a network is for, what it learned from, how good it is, and where it ends.
+
+After Mitchell et al., "Model Cards for Model Reporting" (arXiv 1810.03993).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+import keras
+import numpy as np
+
+from trainer import record
+from trainer.config import RunConfig
+from trainer.data.shards import ShardSet, Volume
+from trainer.errors import InputError
+from trainer.record import RunFolder
+
+# Keys of evaluation/<split>.json in the order in which they are told, and their names.
+_FIGURES = {
+    "auc": "ROC-AUC",
+    "pr_auc": "PR-AUC",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
+    "ece": "expected calibration error",
+    "brier": "Brier score",
+    "mae": "mean absolute error",
+    "rmse": "root mean squared error",
+    "r2": "R²",
+    "pearson": "correlation",
+    "bias": "bias (predicted minus true)",
+    "dice": "Dice, mean over classes",
+    "hd95": "95 % Hausdorff distance (mm)",
+}
+
+
+def facts(
+    folder: RunFolder, model: keras.Model, written: Mapping[str, Mapping[str, Any]], licence: str | None
+) -> dict[str, Any]:
+    """All that the card says, as JSON values.
+
+    Raises:
+        RunError: a file of the run is missing or damaged.
+    """
+    config = record.load_config(folder)
+    ran, result = record.read_json(folder.run), record.read_json(folder.result)
+    task = ran.get("task") or {"name": "classification", "classes": ran["classes"]}
+    test = folder.evaluation / "test.json"
+    shards = _shards(config, ran)
+    told = ran.get("covariates") or {}
+    return {
+        "name": folder.path.resolve().name,
+        "cingulum": ran.get("cingulum"),
+        "packages": ran.get("packages", {}),
+        "written": record.now(),
+        "licence": licence,
+        "task": task,
+        "label_name": ran.get("shards", {}).get("label_name"),
+        "network": {
+            "name": config.model.name,
+            "width": config.model.width,
+            "options": config.model.options,
+            "parameters": int(model.count_params()),
+            "inputs": [
+                {"name": tensor.name, "shape": list(tensor.shape), "dtype": "float32"}
+                for tensor in model.inputs
+            ],
+            "output": list(model.output.shape),
+            "needs_import": _foreign_modules(model),
+            "weights_sha256": result.get("best_weights_sha256"),
+        },
+        "covariates": told.get("columns", []),
+        "preprocessing": ran.get("preprocessing", {}),
+        "data": _data(shards, ran),
+        "phantom": None if shards is None else "phantom" in str(shards.source).lower(),
+        "training": _training(config, ran, result),
+        "test": record.read_json(test) if test.is_file() else None,
+        "formats": {name: dict(about) for name, about in written.items()},
+    }
+
+
+def markdown(said: Mapping[str, Any]) -> str:
+    """The card for people."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("trainer.export"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701 - it is Markdown, of our own numbers
+    )
+    return environment.get_template("model_card.md.j2").render(
+        **said, figures=figures(said["test"]) if said["test"] else []
+    )
+
+
+def figures(test: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Name, value and 95 % interval of each figure of evaluation/test.json, as text."""
+    rows = [_row(name, test, key) for key, name in _FIGURES.items() if _is_number(test.get(key))]
+    classes = test.get("classes")
+    for label, about in classes.items() if isinstance(classes, dict) else ():
+        rows += [
+            _row(f"{name}: {label}", about, key) for key, name in (("dice", "Dice"), ("hd95", "HD95, mm"))
+        ]
+    return rows
+
+
+def _row(name: str, figures_of: Mapping[str, Any], key: str) -> dict[str, str]:
+    value, bounds = figures_of.get(key), figures_of.get(f"{key}_interval")
+    return {
+        "name": name,
+        "value": f"{value:.3f}" if _is_number(value) else "unknown",
+        "interval": f"{bounds[0]:.3f} to {bounds[1]:.3f}" if bounds else "",
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shards(config: RunConfig, ran: Mapping[str, Any]) -> ShardSet | None:
+    """The data that the run was trained on, where they are at hand."""
+    try:
+        shards = ShardSet.open(config.data.shards)
+    except InputError:
+        return None
+    return shards if shards.content_hash == ran.get("shards", {}).get("content_hash") else None
+
+
+def _data(shards: ShardSet | None, ran: Mapping[str, Any]) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "content_hash": ran.get("shards", {}).get("content_hash"),
+        "source": shards.source if shards else None,
+        "known": shards is not None,
+        "splits": {},
+    }
+    for name, rows in ran.get("split", {}).items():
+        volumes = [shards.volumes[row] for row in rows] if shards else []
+        said["splits"][name] = {"images": len(rows), **(_people(volumes) if shards else {})}
+    return said
+
+
+def _people(volumes: Sequence[Volume]) -> dict[str, Any]:
+    ages = np.array([volume.age for volume in volumes if volume.age is not None], np.float64)
+    return {
+        "subjects": len({volume.subject for volume in volumes}),
+        "labels": _counts(volume.label for volume in volumes),
+        "sexes": _counts(volume.sex for volume in volumes),
+        "sites": _counts(volume.site for volume in volumes),
+        "age": {
+            "known": len(ages),
+            "mean": round(float(ages.mean()), 2),
+            "sd": round(float(ages.std(ddof=1)), 2) if len(ages) > 1 else None,
+            "lowest": float(ages.min()),
+            "highest": float(ages.max()),
+        }
+        if len(ages)
+        else None,
+    }
+
+
+def _counts(values: Any) -> dict[str, int]:
+    return dict(sorted(Counter("unknown" if value is None else str(value) for value in values).items()))
+
+
+def _training(config: RunConfig, ran: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "epochs": result.get("epochs"),
+        "best_epoch": (result.get("best") or {}).get("epoch"),
+        "steps": result.get("steps"),
+        "ranks": ran.get("world_size"),
+        "gpus": sorted({name for rank in ran.get("gpus", []) for name in rank}),
+        "global_batch": config.train.global_batch,
+        "optimizer": config.train.optimizer.model_dump(mode="json"),
+        "schedule": config.train.schedule.name,
+        "precision": config.train.precision,
+        "augmentation": config.data.augment.model_dump(mode="json"),
+        "seed": config.train.seed,
+    }
+
+
+def _foreign_modules(model: keras.Model) -> list[str]:
+    """Modules to import before Keras can open the model: those of layers that are not Keras' own."""
+    modules = {type(layer).__module__ for layer in model._flatten_layers(include_self=False)}
+    return sorted(name for name in modules if not name.startswith("keras."))

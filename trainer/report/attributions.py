@@ -1,0 +1,118 @@
+"""What `cingulum explain` left in a run folder: explanations/<method>/ with summary.json and pictures."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.report.story import Story
+
+MOST_PICTURES = 6
+# A page that carries more than this is slow to open on a phone.
+LARGEST_PICTURE = 600_000
+# Names of methods in summary.json, and on the page.
+_WORDS = {"gradcam": "Grad-CAM", "integrated_gradients": "Integrated gradients", "occlusion": "Occlusion"}
+# What the page says in another place, or need not say.
+_ELSEWHERE = ("run", "of", "task", "classes", "method", "class", "weights_sha256")
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """One method of attribution.
+
+    Attributes:
+        name: of the method, as its summary or its folder says.
+        facts: figures of the summary, in words.
+        pictures: (caption, data address) of each picture.
+        left_out: pictures in the folder that are not shown here.
+    """
+
+    name: str
+    facts: tuple[tuple[str, str], ...]
+    pictures: tuple[tuple[str, str], ...]
+    left_out: int
+
+
+def read(story: Story) -> list[Attribution]:
+    """The methods in alphabetical order; what cannot be read is a note."""
+    folder = story.folder / "explanations"
+    found = []
+    for method in sorted(path for path in folder.glob("[!.]*") if path.is_dir()):
+        summary = _summary(story, method)
+        pictures, left_out = _pictures(method, summary)
+        if not summary and not pictures:
+            continue
+        name = str(summary.get("method") or method.name)
+        explained, weights = summary.get("weights_sha256"), story.result.get("best_weights_sha256")
+        if explained and weights and explained != weights:
+            story.notes.append(f"explanations/{method.name} explains other weights than this run's.")
+        facts = tuple(_facts({key: value for key, value in summary.items() if key not in _ELSEWHERE}))
+        found.append(Attribution(_WORDS.get(name, name), facts, tuple(pictures), left_out))
+    return found
+
+
+def _summary(story: Story, folder: Path) -> dict[str, Any]:
+    path = folder / "summary.json"
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        value = None
+    if isinstance(value, dict):
+        return value
+    story.notes.append(f"{path.relative_to(story.folder)} is damaged; its figures are left out.")
+    return {}
+
+
+def _facts(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every number and word of the summary, lists and long words left out."""
+    for key, value in tree.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if isinstance(value, dict):
+            yield from _facts(value, f"{name}, ")
+        elif isinstance(value, float):
+            yield name, f"{value:.3f}"
+        elif isinstance(value, (int, str)) and len(str(value)) < 80:
+            yield name, str(value)
+
+
+def _pictures(folder: Path, summary: dict[str, Any]) -> tuple[list[tuple[str, str]], int]:
+    """(caption, data address) of the means of each class, then of subjects; and how many are not shown."""
+    every = {path.name: path for path in sorted(folder.glob("*.png"))}
+    captions = _captions(summary) or {name: name.removesuffix(".png").replace("_", " ") for name in every}
+    shown: list[tuple[str, str]] = []
+    for name, caption in captions.items():
+        path = every.get(name)
+        if path is None or len(shown) == MOST_PICTURES:
+            continue
+        try:
+            content = path.read_bytes() if path.stat().st_size <= LARGEST_PICTURE else b""
+        except OSError:
+            content = b""
+        if content.startswith(_SIGNATURE):
+            shown.append((caption, "data:image/png;base64," + base64.b64encode(content).decode()))
+    return shown, len(every) - len(shown)
+
+
+def _captions(summary: dict[str, Any]) -> dict[str, str]:
+    """File name -> caption, of the pictures that the summary names."""
+    found: dict[str, str] = {}
+    for group in _objects(summary.get("groups")):
+        for name in group.get("pictures") or ():
+            found[str(name)] = f"mean of {group.get('n')} subjects, {group.get('name')}"
+    for subject in _objects(summary.get("subjects")):
+        if subject.get("picture"):
+            true = f"is {subject['label']}, " if subject.get("label") else ""
+            said = f"{subject.get('subject')}: {true}called {subject.get('predicted')}"
+            found[str(subject["picture"])] = said
+    return found
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -1,0 +1,145 @@
+"""Subjects worth looking at, with their pictures: the worst first, then typical ones."""
+
+from __future__ import annotations
+
+import base64
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.report import case_maps, slices
+from trainer.report.predictions import Found, Overlaps, Predictions, Values
+from trainer.report.story import Story
+
+MOST = 6
+
+
+@dataclass(frozen=True)
+class Case:
+    """One subject's picture and what the network made of it.
+
+    Attributes:
+        subject: who.
+        row: of the shard set.
+        says: what is so and what the network said.
+        why: why it is shown.
+        mark: right, wrong, or nothing.
+        picture: PNG.
+        size: (width, height) in pixels.
+    """
+
+    subject: str
+    row: int
+    says: str
+    why: str
+    mark: str
+    picture: bytes
+    size: tuple[int, int]
+
+    @property
+    def address(self) -> str:
+        """The picture as a data address."""
+        return "data:image/png;base64," + base64.b64encode(self.picture).decode()
+
+
+def worst(found: Found) -> list[tuple[int, str]]:
+    """Positions of the subjects that the network did worst on, and why; the worst first, at most six.
+
+    Classification: mistakes, the surest first. Regression: the largest errors. Segmentation: the lowest Dice.
+    """
+    if isinstance(found, Predictions):
+        sure, right = found.probabilities.max(axis=1), found.predicted == found.true
+        wrong = [int(i) for i in np.argsort(-sure, kind="stable") if not right[i]]
+        return [
+            (i, "surest mistake" if place == 0 else "another sure mistake" if sure[i] > 0.8 else "a mistake")
+            for place, i in enumerate(wrong[:MOST])
+        ]
+    if isinstance(found, Values):
+        order, words = np.argsort(-np.abs(found.errors), kind="stable"), ("largest error", "large error")
+    else:
+        order, words = np.argsort(found.mean_dice, kind="stable"), ("lowest Dice", "low Dice")
+    return [(int(i), words[place > 0]) for place, i in enumerate(order[:MOST])]
+
+
+def typical(found: Found) -> list[tuple[int, str]]:
+    """Positions of other subjects worth seeing, and why.
+
+    Classification: the surest right answer of each class and two that the network was unsure of. Otherwise
+    the best and the middle one.
+    """
+    if isinstance(found, Predictions):
+        sure, right = found.probabilities.max(axis=1), found.predicted == found.true
+        falling = [int(i) for i in np.argsort(-sure, kind="stable") if right[i]]
+        chosen: dict[int, str] = {}
+        for k in range(len(found.classes)):
+            hits = [i for i in falling if found.true[i] == k]
+            if hits:
+                chosen[hits[0]] = "surest right answer"
+        for i in falling[::-1][:2]:
+            chosen.setdefault(i, "right, but hardly sure")
+        return list(chosen.items())[:MOST]
+    if isinstance(found, Values):
+        order, words = np.argsort(np.abs(found.errors), kind="stable"), ("smallest error", "median error")
+    else:
+        order, words = np.argsort(-found.mean_dice, kind="stable"), ("highest Dice", "median Dice")
+    chosen = {int(order[0]): words[0]}
+    chosen.setdefault(int(order[len(order) // 2]), words[1])
+    return list(chosen.items())
+
+
+def pictures(story: Story, found: Found, chosen: list[tuple[int, str]]) -> list[Case]:
+    """The cases with their pictures; none where the shard set is not at hand.
+
+    Raises:
+        ShardError: a volume is damaged.
+        IndexError: the shard set has no such row.
+    """
+    if story.shards is None:
+        return []
+    draw = functools.partial(_picture, story, found)
+    cases = []
+    for i, why in chosen:
+        picture = draw(int(found.rows[i]))
+        says, mark = _says(story, found, i)
+        cases.append(
+            Case(
+                subject=found.subjects[i],
+                row=int(found.rows[i]),
+                says=says,
+                why=why,
+                mark=mark,
+                picture=slices.png(picture),
+                size=(picture.shape[1], picture.shape[0]),
+            )
+        )
+    return cases
+
+
+def _picture(story: Story, found: Found, row: int) -> np.ndarray:
+    shards = story.shards
+    assert shards is not None  # noqa: S101  pictures() has looked
+    volume = shards.read(row)
+    if not isinstance(found, Overlaps):
+        return slices.three_planes(volume, shards.voxel_size)
+    predicted = case_maps.read(story.folder, row, volume.shape[:3])
+    true = shards.read_map(row) if shards.maps else None
+    if predicted is None:
+        return slices.three_planes(volume, shards.voxel_size)
+    at = None if true is None else slices.where_they_differ(true, predicted)
+    return slices.with_contours(volume, shards.voxel_size, true, predicted, at)
+
+
+def _says(story: Story, found: Found, i: int) -> tuple[str, str]:
+    """What is so and what the network said, and whether that is right."""
+    if isinstance(found, Predictions):
+        true, called = int(found.true[i]), int(found.predicted[i])
+        probability = float(found.probabilities[i, called])
+        words = f"is {found.classes[true]}, called {found.classes[called]} with {probability:.2f}"
+        return words, "right" if true == called else "wrong"
+    if isinstance(found, Values):
+        unit = story.task.unit
+        return f"{found.true[i]:.1f}{unit}, predicted {found.predicted[i]:.1f} ({found.errors[i]:+.1f})", ""
+    of_subject = zip(found.classes, found.dice[i], strict=True)
+    shares = ", ".join(f"{name} {value:.2f}" for name, value in of_subject if not np.isnan(value))
+    return f"Dice {shares or 'not known'}", ""

@@ -1,0 +1,76 @@
+"""Charts of a regression: predicted against true, and the differences against their mean."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainer.report.axes import Axes
+from trainer.report.figure import Figure, table
+from trainer.report.predictions import Values
+
+
+def scatter(found: Values, target: str, unit: str) -> Figure:
+    """Predicted against true values; on the dashed line they are equal."""
+    bounds = _around(np.concatenate([found.true, found.predicted]))
+    axes = Axes(
+        bounds,
+        bounds,
+        x_label=f"true {target}{_in(unit)}",
+        y_label=f"predicted {target}{_in(unit)}",
+        title=f"Predicted against true {target} of the held-out subjects",
+        width=360,
+        height=340,
+    )
+    axes.line([(bounds[0], bounds[0]), (bounds[1], bounds[1])], "chance")
+    for subject, x, y in zip(found.subjects, found.true, found.predicted, strict=True):
+        axes.dot(float(x), float(y), "s1", f"{subject}: {x:.1f}, predicted {y:.1f}", radius=4)
+    numbers = zip(found.subjects, found.true.tolist(), found.predicted.tolist(), strict=True)
+    return Figure(
+        "scatter",
+        "Predicted against true",
+        axes,
+        table(["subject", "target", "predicted"], numbers),
+        (("dot s1", "a subject"), ("chance", "equal")),
+    )
+
+
+def bland_altman(found: Values, target: str, unit: str) -> Figure:
+    """Difference against mean with the limits of agreement (Bland and Altman, Lancet 1986;327:307-310)."""
+    means, errors = (found.true + found.predicted) / 2, found.errors
+    bias = float(errors.mean())
+    spread = float(errors.std(ddof=1)) if len(errors) > 1 else 0.0
+    low, high = bias - 1.96 * spread, bias + 1.96 * spread
+    across = _around(means)
+    axes = Axes(
+        across,
+        _around(np.array([*errors, low, high, 0.0])),
+        x_label=f"mean of true and predicted {target}{_in(unit)}",
+        y_label=f"predicted minus true{_in(unit)}",
+        title=f"Bland-Altman plot: bias {bias:.2f}, limits of agreement {low:.2f} to {high:.2f}",
+        width=360,
+        height=340,
+    )
+    axes.line([(across[0], bias), (across[1], bias)], "s2")
+    for limit in (low, high):
+        axes.line([(across[0], limit), (across[1], limit)], "chance")
+    for subject, x, y in zip(found.subjects, means, errors, strict=True):
+        axes.dot(float(x), float(y), "s1", f"{subject}: {y:+.1f}", radius=4)
+    numbers = zip(found.subjects, means.tolist(), errors.tolist(), strict=True)
+    return Figure(
+        "bland-altman",
+        "Bland-Altman",
+        axes,
+        table(["subject", "mean", "difference"], numbers),
+        (("s2", f"bias {bias:+.2f}"), ("chance", f"limits of agreement {low:+.2f} to {high:+.2f}")),
+    )
+
+
+def _around(values: np.ndarray) -> tuple[float, float]:
+    """A range with a margin about values."""
+    low, high = float(values.min()), float(values.max())
+    margin = 0.06 * (high - low or 1.0)
+    return low - margin, high + margin
+
+
+def _in(unit: str) -> str:
+    return f",{unit}" if unit else ""

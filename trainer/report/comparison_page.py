@@ -1,0 +1,142 @@
+"""The page that compares runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.errors import RunError
+from trainer.report import charts_classes, charts_training, comparison, facts
+from trainer.report.comparison import Pair
+from trainer.report.figure import Figure, table
+from trainer.report.judgement import Judgement, pair
+from trainer.report.page import Page, template
+from trainer.report.predictions import Found, Predictions
+from trainer.report.run_page import judge
+from trainer.report.story import Story, read
+
+
+def render(folders: Sequence[Path]) -> Page:
+    """The report of several runs.
+
+    Raises:
+        RunError: fewer than two, one is no run folder, or they have different tasks or classes.
+    """
+    if len(folders) < 2:
+        raise RunError("a comparison needs two runs or more.", cure="cingulum report runs/first runs/second")
+    stories = [read(folder) for folder in folders]
+    _check_tasks(stories)
+    runs = list(zip(_names(stories), stories, strict=True))
+    judged = _judged(runs)
+    judgements = {name: judge(story, found) for name, story, found in judged}
+    hashes = [story.facts.get("shards", {}).get("content_hash") for _, story, _ in judged]
+    same = bool(judged) and comparison.same_subjects([found for _, _, found in judged], hashes)
+    compared = comparison.pairs([(name, found) for name, _, found in judged]) if same else []
+    differing = comparison.differing(runs)
+    figures = [*_figures(judged, judgements), *_training(runs)]
+    tiles = _tiles(judgements)
+    html = template("comparison.html.j2").render(
+        title=stories[0].task.title,
+        names=[name for name, _ in runs],
+        stories=stories,
+        splits=sorted({story.judged or "none" for story in stories}),
+        is_phantom=any(story.is_phantom for story in stories),
+        same=same,
+        unjudged=[name for name, story in runs if story.judged is None],
+        differing=differing,
+        tiles=tiles,
+        pairs=compared,
+        figures=figures,
+        run_facts=_facts(runs),
+        notes=[f"{name}: {note}" for name, story in runs for note in story.notes],
+    )
+    tables = {
+        "metrics": table(["run", *tiles[0]], [[name, *cells] for name, cells in tiles[1].items()]).csv(),
+        "configurations": table(
+            ["key", *(name for name, _ in runs)], [[key, *values] for key, values in differing]
+        ).csv(),
+        "differences": _pairs_table(compared),
+    }
+    return Page(html, tuple(figures), tables, {})
+
+
+def _check_tasks(stories: Sequence[Story]) -> None:
+    first = stories[0]
+    for story in stories[1:]:
+        if story.task.name != first.task.name or (
+            story.task.name != "regression" and story.task.classes != first.task.classes
+        ):
+            raise RunError(
+                f"{story.folder}: its task is {_words(story)}, that of {first.folder} is {_words(first)}.",
+                cure="Compare runs of one task and the same classes.",
+            )
+
+
+def _words(story: Story) -> str:
+    return f"{story.task.name} ({', '.join(story.task.classes) or story.task.target or 'no classes'})"
+
+
+def _names(stories: Sequence[Story]) -> list[str]:
+    """Names of the runs; where two have the same, as much of their folders as tells them apart."""
+    paths = [story.folder.resolve().parts for story in stories]
+    choices = [[story.name for story in stories]]
+    choices += [["/".join(parts[-depth:]) for parts in paths] for depth in range(1, max(map(len, paths)) + 1)]
+    return next((names for names in choices if len(set(names)) == len(names)), choices[-1])
+
+
+def _judged(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, Story, Found]]:
+    """Those with predictions."""
+    return [(name, story, story.predictions[story.judged]) for name, story in runs if story.judged]
+
+
+def _tiles(judgements: dict[str, Judgement]) -> tuple[list[str], dict[str, list[str]]]:
+    """The figures that all runs have: their names, and each run's values with intervals in words."""
+    kept: list[str] = []
+    for judgement in judgements.values():
+        names = [tile.name for tile in judgement.tiles]
+        kept = [name for name in (kept or names) if name in names]
+    rows = {}
+    for name, judgement in judgements.items():
+        tiles = {tile.name: tile for tile in judgement.tiles}
+        rows[name] = [
+            f"{tiles[k].value} ({tiles[k].range})" if tiles[k].range else tiles[k].value for k in kept
+        ]
+    return kept, rows
+
+
+def _figures(judged: Sequence[tuple[str, Story, Found]], judgements: dict[str, Judgement]) -> list[Figure]:
+    """Charts of the runs over each other; ROC curves for two classes."""
+    found: list[Figure | None] = []
+    bars = []
+    curves: list[charts_classes.Curve] = []
+    for place, (name, _, predictions) in enumerate(judged):
+        metrics, kind = judgements[name].metrics, f"s{1 + place % 6}"
+        if metrics.get("auc") is not None:
+            bars.append((name, metrics["auc"], pair(metrics["auc_interval"]), kind))
+        if isinstance(predictions, Predictions) and len(predictions.classes) == 2:
+            curves.append((name, predictions.true == 1, predictions.probabilities[:, 1], kind))
+    if bars:
+        found.append(charts_classes.intervals(bars, "AUC, 95 % interval", "AUC of each run"))
+    if curves:
+        found += [charts_classes.roc(curves), charts_classes.precision_recall(curves)]
+    return [figure for figure in found if figure is not None]
+
+
+def _training(runs: Sequence[tuple[str, Story]]) -> list[Figure]:
+    return charts_training.curves_of_runs([(name, story.epochs) for name, story in runs])
+
+
+def _facts(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, list[str]]]:
+    """Facts of each run, side by side."""
+    told = [dict(facts.run_facts(story)) for _, story in runs]
+    names = dict.fromkeys(name for one in told for name in one)
+    return [(name, [one.get(name, "–") for one in told]) for name in names]
+
+
+def _pairs_table(compared: Sequence[Pair]) -> str:
+    header = ["first", "second", "figure", "difference", "low", "high", "p_value", "method"]
+    rows = [
+        (p.first, p.second, p.figure, p.difference, *(p.interval or (None, None)), p.p_value, p.method)
+        for p in compared
+    ]
+    return table(header, rows).csv()

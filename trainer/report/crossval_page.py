@@ -1,0 +1,220 @@
+"""The page of a cross-validation: crossval.json and the run folders beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.errors import RunError
+from trainer.report import charts_classes, charts_crossval, charts_training, cohort, methods
+from trainer.report.figure import Figure, table
+from trainer.report.judgement import Tile, interval, share
+from trainer.report.page import Page, template
+from trainer.report.predictions import Predictions
+from trainer.report.story import Story, number, read
+
+SUMMARY_NAME = "crossval.json"
+# The figures worth a tile or a column, in this order: name in crossval.json, words, decimals.
+_NAMES: dict[str, tuple[str, int]] = {
+    "auc": ("AUC", 2),
+    "accuracy": ("Accuracy", 2),
+    "balanced_accuracy": ("Balanced accuracy", 2),
+    "sensitivity": ("Sensitivity", 2),
+    "specificity": ("Specificity", 2),
+    "pr_auc": ("Average precision", 2),
+    "ece": ("Calibration error", 2),
+    "brier": ("Brier score", 2),
+    "mae": ("MAE", 2),
+    "rmse": ("RMSE", 2),
+    "r2": ("R²", 2),
+    "pearson": ("Pearson r", 2),
+    "bias": ("Bias", 2),
+    "dice": ("Mean Dice", 2),
+    "hd95": ("HD95, mm", 1),
+}
+_LARGE = ("auc", "accuracy", "mae", "r2", "dice")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One fold's run: its entry in crossval.json, and its folder where that is at hand."""
+
+    fold: int
+    seed: int
+    entry: Mapping[str, Any]
+    story: Story | None
+
+    @property
+    def name(self) -> str:
+        """Such as `fold 0, seed 1`."""
+        return f"fold {self.fold}, seed {self.seed}"
+
+
+def render(folder: Path) -> Page:
+    """The report of a cross-validation.
+
+    Raises:
+        RunError: crossval.json is damaged.
+    """
+    summary = _summary(folder)
+    runs = _runs(folder, summary)
+    stories = [run.story for run in runs if run.story is not None]
+    names = [
+        name for name in _NAMES if name in _part(summary, "pooled") or name in _part(summary, "over_folds")
+    ]
+    figures = _figures(summary, runs, names)
+    first = stories[0] if stories else None
+    html = template("crossval.html.j2").render(
+        name=summary.get("name") or folder.resolve().name,
+        title=first.task.title if first else str(summary.get("task", "")).capitalize(),
+        summary=summary,
+        runs=runs,
+        is_phantom=any(story.is_phantom for story in stories),
+        tiles=_tiles(_part(summary, "pooled"), names),
+        table=_table(summary, names),
+        per_fold=_per_fold(runs, names),
+        figures=figures,
+        methods=methods.paragraphs(first, cohort.groups(first), [])[:2] if first else [],
+        training=[
+            p for p in methods.paragraphs(first, [], []) if p.part in ("network", "training", "software")
+        ]
+        if first
+        else [],
+        missing=[run.name for run in runs if run.story is None],
+        notes=[f"{run.name}: {note}" for run in runs if run.story for note in run.story.notes],
+    )
+    rows = [[run.fold, run.seed, *(_metric(run, name) for name in names)] for run in runs]
+    return Page(html, tuple(figures), {"folds": table(["fold", "seed", *names], rows).csv()}, {})
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    path = folder / SUMMARY_NAME
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        value = None
+    if not isinstance(value, dict) or not isinstance(value.get("per_fold"), list):
+        raise RunError(f"{path}: is damaged.", cure="Run the cross-validation's command again; it goes on.")
+    return value
+
+
+def _runs(folder: Path, summary: Mapping[str, Any]) -> list[Run]:
+    found = []
+    for entry in summary["per_fold"]:
+        if not isinstance(entry, dict):
+            continue
+        fold, seed = int(number(entry.get("fold")) or 0), int(number(entry.get("seed")) or 0)
+        # The last part alone: a run lies in this folder, whatever the file says.
+        path = folder / Path(str(entry.get("run") or f"fold-{fold}-seed-{seed}")).name
+        try:
+            story = read(path)
+        except RunError:
+            story = None
+        found.append(Run(fold, seed, entry, story))
+    return found
+
+
+def _part(summary: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = summary.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _metric(run: Run, name: str) -> float | None:
+    return number(_part(run.entry, "metrics").get(name))
+
+
+def _tiles(pooled: Mapping[str, Any], names: Sequence[str]) -> list[Tile]:
+    tiles = []
+    for name in names:
+        told, (words, places) = _part(pooled, name), _NAMES[name]
+        if told:
+            value = share(told.get("value"), places)
+            tiles.append(Tile(words, value, interval(told.get("interval"), places), name not in _LARGE))
+    return tiles
+
+
+def _table(summary: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, str, str, str]]:
+    """Each figure: pooled with interval, mean over folds (SD), mean over seeds (SD)."""
+    rows = []
+    for name in names:
+        words, places = _NAMES[name]
+        pooled = _part(_part(summary, "pooled"), name)
+        bounds = interval(pooled.get("interval"), places)
+        told = share(pooled.get("value"), places) + (f" ({bounds})" if bounds else "")
+        folds, seeds = (_part(_part(summary, f"over_{kind}"), name) for kind in ("folds", "seeds"))
+        rows.append((words, told, _spread(folds, places), _spread(seeds, places)))
+    return rows
+
+
+def _spread(told: Mapping[str, Any], places: int) -> str:
+    mean, sd = share(told.get("mean"), places), number(told.get("sd"))
+    return mean if sd is None else f"{mean} ({sd:.{places}f})"
+
+
+def _per_fold(
+    runs: Sequence[Run], names: Sequence[str]
+) -> tuple[list[tuple[str, bool]], list[tuple[str, ...]]]:
+    """The table of runs, for sorting."""
+    header = [("Run", False), ("Fold", True), ("Seed", True), ("Best epoch", True), ("n", True)]
+    header += [(_NAMES[name][0], True) for name in names]
+    rows = []
+    for run in runs:
+        facts = (run.entry.get("best_epoch"), _part(run.entry, "metrics").get("n"))
+        cells = [share(_metric(run, name), _NAMES[name][1]) for name in names]
+        rows.append(
+            (
+                run.name,
+                str(run.fold),
+                str(run.seed),
+                *("–" if fact is None else str(fact) for fact in facts),
+                *cells,
+            )
+        )
+    return header, rows
+
+
+def _figures(summary: Mapping[str, Any], runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
+    shares = [name for name in names if name in charts_crossval.SHARES]
+    figures: list[Figure | None] = []
+    values = {name: [_metric(run, name) for run in runs] for name in names}
+    tips = [run.name for run in runs]
+    if shares:
+        groups = [(charts_crossval.SHARES[name], values[name]) for name in shares]
+        figures.append(charts_crossval.over_folds("folds-shares", "Each fold", groups, tips))
+    for name in names:
+        if name in ("mae", "r2", "hd95"):
+            figures.append(
+                charts_crossval.over_folds(
+                    f"folds-{name}", f"Each fold: {_NAMES[name][0]}", [(_NAMES[name][0], values[name])], tips
+                )
+            )
+    curves = _curves(runs)
+    if curves:
+        figures.insert(0, charts_classes.roc(curves))
+    told = [(run.name, run.story.epochs) for run in runs if run.story is not None]
+    figures += charts_training.curves_of_runs(told) if told else []
+    return [figure for figure in figures if figure is not None]
+
+
+def _curves(runs: Sequence[Run]) -> list[charts_classes.Curve]:
+    """For two classes: a thin ROC curve for each fold and one of all its subjects for each seed."""
+    by_seed: dict[int, list[Predictions]] = {}
+    thin: list[charts_classes.Curve] = []
+    for run in runs:
+        found = run.story.predictions.get("test") if run.story is not None else None
+        if not isinstance(found, Predictions) or len(found.classes) != 2:
+            return []
+        by_seed.setdefault(run.seed, []).append(found)
+        thin.append((run.name, found.true == 1, found.probabilities[:, 1], "faint"))
+    pooled = []
+    for place, (seed, parts) in enumerate(by_seed.items()):
+        truth = np.concatenate([part.true == 1 for part in parts])
+        score = np.concatenate([part.probabilities[:, 1] for part in parts])
+        name = "all folds" if len(by_seed) == 1 else f"all folds, seed {seed}"
+        pooled.append((name, truth, score, f"s{1 + place % 6}"))
+    return [*thin, *pooled]

@@ -1,0 +1,133 @@
+"""The judgement of a classification."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from trainer.metrics.classification import auc_difference, classification_metrics
+from trainer.report import charts_classes as charts
+from trainer.report.figure import Figure
+from trainer.report.judgement import Judgement, Subjects, Tile, interval, kept, pair, share
+from trainer.report.predictions import Predictions
+from trainer.report.story import Story, number
+
+
+def judge(story: Story, found: Predictions) -> Judgement:
+    """AUC, accuracy and the rest, against a linear model on tissue volumes where there is one."""
+    metrics = classification_metrics(found.true, found.probabilities, found.classes)
+    baseline = _baseline(story, found) if story.judged == "test" else {}
+    curves = charts.curves_of(found, baseline, "this network")
+    return Judgement(
+        metrics=metrics,
+        tiles=_tiles(story, metrics, bool(baseline)),
+        verdict=_verdict(found, metrics, baseline),
+        figures=kept(
+            [
+                _against(story, metrics, bool(baseline)),
+                charts.roc(curves),
+                charts.precision_recall(curves),
+                charts.probabilities(found),
+                charts.calibration(found, metrics["ece"]),
+            ]
+        ),
+        subjects=_subjects(found),
+        hidden=(charts.confusion(metrics["confusion"], found.classes),),
+        confusion=[[(n, n / sum(row) if sum(row) else 0.0) for n in row] for row in metrics["confusion"]],
+        classes=found.classes,
+    )
+
+
+def _tiles(story: Story, metrics: dict[str, Any], compared: bool) -> tuple[Tile, ...]:
+    positive = f" ({metrics['positive']})" if metrics["positive"] else ""
+    tiles = [
+        Tile("AUC", share(metrics["auc"]), interval(metrics["auc_interval"]), small=False),
+        Tile("Accuracy", share(metrics["accuracy"]), interval(metrics["accuracy_interval"]), small=False),
+        Tile(f"Sensitivity{positive}", share(metrics["sensitivity"])),
+        Tile("Specificity", share(metrics["specificity"])),
+        Tile("Balanced accuracy", share(metrics["balanced_accuracy"])),
+        Tile("Average precision", share(metrics["pr_auc"]), interval(metrics["pr_auc_interval"])),
+        Tile("Calibration error", share(metrics["ece"])),
+        Tile("Brier score", share(metrics["brier"])),
+    ]
+    if compared:
+        told = story.baseline
+        tiles.append(
+            Tile("Linear on volumes, AUC", share(told.get("auc")), interval(told.get("auc_interval")))
+        )
+    return tuple(tiles)
+
+
+def _against(story: Story, metrics: dict[str, Any], compared: bool) -> Figure | None:
+    if metrics["auc"] is None:
+        return None
+    bars = [("this network", metrics["auc"], pair(metrics["auc_interval"]), "s1")]
+    auc = number(story.baseline.get("auc"))
+    if not compared or auc is None:
+        return charts.intervals(bars, "AUC, 95 % interval")
+    bars.append(("tissue volumes, linear", auc, pair(story.baseline.get("auc_interval")), "s2"))
+    figure = charts.intervals(bars, "AUC, 95 % interval")
+    features = ", ".join(map(str, story.baseline.get("features") or ["not named"]))
+    seen = f" The linear model sees only the subject's tissue volumes: {features}."
+    return dataclasses.replace(figure, caption=figure.caption + seen)
+
+
+def _baseline(story: Story, found: Predictions) -> dict[int, list[float]]:
+    """The linear model's probabilities by row, if it judged every one of these subjects."""
+    stored = story.baseline.get("predictions", {})
+    wanted = [stored.get(str(int(row))) for row in found.rows]
+    if not all(isinstance(p, list) and len(p) == len(found.classes) for p in wanted):
+        return {}
+    if any(number(value) is None for p in wanted if p for value in p):
+        return {}
+    return {int(row): p for row, p in zip(found.rows, wanted, strict=True) if p}
+
+
+def _verdict(found: Predictions, metrics: dict[str, Any], baseline: dict[int, list[float]]) -> str:
+    if metrics["auc"] is None:
+        return "Not every class is among these subjects, so there is no ROC curve to judge by."
+    low, high = metrics["auc_interval"]
+    if low == high:
+        told = (
+            "These few subjects are told apart without a single mistake in order, which leaves no interval."
+        )
+    elif low > 0.5:
+        told = "The network tells the classes apart better than chance."
+    else:
+        told = "These subjects do not show that the network is better than chance."
+    if not baseline:
+        return told
+    other = np.array([baseline[int(row)] for row in found.rows])
+    difference = auc_difference(found.true, found.probabilities, other)
+    if difference is None:
+        return told
+    value, (low, high) = difference
+    against = (
+        f"AUC {value:+.2f} against a linear model on tissue volumes (95 % interval {low:+.2f} to {high:+.2f})"
+    )
+    if low > 0:
+        return f"{told} {against}: more than the volumes alone give."
+    if high < 0:
+        return f"{told} {against}: the volumes alone do better."
+    return f"{told} {against}: too few subjects to say which is better."
+
+
+def _subjects(found: Predictions) -> Subjects:
+    """Mistakes first, the surest of them on top."""
+    sure, right = found.probabilities.max(axis=1), found.predicted == found.true
+    order = sorted(range(len(found.true)), key=lambda i: (right[i], -sure[i], found.subjects[i]))
+    rows = [
+        (
+            found.subjects[i],
+            found.classes[found.true[i]],
+            found.classes[found.predicted[i]],
+            *(f"{p:.3f}" for p in found.probabilities[i]),
+            "✓ right" if right[i] else "✗ wrong",
+        )
+        for i in order
+    ]
+    header = [("Subject", False), ("True", False), ("Called", False)]
+    header += [(f"P({name})", True) for name in found.classes]
+    return Subjects((*header, ("Verdict", False)), tuple(rows), "Mistakes first.")

@@ -1,0 +1,64 @@
+"""The judgement of a segmentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trainer.metrics.segmentation import segmentation_metrics
+from trainer.report import charts_maps as charts
+from trainer.report.judgement import Judgement, Subjects, Tile, interval, kept, share
+from trainer.report.predictions import Overlaps
+from trainer.report.story import Story
+
+
+def judge(story: Story, found: Overlaps) -> Judgement:
+    """Dice and surface distance of each class, mean over subjects."""
+    metrics = segmentation_metrics(found.dice_by_class, found.hd95_by_class)
+    classes = metrics["classes"]
+    tiles = [Tile("Mean Dice", share(metrics["dice"]), interval(metrics["dice_interval"]), small=False)]
+    tiles += [
+        Tile(f"Dice, {name}", share(told["dice"]), interval(told["dice_interval"]))
+        for name, told in classes.items()
+    ]
+    tiles += [
+        Tile(f"HD95, {name}", f"{share(told['hd95'], 1)} mm", f"median {share(told['hd95_median'], 1)}")
+        for name, told in classes.items()
+        if told["hd95"] is not None
+    ]
+    return Judgement(
+        metrics=metrics,
+        tiles=tuple(tiles),
+        verdict=_verdict(metrics),
+        figures=kept([charts.dice(found), charts.surface_distance(found)]),
+        subjects=_subjects(found),
+    )
+
+
+def _verdict(metrics: dict[str, Any]) -> str | None:
+    """Only what the mean distances hide."""
+    missed = {name: told["without_surface"] for name, told in metrics["classes"].items()}
+    said = [f"{name} in {n} subject{'' if n == 1 else 's'}" for name, n in missed.items() if n]
+    if not said:
+        return None
+    return f"One of the two maps lacks {' and '.join(said)}: there the distances know of no failure."
+
+
+def _subjects(found: Overlaps) -> Subjects:
+    """The lowest Dice first."""
+    means = found.mean_dice
+    order = sorted(range(len(means)), key=lambda i: (np.nan_to_num(means[i], nan=2.0), found.subjects[i]))
+    rows = [
+        (
+            found.subjects[i],
+            share(means[i], 3),
+            *(share(v, 3) for v in found.dice[i]),
+            *(share(v, 1) for v in found.hd95[i]),
+        )
+        for i in order
+    ]
+    header = [("Subject", False), ("Mean Dice", True)]
+    header += [(f"Dice, {name}", True) for name in found.classes]
+    header += [(f"HD95, {name}, mm", True) for name in found.classes]
+    return Subjects(tuple(header), tuple(rows), "The lowest Dice first.")

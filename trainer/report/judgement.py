@@ -1,0 +1,90 @@
+"""What a page says of predictions: figures in large, a verdict in words, charts, a table of subjects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.report.figure import Figure
+from trainer.report.story import number
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number in large.
+
+    Attributes:
+        name: what it is.
+        value: as words.
+        range: its interval as words, or nothing.
+        small: whether it comes after the main ones.
+    """
+
+    name: str
+    value: str
+    range: str = ""
+    small: bool = True
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """The table of all subjects: (name, whether numbers) of each column, and the cells as words."""
+
+    header: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[str, ...], ...]
+    hint: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How good the predictions of a split are.
+
+    Attributes:
+        metrics: as `trainer.metrics` gives them.
+        tiles: the main numbers.
+        verdict: what they say, in a sentence or two that claim no more than they can; or None.
+        figures: charts.
+        subjects: everybody, the worst first.
+        hidden: charts that go to the folder of figures and not on the page, which has a table instead.
+        confusion: for classes, each count with its share of the true class; else None.
+        classes: names to the confusion matrix.
+    """
+
+    metrics: dict[str, Any]
+    tiles: tuple[Tile, ...]
+    verdict: str | None
+    figures: tuple[Figure, ...]
+    subjects: Subjects
+    hidden: tuple[Figure, ...] = field(default=())
+    confusion: list[list[tuple[int, float]]] | None = None
+    classes: tuple[str, ...] = field(default=())
+
+
+def share(value: Any, places: int = 2) -> str:
+    """A number with two decimals, or a dash."""
+    known = number(value)
+    return "–" if known is None else f"{known:.{places}f}"
+
+
+def pair(bounds: Any) -> tuple[float, float] | None:
+    """Two finite numbers, or None for anything else."""
+    if not isinstance(bounds, (list, tuple)) or len(bounds) != 2:
+        return None
+    low, high = number(bounds[0]), number(bounds[1])
+    return None if low is None or high is None else (low, high)
+
+
+def interval(bounds: Any, places: int = 2) -> str:
+    """An interval as 'a to b', or nothing."""
+    found = pair(bounds)
+    if found is None:
+        return ""
+    # All resamples alike, as with no mistake at all: that is no certainty, so no interval.
+    low, high = found
+    return f"{low:.{places}f} to {high:.{places}f}" if low < high else "too few for an interval"
+
+
+def kept(figures: Sequence[Figure | None]) -> tuple[Figure, ...]:
+    """Those that could be drawn."""
+    return tuple(figure for figure in figures if figure is not None)

@@ -1,0 +1,216 @@
+"""The methods of a run in full sentences, with every number that the run folder knows.
+
+What only the authors know is a blank in square brackets; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer import config as configuration
+from trainer.errors import ConfigError
+from trainer.report.cohort import SPLITS, Group
+from trainer.report.methods_training import network, selection, training
+from trainer.report.sentences import blank, count, get
+from trainer.report.story import Story, number
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph of the methods: the id of its element, a heading, the text with [blanks]."""
+
+    part: str
+    heading: str
+    text: str
+
+
+def paragraphs(story: Story, groups: Sequence[Group], explained: Sequence[str]) -> list[Paragraph]:
+    """The methods section of a paper about this run.
+
+    Args:
+        story: the run.
+        groups: the cohort table.
+        explained: names of the attribution methods that were applied.
+    """
+    settings = settings_of(story)
+    texts = (
+        ("data", "Data", _data(story, settings)),
+        ("preprocessing", "Image preprocessing", _preprocessing(story)),
+        ("partitions", "Partitions", _partitions(story, settings, groups)),
+        ("network", "Network", network(story, settings)),
+        ("training", "Training", training(story, settings)),
+        ("selection", "Choice of the final model", selection(story, settings)),
+        ("metrics", "Evaluation", _evaluation(story, explained)),
+        ("software", "Software and hardware", _software(story)),
+    )
+    return [Paragraph(part, heading, " ".join(s for s in said if s)) for part, heading, said in texts]
+
+
+def left_to_say(story: Story) -> list[str]:
+    """What CLAIM asks for and no run folder can know."""
+    items = [
+        "the goal of the study, its hypotheses, and whether it is prospective or retrospective",
+        "where, when and by which criteria the participants were recruited; how many were excluded, and why",
+        "the scanners and the acquisition protocol",
+        "ethics approval, consent and de-identification",
+        "how missing data were handled",
+        "how the sample size was chosen",
+        "testing on external data, if any",
+        "limitations, intended use, and implications for practice",
+        "where protocol, code, model and data can be had; registration; funding",
+    ]
+    if story.task.name == "segmentation":
+        items.insert(3, "who drew the reference maps, with which tool, and how well raters agree")
+    elif story.task.name == "classification":
+        items.insert(3, "how, by whom and by which criteria the reference diagnosis was made")
+    return items
+
+
+def settings_of(story: Story) -> dict[str, Any]:
+    """The configuration with its defaults, or what there is of it where another version wrote it."""
+    try:
+        return configuration.parse(story.config_text).model_dump(mode="json")
+    except ConfigError:
+        return story.config
+
+
+def _data(story: Story, settings: dict[str, Any]) -> list[str]:
+    shards = story.facts.get("shards", {})
+    source = story.shards.source if story.shards is not None else shards.get("source")
+    said = [f"Images came from {source}." if source else f"Images came from {blank('source')}."]
+    if story.is_phantom:
+        said.append("They are phantoms computed from a template brain, not scans of people.")
+    total = shards.get("volumes")
+    if story.shards is not None:
+        people = len({volume.subject for volume in story.shards.volumes})
+        said.append(f"The data set holds {count(total, 'volume')} of {count(people, 'subject')}.")
+    elif total:
+        said.append(f"The data set holds {count(total, 'volume')}.")
+    task = story.task
+    if task.name == "classification":
+        label = shards.get("label_name") or task.target or "label"
+        said.append(f"The task was to tell {' from '.join(task.classes) or blank('classes')} ({label}).")
+    elif task.name == "regression":
+        said.append(f"The task was to predict {task.target or 'age'}{_of(task.unit)} from the image.")
+    else:
+        said.append(f"The task was to label each voxel as {', '.join(task.classes) or blank('classes')}.")
+    covariates = get(settings, "data.covariates")
+    if covariates:
+        said.append(f"The network was also told {' and '.join(map(str, covariates))}.")
+    if not story.is_phantom:
+        said.append(f"{blank('recruitment, eligibility, dates, ethics approval')}.")
+    return said
+
+
+def _of(unit: str) -> str:
+    return f" (in{unit})" if unit else ""
+
+
+def _preprocessing(story: Story) -> list[str]:
+    recipe, volume = story.facts.get("preprocessing") or {}, story.facts.get("volume") or []
+    size, spacing = number(recipe.get("size")), number(recipe.get("spacing"))
+    if size is None:
+        return [f"{blank('preprocessing')}."]
+    grid = f"a cube of {size:.0f} voxels a side"
+    grid += "" if spacing is None else f" of {spacing:g} mm"
+    said = [f"Images were turned to RAS+ axes, resampled and cut or padded to {grid} about the head."]
+    low, high = number(recipe.get("low_percentile")), number(recipe.get("high_percentile"))
+    if low is not None and high is not None:
+        said.append(
+            f"Intensities were clipped to the {low:g}th percentile of the image and the {high:g}th "
+            "percentile of its foreground."
+        )
+    if recipe.get("normalisation") in ("zscore", "z-score"):
+        said.append(
+            "The mean of the image's own foreground was subtracted, and the result divided by its standard "
+            "deviation; no statistic was taken over subjects, so none could pass between partitions."
+        )
+    if len(volume) == 4:
+        said.append(f"The network saw {count(volume[3], 'contrast')}.")
+    return said
+
+
+def _partitions(story: Story, settings: dict[str, Any], groups: Sequence[Group]) -> list[str]:
+    folds, seed = get(settings, "data.split.folds"), get(settings, "data.split.seed")
+    said = ["Subjects, not images, were divided, so that all scans of a subject are in the same partition."]
+    if folds:
+        said.append(
+            f"The test partition is fold {get(settings, 'data.split.fold')} of {folds} (numbered from 0)."
+        )
+    strata = get(settings, "data.split.stratify")
+    if strata:
+        said.append(f"The division was stratified by {', '.join(map(str, strata))} (seed {seed}).")
+    elif seed is not None:
+        by = "stratified by class" if story.task.name == "classification" else "at random"
+        said.append(f"It was made {by} (seed {seed}).")
+    whole = {group.split: group for group in groups if group.label == "all"}
+    total = sum(group.scans for group in whole.values())
+    parts = []
+    for name in SPLITS:
+        if name in whole:
+            group = whole[name]
+            people = "" if group.subjects is None else f" of {count(group.subjects, 'subject')}"
+            parts.append(f"{count(group.scans, 'scan')}{people} ({group.scans / total:.0%}) for {_use(name)}")
+    if parts:
+        said.append(f"There were {'; '.join(parts)}.")
+    return said
+
+
+def _use(split: str) -> str:
+    return {"train": "training", "validation": "validation", "test": "testing"}[split]
+
+
+def _evaluation(story: Story, explained: Sequence[str]) -> list[str]:
+    bootstrap = "by bootstrap over subjects (2,000 resamples)"
+    said = {
+        "classification": [
+            "Reported are the area under the ROC curve (AUC), with an interval of 95 % by bootstrap over "
+            "subjects within each class (2,000 resamples), accuracy (Wilson interval), balanced accuracy, "
+            "sensitivity, specificity, average precision, the Brier score and the expected calibration error "
+            "in 10 bins."
+        ],
+        "regression": [
+            "Reported are the mean absolute error, the root mean squared error, R² and Pearson's "
+            f"correlation, with intervals of 95 % {bootstrap}; limits of agreement (Bland and Altman 1986)."
+        ],
+        "segmentation": [
+            "Reported are Dice's coefficient and the 95th percentile of the Hausdorff distance in mm, for "
+            f"each class, with intervals of 95 % of the mean {bootstrap}."
+        ],
+    }[story.task.name]
+    if story.baseline:
+        features = ", ".join(map(str, story.baseline.get("features") or ["tissue volumes"]))
+        said.append(
+            f"For comparison, a logistic regression on {features} was "
+            "fitted to the training and validation subjects and judged on the same test subjects."
+        )
+    if explained:
+        said.append(f"Attributions were computed by {', '.join(explained)}.")
+    return said
+
+
+def _software(story: Story) -> list[str]:
+    facts = story.facts
+    packages = [f"{name} {version}" for name, version in facts.get("packages", {}).items()]
+    if facts.get("python"):
+        packages.insert(0, f"Python {facts['python']}")
+    version = facts.get("cingulum") or blank("version")
+    said = [f"Cingulum {version} was used, with {', '.join(packages) or blank('versions')}."]
+    cpu, hosts = facts.get("cpu"), facts.get("hosts") or []
+    gpus = facts.get("gpus")
+    per_rank = [gpu for gpu in gpus if gpu] if isinstance(gpus, list) else []
+    devices = [str(name) for gpu in per_rank for name in (gpu if isinstance(gpu, list) else [gpu])]
+    place = f"Training ran on {count(len(hosts), 'rank')} on {count(len(set(map(str, hosts))), 'host')}"
+    if hosts and isinstance(cpu, dict):
+        cores = cpu.get("cores", "?")
+        place += f" ({cpu.get('model', '?')}, {cores} cores, {cpu.get('memory_gib', '?')} GiB of memory)"
+    if hosts:
+        used = ", ".join(f"{devices.count(name)} × {name}" for name in dict.fromkeys(devices))
+        said.append(f"{place}, on {used}." if devices else f"{place}, without a GPU.")
+    speed, energy = (number(story.result.get(key)) for key in ("samples_per_second", "energy_wh"))
+    if speed is not None:
+        said.append(f"It processed {speed:.1f} volumes per second.")
+    said.append("Energy was not measured." if energy is None else f"It took {energy:.0f} Wh.")
+    return said

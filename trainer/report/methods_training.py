@@ -1,0 +1,138 @@
+"""The sentences of the methods about the network and its training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer import config as configuration
+from trainer.report.sentences import blank, count, get
+from trainer.report.story import Story, number
+
+_RULES = {"sgd": "stochastic gradient descent", "adam": "Adam", "adamw": "AdamW"}
+_LOSSES = {
+    "cross_entropy": "cross-entropy",
+    "focal": "the focal loss",
+    "dice_cross_entropy": "the sum of soft Dice and cross-entropy",
+    "squared": "the squared error",
+    "absolute": "the absolute error",
+    "huber": "the Huber loss",
+}
+
+
+def network(story: Story, settings: dict[str, Any]) -> list[str]:
+    """Which network, how large, and where its weights started."""
+    name, width = get(settings, "model.name"), get(settings, "model.width")
+    parameters, volume = number(story.facts.get("parameters")), story.facts.get("volume") or []
+    if not name:
+        return [f"{blank('network')}."]
+    said = [f"The network was {name}"]
+    if width:
+        said[0] += f" with {width} channels in its first stage"
+    said[0] += "." if parameters is None else f" ({int(parameters):,} parameters)."
+    options = get(settings, "model.options")
+    if options:
+        said.append("Options: " + ", ".join(f"{key} = {value}" for key, value in options.items()) + ".")
+    if volume:
+        said.append(
+            f"Its input was a volume of {' × '.join(map(str, volume))} (depth, height, width, contrasts)."
+        )
+    start = get(settings, "train.transfer.start_from")
+    seed = get(settings, "train.seed")
+    if start:
+        said.append(f"Training started from the weights of {start}.")
+        frozen = get(settings, "train.transfer.freeze")
+        if frozen:
+            said.append(f"Layers {', '.join(frozen)} were not trained.")
+    elif seed is not None:
+        said.append(f"Its weights were initialised at random (seed {seed}).")
+    return said
+
+
+def training(story: Story, settings: dict[str, Any]) -> list[str]:
+    """Loss, optimizer, schedule, batch, epochs, augmentation."""
+    optimizer = get(settings, "train.optimizer")
+    if not isinstance(optimizer, dict):
+        return [f"{blank('training')}."]
+    rule, rate = str(optimizer.get("name")), number(optimizer.get("learning_rate"))
+    loss = get(settings, "task.loss") or configuration.LOSSES[story.task.name][0]
+    said = [f"Training minimised {_LOSSES.get(loss, loss)} with {_RULES.get(rule, rule)}"]
+    said[0] += f" (momentum {optimizer.get('momentum')})" if rule == "sgd" else ""
+    decay = number(optimizer.get("weight_decay"))
+    said[0] += "" if decay is None else f", weight decay {decay:g}"
+    said[0] += "." if rate is None else f", at a learning rate of {rate:g}."
+    said.append(_schedule(get(settings, "train.schedule")))
+    batch, epochs = get(settings, "train.global_batch"), story.result.get("epochs", len(story.epochs))
+    ranks, steps = story.facts.get("world_size"), story.result.get("steps")
+    over = f" over all {count(ranks, 'rank')}" if ranks else ""
+    updates = f" ({steps} updates)" if steps else ""
+    said.append(f"The batch was {batch}{over}; {count(epochs, 'epoch')} were trained{updates}.")
+    for key, words in (
+        ("optimizer.clip_norm", "The norm of each gradient was clipped to {}."),
+        ("optimizer.global_clip_norm", "The norm of all gradients together was clipped to {}."),
+        ("optimizer.clip_value", "Gradients were clipped to ±{}."),
+        ("optimizer.ema", "Weights were averaged exponentially (momentum {})."),
+        ("label_smoothing", "Labels were smoothed by {}."),
+    ):
+        value = get(settings, f"train.{key}")
+        if value:
+            said.append(words.format(value))
+    if story.task.name == "classification" and get(settings, "train.class_weights"):
+        said.append("Classes were weighted by the inverse of their share in the training partition.")
+    if get(settings, "data.sampling") == "balanced":
+        said.append("Every class came equally often in an epoch.")
+    precision = get(settings, "train.precision")
+    said.append(f"Arithmetic was {precision}." if precision else "")
+    said.append(_augmentation(get(settings, "data.augment")))
+    return said
+
+
+def _schedule(schedule: Any) -> str:
+    if not isinstance(schedule, dict):
+        return ""
+    warm = number(schedule.get("warmup_epochs")) or 0.0
+    rise = f"rose linearly over {warm:g} epoch{'' if warm == 1 else 's'}" if warm else ""
+    fall = {
+        "constant": "stayed constant",
+        "cosine": f"fell along a cosine to {schedule.get('final')} of its highest value",
+        "step": f"fell by {schedule.get('step_factor')} after epochs {schedule.get('step_epochs')}",
+    }.get(str(schedule.get("name")), "")
+    scaled = {
+        "linear": f" It was scaled by the batch over {schedule.get('reference_batch')}.",
+        "sqrt": f" It was scaled by the square root of the batch over {schedule.get('reference_batch')}.",
+    }.get(str(schedule.get("scale")), "")
+    parts = " and ".join(part for part in (rise, fall) if part)
+    return f"The rate {parts}.{scaled}" if parts else ""
+
+
+def _augmentation(augment: Any) -> str:
+    if not isinstance(augment, dict):
+        return ""
+    changes = []
+    if augment.get("flip"):
+        changes.append("mirrored left to right with probability 0.5")
+    if augment.get("shift"):
+        changes.append(f"shifted by up to {count(augment['shift'], 'voxel')} along each axis")
+    if augment.get("scale"):
+        changes.append(f"scaled in intensity by up to ±{augment['scale']:.0%}")
+    if augment.get("noise"):
+        changes.append(f"overlaid with Gaussian noise (standard deviation {augment['noise']:g})")
+    if not changes:
+        return "Training images were not augmented."
+    return f"Training images were {', '.join(changes)}."
+
+
+def selection(story: Story, settings: dict[str, Any]) -> list[str]:
+    """How the final weights were chosen."""
+    stopping = get(settings, "train.early_stopping")
+    metric = stopping.get("metric", "val_loss") if isinstance(stopping, dict) else "val_loss"
+    best = get(story.result, "best.epoch")
+    chosen = f" (epoch {best} of {story.result.get('epochs', len(story.epochs))})" if best else ""
+    word = metric.removeprefix("val_").replace("_", " ")
+    said = [f"The weights of the epoch with the best validation {word} were kept{chosen}."]
+    if isinstance(stopping, dict):
+        said.append(f"Training stopped after {stopping.get('patience')} epochs without improvement.")
+    if story.judged == "test":
+        said.append("The test partition was looked at once, after that choice.")
+    elif story.judged == "validation":
+        said.append("There was no test partition: the figures are of the subjects that chose the epoch.")
+    return said

@@ -1,0 +1,137 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainer.errors import ShardError
+from trainer.report import cases, charts_training, claim, cohort, facts, methods
+from trainer.report.attributions import Attribution
+from trainer.report.attributions import read as read_attributions
+from trainer.report.cases import Case
+from trainer.report.figure import Figure
+from trainer.report.judge_classes import judge as judge_classes
+from trainer.report.judge_maps import judge as judge_maps
+from trainer.report.judge_values import judge as judge_values
+from trainer.report.judgement import Judgement
+from trainer.report.page import Page, template
+from trainer.report.predictions import Found, Overlaps, Predictions
+from trainer.report.story import Story, number
+from trainer.report.subgroups import Subgroups
+from trainer.report.subgroups import of as subgroups_of
+
+
+def render(story: Story) -> Page:
+    """The report of a run."""
+    found = story.predictions[story.judged] if story.judged else None
+    judgement = judge(story, found) if found is not None else None
+    training = _training_figures(story)
+    worst = _cases(story, found, worst=True)
+    typical = _cases(story, found, worst=False)
+    groups = cohort.groups(story)
+    apart = cohort.subjects_apart(story)
+    subgroups = subgroups_of(story, found) if found is not None else None
+    attributions = read_attributions(story)
+    told = methods.paragraphs(story, groups, [a.name for a in attributions])
+    html = template("run.html.j2").render(
+        story=story,
+        split=story.judged,
+        held_out="held-out" if story.judged == "test" else "validation",
+        found=found,
+        judgement=judgement,
+        state=_state(story),
+        training=training,
+        worst=worst,
+        typical=typical,
+        contours=isinstance(found, Overlaps),
+        cohort=groups,
+        apart=apart,
+        subgroups=subgroups,
+        attributions=attributions,
+        methods=told,
+        left_to_say=methods.left_to_say(story),
+        checklist=claim.checklist(_stated(story, told, judgement, worst, groups, subgroups, attributions)),
+        record=facts.record(story),
+        run_facts=facts.run_facts(story),
+        places=facts.places(story),
+        packages=facts.packages(story),
+    )
+    tables = {}
+    if groups:
+        tables["cohort"] = cohort.as_table(groups).csv()
+    if subgroups is not None:
+        tables["subgroups"] = subgroups.table.csv()
+    judged = (*judgement.figures, *judgement.hidden) if judgement is not None else ()
+    figures = (*judged, *training)
+    return Page(html, figures, tables, _pictures(worst, typical))
+
+
+def judge(story: Story, found: Found) -> Judgement:
+    """How good these predictions are, by the run's task."""
+    if isinstance(found, Predictions):
+        return judge_classes(story, found)
+    if isinstance(found, Overlaps):
+        return judge_maps(story, found)
+    return judge_values(story, found)
+
+
+def _state(story: Story) -> str | None:
+    """What is unusual about the run's state, for the top of the page."""
+    if story.result:
+        return None
+    if story.epochs:
+        return f"This run is not finished: it has done {len(story.epochs)} epoch(s) so far."
+    return "This run has not finished its first epoch."
+
+
+def _training_figures(story: Story) -> tuple[Figure, ...]:
+    best = story.result.get("best")
+    epoch = number(best.get("epoch")) if isinstance(best, dict) else None
+    curves = charts_training.learning_curves(
+        story.epochs, None if epoch is None else int(epoch), story.task.unit
+    )
+    others = (charts_training.throughput(story.epochs), charts_training.learning_rate(story.epochs))
+    return (*curves, *(figure for figure in others if figure is not None))
+
+
+def _cases(story: Story, found: Found | None, *, worst: bool) -> list[Case]:
+    if found is None:
+        return []
+    chosen = cases.worst(found) if worst else cases.typical(found)
+    try:
+        return cases.pictures(story, found, chosen)
+    except (ShardError, IndexError) as error:
+        note = f"No example slices: {error}"
+        if note not in story.notes:
+            story.notes.append(note)
+        return []
+
+
+def _pictures(worst: list[Case], typical: list[Case]) -> dict[str, bytes]:
+    """File names do not hold the subject's name, which may be anything."""
+    kinds = (("worst", worst), ("typical", typical))
+    return {f"{kind}-{k + 1}": case.picture for kind, shown in kinds for k, case in enumerate(shown)}
+
+
+def _stated(
+    story: Story,
+    told: list[methods.Paragraph],
+    judgement: Judgement | None,
+    worst: list[Case],
+    groups: list[cohort.Group],
+    subgroups: Subgroups | None,
+    attributions: list[Attribution],
+) -> dict[str, tuple[str, str]]:
+    """Which parts of the page state something, for the checklist: part -> (id, heading)."""
+    stated: dict[str, tuple[str, str]] = {
+        p.part: (f"methods-{p.part}", f"Methods: {p.heading}") for p in told if not p.text.startswith("[")
+    }
+    there: dict[str, tuple[Any, tuple[str, str]]] = {
+        "performance": (judgement, ("performance", "Performance")),
+        "failures": (worst, ("failures", "Worst cases")),
+        "cohort": (groups and groups[0].subjects is not None, ("cohort", "Who is in which split")),
+        "subgroups": (subgroups, ("subgroups", "Subgroups")),
+        "attributions": (attributions, ("attributions", "Attributions")),
+        "record": (story.facts, ("record", "Reproducibility record")),
+    }
+    return stated | {part: where for part, (value, where) in there.items() if value}

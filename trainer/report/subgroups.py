@@ -1,0 +1,84 @@
+"""The subgroup table of a page: the main figures by sex, age band and site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.metrics import subgroups
+from trainer.report.figure import Table, table
+from trainer.report.judgement import interval, share
+from trainer.report.predictions import Found, Overlaps, Predictions
+from trainer.report.story import Story
+
+# The figures of each task: name in the metrics, and on the page.
+_COLUMNS = {
+    "classification": {"accuracy": "Accuracy", "balanced_accuracy": "Balanced accuracy", "auc": "AUC"},
+    "regression": {"mae": "MAE", "bias": "Bias"},
+    "segmentation": {"dice": "Dice"},
+}
+
+
+@dataclass(frozen=True)
+class Subgroups:
+    """Columns (name, whether numbers), cells as words, and the numbers for a CSV file."""
+
+    header: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[str, ...], ...]
+    table: Table
+
+
+def of(story: Story, found: Found) -> Subgroups | None:
+    """The table; None where the shard set is not at hand or tells neither sex nor age nor site."""
+    shards = story.shards
+    if shards is None or not all(0 <= row < len(shards) for row in found.rows):
+        return None
+    groups = subgroups.subgroup_table([shards.volumes[row] for row in found.rows], _measure(found))
+    if not groups:
+        return None
+    names = _COLUMNS[story.task.name]
+    header = [("Group", False), ("By", False), ("n", True)]
+    for label in names.values():
+        header.append((label, True))
+    return Subgroups(
+        tuple(header),
+        tuple(_row(group, tuple(names)) for group in groups),
+        table(
+            ["by", "group", "n", *(f"{name}{end}" for name in names for end in ("", "_low", "_high"))],
+            [
+                (
+                    g["by"],
+                    g["group"],
+                    g["n"],
+                    *(v for name in names for v in _numbers(g["metrics"] or {}, name)),
+                )
+                for g in groups
+            ],
+        ),
+    )
+
+
+def _measure(found: Found) -> subgroups.Measure:
+    if isinstance(found, Predictions):
+        return subgroups.classification_measure(found.true, found.probabilities, found.classes)
+    if isinstance(found, Overlaps):
+        return subgroups.segmentation_measure(found.dice_by_class, found.hd95_by_class)
+    return subgroups.regression_measure(found.true, found.predicted)
+
+
+def _row(group: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
+    metrics = group["metrics"]
+    facts = (str(group["group"]), str(group["by"]), str(group["n"]))
+    if metrics is None:
+        return (*facts, "too few", *("–" for _ in names[1:]))
+    cells = []
+    for name in names:
+        bounds = interval(metrics.get(f"{name}_interval"))
+        cells.append(f"{share(metrics.get(name))} ({bounds})" if bounds else share(metrics.get(name)))
+    return (*facts, *cells)
+
+
+def _numbers(metrics: Mapping[str, Any], name: str) -> tuple[Any, Any, Any]:
+    low, high = metrics.get(f"{name}_interval") or (None, None)
+    return metrics.get(name), low, high
