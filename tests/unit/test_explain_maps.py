@@ -269,3 +269,14 @@ def test_frozen_networks_are_explained_too() -> None:
     model.trainable = False
     assert np.array_equal(before[0], grad_cam(model, x, 1))
     assert np.array_equal(before[1], integrated_gradients(model, x, 1, steps=4).values)
+
+
+def test_a_network_without_weights_is_explained_too() -> None:
+    volume = keras.Input(SHAPE)
+    halved = keras.layers.AveragePooling3D(2)(volume)
+    model = keras.Model(volume, keras.layers.GlobalAveragePooling3D()(halved))
+    x = volumes(1)
+    coarse = np.maximum(halves(x[..., 0]) / 64, 0)
+    assert (
+        np.abs(grad_cam(model, x)[0] - enlarged(coarse[0], (Axis(0.5, 2.0),) * 3, (SIDE,) * 3)).max() < 1e-6
+    )

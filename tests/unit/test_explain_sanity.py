@@ -120,3 +120,25 @@ def test_the_trained_map_lies_on_the_bright_cube_and_the_random_one_does_not(tra
     found = share(grad_cam(trained, shown, 1, layer="stage1_relu"))
     random = share(grad_cam(sanity.randomised(trained, 0), shown, 1, layer="stage1_relu"))
     assert found > 5 * chance and found > 2 * random
+
+
+def test_weights_are_randomised_from_the_last_layer_to_the_first(trained: keras.Model) -> None:
+    stages = []
+
+    def changed(model: keras.Model) -> np.ndarray:
+        pairs = zip(trained.layers, model.layers, strict=True)
+        differing = [
+            old.name
+            for old, new in pairs
+            if any(
+                not np.array_equal(a, b) for a, b in zip(old.get_weights(), new.get_weights(), strict=True)
+            )
+        ]
+        stages.append(differing)
+        return np.ones((1, 4, 4, 4))
+
+    story = sanity.cascade(trained, changed, most=20)
+    names = sanity.layers_with_weights(trained)
+    assert names[0] == "stage1_conv" and names[-1] == "head_logits"
+    assert stages == [names[len(names) - count :] for count in range(len(names) + 1)]
+    assert [s.layer for s in story[1:]] == names[::-1]

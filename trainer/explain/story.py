@@ -25,7 +25,7 @@ from trainer.explain.methods import Method
 from trainer.explain.names import BaselineName, MethodName
 from trainer.explain.subjects import Subject, Subjects
 
-_RANDOMISED = 3  # networks with shuffled weights that a map's share is compared with
+_RANDOMISED = 5  # networks with shuffled weights that a map's share is compared with
 _UNITS = {MethodName.gradcam: "score", MethodName.integrated_gradients: "score", MethodName.occlusion: "fall"}
 
 
