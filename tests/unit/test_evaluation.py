@@ -41,7 +41,7 @@ def test_the_table_and_the_metrics_are_written(tmp_path):
         first, second = csv.DictReader(file)
     assert first == {
         "row": "5", "subject": "sub-5", "label": "AD", "predicted": "AD",
-        "p_AD": "0.952574", "p_NC": "0.047426",
+        "p_AD": "0.952574127", "p_NC": "0.0474258732",
     }  # fmt: skip
     assert (second["subject"], second["label"], second["predicted"]) == ("a,b", "NC", "AD")
     stored = json.loads((tmp_path / "evaluation" / "test.json").read_text())

@@ -122,7 +122,7 @@ class Classification:
                 volumes[row].subject,
                 self.classes[target],
                 self.classes[int(shares.argmax())],
-                *(f"{share:.6f}" for share in shares),
+                *(f"{share:.9g}" for share in shares),
             ]
             for row, target, shares in zip(rows, targets, probabilities, strict=True)
         ]
