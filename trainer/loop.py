@@ -65,6 +65,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.cursor.timed)
+        self._samples_per_epoch = len(preparation.epoch_rows(self.config, self.data))
 
     @property
     def last_step(self) -> int:
@@ -103,6 +104,10 @@ class Training:
         """Whether there is nothing left to train."""
         return self.cursor.step >= self.last_step or self.patience.exhausted
 
+    def _samples_before(self, step: int) -> int:
+        """Real samples that an epoch has taken before its step number `step`, over all ranks."""
+        return min(step * self.config.train.global_batch, self._samples_per_epoch)
+
     def _is_every(self, steps: int | None) -> bool:
         return steps is not None and self.cursor.step % steps == 0
 
@@ -117,9 +122,7 @@ class Training:
             self._losses.append(self.learner.train_step(x, y, w))
         self.cursor = dataclasses.replace(self.cursor, step=self.cursor.step + 1)
         epoch, in_epoch = divmod(self.cursor.step - 1, self.cursor.steps_per_epoch)
-        seen = [
-            preparation.samples_before(self.config, self.data, steps) for steps in (in_epoch, in_epoch + 1)
-        ]
+        seen = [self._samples_before(steps) for steps in (in_epoch, in_epoch + 1)]
         seconds = self.clock.now() - began
         self.clock.add_step(seen[1] - seen[0], seconds)
         self.reporter.step(self.cursor.step, epoch + 1, self.clock.epoch_speed)
@@ -263,7 +266,7 @@ class Training:
     def _add_sums(self) -> None:
         """Add what all ranks have seen since the last time to the cursor's sums; a collective."""
         in_epoch = (self.cursor.step - 1) % self.cursor.steps_per_epoch + 1
-        samples = float(preparation.samples_before(self.config, self.data, in_epoch))
+        samples = float(self._samples_before(in_epoch))
         loss, score, before = self.cursor.sums
         means = self.learner.epoch_metrics()
         new = samples - before

@@ -122,11 +122,6 @@ def steps_per_epoch(config: RunConfig, data: Data) -> int:
     return order.steps_per_epoch(len(epoch_rows(config, data)), config.train.global_batch)
 
 
-def samples_before(config: RunConfig, data: Data, step: int) -> int:
-    """Real samples that an epoch has taken before its step number `step`, over all ranks."""
-    return min(step * config.train.global_batch, len(epoch_rows(config, data)))
-
-
 def training_batches(config: RunConfig, data: Data, world: World, start_step: int) -> Any:
     """This rank's micro-batches from `start_step` to the end of the run: see `pipeline.training_dataset`.
 

@@ -10,8 +10,10 @@ import nibabel
 import numpy as np
 import pytest
 from PIL import Image
+from saved_runs import save_run
 
 from trainer import cli, models
+from trainer.data.covariates import Covariates
 from trainer.data.index import SetMeta, VolumeMeta
 from trainer.data.phantom import people
 from trainer.data.phantom.cohort import make_cohort
@@ -42,6 +44,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
             affine=prepared.affine.tolist(),
             label=person.diagnosis,
             age=person.age,
+            sex=person.sex,
         )
         rows.append((prepared.array, meta))
     meta_of_set = SetMeta(
@@ -197,3 +200,34 @@ def test_means_are_taken_in_millimetres_where_brains_lie_as_the_mni_brain(study:
     far[2, 3] -= 60
     elsewhere.add("AD", volume, volume, far)
     assert elsewhere.overlap() < 0.8
+
+
+@pytest.mark.parametrize("method", ["gradcam", "integrated-gradients", "occlusion"])
+def test_a_number_told_of_volume_and_sex_is_explained(
+    study: Path, tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = ShardSet.open(study / "shards")
+    known = Covariates.fit(("sex",), shards.volumes[:2])
+    model = models.build("tiny", RECIPE.shape, 1, width=2, covariates=1)
+    run = save_run(
+        tmp_path / "ages",
+        model,
+        task="regression",
+        classes=(),
+        covariates=known.to_json(),
+        shards={"content_hash": shards.content_hash},
+        split={"train": [0, 1], "validation": [], "test": [2, 3, 4, 5]},
+        preprocessing=RECIPE.to_json(),
+    )
+    data = f"data: {{shards: {shards.path}, covariates: [sex]}}"
+    config = f"name: ages\ntask: {{name: regression}}\n{data}\nmodel: {{name: tiny}}\n"
+    (run / "config.yaml").write_text(config)
+    assert explain(run, "--method", method, "--subjects", 1, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    (subject,) = told["subjects"]
+    row = next(v.id for v in shards.volumes if f"sub-{v.subject}" == subject["subject"])
+    volume = shards.read(row)[None].astype("float32")
+    said = float(model([volume, known.of([shards.volumes[row]])])[0, 0])
+    assert float(subject["predicted"]) == pytest.approx(said, rel=1e-3)
+    values = np.asarray(nibabel.nifti1.load(run / "explanations" / method / subject["nifti"]).dataobj)
+    assert np.isfinite(values).all() and values.shape == (16, 16, 16)

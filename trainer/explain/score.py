@@ -62,7 +62,8 @@ def inputs(model: keras.Model, volumes: Any, covariates: Any) -> Any:
     if wants != (covariates is not None):
         raise ModelError(f"{model.name}: takes {'' if wants else 'no '}covariates beside the volume.")
     if covariates is not None:
-        return [volumes, tf.constant(covariates, tf.float32)]
+        # Keras takes a list for inputs only where all of it are tensors.
+        return [tf.convert_to_tensor(volumes, tf.float32), tf.constant(covariates, tf.float32)]
     return [volumes] if isinstance(model.input, (list, tuple)) else volumes
 
 
