@@ -50,7 +50,6 @@ def subjects(volumes, rows) -> set[str]:
     return {volumes[row].subject for row in rows}
 
 
-@settings(deadline=None)
 @given(
     ad=some.integers(3, 40),
     nc=some.integers(3, 40),
@@ -69,7 +68,6 @@ def test_no_subject_is_in_two_splits_and_none_is_lost(ad, nc, visits, validation
         assert {volumes[row].label for row in rows} == set(LABELS)
 
 
-@settings(deadline=None)
 @given(folds=some.integers(2, 6), ad=some.integers(6, 25), nc=some.integers(6, 25), seed=some.integers(0, 99))
 def test_every_subject_is_tested_in_exactly_one_fold_and_folds_are_even(folds, ad, nc, seed):
     volumes = cohort(ad, nc)
@@ -81,7 +79,7 @@ def test_every_subject_is_tested_in_exactly_one_fold_and_folds_are_even(folds, a
     assert max(map(len, tests)) - min(map(len, tests)) <= 1
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     people=some.integers(10, 80),
     sites=some.integers(1, 12),
@@ -108,7 +106,7 @@ def test_whatever_is_balanced_each_subject_has_one_place_and_the_order_does_not_
     assert set.union(*found[0]) == there
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     people=some.integers(20, 90),
     sites=some.integers(1, 12),

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from trainer.data.stratification import bands, by_hash, deal
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     strata=some.lists(some.integers(0, 30), min_size=1, max_size=3),
     parts=some.integers(1, 6),
