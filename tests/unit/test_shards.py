@@ -371,7 +371,7 @@ def test_what_is_no_whole_shard_set_is_refused_with_a_reason_and_a_cure(tmp_path
 
 
 def test_many_threads_read_the_same_as_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.data.shards.MOST_OPEN", 2)  # so that files are closed under other threads
+    monkeypatch.setattr("trainer.data.stored_bytes.MOST_OPEN", 2)  # so that files are closed under other threads
     shards = make_shard_set(tmp_path, 24, per_shard=3)
     rows = np.random.default_rng(0).integers(0, 24, 400)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -380,7 +380,7 @@ def test_many_threads_read_the_same_as_one(tmp_path, monkeypatch):
 
 
 def test_at_most_so_many_files_stay_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.data.shards.MOST_OPEN", 2)
+    monkeypatch.setattr("trainer.data.stored_bytes.MOST_OPEN", 2)
     shards = make_shard_set(tmp_path, 12, per_shard=1)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for row in range(12):
@@ -404,7 +404,7 @@ def test_a_forked_child_reads_even_when_a_thread_held_the_lock(tmp_path):
     shards = make_shard_set(tmp_path)
     shards.read(0)
     here, there = multiprocessing.Pipe()
-    with shards._files._lock:
+    with shards._stored._files._lock:
         child = multiprocessing.get_context("fork").Process(
             target=read_in_child, args=(shards, there), daemon=True
         )
@@ -413,3 +413,31 @@ def test_a_forked_child_reads_even_when_a_thread_held_the_lock(tmp_path):
     assert here.recv() == [int(volume_of(row).astype(int).sum()) for row in range(10)]
     child.join()
     assert np.array_equal(shards.read(0), volume_of(0))
+
+
+def test_a_part_of_a_volume_is_that_part(tmp_path):
+    shards = make_shard_set(tmp_path, 3)
+    whole = volume_of(1)
+    part = np.empty((2, 3, 2, 1), np.float32)
+    shards.read_into(1, part, (1, 0, 2))
+    assert np.array_equal(part, whole[1:3, :3, 2:4])
+
+
+@pytest.mark.parametrize("origin", [(5, 0, 0), (0, -1, 0), (0, 0, 3)])
+def test_a_part_outside_the_volume_is_refused(tmp_path, origin):
+    shards = make_shard_set(tmp_path, 1)
+    with pytest.raises(ValueError, match="no part from"):
+        shards.read_into(0, np.empty((2, 2, 2, 1), np.float32), origin)
+
+
+def test_an_array_of_another_shape_is_no_place_for_a_volume(tmp_path):
+    shards = make_shard_set(tmp_path, 1)
+    with pytest.raises(ValueError, match="an array of"):
+        shards.read_into(0, np.empty((2, 2, 2, 1), np.float32))
+
+
+def test_bytes_read_are_counted(tmp_path):
+    shards = make_shard_set(tmp_path, 3)
+    shards.read(0)
+    shards.read(2)
+    assert shards.bytes_read == shards.volumes[0].nbytes + shards.volumes[2].nbytes

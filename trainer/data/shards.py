@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import threading
-import weakref
-from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +10,13 @@ import numpy as np
 from trainer.data import codecs
 from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
 from trainer.data.index_reading import read_index
+from trainer.data.stored_bytes import ReadFault, StoredBytes
 from trainer.errors import ShardError
 
-__all__ = ["FORMAT_VERSION", "ShardSet", "Volume"]
+__all__ = ["FORMAT_VERSION", "Origin", "ShardSet", "Volume"]
 
-# Shards kept open at once, well under the usual limit of 1024 files per process.
-MOST_OPEN = 128
+# Where a part of a volume begins, in voxels along D, H, W.
+Origin = tuple[int, int, int]
 
 
 class ShardSet:
@@ -59,7 +56,7 @@ class ShardSet:
         self.contrasts = index.meta.contrasts
         self.maps = index.meta.map_classes
         self.content_hash = index.content_hash
-        self._files = _OpenFiles()
+        self._stored = StoredBytes(path)
         self._checked: set[int] = set()
         self._checked_maps: set[int] = set()
 
@@ -100,6 +97,11 @@ class ShardSet:
         """Number of volumes."""
         return len(self.volumes)
 
+    @property
+    def bytes_read(self) -> int:
+        """Stored bytes that this process has read of the set, checksums and repetitions included."""
+        return self._stored.bytes_read
+
     def read(self, row: int) -> np.ndarray:
         """Volume `row`, (D, H, W, C) in the stored dtype. Threads may call it at once.
 
@@ -126,7 +128,7 @@ class ShardSet:
             ShardError: the file cannot be read, or ends too soon.
         """
         volume = self.volumes[row]
-        return self._stored(volume, volume.offset, volume.nbytes)
+        return self._chunk(volume, volume.offset, volume.nbytes)
 
     def read_map(self, row: int) -> np.ndarray:
         """The label map of volume `row`, (D, H, W) uint8: places in `maps`. Threads may call it at once.
@@ -147,6 +149,29 @@ class ShardSet:
         except codecs.CodecError as error:
             raise self._damaged(volume, f"it cannot be decoded ({error})", _MAP) from None
 
+    def read_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
+        """Read volume `row`, or a part of it, into an array of any real type. Threads may call it at once.
+
+        Args:
+            row: which volume.
+            out: (D, H, W, C), or the shape of the part; filled.
+            origin: where the part begins, in voxels along D, H, W; None for the whole volume.
+
+        Raises:
+            ShardError: the chunk is damaged or cannot be read.
+            ValueError: the part does not lie in the volume.
+        """
+        _copy_part(self.read(row), out, origin)
+
+    def read_map_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
+        """Read the label map of volume `row`, or a part of it, into uint8 (D, H, W); see `read_into`.
+
+        Raises:
+            ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
+            ValueError: the part does not lie in the volume.
+        """
+        _copy_part(self.read_map(row), out, origin)
+
     def read_map_chunk(self, row: int) -> bytes:
         """The stored bytes of the label map of volume `row`, neither checked nor decoded.
 
@@ -159,18 +184,15 @@ class ShardSet:
                 f"{self.path}: has no label maps.",
                 cure=f"Import the images with their maps: cingulum import SOURCE {self.path} --maps probseg",
             )
-        return self._stored(volume, volume.map_offset, volume.map_nbytes, _MAP)
+        return self._chunk(volume, volume.map_offset, volume.map_nbytes, _MAP)
 
-    def _stored(self, volume: Volume, offset: int, nbytes: int, what: str = "") -> bytes:
+    def _chunk(self, volume: Volume, offset: int, nbytes: int, what: str = "") -> bytes:
+        chunk = bytearray(nbytes)
         try:
-            file = self._files.get(self.path / volume.shard)
-            # One pread returns at most 2 GiB; a volume is smaller (shard_writer.LARGEST_VOLUME).
-            chunk = os.pread(file.descriptor, nbytes, offset)
-        except OSError as error:
-            raise self._damaged(volume, f"it cannot be read ({error.strerror})", what) from None
-        if len(chunk) != nbytes:
-            raise self._damaged(volume, "the file ends too soon", what)
-        return chunk
+            self._stored.read_into(volume.shard, offset, memoryview(chunk))
+        except ReadFault as fault:
+            raise self._damaged(volume, str(fault), what) from None
+        return bytes(chunk)
 
     def _damaged(self, volume: Volume, why: str, what: str = "") -> ShardError:
         return ShardError(
@@ -178,6 +200,16 @@ class ShardSet:
             f"is damaged: {why}.",
             cure=_restore(self.path),
         )
+
+
+def _copy_part(whole: np.ndarray, out: np.ndarray, origin: Origin | None) -> None:
+    begin = origin or (0, 0, 0)
+    end = tuple(first + size for first, size in zip(begin, out.shape, strict=False))
+    if min(begin) < 0 or any(last > size for last, size in zip(end, whole.shape, strict=False)):
+        raise ValueError(f"no part from {begin} to {end} in a volume of {whole.shape[:3]}")
+    if origin is None and out.shape != whole.shape:
+        raise ValueError(f"an array of {out.shape} for a volume of {whole.shape}")
+    out[...] = whole[tuple(slice(first, last) for first, last in zip(begin, end, strict=True))]
 
 
 # Goes before "volume N" in what is said of damage.
@@ -208,41 +240,3 @@ def _no_index(path: Path) -> ShardError:
 
 def _restore(path: Path) -> str:
     return f"All damage: cingulum verify {path}. To make it anew: cingulum import SOURCE {path} --overwrite"
-
-
-class _OpenFile:
-    """A file descriptor that closes when nobody uses it any more."""
-
-    def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # Not __del__: when Python ends, that comes after `os` is gone.
-        weakref.finalize(self, os.close, self.descriptor)
-
-
-class _OpenFiles:
-    """The files this process has open, opened on first use, the least recently used closed first.
-
-    A forked child starts with none: it must not depend on a lock that another thread held at the fork.
-    """
-
-    def __init__(self) -> None:
-        self._process = -1
-        self._start()
-
-    def _start(self) -> None:
-        self._files: OrderedDict[Path, _OpenFile] = OrderedDict()
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-
-    def get(self, path: Path) -> _OpenFile:
-        """The open file; it stays open at least as long as the caller holds it."""
-        if self._process != os.getpid():
-            self._start()
-        with self._lock:
-            file = self._files.get(path)
-            if file is None:
-                file = self._files[path] = _OpenFile(path)
-                if len(self._files) > MOST_OPEN:
-                    self._files.popitem(last=False)
-            self._files.move_to_end(path)
-            return file
