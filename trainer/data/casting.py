@@ -16,8 +16,8 @@ import numpy as np
 BLOCK = 1 << 17
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-# A float16 is a sign, 5 bits of exponent and 10 of mantissa; a float32 has 8 and 23. Widened with its sign and
-# moved left by 13, the mantissa is in place, and the bits between the sign and the exponent are cleared.
+# A float16 is a sign, 5 bits of exponent and 10 of mantissa; a float32 has 8 and 23. Widened with its sign
+# and moved left by 13, the mantissa is in place, and the bits between sign and exponent are cleared.
 _MANTISSA_SHIFT = 13
 _IN_PLACE = np.int32(0x8FFFE000 - (1 << 32))
 # Their exponents count from 15 and from 127. As a product this is right for subnormal numbers too.
