@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from trainer.data import codecs
+from trainer.data import codecs, stored_types
+from trainer.data.bricks import read_box, unpack_table
+from trainer.data.casting import cast_into
 from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
 from trainer.data.index_reading import read_index
+from trainer.data.layout import Layout
 from trainer.data.stored_bytes import ReadFault, StoredBytes
 from trainer.errors import ShardError
 
@@ -27,8 +31,10 @@ class ShardSet:
         index: everything `index.json` says.
         volumes: one entry per volume; `read(row)` takes a place in this tuple, which is also `Volume.id`.
         shape: (D, H, W, C) of every volume.
-        dtype: stored type.
+        dtype: what `read` returns: the stored type, or float32 where that is bfloat16 or has a scale.
+        stored_dtype: stored type.
         codec: how chunks are compressed.
+        bricks: edge of a brick in voxels; None where each volume is one chunk.
         voxel_size: in mm along D, H, W.
         normalisation: method and parameters of the intensity normalisation.
         preprocessing: recipe that leads from an image to a stored volume.
@@ -45,8 +51,13 @@ class ShardSet:
         self.index = index
         self.volumes = index.volumes
         self.shape = index.shape
-        self.dtype = np.dtype(index.dtype).newbyteorder("<")
+        self.stored_dtype = stored_types.stored_dtype(index.dtype)
+        scaled = any(volume.scale is not None for volume in self.volumes)
+        self.dtype = stored_types.read_dtype(self.stored_dtype, scaled=scaled)
         self.codec = index.codec
+        self.bricks = index.bricks
+        self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
+        self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
         self.voxel_size = index.meta.voxel_size
         self.normalisation = index.meta.normalisation
         self.preprocessing = index.meta.preprocessing
@@ -83,10 +94,7 @@ class ShardSet:
                     cure=_restore(path),
                 )
             for volume in shard.volumes:
-                if _outside(volume.offset, volume.nbytes, size) or (
-                    volume.map_offset is not None
-                    and _outside(volume.map_offset, volume.map_nbytes or 0, size)
-                ):
+                if any(_outside(*place, size) for place in _places(volume)):
                     raise ShardError(
                         f"{path}: the index places volume {volume.id} outside {shard.file}.",
                         cure=_restore(path),
@@ -103,31 +111,42 @@ class ShardSet:
         return self._stored.bytes_read
 
     def read(self, row: int) -> np.ndarray:
-        """Volume `row`, (D, H, W, C) in the stored dtype. Threads may call it at once.
+        """Volume `row`, (D, H, W, C) of `dtype`. Threads may call it at once.
 
-        The checksum of each chunk is compared when this process first reads it.
+        The checksum of each chunk is compared when this process first reads it; that of a brick always.
 
         Raises:
             ShardError: the chunk is damaged or cannot be read.
         """
         volume = self.volumes[row]
+        if self.bricks is not None:
+            whole: np.ndarray = np.empty(self.shape, self.dtype)
+            self._read_bricks(volume, whole, None)
+            return whole
         chunk = self.read_chunk(row)
         if row not in self._checked:
             if hashlib.sha256(chunk).hexdigest() != volume.checksum:
                 raise self._damaged(volume, "its checksum does not match")
             self._checked.add(row)
         try:
-            return codecs.decode(self.codec, chunk, self.shape, self.dtype)
+            stored = codecs.decode(self.codec, chunk, self.shape, self.stored_dtype)
         except codecs.CodecError as error:
             raise self._damaged(volume, f"it cannot be decoded ({error})") from None
+        if stored.dtype == self.dtype:
+            return stored
+        values: np.ndarray = np.empty(self.shape, self.dtype)
+        cast_into(stored, values, volume.scale)
+        return values
 
     def read_chunk(self, row: int) -> bytes:
-        """The stored bytes of volume `row`, neither checked nor decoded.
+        """The stored bytes of volume `row`, neither checked nor decoded; of bricks all, in their order.
 
         Raises:
             ShardError: the file cannot be read, or ends too soon.
         """
         volume = self.volumes[row]
+        if volume.brick_table is not None:
+            return self._chunks(volume, volume.brick_table)
         return self._chunk(volume, volume.offset, volume.nbytes)
 
     def read_map(self, row: int) -> np.ndarray:
@@ -139,6 +158,10 @@ class ShardSet:
             ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
         """
         volume = self.volumes[row]
+        if self.bricks is not None and self.maps:
+            whole: np.ndarray = np.empty(self.shape[:3], np.uint8)
+            self._read_bricks(volume, whole, None, of_map=True)
+            return whole
         chunk = self.read_map_chunk(row)
         if row not in self._checked_maps:
             if hashlib.sha256(chunk).hexdigest() != volume.map_checksum:
@@ -152,6 +175,8 @@ class ShardSet:
     def read_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read volume `row`, or a part of it, into an array of any real type. Threads may call it at once.
 
+        Of a set in bricks only the bricks that the part touches are read.
+
         Args:
             row: which volume.
             out: (D, H, W, C), or the shape of the part; filled.
@@ -161,7 +186,10 @@ class ShardSet:
             ShardError: the chunk is damaged or cannot be read.
             ValueError: the part does not lie in the volume.
         """
-        _copy_part(self.read(row), out, origin)
+        if self.bricks is None:
+            _copy_part(self.read(row), out, origin)
+        else:
+            self._read_bricks(self.volumes[row], out, origin)
 
     def read_map_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read the label map of volume `row`, or a part of it, into uint8 (D, H, W); see `read_into`.
@@ -170,7 +198,10 @@ class ShardSet:
             ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
             ValueError: the part does not lie in the volume.
         """
-        _copy_part(self.read_map(row), out, origin)
+        if self.bricks is None or not self.maps:
+            _copy_part(self.read_map(row), out, origin)
+        else:
+            self._read_bricks(self.volumes[row], out, origin, of_map=True)
 
     def read_map_chunk(self, row: int) -> bytes:
         """The stored bytes of the label map of volume `row`, neither checked nor decoded.
@@ -184,7 +215,30 @@ class ShardSet:
                 f"{self.path}: has no label maps.",
                 cure=f"Import the images with their maps: cingulum import SOURCE {self.path} --maps probseg",
             )
+        if volume.map_brick_table is not None:
+            return self._chunks(volume, volume.map_brick_table, _MAP)
         return self._chunk(volume, volume.map_offset, volume.map_nbytes, _MAP)
+
+    def _read_bricks(
+        self, volume: Volume, out: np.ndarray, origin: Origin | None, *, of_map: bool = False
+    ) -> None:
+        layout = self._map_layout if of_map else self._layout
+        _check_part(layout.shape, out, origin)
+        table = unpack_table((volume.map_brick_table if of_map else volume.brick_table) or "")
+        begin, scale = origin or (0, 0, 0), None if of_map else volume.scale
+        what = _MAP if of_map else ""
+        try:
+            read_box(self._stored, layout, volume.shard, table, out, begin, scale)
+        except ReadFault as fault:
+            raise self._damaged(volume, str(fault), what) from None
+        except codecs.CodecError as error:
+            raise self._damaged(volume, f"it cannot be decoded ({error})", what) from None
+
+    def _chunks(self, volume: Volume, table: str, what: str = "") -> bytes:
+        bricks = unpack_table(table)
+        return b"".join(
+            self._chunk(volume, int(brick["offset"]), int(brick["nbytes"]), what) for brick in bricks
+        )
 
     def _chunk(self, volume: Volume, offset: int, nbytes: int, what: str = "") -> bytes:
         chunk = bytearray(nbytes)
@@ -203,17 +257,39 @@ class ShardSet:
 
 
 def _copy_part(whole: np.ndarray, out: np.ndarray, origin: Origin | None) -> None:
+    _check_part(whole.shape, out, origin)
     begin = origin or (0, 0, 0)
-    end = tuple(first + size for first, size in zip(begin, out.shape, strict=False))
-    if min(begin) < 0 or any(last > size for last, size in zip(end, whole.shape, strict=False)):
-        raise ValueError(f"no part from {begin} to {end} in a volume of {whole.shape[:3]}")
-    if origin is None and out.shape != whole.shape:
-        raise ValueError(f"an array of {out.shape} for a volume of {whole.shape}")
-    out[...] = whole[tuple(slice(first, last) for first, last in zip(begin, end, strict=True))]
+    out[...] = whole[
+        tuple(slice(first, first + size) for first, size in zip(begin, out.shape[:3], strict=True))
+    ]
+
+
+def _check_part(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> None:
+    begin = origin or (0, 0, 0)
+    end = tuple(first + size for first, size in zip(begin, out.shape[:3], strict=True))
+    if min(begin) < 0 or any(last > size for last, size in zip(end, shape, strict=False)):
+        raise ValueError(f"no part from {begin} to {end} in a volume of {shape[:3]}")
+    if out.shape[3:] != shape[3:] or (origin is None and out.shape != shape):
+        raise ValueError(f"an array of {out.shape} for a volume of {shape}")
 
 
 # Goes before "volume N" in what is said of damage.
 _MAP = "the label map of "
+
+
+def _places(volume: Volume) -> Iterator[tuple[int, int]]:
+    """Where the chunks of a volume and of its label map lie: offset and size in bytes."""
+    for offset, nbytes, text in (
+        (volume.offset, volume.nbytes, volume.brick_table),
+        (volume.map_offset, volume.map_nbytes, volume.map_brick_table),
+    ):
+        if text is not None:
+            table = unpack_table(text)
+            # The bricks that begin first and end last speak for all.
+            first, last = table["offset"].min(), (table["offset"] + table["nbytes"]).max()
+            yield int(first), int(last - first)
+        elif offset is not None and nbytes is not None:
+            yield offset, nbytes
 
 
 def _outside(offset: int, nbytes: int, size: int) -> bool:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import xxhash
 
-from trainer.data import codecs
+from trainer.data.casting import cast_into
 from trainer.data.index import INDEX_NAME, ShardRecord, Volume
 from trainer.data.index_reading import read_index
 from trainer.data.shards import ShardSet
@@ -101,10 +102,18 @@ def _whole_file(path: Path, shard: ShardRecord) -> Iterator[Problem]:
 def _chunk(shards: ShardSet, volume: Volume) -> Iterator[Problem]:
     if not (shards.path / volume.shard).is_file():
         return
-    reads = [("", shards.read)] + ([(_OF_MAP, shards.read_map)] if shards.maps else [])
-    for which, read in reads:
+    reads = [("", shards.read, shards.read_chunk, volume.checksum, volume.xxh3)]
+    if shards.maps:
+        map_checksum = volume.map_checksum or ""
+        reads += [(_OF_MAP, shards.read_map, shards.read_map_chunk, map_checksum, volume.map_xxh3)]
+    for which, read, read_chunk, checksum, xxh3 in reads:
         try:
             read(volume.id)
+            chunk = read_chunk(volume.id)
+            if hashlib.sha256(chunk).hexdigest() != checksum:
+                yield Problem(volume.shard, which + "its checksum does not match", volume.id, volume.subject)
+            elif xxh3 is not None and xxhash.xxh3_64_hexdigest(chunk) != xxh3:
+                yield Problem(volume.shard, which + "its XXH3 does not match", volume.id, volume.subject)
         except ShardError as error:
             what = error.message.rpartition(" is damaged: ")[2].rstrip(".")
             yield Problem(volume.shard, which + what, volume.id, volume.subject)
@@ -116,14 +125,16 @@ def _as_hdf5_reads_it(shards: ShardSet, shard: ShardRecord) -> Iterator[Problem]
         with h5py.File(shards.path / shard.file, "r") as file:
             subjects, labels = file["subjects"].asstr()[:], file["labels"].asstr()[:]
             for volume in shard.volumes:
-                stored = file["volumes"][volume.row]
-                ours = codecs.decode(shards.codec, shards.read_chunk(volume.id), shards.shape, shards.dtype)
-                if not np.array_equal(stored, ours, equal_nan=True):
+                stored = file["volumes"][volume.row].view(shards.stored_dtype)
+                scale = None if volume.scale is None else file["scales"][volume.row]
+                values: np.ndarray = np.empty(shards.shape, shards.dtype)
+                cast_into(stored, values, scale)
+                if not np.array_equal(values, shards.read(volume.id), equal_nan=True):
                     yield Problem(shard.file, _OTHER, volume.id, volume.subject)
                 if shards.maps and not np.array_equal(file["maps"][volume.row], shards.read_map(volume.id)):
                     yield Problem(shard.file, _OF_MAP + _OTHER, volume.id, volume.subject)
                 if (subjects[volume.row], labels[volume.row]) != (volume.subject, volume.label or ""):
                     what = "its subject or label in the shard differs from the index"
                     yield Problem(shard.file, what, volume.id, volume.subject)
-    except (OSError, KeyError, RuntimeError, codecs.CodecError, ShardError) as error:
+    except (OSError, KeyError, RuntimeError, ShardError) as error:
         yield Problem(shard.file, f"HDF5 cannot read it ({' '.join(str(error).split())})")
