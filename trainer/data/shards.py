@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +9,11 @@ import numpy as np
 
 from trainer.data import codecs, stored_types
 from trainer.data.bricks import read_box, unpack_table
-from trainer.data.casting import cast_into
 from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
 from trainer.data.index_reading import read_index
 from trainer.data.layout import Layout
 from trainer.data.stored_bytes import ReadFault, StoredBytes
+from trainer.data.whole_chunks import Place, WholeChunks
 from trainer.errors import ShardError
 
 __all__ = ["FORMAT_VERSION", "Origin", "ShardSet", "Volume"]
@@ -56,8 +55,6 @@ class ShardSet:
         self.dtype = stored_types.read_dtype(self.stored_dtype, scaled=scaled)
         self.codec = index.codec
         self.bricks = index.bricks
-        self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
-        self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
         self.voxel_size = index.meta.voxel_size
         self.normalisation = index.meta.normalisation
         self.preprocessing = index.meta.preprocessing
@@ -67,9 +64,10 @@ class ShardSet:
         self.contrasts = index.meta.contrasts
         self.maps = index.meta.map_classes
         self.content_hash = index.content_hash
+        self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
+        self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
         self._stored = StoredBytes(path)
-        self._checked: set[int] = set()
-        self._checked_maps: set[int] = set()
+        self._whole = WholeChunks(self._stored, self.codec)
 
     @classmethod
     def open(cls, path: Path) -> ShardSet:
@@ -113,29 +111,13 @@ class ShardSet:
     def read(self, row: int) -> np.ndarray:
         """Volume `row`, (D, H, W, C) of `dtype`. Threads may call it at once.
 
-        The checksum of each chunk is compared when this process first reads it; that of a brick always.
+        The checksum of every chunk is compared every time: see `WholeChunks.read_into`.
 
         Raises:
             ShardError: the chunk is damaged or cannot be read.
         """
-        volume = self.volumes[row]
-        if self.bricks is not None:
-            whole: np.ndarray = np.empty(self.shape, self.dtype)
-            self._read_bricks(volume, whole, None)
-            return whole
-        chunk = self.read_chunk(row)
-        if row not in self._checked:
-            if hashlib.sha256(chunk).hexdigest() != volume.checksum:
-                raise self._damaged(volume, "its checksum does not match")
-            self._checked.add(row)
-        try:
-            stored = codecs.decode(self.codec, chunk, self.shape, self.stored_dtype)
-        except codecs.CodecError as error:
-            raise self._damaged(volume, f"it cannot be decoded ({error})") from None
-        if stored.dtype == self.dtype:
-            return stored
         values: np.ndarray = np.empty(self.shape, self.dtype)
-        cast_into(stored, values, volume.scale)
+        self.read_into(row, values)
         return values
 
     def read_chunk(self, row: int) -> bytes:
@@ -145,32 +127,17 @@ class ShardSet:
             ShardError: the file cannot be read, or ends too soon.
         """
         volume = self.volumes[row]
-        if volume.brick_table is not None:
-            return self._chunks(volume, volume.brick_table)
-        return self._chunk(volume, volume.offset, volume.nbytes)
+        return self._chunks(volume, volume.brick_table, volume.offset, volume.nbytes)
 
     def read_map(self, row: int) -> np.ndarray:
         """The label map of volume `row`, (D, H, W) uint8: places in `maps`. Threads may call it at once.
 
-        The checksum of each chunk is compared when this process first reads it.
-
         Raises:
             ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
         """
-        volume = self.volumes[row]
-        if self.bricks is not None and self.maps:
-            whole: np.ndarray = np.empty(self.shape[:3], np.uint8)
-            self._read_bricks(volume, whole, None, of_map=True)
-            return whole
-        chunk = self.read_map_chunk(row)
-        if row not in self._checked_maps:
-            if hashlib.sha256(chunk).hexdigest() != volume.map_checksum:
-                raise self._damaged(volume, "its checksum does not match", _MAP)
-            self._checked_maps.add(row)
-        try:
-            return codecs.decode(self.codec, chunk, self.shape[:3], np.dtype(np.uint8))
-        except codecs.CodecError as error:
-            raise self._damaged(volume, f"it cannot be decoded ({error})", _MAP) from None
+        values: np.ndarray = np.empty(self.shape[:3], np.uint8)
+        self.read_map_into(row, values)
+        return values
 
     def read_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read volume `row`, or a part of it, into an array of any real type. Threads may call it at once.
@@ -186,10 +153,9 @@ class ShardSet:
             ShardError: the chunk is damaged or cannot be read.
             ValueError: the part does not lie in the volume.
         """
-        if self.bricks is None:
-            _copy_part(self.read(row), out, origin)
-        else:
-            self._read_bricks(self.volumes[row], out, origin)
+        volume = self.volumes[row]
+        place = Place(volume.shard, volume.offset, volume.nbytes, volume.checksum, volume.xxh3)
+        self._fill(volume, self._layout, place, volume.brick_table, out, origin, scale=volume.scale)
 
     def read_map_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read the label map of volume `row`, or a part of it, into uint8 (D, H, W); see `read_into`.
@@ -198,10 +164,9 @@ class ShardSet:
             ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
             ValueError: the part does not lie in the volume.
         """
-        if self.bricks is None or not self.maps:
-            _copy_part(self.read_map(row), out, origin)
-        else:
-            self._read_bricks(self.volumes[row], out, origin, of_map=True)
+        volume = self.volumes[row]
+        place = self._map_place(volume)
+        self._fill(volume, self._map_layout, place, volume.map_brick_table, out, origin, what=_MAP)
 
     def read_map_chunk(self, row: int) -> bytes:
         """The stored bytes of the label map of volume `row`, neither checked nor decoded.
@@ -210,35 +175,48 @@ class ShardSet:
             ShardError: the set has no label maps, the file cannot be read, or ends too soon.
         """
         volume = self.volumes[row]
-        if volume.map_offset is None or volume.map_nbytes is None:
+        place = self._map_place(volume)
+        return self._chunks(volume, volume.map_brick_table, place.offset, place.nbytes, _MAP)
+
+    def _map_place(self, volume: Volume) -> Place:
+        if volume.map_offset is None or volume.map_nbytes is None or volume.map_checksum is None:
             raise ShardError(
                 f"{self.path}: has no label maps.",
                 cure=f"Import the images with their maps: cingulum import SOURCE {self.path} --maps probseg",
             )
-        if volume.map_brick_table is not None:
-            return self._chunks(volume, volume.map_brick_table, _MAP)
-        return self._chunk(volume, volume.map_offset, volume.map_nbytes, _MAP)
+        return Place(volume.shard, volume.map_offset, volume.map_nbytes, volume.map_checksum, volume.map_xxh3)
 
-    def _read_bricks(
-        self, volume: Volume, out: np.ndarray, origin: Origin | None, *, of_map: bool = False
+    def _fill(
+        self,
+        volume: Volume,
+        layout: Layout,
+        place: Place,
+        brick_table: str | None,
+        out: np.ndarray,
+        origin: Origin | None,
+        *,
+        scale: float | None = None,
+        what: str = "",
     ) -> None:
-        layout = self._map_layout if of_map else self._layout
-        _check_part(layout.shape, out, origin)
-        table = unpack_table((volume.map_brick_table if of_map else volume.brick_table) or "")
-        begin, scale = origin or (0, 0, 0), None if of_map else volume.scale
-        what = _MAP if of_map else ""
+        part = _part(layout.shape, out, origin)
         try:
-            read_box(self._stored, layout, volume.shard, table, out, begin, scale)
+            if brick_table is None:
+                self._whole.read_into(place, layout.shape, layout.dtype, out, part=part, scale=scale)
+            else:
+                table = unpack_table(brick_table)
+                read_box(self._stored, layout, place.shard, table, out, origin or (0, 0, 0), scale)
         except ReadFault as fault:
             raise self._damaged(volume, str(fault), what) from None
         except codecs.CodecError as error:
             raise self._damaged(volume, f"it cannot be decoded ({error})", what) from None
 
-    def _chunks(self, volume: Volume, table: str, what: str = "") -> bytes:
-        bricks = unpack_table(table)
-        return b"".join(
-            self._chunk(volume, int(brick["offset"]), int(brick["nbytes"]), what) for brick in bricks
-        )
+    def _chunks(
+        self, volume: Volume, brick_table: str | None, offset: int, nbytes: int, what: str = ""
+    ) -> bytes:
+        if brick_table is None:
+            return self._chunk(volume, offset, nbytes, what)
+        bricks = unpack_table(brick_table)[["offset", "nbytes"]].tolist()
+        return b"".join(self._chunk(volume, begin, size, what) for begin, size in bricks)
 
     def _chunk(self, volume: Volume, offset: int, nbytes: int, what: str = "") -> bytes:
         chunk = bytearray(nbytes)
@@ -256,21 +234,18 @@ class ShardSet:
         )
 
 
-def _copy_part(whole: np.ndarray, out: np.ndarray, origin: Origin | None) -> None:
-    _check_part(whole.shape, out, origin)
-    begin = origin or (0, 0, 0)
-    out[...] = whole[
-        tuple(slice(first, first + size) for first, size in zip(begin, out.shape[:3], strict=True))
-    ]
-
-
-def _check_part(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> None:
-    begin = origin or (0, 0, 0)
-    end = tuple(first + size for first, size in zip(begin, out.shape[:3], strict=True))
-    if min(begin) < 0 or any(last > size for last, size in zip(end, shape, strict=False)):
-        raise ValueError(f"no part from {begin} to {end} in a volume of {shape[:3]}")
-    if out.shape[3:] != shape[3:] or (origin is None and out.shape != shape):
-        raise ValueError(f"an array of {out.shape} for a volume of {shape}")
+def _part(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tuple[slice, ...] | None:
+    """Which part of a volume goes into an array; None for the whole volume."""
+    if origin is None:
+        if out.shape != shape:
+            raise ValueError(f"an array of {out.shape} for a volume of {shape}")
+        return None
+    if out.shape[3:] != shape[3:]:
+        raise ValueError(f"an array of {out.shape} for a part of a volume of {shape}")
+    end = tuple(first + size for first, size in zip(origin, out.shape[:3], strict=True))
+    if min(origin) < 0 or any(last > size for last, size in zip(end, shape, strict=False)):
+        raise ValueError(f"no part from {origin} to {end} in a volume of {shape[:3]}")
+    return tuple(slice(first, last) for first, last in zip(origin, end, strict=True))
 
 
 # Goes before "volume N" in what is said of damage.
