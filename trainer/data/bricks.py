@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import numpy as np
 import xxhash
@@ -15,6 +16,7 @@ import xxhash
 from trainer.data import codecs
 from trainer.data.casting import cast_into
 from trainer.data.layout import Layout
+from trainer.data.scratch import scratch
 from trainer.data.stored_bytes import ReadFault, StoredBytes
 
 # One brick of a volume's table: where its chunk begins in the shard, its size in bytes, and its XXH3.
@@ -84,18 +86,19 @@ def read_box(
         ReadFault: the file cannot be read, ends too soon, or a brick's checksum does not match.
         codecs.CodecError: a brick cannot be decoded.
     """
-    box: np.ndarray = np.empty(layout.chunk_shape, layout.dtype)
+    voxels = scratch("voxels", prod(layout.chunk_shape) * layout.dtype.itemsize)
+    brick = voxels.view(layout.dtype).reshape(layout.chunk_shape)
     for run in _side_by_side(table, touched(layout, origin, out.shape[:3])):
         begin = int(table["offset"][run[0]])
-        content = memoryview(bytearray(int(table["nbytes"][run].sum(dtype=np.int64))))
+        content = scratch("chunk", int(table["nbytes"][run].sum(dtype=np.int64))).data
         stored.read_into(shard, begin, content)
         for number in run:
             offset, nbytes, xxh3 = table[number].item()
             chunk = content[offset - begin :][:nbytes]
             if xxhash.xxh3_64_intdigest(chunk) != xxh3:
                 raise ReadFault(f"the checksum of its brick {number} does not match")
-            codecs.decode_into(layout.codec, chunk, box)
-            _put(layout, int(number), box, out, origin, scale)
+            codecs.decode_into(layout.codec, chunk, brick)
+            _put(layout, int(number), brick, out, origin, scale)
 
 
 def _side_by_side(table: np.ndarray, numbers: np.ndarray) -> Iterator[np.ndarray]:
