@@ -113,3 +113,24 @@ def read(path: Path, task: str) -> Found:
         count = len(found.classes)
         return Overlaps(found.classes, rows, subjects, values[:, :count], values[:, count:])
     return Predictions(found.classes, rows, subjects, true, values)
+
+
+def as_table(name: str, found: Found, shards: str | None) -> tables.Table:
+    """The same as `trainer.metrics.comparison` takes it, of a run with this name and shard set."""
+    if isinstance(found, Predictions):
+        task, classes, true, values = "classification", found.classes, found.true, found.probabilities
+    elif isinstance(found, Values):
+        task, classes, true, values = "regression", (), found.true, found.predicted[:, None]
+    else:
+        task, classes, true = "segmentation", found.classes, np.zeros(len(found.rows))
+        values = np.concatenate([found.dice, found.hd95], axis=1)
+    return tables.Table(
+        task=task,
+        classes=classes,
+        rows=found.rows,
+        subjects=found.subjects,
+        true=true,
+        values=values,
+        run=Path(name),
+        shards=shards,
+    )
