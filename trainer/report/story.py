@@ -190,7 +190,7 @@ def _read_epochs(story: Story) -> list[dict[str, Any]]:
         try:
             row = json.loads(line)
             rows[int(row["epoch"])] = row
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             story.notes.append("A line of metrics.jsonl is damaged and left out.")
     return [rows[epoch] for epoch in sorted(rows)]
 
