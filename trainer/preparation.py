@@ -60,8 +60,7 @@ def open_data(config: RunConfig) -> Data:
     """
     shards = ShardSet.open(config.data.shards)
     task = tasks.build(config, shards)
-    classes = None if task.name != "classification" else task.classes
-    split = splits.split(shards.volumes, classes, config.data.split, targets=task.split_targets())
+    split = splits.split(shards.volumes, task.told_apart, config.data.split, targets=task.split_targets())
     return with_split(config, shards, task, split)
 
 
@@ -131,8 +130,8 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
     rows = epoch_rows(config, data)
     targets = data.task.targets(rows)
     weights = None
-    if config.train.class_weights and data.task.name == "classification" and targets is not None:
-        weights = pipeline.balanced_weights(targets, len(data.task.classes))
+    if config.train.class_weights and data.task.told_apart is not None:
+        weights = pipeline.balanced_weights(np.asarray(targets), len(data.task.told_apart))
     return pipeline.training_dataset(
         data.shards,
         rows,

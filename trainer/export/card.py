@@ -102,8 +102,7 @@ def markdown(said: Mapping[str, Any]) -> str:
 def figures(test: Mapping[str, Any]) -> list[dict[str, str]]:
     """Name, value and 95 % interval of each figure of evaluation/test.json, as text."""
     rows = [_row(name, test, key) for key, name in _FIGURES.items() if _is_number(test.get(key))]
-    classes = test.get("classes")
-    for label, about in classes.items() if isinstance(classes, dict) else ():
+    for label, about in test.get("per_class", {}).items():
         rows += [
             _row(f"{name}: {label}", about, key) for key, name in (("dice", "Dice"), ("hd95", "HD95, mm"))
         ]
