@@ -12,6 +12,7 @@ from trainer.config import AugmentConfig
 from trainer.data import augment as augmentation
 from trainer.data import order
 from trainer.data.batch_reader import Part, dataset, input_errors, signature
+from trainer.data.reader_time import ReaderTime
 from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError
 
@@ -31,6 +32,8 @@ def training_dataset(
     world_size: int = 1,
     accumulation: int = 1,
     augment: AugmentConfig | None = None,
+    voxel_mm: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    spent: ReaderTime | None = None,
     class_weights: np.ndarray | None = None,
     covariates: np.ndarray | None = None,
     prefetch: int = 2,
@@ -55,6 +58,8 @@ def training_dataset(
         world_size: number of ranks.
         accumulation: micro-batches per step.
         augment: random changes; none by default.
+        voxel_mm: edges of a voxel along D, H, W, in mm, for `augment`.
+        spent: counts the seconds of the threads.
         class_weights: float32 (classes,), multiplies the weight of each sample of that class, as it is. With
             `balanced_weights` the mean weight over the training list stays 1.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
@@ -74,8 +79,11 @@ def training_dataset(
     batch = _micro_batch_size(global_batch, world_size, accumulation, n)
     per_epoch = order.steps_per_epoch(n, global_batch)
     keys = _distinct(rows, len(shards))
+    spent = spent or ReaderTime()
+    changes = None if augment is None or augment.is_idle else augment
 
     def sample(number: int) -> tuple[Any, ...]:
+        began = spent.now()
         micro_batch, place = divmod(number, batch)
         step, micro = divmod(micro_batch, accumulation)
         epoch, step = divmod(start_step + step, per_epoch)
@@ -86,10 +94,19 @@ def training_dataset(
             weight = weight * class_weights[targets[position]]
         x = shards.read(rows[position])
         label_map = shards.read_map(rows[position]) if targets is None else None
-        if augment is not None:
+        read = spent.now()
+        if changes is not None:
             x, label_map = augmentation.augment(
-                x.astype(np.float32), augment, config_seed, epoch, keys[position], label_map
+                x.astype(np.float32),
+                changes,
+                config_seed,
+                epoch,
+                keys[position],
+                label_map,
+                voxel_mm=voxel_mm,
             )
+        ended = spent.now()
+        spent.add(ended - began, ended - read)
         y = label_map if targets is None else targets[position]
         return (x, *_told(covariates, position), y, weight)
 

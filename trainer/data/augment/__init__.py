@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from trainer.config import AugmentConfig
-from trainer.data.augment.budget import Augmenter, input_verdict
 from trainer.data.augment.drawing import Drawn, draw
 
-__all__ = ["Augmenter", "Drawn", "augment", "draw", "input_verdict"]
+__all__ = ["Drawn", "augment", "draw"]
 
 
 def augment(
