@@ -59,10 +59,10 @@ def draw(stream: Stream, config: AffineConfig) -> Affine:
 
 
 def rotation(degrees: Triple) -> np.ndarray:
-    """The matrix that turns about the third axis, then the second, then the first; float64 (3, 3)."""
+    """Turns about the third axis, then the second, then the first, each right-handed; float64 (3, 3)."""
     turned = np.eye(3)
     for axis, angle in enumerate(np.deg2rad(degrees)):
-        first, second = [other for other in range(3) if other != axis]
+        first, second = (axis + 1) % 3, (axis + 2) % 3
         about = np.eye(3)
         about[[first, second], [first, second]] = math.cos(angle)
         about[first, second], about[second, first] = -math.sin(angle), math.sin(angle)
