@@ -162,7 +162,7 @@ CONFIGS = st.fixed_dictionaries(
         "motion": section(movements=st.integers(1, 16), rotate=number(180), translate=number(500)),
         "ghosting": section(ghosts=st.integers(2, 40), intensity=number(1), centre=number(0.9)),
         "blur": section(sigma=number(60)),
-        "bias_field": section(strength=number(3), order=st.integers(1, 6)),
+        "bias_field": section(strength=number(1), order=st.integers(1, 5)),
         "rician_noise": section(deviation=number(5)),
         "gaussian_noise": section(deviation=number(5)),
         "gamma": section(log_gamma=number(3)),

@@ -94,8 +94,8 @@ class BlurConfig(ChannelChange):
 class BiasFieldConfig(ChannelChange):
     """Multiplied by the exponential of a smooth polynomial: the shading of a receive coil."""
 
-    strength: float = Field(0.3, ge=0, le=3, description="largest departure of the field's logarithm from 0")
-    order: int = Field(3, ge=1, le=6, description="degree of the polynomial")
+    strength: float = Field(0.3, ge=0, le=1, description="largest departure of the field's logarithm from 0")
+    order: int = Field(3, ge=1, le=5, description="degree of the polynomial")
 
 
 class NoiseConfig(ChannelChange):
@@ -113,7 +113,7 @@ class GammaConfig(ChannelChange):
 
 
 class CutOutConfig(Change):
-    """Boxes are overwritten with 0, the foreground's mean, in all channels; label maps stay."""
+    """Boxes about the middle are overwritten with 0, the foreground's mean, in all channels; no label map."""
 
     boxes: int = Field(1, ge=1, le=64, description="how many")
     size: float = Field(40.0, gt=0, description="longest edge, in mm; each is drawn from half of it to this")

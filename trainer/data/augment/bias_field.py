@@ -15,8 +15,8 @@ from trainer.data.augment.change import Change
 from trainer.data.augment.grid import Grid
 from trainer.data.augment.streams import Stream
 
-# Points along each axis at which the largest departure is looked for.
-_LOOKED_AT = 9
+# Points along each axis at which strength and mean are looked at.
+_LOOKED_AT = 17
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class BiasField(Change):
     """The field's logarithm as a polynomial of Legendre's, over -1 to 1 along each axis.
 
     Attributes:
-        strength: largest departure of the logarithm from its mean, which is 0.
+        strength: largest departure of the logarithm from its mean, 0; both within the ellipsoid that touches
+            the volume's faces, since its corners are air.
         coefficients: float64 (order + 1,) * 3; 0 where the degrees sum to more than the order.
     """
 
@@ -36,9 +37,16 @@ class BiasField(Change):
         return {"strength": self.strength, "order": len(self.coefficients) - 1}
 
     def logarithm(self, shape: tuple[int, ...]) -> np.ndarray:
-        """float32 (D, H, W); its mean is 0."""
-        deep, *others = (legendre(size, len(self.coefficients)) for size in shape)
-        return _plus(deep, _planes(self.coefficients, deep, *others))
+        """float32 (D, H, W)."""
+        deep, high, wide = (legendre(size, len(self.coefficients)) for size in shape)
+        # What each polynomial along D is multiplied with; added up in a fixed order.
+        planes = np.einsum("ijw,jh->ihw", np.einsum("ijk,kw->ijw", self.coefficients, wide), high)
+        planes, share = planes.astype(np.float32), deep.astype(np.float32)
+        made = np.broadcast_to(planes[0], shape).copy()
+        for d, plane in enumerate(made):
+            for one, weight in zip(planes[1:], share[1:, d], strict=True):
+                plane += one * weight
+        return made
 
     def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
         """What is brighter than the background is multiplied by the field, float32 (D, H, W)."""
@@ -50,26 +58,9 @@ class BiasField(Change):
 
 
 def legendre(size: int, count: int) -> np.ndarray:
-    """The first polynomials at the voxels of an axis, float64 (count, size)."""
-    return np.polynomial.legendre.legvander(np.linspace(-1, 1, size), count - 1).T.copy()
-
-
-def _planes(coefficients: np.ndarray, deep: np.ndarray, high: np.ndarray, wide: np.ndarray) -> np.ndarray:
-    """For each polynomial along D, what it is multiplied with, float32 (count, H, W); the mean is 0."""
-    means = np.einsum("ijk,i,j,k", coefficients, *(axis.mean(axis=1) for axis in (deep, high, wide)))
-    planes = np.einsum("ijw,jh->ihw", np.einsum("ijk,kw->ijw", coefficients, wide), high)
-    planes[0] -= means
-    return planes.astype(np.float32)
-
-
-def _plus(deep: np.ndarray, planes: np.ndarray) -> np.ndarray:
-    """The sum over i of deep[i, d] planes[i, h, w], float32 (D, H, W), in a fixed order."""
-    share = deep.astype(np.float32)[:, :, None, None]
-    made = np.broadcast_to(planes[0], (deep.shape[1], *planes.shape[1:])).copy()
-    for d, plane in enumerate(made):
-        for one, weight in zip(planes[1:], share[1:, d, 0, 0], strict=True):
-            plane += one * weight
-    return made
+    """The first polynomials at the voxels of an axis, float64 (count, size); the first is 1."""
+    places = np.linspace(-1, 1, size) if size > 1 else np.zeros(1)
+    return np.polynomial.legendre.legvander(places, count - 1).T.copy()
 
 
 def draw(stream: Stream, config: BiasFieldConfig, grid: Grid) -> BiasField:
@@ -79,6 +70,9 @@ def draw(stream: Stream, config: BiasFieldConfig, grid: Grid) -> BiasField:
     coefficients = stream.uniforms(-1, 1, count**3).reshape(count, count, count)
     coefficients[(degrees == 0) | (degrees > config.order)] = 0
     strength = stream.uniform(0, config.strength)
-    looked_at = tuple(min(size, _LOOKED_AT) for size in grid.shape)
-    largest = float(np.abs(BiasField(1.0, coefficients).logarithm(looked_at)).max())
-    return BiasField(strength, coefficients * (strength / largest if largest > 0 else 0.0))
+    place = np.linspace(-1, 1, _LOOKED_AT) ** 2
+    inside = place[:, None, None] + place[:, None] + place <= 1
+    seen = BiasField(1.0, coefficients).logarithm(inside.shape)[inside].astype(np.float64)
+    coefficients[0, 0, 0] = -seen.mean()
+    coefficients *= strength / np.abs(seen - seen.mean()).max()
+    return BiasField(strength, coefficients)

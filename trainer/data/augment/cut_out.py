@@ -16,6 +16,9 @@ from trainer.data.augment.streams import Stream
 # The foreground's mean in a standardised volume.
 FILL = np.float32(0)
 
+# Middles of boxes lie in this part of each axis: a box in the air beside a head teaches nothing.
+_MIDDLE = (0.2, 0.8)
+
 
 @dataclass(frozen=True)
 class CutOut:
@@ -43,11 +46,17 @@ class CutOut:
 
 
 def draw(stream: Stream, config: CutOutConfig, grid: Grid) -> CutOut:
-    """Draw edges from half the size to the size, in whole voxels, and where each box lies."""
+    """Draw edges from half the size to the size, in whole voxels, and where about the middle each box is."""
     starts, edges = [], []
     for _ in range(config.boxes):
         longest = [stream.uniform(config.size / 2, config.size) / step for step in grid.voxel_mm]
         edge = tuple(min(max(1, round(e)), n) for e, n in zip(longest, grid.shape, strict=True))
-        starts.append(tuple(stream.whole(0, n - e) for e, n in zip(edge, grid.shape, strict=True)))
+        starts.append(tuple(_start(stream, e, n) for e, n in zip(edge, grid.shape, strict=True)))
         edges.append(edge)
     return CutOut(tuple(starts), tuple(edges))
+
+
+def _start(stream: Stream, edge: int, size: int) -> int:
+    """The first voxel of a box along an axis, with its middle in `_MIDDLE` and all of it in the volume."""
+    first, last = (min(max(round(share * size - edge / 2), 0), size - edge) for share in _MIDDLE)
+    return stream.whole(first, last)
