@@ -15,6 +15,7 @@ from trainer import models, tasks, transfer
 from trainer.config import RunConfig
 from trainer.data import order, pipeline, splits
 from trainer.data.covariates import Covariates
+from trainer.data.reader_time import ReaderTime
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.strategies import data as data_parallel
@@ -121,7 +122,9 @@ def steps_per_epoch(config: RunConfig, data: Data) -> int:
     return order.steps_per_epoch(len(epoch_rows(config, data)), config.train.global_batch)
 
 
-def training_batches(config: RunConfig, data: Data, world: World, start_step: int) -> Any:
+def training_batches(
+    config: RunConfig, data: Data, world: World, start_step: int, spent: ReaderTime | None = None
+) -> Any:
     """This rank's micro-batches from `start_step` to the end of the run: see `pipeline.training_dataset`.
 
     Raises:
@@ -144,6 +147,8 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
         world_size=world.size,
         accumulation=config.train.accumulation,
         augment=config.data.augment,
+        voxel_mm=data.shards.voxel_size,
+        spent=spent,
         class_weights=weights,
         covariates=data.told(rows),
         prefetch=config.data.prefetch,

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from trainer.config.augment import AugmentConfig
 from trainer.config.section import Section
 
 
@@ -36,17 +37,6 @@ class SplitConfig(Section):
                 f"fold {self.fold} does not exist: {self.folds} folds are numbered 0 to {self.folds - 1}"
             )
         return self
-
-
-class AugmentConfig(Section):
-    """Random changes of training volumes, a pure function of seed, epoch and sample."""
-
-    flip: bool = Field(False, description="mirror left and right in half of the samples")
-    shift: int = Field(0, ge=0, description="largest shift along each axis, in voxels")
-    scale: float = Field(0.0, ge=0, lt=1, description="largest relative change of intensity")
-    noise: float = Field(
-        0.0, ge=0, description="standard deviation of added Gaussian noise, in units of the normalised volume"
-    )
 
 
 class TaskConfig(Section):

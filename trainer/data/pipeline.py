@@ -11,6 +11,7 @@ from trainer.config import AugmentConfig
 from trainer.data import augment as augmentation
 from trainer.data import order
 from trainer.data.batch_reader import Overdue, Part, dataset, input_errors, signature
+from trainer.data.reader_time import ReaderTime
 from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError
 
@@ -30,6 +31,8 @@ def training_dataset(
     world_size: int = 1,
     accumulation: int = 1,
     augment: AugmentConfig | None = None,
+    voxel_mm: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    spent: ReaderTime | None = None,
     class_weights: np.ndarray | None = None,
     covariates: np.ndarray | None = None,
     prefetch: int = 2,
@@ -56,6 +59,8 @@ def training_dataset(
         world_size: number of ranks.
         accumulation: micro-batches per step.
         augment: random changes; none by default.
+        voxel_mm: edges of a voxel along D, H, W, in mm, for `augment`.
+        spent: counts the seconds of the threads.
         class_weights: float32 (classes,), multiplies the weight of each sample of that class, as it is. With
             `balanced_weights` the mean weight over the training list stays 1.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
@@ -77,10 +82,11 @@ def training_dataset(
     batch = _micro_batch_size(global_batch, world_size, accumulation, n)
     per_epoch = order.steps_per_epoch(n, global_batch)
     keys = _distinct(rows, len(shards))
-
-    changes = augment is not None and augment != AugmentConfig()
+    spent = spent or ReaderTime()
+    changes = None if augment is None or augment.is_idle else augment
 
     def fill(number: int, places: Sequence[np.ndarray]) -> None:
+        began = spent.now()
         x, *told, y, w = places
         micro_batch, place = divmod(number, batch)
         step, micro = divmod(micro_batch, accumulation)
@@ -91,10 +97,16 @@ def training_dataset(
         if class_weights is not None and targets is not None:
             weight = weight * class_weights[targets[position]]
         _read(shards, rows[position], None if targets is None else targets[position], x, y)
-        if augment is not None and changes:
-            label_map = y if targets is None else None
+        read = spent.now()
+        if changes is not None:
             changed, label_map = augmentation.augment(
-                x, augment, config_seed, epoch, keys[position], label_map
+                x,
+                changes,
+                config_seed,
+                epoch,
+                keys[position],
+                y if targets is None else None,
+                voxel_mm=voxel_mm,
             )
             if changed is not x:
                 x[...] = changed
@@ -102,6 +114,8 @@ def training_dataset(
                 y[...] = label_map
         _tell(told, covariates, position)
         w[...] = weight
+        ended = spent.now()
+        spent.add(ended - began, ended - read)
 
     batches = max(0, stop_step - start_step) * accumulation
     spec = signature(batch, *_input_parts(shards, covariates), _target_part(shards, targets), _WEIGHT)
