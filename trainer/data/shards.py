@@ -38,6 +38,7 @@ class ShardSet:
         contrasts: what the channels are, such as ("T1w", "T2w"); empty for a single one.
         maps: names of the classes of the label maps, background first; empty where the set has none.
         content_hash: sha256 over the index, in hex; it changes with any voxel or label.
+        cure: what to do about damage.
     """
 
     def __init__(self, path: Path, index: Index) -> None:
@@ -56,6 +57,7 @@ class ShardSet:
         self.contrasts = index.meta.contrasts
         self.maps = index.meta.map_classes
         self.content_hash = index.content_hash
+        self.cure = _restore(path)
         self._stored = StoredBytes(path)
         self._checked: set[int] = set()
         self._checked_maps: set[int] = set()
@@ -196,9 +198,9 @@ class ShardSet:
 
     def _damaged(self, volume: Volume, why: str, what: str = "") -> ShardError:
         return ShardError(
-            f"{self.path / volume.shard}: {what}volume {volume.id} (subject {volume.subject}) "
+            f"{self._stored.folder / volume.shard}: {what}volume {volume.id} (subject {volume.subject}) "
             f"is damaged: {why}.",
-            cure=_restore(self.path),
+            cure=self.cure,
         )
 
 
