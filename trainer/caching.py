@@ -125,7 +125,7 @@ def _kept(config: RunConfig, data: Data, world: World) -> KeptVolumes:
     # Training volumes come to any rank, those of validation to the same rank in every epoch.
     validation = data.split.validation
     batch = config.data.evaluation_batch
-    mine = order.steps_per_epoch(len(validation), world.size * batch) * batch if validation else 0
+    mine = min(order.steps_per_epoch(len(validation), world.size * batch) * batch, len(validation))
     kept = KeptVolumes(
         data.shards,
         budget // world.local_size,
@@ -218,6 +218,7 @@ def _stage(
 ) -> dict[str, Any]:
     """Have a whole copy on every host; the ranks talk until all are done or one cannot be."""
     began = time.monotonic()
+    reporter.note(f"shards are read from scratch: {copy.folder} ({copy.about_place})")
     work = _Work(copy, config.guards.timeout_s, world.host)
     try:
         with reporter.counting("copying to scratch", "MiB") as show:
@@ -242,8 +243,8 @@ def _stage(
         raise
     hosts = sorted({host for host, size in zip(world.hosts, wanted, strict=True) if size})
     seconds = round(time.monotonic() - began, 1)
-    what = f"{byte_sizes.told(sum(copied))} copied to {', '.join(hosts)} in {seconds} s" if hosts else "found"
-    reporter.note(f"shards on scratch: {copy.folder} (named by {copy.chosen_by}); {what}")
+    if hosts:
+        reporter.note(f"{byte_sizes.told(sum(copied))} copied to {', '.join(hosts)} in {seconds} s")
     return {
         "kind": "node-local",
         "folder": str(copy.folder),

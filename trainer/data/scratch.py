@@ -233,9 +233,11 @@ def lock_of(copy: Path) -> Path:
 
 def remove(copy: Path, lock: Lock) -> None:
     """Remove a copy and then its lock, which is held alone."""
-    # First the index: what a kill leaves now is no whole set.
-    (copy / INDEX_NAME).unlink(missing_ok=True)
-    if copy.is_dir():
+    if copy.is_symlink():
+        copy.unlink()
+    elif copy.is_dir():
+        # First the index: what a kill leaves now is no whole set.
+        (copy / INDEX_NAME).unlink(missing_ok=True)
         shutil.rmtree(copy)
     lock.remove()
 

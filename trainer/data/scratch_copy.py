@@ -39,14 +39,12 @@ class ScratchCopy:
 
     Attributes:
         folder: of the copy.
-        chosen_by: what named the scratch.
         bytes_copied: bytes that this process has read from the set's own folder.
         bytes_wanted: bytes that it set out to copy; 0 while it waits, and where it finds the copy whole.
     """
 
     def __init__(self, shards: ShardSet, place: Place, threads: int) -> None:
         self.folder = place.ours / shards.content_hash
-        self.chosen_by = place.chosen_by
         self.bytes_copied = 0
         self.bytes_wanted = 0
         self._shards = shards
@@ -55,6 +53,16 @@ class ScratchCopy:
         self._counting = threading.Lock()
         self._cancelled = threading.Event()
         self._lock: Lock | None = None
+
+    @property
+    def about_place(self) -> str:
+        """What named the scratch, and whether a copy there is of any use."""
+        said = f"named by {self._place.chosen_by}"
+        try:
+            alike = self._place.folder.stat().st_dev == self._shards.path.stat().st_dev
+        except OSError:  # `make` says why
+            return said
+        return f"{said}; the same disk as the shards, so nothing is gained" if alike else said
 
     def make(self) -> None:
         """Come to hold a whole copy; returns also when `cancel` was called, then without.
@@ -233,7 +241,7 @@ class ScratchCopy:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return self._full(self.bytes_wanted, f"while copying: {error.strerror}")
         return ScratchError(
-            f"{error.filename or self.folder}: cannot be written ({error.strerror}).",
+            f"{error.filename or self.folder}: cannot be written ({error.strerror or error}).",
             cure=f"{self._instead()[0].upper()}{self._instead()[1:]}",
         )
 
