@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import checkpoint, outcome, preparation, record, transfer
+from trainer import caching, checkpoint, outcome, preparation, record, transfer
 from trainer.agreement import agree
 from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
@@ -47,28 +48,43 @@ def train(
     """
     folder = RunFolder(config.folder)
     who = f"rank {world.rank} @ {world.host}"
-    with Watchdog(config.guards.timeout_s, who, lambda: world.abort(1)) as watchdog, StopRequest() as stop:
+    with (
+        Watchdog(config.guards.timeout_s, who, lambda: world.abort(1)) as watchdog,
+        StopRequest() as stop,
+        contextlib.ExitStack() as leaving,
+    ):
         watchdog.beat("preparing", collective=True)
         agree(world, lambda: _check_folder(folder, config, resume) if world.is_main else None)
         data, model, optimizer = agree(world, lambda: _prepare(config, world))
+
+        watchdog.beat("restoring", collective=True)
+        cursor = _restore(folder, config, data, model, optimizer, world, reporter)
+        patience = _patience(config, data).resumed(cursor.best, cursor.waited)
+        learner = data_parallel.build(
+            model, optimizer, world, loss=data.task.loss(), score=data.task.scores()
+        )
+        training = Training(config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop)
+        if training.is_done and world.any(world.is_main and folder.result.is_file()):
+            reporter.note(f"{folder.path}: is finished already.")
+            return dict(world.broadcast_object(record.read_json(folder.result) if world.is_main else None))
+
+        cached = leaving.enter_context(
+            caching.cached(
+                config,
+                data,
+                world,
+                reporter=reporter,
+                beat=watchdog.beat,
+                is_stopping=lambda: stop.requested,
+            )
+        )
+        training.data = data = cached.data
         watchdog.beat("looking for leaks", collective=not world.is_main)
         agree(
             world,
             lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None,
         )
-
-        watchdog.beat("restoring", collective=True)
-        cursor = _restore(folder, config, data, model, optimizer, world, reporter)
-        patience = _patience(config, data).resumed(cursor.best, cursor.waited)
         batches = agree(world, lambda: preparation.training_batches(config, data, world, cursor.step))
-        learner = data_parallel.build(
-            model, optimizer, world, loss=data.task.loss(), score=data.task.scores()
-        )
-
-        training = Training(config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop)
-        if training.is_done and world.any(world.is_main and folder.result.is_file()):
-            reporter.note(f"{folder.path}: is finished already.")
-            return dict(world.broadcast_object(record.read_json(folder.result) if world.is_main else None))
 
         gpus = world.allgather_object([gpu.name for gpu in tf.config.list_physical_devices("GPU")])
         facts = _facts(config, data, model, world, gpus, command)
@@ -79,7 +95,10 @@ def train(
         if world.is_main:
             training.scalars = _tensorboard(folder)
         training.run(batches)
-        return outcome.finish(training)
+        result = outcome.finish(training)
+        use = cached.report()
+        agree(world, lambda: _add_to_facts(folder, {"cache": use}) if world.is_main else None)
+        return result
 
 
 def describe(config: RunConfig, world: World) -> dict[str, Any]:
@@ -259,6 +278,10 @@ def _open_folder(
     record.write_json(folder.plan, dataclasses.asdict(preparation.plan(config, model, world)))
     folder.write_rows(cursor.rows)
     folder.result.unlink(missing_ok=True)
+
+
+def _add_to_facts(folder: RunFolder, facts: dict[str, Any]) -> None:
+    record.write_json(folder.run, {**record.read_json(folder.run), **facts})
 
 
 def _tensorboard(folder: RunFolder) -> Callable[[dict[str, Any]], None]:

@@ -21,6 +21,7 @@ from trainer.commands.models import models
 from trainer.commands.phantom import phantom
 from trainer.commands.predict import predict
 from trainer.commands.report import report
+from trainer.commands.scratch import scratch
 from trainer.commands.train import train
 from trainer.commands.verify import verify_shards
 
@@ -42,5 +43,6 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "explain": explain,
     "report": report,
     "bench": bench,
+    "scratch": scratch,
     "doctor": doctor,
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from trainer import byte_sizes
 from trainer.config.augment import AugmentConfig
 from trainer.config.section import Section
 
@@ -121,3 +122,29 @@ class DataConfig(Section):
         "of ranks, so this does not either",
     )
     reader_threads: int = Field(2, ge=1, description="threads that read and decode, per rank")
+    cache: Literal["none", "memory", "node-local"] = Field(
+        "none",
+        description="`memory`: each rank keeps decoded volumes; `node-local`: each host copies the shard set "
+        "to its local scratch once",
+    )
+    cache_bytes: str | None = Field(
+        None,
+        description="memory: what the ranks of one host may keep together, such as `4 GiB`; default: half of "
+        "the memory that the host has left",
+    )
+    scratch: Path | None = Field(
+        None,
+        strict=False,
+        description="node-local: folder on each host's own disk; default: `$CINGULUM_SCRATCH`, "
+        "`$SLURM_TMPDIR`, `$TMPDIR`, or the system's folder for temporary files",
+    )
+    scratch_keep: bool = Field(
+        False, description="node-local: leave the copy for the next run; if not, its last user removes it"
+    )
+
+    @field_validator("cache_bytes")
+    @classmethod
+    def _is_a_size(cls, text: str | None) -> str | None:
+        if text is not None:
+            byte_sizes.parse(text)
+        return text

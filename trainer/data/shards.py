@@ -43,6 +43,7 @@ class ShardSet:
         contrasts: what the channels are, such as ("T1w", "T2w"); empty for a single one.
         maps: names of the classes of the label maps, background first; empty where the set has none.
         content_hash: sha256 over the index, in hex; it changes with any voxel or label.
+        cure: what to do about damage.
     """
 
     def __init__(self, path: Path, index: Index) -> None:
@@ -66,6 +67,7 @@ class ShardSet:
         self.content_hash = index.content_hash
         self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
         self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
+        self.cure = _restore(path)
         self._stored = StoredBytes(path)
         self._whole = WholeChunks(self._stored, self.codec)
 
@@ -228,9 +230,9 @@ class ShardSet:
 
     def _damaged(self, volume: Volume, why: str, what: str = "") -> ShardError:
         return ShardError(
-            f"{self.path / volume.shard}: {what}volume {volume.id} (subject {volume.subject}) "
+            f"{self._stored.folder / volume.shard}: {what}volume {volume.id} (subject {volume.subject}) "
             f"is damaged: {why}.",
-            cure=_restore(self.path),
+            cure=self.cure,
         )
 
 

@@ -15,8 +15,8 @@ import xxhash
 
 from trainer.data import codecs
 from trainer.data.casting import cast_into, is_finite
-from trainer.data.scratch import scratch
 from trainer.data.stored_bytes import ReadFault, StoredBytes
+from trainer.data.thread_memory import scratch
 
 
 class Place(NamedTuple):
