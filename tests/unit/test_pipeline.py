@@ -88,10 +88,10 @@ def test_threads_and_prefetch_change_nothing(shards, threads, prefetch):
 
 def test_slow_samples_do_not_change_the_order(shards, monkeypatch):
     expected = training(shards)
-    read = ShardSet.read
+    read = ShardSet.read_into
     lots = np.random.default_rng(0)
     monkeypatch.setattr(
-        ShardSet, "read", lambda self, row: time.sleep(lots.random() / 100) or read(self, row)
+        ShardSet, "read_into", lambda self, *to: time.sleep(lots.random() / 100) or read(self, *to)
     )
     assert_same(training(shards, threads=4, prefetch=3), expected)
 
