@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import typer
+
 from trainer.commands.baseline import baseline
 from trainer.commands.bench import bench
 from trainer.commands.compare import compare
@@ -23,7 +25,7 @@ from trainer.commands.report import report
 from trainer.commands.train import train
 from trainer.commands.verify import verify_shards
 
-COMMANDS: dict[str, Callable[..., Any]] = {
+COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "phantom": phantom,
     "import": import_images,
     "inspect": inspect_shards,
@@ -39,6 +41,6 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "export": export,
     "explain": explain,
     "report": report,
-    "bench": bench,
     "doctor": doctor,
+    "bench": bench,
 }
