@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.commands.augment import augment
+import typer
+
 from trainer.commands.baseline import baseline
 from trainer.commands.bench import bench
 from trainer.commands.compare import compare
@@ -25,7 +27,7 @@ from trainer.commands.scratch import scratch
 from trainer.commands.train import train
 from trainer.commands.verify import verify_shards
 
-COMMANDS: dict[str, Callable[..., Any]] = {
+COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "phantom": phantom,
     "import": import_images,
     "inspect": inspect_shards,
@@ -45,4 +47,5 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "bench": bench,
     "scratch": scratch,
     "doctor": doctor,
+    "bench": bench,
 }
