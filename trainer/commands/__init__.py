@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainer.commands.augment import augment
 import typer
 
+from trainer.commands.augment import augment
 from trainer.commands.baseline import baseline
 from trainer.commands.bench import bench
 from trainer.commands.compare import compare
@@ -44,7 +44,6 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "export": export,
     "explain": explain,
     "report": report,
-    "bench": bench,
     "scratch": scratch,
     "doctor": doctor,
     "bench": bench,
