@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from trainer.data import codecs
 from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
 from trainer.data.index_reading import read_index
-from trainer.data.stored_bytes import ReadFault, StoredBytes
+from trainer.data.stored_bytes import Identity, ReadFault, StoredBytes
 from trainer.errors import ShardError
 
 __all__ = ["FORMAT_VERSION", "Origin", "ShardSet", "Volume"]
@@ -40,7 +41,7 @@ class ShardSet:
         content_hash: sha256 over the index, in hex; it changes with any voxel or label.
     """
 
-    def __init__(self, path: Path, index: Index) -> None:
+    def __init__(self, path: Path, index: Index, seen: Mapping[str, Identity] | None = None) -> None:
         self.path = path
         self.index = index
         self.volumes = index.volumes
@@ -56,7 +57,7 @@ class ShardSet:
         self.contrasts = index.meta.contrasts
         self.maps = index.meta.map_classes
         self.content_hash = index.content_hash
-        self._stored = StoredBytes(path)
+        self._stored = StoredBytes(path, seen)
         self._checked: set[int] = set()
         self._checked_maps: set[int] = set()
 
@@ -72,11 +73,13 @@ class ShardSet:
         if not (path / INDEX_NAME).is_file():
             raise _no_index(path)
         index = read_index(path)
+        seen = {}
         for shard in index.shards:
             try:
-                size = (path / shard.file).stat().st_size
+                seen[shard.file] = Identity.of((path / shard.file).stat())
             except OSError:
                 raise ShardError(f"{path}: the shard {shard.file} is missing.", cure=_restore(path)) from None
+            size = seen[shard.file].nbytes
             if size != shard.nbytes:
                 raise ShardError(
                     f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: cut short or replaced.",
@@ -91,7 +94,7 @@ class ShardSet:
                         f"{path}: the index places volume {volume.id} outside {shard.file}.",
                         cure=_restore(path),
                     )
-        return cls(path, index)
+        return cls(path, index, seen)
 
     def __len__(self) -> int:
         """Number of volumes."""
@@ -186,6 +189,28 @@ class ShardSet:
             )
         return self._chunk(volume, volume.map_offset, volume.map_nbytes, _MAP)
 
+    def overdue(self, limit_s: float) -> ShardError | None:
+        """What to say of a read that has been under way for longer than `limit_s` seconds; None: none has."""
+        read = self._stored.overdue(limit_s)
+        if read is None:
+            return None
+        places = ((volume, volume.offset, volume.nbytes, "") for volume in self.volumes)
+        maps = ((v, v.map_offset or 0, v.map_nbytes or 0, _MAP) for v in self.volumes)
+        whose = next(
+            (
+                f"{what}volume {volume.id} (subject {volume.subject})"
+                for volume, offset, nbytes, what in (*places, *maps)
+                if volume.shard == read.shard and offset <= read.offset < offset + nbytes
+            ),
+            "its structure",
+        )
+        return ShardError(
+            f"{self.path / read.shard}, byte {read.offset}: reading {whose} ({read.nbytes} bytes) "
+            f"has taken more than {limit_s:g} s.",
+            cure="Look whether the disk or the file server still answers. For one that is slow: a larger "
+            "data.read_timeout.",
+        )
+
     def _chunk(self, volume: Volume, offset: int, nbytes: int, what: str = "") -> bytes:
         chunk = bytearray(nbytes)
         try:
@@ -195,8 +220,9 @@ class ShardSet:
         return bytes(chunk)
 
     def _damaged(self, volume: Volume, why: str, what: str = "") -> ShardError:
+        begin = volume.map_offset if what else volume.offset
         return ShardError(
-            f"{self.path / volume.shard}: {what}volume {volume.id} (subject {volume.subject}) "
+            f"{self.path / volume.shard}, byte {begin}: {what}volume {volume.id} (subject {volume.subject}) "
             f"is damaged: {why}.",
             cure=_restore(self.path),
         )
