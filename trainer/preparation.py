@@ -149,6 +149,7 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
         covariates=data.told(rows),
         prefetch=config.data.prefetch,
         threads=config.data.reader_threads,
+        read_timeout=config.data.read_timeout,
     )
 
 
@@ -167,6 +168,7 @@ def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) 
         batch=config.data.evaluation_batch,
         covariates=data.told(rows),
         threads=config.data.reader_threads,
+        read_timeout=config.data.read_timeout,
     )
     return dataset
 

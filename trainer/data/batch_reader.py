@@ -16,6 +16,9 @@ from trainer.errors import CingulumError
 # Shape and type of one part of a sample.
 Part = tuple[tuple[int, ...], type]
 
+# A batch is waited for in slices, to look whether a read hangs.
+_SLICE_S = 0.5
+
 # What went wrong in a reading thread, until `input_errors` raises it: TensorFlow passes on only its text.
 _failures: list[CingulumError] = []
 
@@ -48,9 +51,13 @@ def dataset(
     spec: tuple[tf.TensorSpec, ...],
     threads: int,
     ahead: int,
+    overdue: Callable[[], CingulumError | None] | None = None,
 ) -> tf.data.Dataset:
-    """Batches of `sample(0)`, `sample(1)`, ..., made in threads and handed out in this order."""
-    reader = _Reader(sample, batches, spec, threads, ahead)
+    """Batches of `sample(0)`, `sample(1)`, ..., made in threads and handed out in this order.
+
+    What `overdue` returns while a batch is waited for is raised.
+    """
+    reader = _Reader(sample, batches, spec, threads, ahead, overdue)
 
     def batch(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
         tensors = tf.numpy_function(reader.batch, [number], [part.dtype for part in spec])
@@ -76,11 +83,13 @@ class _Reader:
         spec: tuple[tf.TensorSpec, ...],
         threads: int,
         ahead: int,
+        overdue: Callable[[], CingulumError | None] | None,
     ) -> None:
         self._sample = sample
         self._batches = batches
         self._spec = spec
         self._ahead = ahead
+        self._overdue = overdue or (lambda: None)
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, "reader")
         self._lock = threading.Lock()
         self._begun: dict[int, tuple[list[np.ndarray], list[concurrent.futures.Future[None]]]] = {}
@@ -97,6 +106,10 @@ class _Reader:
             arrays, samples = self._begun.pop(int(number))
         try:
             for made in samples:
+                while not concurrent.futures.wait([made], timeout=_SLICE_S).done:
+                    late = self._overdue()
+                    if late is not None:
+                        raise late
                 made.result()
         except CingulumError as error:
             _failures.append(error)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from trainer.data import augment as augmentation
 from trainer.data import order
 from trainer.data.batch_reader import Part, dataset, input_errors, signature
 from trainer.data.shards import ShardSet
-from trainer.errors import ConfigError
+from trainer.errors import CingulumError, ConfigError
 
 __all__ = ["balanced_rows", "balanced_weights", "evaluation_dataset", "input_errors", "training_dataset"]
 
@@ -35,6 +36,7 @@ def training_dataset(
     covariates: np.ndarray | None = None,
     prefetch: int = 2,
     threads: int = 2,
+    read_timeout: float | None = None,
 ) -> tf.data.Dataset:
     """The micro-batches of one rank for the steps `start_step` to `stop_step` of a run.
 
@@ -60,6 +62,7 @@ def training_dataset(
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
         prefetch: micro-batches made ahead.
         threads: that read, decode and augment.
+        read_timeout: seconds after which a read that is under way is an error; None: never.
 
     Returns:
         (stop_step - start_step) * accumulation elements (x, y, w): x float32 (b, D, H, W, C), or a pair of it
@@ -95,7 +98,8 @@ def training_dataset(
 
     batches = max(0, stop_step - start_step) * accumulation
     spec = signature(batch, *_input_parts(shards, covariates), _target_part(shards, targets), _WEIGHT)
-    return _paired(dataset(sample, batches, spec, threads, prefetch), covariates, before=0)
+    made = dataset(sample, batches, spec, threads, prefetch, _overdue(shards, read_timeout))
+    return _paired(made, covariates, before=0)
 
 
 def evaluation_dataset(
@@ -108,6 +112,7 @@ def evaluation_dataset(
     batch: int = 1,
     covariates: np.ndarray | None = None,
     threads: int = 2,
+    read_timeout: float | None = None,
 ) -> tuple[tf.data.Dataset, int]:
     """Each of `rows` exactly once over all ranks, in as many batches on one rank as on any other.
 
@@ -120,6 +125,7 @@ def evaluation_dataset(
         batch: volumes per batch and rank.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
         threads: that read and decode.
+        read_timeout: as that of `training_dataset`.
 
     Returns:
         The dataset and its number of batches. Elements are (row, x, y, w): row int64 (batch,), and x, y, w as
@@ -141,7 +147,8 @@ def evaluation_dataset(
         return (row, shards.read(row), *_told(covariates, position), y, 1.0)
 
     spec = signature(batch, ((), np.int64), *_input_parts(shards, covariates), target, _WEIGHT)
-    return _paired(dataset(sample, steps, spec, threads, ahead=2), covariates, before=1), steps
+    made = dataset(sample, steps, spec, threads, ahead=2, overdue=_overdue(shards, read_timeout))
+    return _paired(made, covariates, before=1), steps
 
 
 def balanced_rows(rows: Sequence[int], targets: np.ndarray) -> tuple[int, ...]:
@@ -171,6 +178,10 @@ def balanced_weights(targets: np.ndarray, classes: int) -> np.ndarray:
     if len(members) > classes or not members.all():
         raise ValueError(f"{classes} classes, but members {members.tolist()}")
     return (len(targets) / (classes * members)).astype(np.float32)
+
+
+def _overdue(shards: ShardSet, read_timeout: float | None) -> Callable[[], CingulumError | None] | None:
+    return None if read_timeout is None else functools.partial(shards.overdue, read_timeout)
 
 
 _WEIGHT: Part = ((), np.float32)
