@@ -57,6 +57,9 @@ def decode(codec: str, chunk: bytes, shape: tuple[int, ...], dtype: np.dtype) ->
     volume: np.ndarray = np.empty(shape, dtype)
     try:
         if codec == "blosc-lz4":
+            # Blosc believes its header: it would read past the end of a chunk that is shorter.
+            if int.from_bytes(chunk[12:16], "little") != len(chunk):
+                raise ValueError("its header tells another size")
             # Blosc fills the beginning of a buffer that is too large, and says nothing.
             _check_size(int.from_bytes(chunk[4:8], "little"), volume)
             blosc.decompress(chunk, volume)
