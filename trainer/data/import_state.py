@@ -139,17 +139,21 @@ def finished(work: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)
 
 
-def save(work: Path, number: int, images: Sequence[Examined]) -> None:
-    """Keep the records of the images up to and in a shard that was written."""
-    records = [image.to_json() for image in images]
-    write_atomically(_records_path(work, number), (canonical_json(records) + "\n").encode())
+def save(work: Path, number: int, images: Sequence[Examined], sha256: str) -> None:
+    """Keep the hash of a shard that was written, and the records of the images up to and in it."""
+    kept = {"sha256": sha256, "images": [image.to_json() for image in images]}
+    write_atomically(_records_path(work, number), (canonical_json(kept) + "\n").encode())
 
 
 def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examined] | None:
-    """The records of a shard; None when it has none, or its images no longer are the first of `images`."""
+    """The records of a shard; None when it has none, its file is not as it was written, or its images no
+    longer are the first of `images`."""
     try:
-        text = _records_path(work, number).read_text(encoding="utf-8")
-        records = [Examined.from_json(tree) for tree in json.loads(text)]
+        kept = json.loads(_records_path(work, number).read_text(encoding="utf-8"))
+        # Here and not later: what is read next is read by HDF5, which damaged files can crash or hold up.
+        if _sha256(work.parent / f"shard-{number:05d}.h5") != kept["sha256"]:
+            return None
+        records = [Examined.from_json(tree) for tree in kept["images"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not written yet, or of another version: the shard is made again
     if len(records) > len(images):
@@ -171,6 +175,10 @@ def mark(images: Sequence[Examined]) -> str:
         if image.status != "bad"
     ]
     return hashlib.sha256(canonical_json(used).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _records_path(work: Path, number: int) -> Path:

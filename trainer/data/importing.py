@@ -187,7 +187,7 @@ class _Import:
         maps = [image.label_map for image in group if image.label_map is not None]
         number = len(self.shards)
         self.shards.append(writer.write_shard(number, rows, import_state.mark(group), maps or None))
-        import_state.save(folder, number, group)
+        import_state.save(folder, number, group, self.shards[-1].sha256)
 
     def _unless_seen(self, found: Examined) -> Examined:
         """Leave out an image whose voxels are those of an earlier one."""

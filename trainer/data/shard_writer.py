@@ -150,6 +150,8 @@ class ShardWriter:
         """The record of a shard written before from the same inputs, or None when it must be written.
 
         None means: not there, damaged, of other inputs (`mark`), or of another shape, dtype, codec or meta.
+        HDF5 reads it, which some damage can crash or hold up: where a hash of the file is known, as an import
+        knows it, compare that first.
         """
         path = self.path / f"shard-{number:05d}.h5"
         try:
@@ -160,7 +162,7 @@ class ShardWriter:
             image = self._image(content, mark)
             if path.read_bytes() != image.content:
                 return None
-        except (OSError, KeyError, TypeError, ValueError, RuntimeError):
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError, AttributeError):
             return None  # Not a shard of ours, whatever it is: the caller writes it again.
         return shard_image.record(path.name, image, content)
 
