@@ -156,7 +156,7 @@ def test_a_map_whose_hdf5_reads_otherwise_is_a_problem(tmp_path, monkeypatch):
 DAMAGES = {
     "the key 'map_classes' is missing": lambda index: index.pop("map_classes"),
     "the key 'map_offset' is missing": lambda index: index["volumes"][1].pop("map_offset"),
-    "place of the label map of volume 1": lambda index: index["volumes"][1].update(map_nbytes="7"),
+    "map_nbytes of volume 1": lambda index: index["volumes"][1].update(map_nbytes="7"),
     "wrong kind .*map_classes 7": lambda index: index.update(map_classes=7),
     "wrong kind .*3 contrasts of 2 channels": lambda index: index.update(contrasts=["a", "b", "c"]),
     "places volume 2 outside shard-00000.h5": lambda index: index["volumes"][2].update(map_offset=10**6),

@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import pickle
@@ -311,6 +312,11 @@ def not_text(path):
     return path
 
 
+def nested(path):
+    (path / "index.json").write_text("[" * 100_000)
+    return path
+
+
 def index_is_a_list(path):
     (path / "index.json").write_text("[]")
     return path
@@ -359,7 +365,15 @@ DAMAGES = {
         lambda index: index["volumes"][3].update(offset=10**6), sign=True
     ),
     "wrong kind .*outside": by_index(lambda index: index["shards"][0].update(file="../x.h5")),
-    "wrong kind.*place of volume 0": by_index(lambda index: index["volumes"][0].update(offset="12")),
+    "label of volume 0: .'AD'.": by_index(lambda index: index["volumes"][0].update(label=["AD"]), sign=True),
+    "offset of volume 1: True": by_index(lambda index: index["volumes"][1].update(offset=True), sign=True),
+    "age of volume 2: 'old'": by_index(lambda index: index["volumes"][2].update(age="old"), sign=True),
+    "affine of volume 3": by_index(lambda index: index["volumes"][3].update(affine=[[1]]), sign=True),
+    "dtype: 'object'": by_index(lambda index: index.update(dtype="object"), sign=True),
+    r"shape: .10000, 10000, 10000, 1.": by_index(lambda index: index.update(shape=[10**4] * 3 + [1])),
+    "Out of range float": by_index(lambda index: index.update(normalisation={"a": math.inf})),
+    "is not JSON .maximum recursion": nested,
+    "wrong kind.*offset of volume 0": by_index(lambda index: index["volumes"][0].update(offset="12")),
 }
 
 

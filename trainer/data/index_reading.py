@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.data import index_checks
 from trainer.data.codecs import CODECS
 from trainer.data.index import (
     FORMAT,
@@ -39,14 +40,14 @@ def read_index(folder: Path) -> Index:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror}).") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ShardError(f"{path}: is damaged, it is not JSON ({error}).", cure=again) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ShardError(
             f"{path}: is not the index of a shard set.", cure=f'It would say "format": "{FORMAT}".'
         )
     version = document.get("format_version")
-    if not isinstance(version, int) or version < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ShardError(f"{path}: has no format version we know ({version!r}).", cure=again)
     if version > FORMAT_VERSION:
         raise ShardError(
@@ -55,12 +56,13 @@ def read_index(folder: Path) -> Index:
         )
     try:
         index = _from_document(document)
-        content_hash = str(document["content_hash"])
+        index_checks.check(index)
+        has_hash = str(document["content_hash"]) == index.content_hash
     except KeyError as error:
         raise ShardError(f"{path}: is damaged, the key {error} is missing.", cure=again) from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ShardError(f"{path}: is damaged, a value is of the wrong kind ({error}).", cure=again) from None
-    if content_hash != index.content_hash:
+    if not has_hash:
         raise ShardError(
             f"{path}: was changed after it was written (its content_hash does not match).", cure=again
         )
@@ -98,11 +100,6 @@ def _from_document(document: Mapping[str, Any]) -> Index:
     ]
     if [volume.id for volume in volumes] != list(range(len(volumes))):
         raise ValueError("volumes are not numbered from 0")
-    for volume in volumes:
-        if not all(isinstance(number, int) for number in (volume.row, volume.offset, volume.nbytes)):
-            raise ValueError(f"place of volume {volume.id}")
-        if classes and not all(isinstance(n, int) for n in (volume.map_offset, volume.map_nbytes)):
-            raise ValueError(f"place of the label map of volume {volume.id}")
     shards = []
     for entry in document["shards"]:
         if Path(entry["file"]).name != entry["file"]:
