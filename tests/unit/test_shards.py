@@ -24,7 +24,7 @@ from trainer.data import codecs, shard_writer
 from trainer.data.index import FORMAT_VERSION, canonical_json
 from trainer.data.shard_writer import ShardWriter
 from trainer.data.shards import ShardSet
-from trainer.errors import ShardError
+from trainer.errors import CingulumError, ShardError
 
 
 def rewrite_index(folder: Path, change, *, sign: bool = False) -> None:
@@ -202,14 +202,14 @@ def test_a_full_disk_is_named_and_leaves_no_half_shard(tmp_path, monkeypatch, fa
         monkeypatch.setattr(Path, "replace", full)
     else:
         monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ShardError, match="disk is full") as error:
+    with pytest.raises(CingulumError, match="disk is full") as error:
         writer.write_shard(0, rows_of(0, 2))
     assert "goes on" in error.value.cure
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_really_full_disk_is_named(tmp_path):
-    with pytest.raises(ShardError, match="disk is full"):
+    with pytest.raises(CingulumError, match="disk is full"):
         shard_writer.write_atomically(FullDisk(tmp_path / "shard-00000.h5"), b"x" * 10)
 
 

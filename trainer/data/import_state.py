@@ -18,7 +18,7 @@ from typing import Any
 from trainer.data.examination import Examined, stamp
 from trainer.data.index import INDEX_NAME, canonical_json
 from trainer.data.listing import SourceImage
-from trainer.data.shard_writer import write_atomically
+from trainer.data.shard_writer import unwritten, write_atomically
 from trainer.data.shards import ShardSet
 from trainer.errors import ShardError
 
@@ -115,14 +115,14 @@ def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
 
     Raises:
         ShardError: another import runs there, or the folder cannot be written.
+        CingulumError: the disk is full.
     """
     work = target / WORK_NAME
     try:
         work.mkdir(parents=True, exist_ok=True)
         lock = (work / "lock").open("w")
     except OSError as error:
-        cure = "Name a folder that you may write to, on a disk that is not full."
-        raise ShardError(f"{target}: cannot be written ({error.strerror}).", cure=cure) from None
+        raise unwritten(target, error) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -35,8 +35,8 @@ def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None =
 
     Raises:
         CohortError: the source is unusable, or an image is bad and `on_error` is 'fail': all are named.
-        ShardError: the target holds something else, cannot be written, or the disk is full.
-        CingulumError: a worker process was killed.
+        ShardError: the target holds something else, or cannot be written.
+        CingulumError: the disk is full, or a worker process was killed.
     """
     begun = time.monotonic()
     replace(request.recipe, contrasts=request.contrasts)  # says what is wrong with their names
