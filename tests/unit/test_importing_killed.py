@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 RECIPE = Recipe.of_size(16)
 
 # Imports as often as it is told to: {"target": ..., "moment": ...} per line of standard input. A child dies
-# by SIGKILL just before its change of a file number `moment`, from 0; one that lives says how many there were.
+# by SIGKILL just before its change of a file number `moment`, from 0; one that lives says how many there are.
 _IMPORTS = """
 import json, os, signal, sys
 from pathlib import Path
