@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -148,8 +149,9 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
         class_weights=weights,
         covariates=data.told(rows),
         prefetch=config.data.prefetch,
+        read_ahead=config.data.read_ahead << 20,
         threads=config.data.reader_threads,
-        read_timeout=config.data.read_timeout,
+        overdue=functools.partial(data.shards.overdue, config.data.read_timeout),
     )
 
 
@@ -167,8 +169,9 @@ def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) 
         world_size=world.size,
         batch=config.data.evaluation_batch,
         covariates=data.told(rows),
+        read_ahead=config.data.read_ahead << 20,
         threads=config.data.reader_threads,
-        read_timeout=config.data.read_timeout,
+        overdue=functools.partial(data.shards.overdue, config.data.read_timeout),
     )
     return dataset
 

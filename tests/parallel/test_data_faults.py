@@ -1,4 +1,4 @@
-"""What goes wrong with the data while ranks train on it is told once, by name, or passes; no weight changes."""
+"""A fault of the data while ranks train on it is told once, by name, or passes; no weight changes."""
 
 from __future__ import annotations
 

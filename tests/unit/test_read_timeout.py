@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 
@@ -18,12 +19,14 @@ ROWS = (1, 2, 4, 5, 6, 8, 9)
 TARGETS = np.array([0, 1, 1, 0, 1, 0, 1], np.int32)
 
 
-def batches(shards, kind: str, read_timeout: float | None):
+def batches(shards, kind: str, read_timeout: float):
     if kind == "evaluation":
-        return evaluation_dataset(shards, ROWS, TARGETS, batch=2, read_timeout=read_timeout)[0]
+        return evaluation_dataset(
+            shards, ROWS, TARGETS, batch=2, overdue=functools.partial(shards.overdue, read_timeout)
+        )[0]
     return training_dataset(
         shards, ROWS, TARGETS, config_seed=3, start_step=0, stop_step=4, global_batch=2,
-        read_timeout=read_timeout,
+        overdue=functools.partial(shards.overdue, read_timeout),
     )  # fmt: skip
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -12,9 +10,9 @@ import tensorflow as tf
 from trainer.config import AugmentConfig
 from trainer.data import augment as augmentation
 from trainer.data import order
-from trainer.data.batch_reader import Part, dataset, input_errors, signature
+from trainer.data.batch_reader import Overdue, Part, dataset, input_errors, signature
 from trainer.data.shards import ShardSet
-from trainer.errors import CingulumError, ConfigError
+from trainer.errors import ConfigError
 
 __all__ = ["balanced_rows", "balanced_weights", "evaluation_dataset", "input_errors", "training_dataset"]
 
@@ -35,8 +33,9 @@ def training_dataset(
     class_weights: np.ndarray | None = None,
     covariates: np.ndarray | None = None,
     prefetch: int = 2,
+    read_ahead: int | None = None,
     threads: int = 2,
-    read_timeout: float | None = None,
+    overdue: Overdue | None = None,
 ) -> tf.data.Dataset:
     """The micro-batches of one rank for the steps `start_step` to `stop_step` of a run.
 
@@ -61,8 +60,9 @@ def training_dataset(
             `balanced_weights` the mean weight over the training list stays 1.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
         prefetch: micro-batches made ahead.
+        read_ahead: bytes that these may take at most; None for any number.
         threads: that read, decode and augment.
-        read_timeout: seconds after which a read that is under way is an error; None: never.
+        overdue: see `batch_reader.dataset`.
 
     Returns:
         (stop_step - start_step) * accumulation elements (x, y, w): x float32 (b, D, H, W, C), or a pair of it
@@ -78,7 +78,10 @@ def training_dataset(
     per_epoch = order.steps_per_epoch(n, global_batch)
     keys = _distinct(rows, len(shards))
 
-    def sample(number: int) -> tuple[Any, ...]:
+    changes = augment is not None and augment != AugmentConfig()
+
+    def fill(number: int, places: Sequence[np.ndarray]) -> None:
+        x, *told, y, w = places
         micro_batch, place = divmod(number, batch)
         step, micro = divmod(micro_batch, accumulation)
         epoch, step = divmod(start_step + step, per_epoch)
@@ -87,18 +90,24 @@ def training_dataset(
         weight = order.weights(step, global_batch, n)[place]
         if class_weights is not None and targets is not None:
             weight = weight * class_weights[targets[position]]
-        x = shards.read(rows[position])
-        label_map = shards.read_map(rows[position]) if targets is None else None
-        if augment is not None:
-            x, label_map = augmentation.augment(
-                x.astype(np.float32), augment, config_seed, epoch, keys[position], label_map
+        _read(shards, rows[position], None if targets is None else targets[position], x, y)
+        if augment is not None and changes:
+            label_map = y if targets is None else None
+            changed, label_map = augmentation.augment(
+                x, augment, config_seed, epoch, keys[position], label_map
             )
-        y = label_map if targets is None else targets[position]
-        return (x, *_told(covariates, position), y, weight)
+            if changed is not x:
+                x[...] = changed
+            if label_map is not None and label_map is not y:
+                y[...] = label_map
+        _tell(told, covariates, position)
+        w[...] = weight
 
     batches = max(0, stop_step - start_step) * accumulation
     spec = signature(batch, *_input_parts(shards, covariates), _target_part(shards, targets), _WEIGHT)
-    made = dataset(sample, batches, spec, threads, prefetch, _overdue(shards, read_timeout))
+    made = dataset(
+        fill, batches, spec, threads=threads, ahead=prefetch, ahead_bytes=read_ahead, overdue=overdue
+    )
     return _paired(made, covariates, before=0)
 
 
@@ -111,8 +120,9 @@ def evaluation_dataset(
     world_size: int = 1,
     batch: int = 1,
     covariates: np.ndarray | None = None,
+    read_ahead: int | None = None,
     threads: int = 2,
-    read_timeout: float | None = None,
+    overdue: Overdue | None = None,
 ) -> tuple[tf.data.Dataset, int]:
     """Each of `rows` exactly once over all ranks, in as many batches on one rank as on any other.
 
@@ -124,8 +134,9 @@ def evaluation_dataset(
         world_size: number of ranks.
         batch: volumes per batch and rank.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
+        read_ahead: bytes that batches made ahead may take at most; None for any number.
         threads: that read and decode.
-        read_timeout: as that of `training_dataset`.
+        overdue: see `batch_reader.dataset`.
 
     Returns:
         The dataset and its number of batches. Elements are (row, x, y, w): row int64 (batch,), and x, y, w as
@@ -136,18 +147,21 @@ def evaluation_dataset(
 
     target = _target_part(shards, targets)
 
-    def sample(number: int) -> tuple[Any, ...]:
+    def fill(number: int, places: Sequence[np.ndarray]) -> None:
+        row, x, *told, y, w = places
         step, place = divmod(number, batch)
         position = (step * world_size + rank) * batch + place
         if position >= len(rows):
-            nothing = () if covariates is None else (np.zeros(covariates.shape[1], np.float32),)
-            return (-1, np.zeros(shards.shape, np.float32), *nothing, np.zeros(*target), 0.0)
-        row = rows[position]
-        y = shards.read_map(row) if targets is None else targets[position]
-        return (row, shards.read(row), *_told(covariates, position), y, 1.0)
+            for part, nothing in ((row, -1), (x, 0), (y, 0), (w, 0), *((part, 0) for part in told)):
+                part[...] = nothing
+            return
+        row[...] = rows[position]
+        _read(shards, rows[position], None if targets is None else targets[position], x, y)
+        _tell(told, covariates, position)
+        w[...] = 1
 
     spec = signature(batch, ((), np.int64), *_input_parts(shards, covariates), target, _WEIGHT)
-    made = dataset(sample, steps, spec, threads, ahead=2, overdue=_overdue(shards, read_timeout))
+    made = dataset(fill, steps, spec, threads=threads, ahead=2, ahead_bytes=read_ahead, overdue=overdue)
     return _paired(made, covariates, before=1), steps
 
 
@@ -180,10 +194,6 @@ def balanced_weights(targets: np.ndarray, classes: int) -> np.ndarray:
     return (len(targets) / (classes * members)).astype(np.float32)
 
 
-def _overdue(shards: ShardSet, read_timeout: float | None) -> Callable[[], CingulumError | None] | None:
-    return None if read_timeout is None else functools.partial(shards.overdue, read_timeout)
-
-
 _WEIGHT: Part = ((), np.float32)
 
 
@@ -198,8 +208,17 @@ def _target_part(shards: ShardSet, targets: np.ndarray | None) -> Part:
     return (), np.float32 if targets.dtype == np.float32 else np.int32
 
 
-def _told(covariates: np.ndarray | None, position: int) -> tuple[np.ndarray, ...]:
-    return () if covariates is None else (covariates[position],)
+def _read(shards: ShardSet, row: int, target: np.generic | None, x: np.ndarray, y: np.ndarray) -> None:
+    shards.read_into(row, x)
+    if target is None:
+        shards.read_map_into(row, y)
+    else:
+        y[...] = target
+
+
+def _tell(told: Sequence[np.ndarray], covariates: np.ndarray | None, position: int) -> None:
+    if covariates is not None:
+        told[0][...] = covariates[position]
 
 
 def _paired(batches: tf.data.Dataset, covariates: np.ndarray | None, *, before: int) -> tf.data.Dataset:
