@@ -20,7 +20,7 @@ from trainer.errors import ShardError
 
 
 @pytest.mark.parametrize("codec", codecs.CODECS)
-@pytest.mark.parametrize("stored", ["float16", "float32", "int16", "uint8"])
+@pytest.mark.parametrize("stored", ["float16", "float32", "uint16", "uint8"])
 def test_what_is_read_into_an_array_is_what_the_reference_reader_reads(tmp_path, codec, stored):
     shards = make_shard_set(tmp_path, 3, per_shard=3, dtype=stored, codec=codec)
     batch = np.full((3, *SHAPE), -1, np.float32)

@@ -10,9 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from trainer.data.index import Index, SetMeta, Volume
+from trainer.data.stored_types import stored_dtype
 
 # Bytes of a volume, decoded; docs/reference/shard-format.md, Limits.
 MOST_BYTES = 2**31
@@ -24,7 +23,7 @@ def check(index: Index) -> None:
     Raises:
         ValueError: says which value.
     """
-    kind = np.dtype(index.dtype)
+    kind = stored_dtype(index.dtype)
     _require(kind.kind in "iuf" or kind.name == "bfloat16", "dtype", index.dtype)
     _require(math.prod(index.shape) * kind.itemsize <= MOST_BYTES, "shape", index.shape)
     _check_meta(index.meta)
@@ -54,6 +53,7 @@ def _check_volume(volume: Volume, mapped: bool) -> None:
         require(isinstance(getattr(volume, name), str | None), name)
     for name in ("row", "offset", "nbytes"):
         require(_is_count(getattr(volume, name)), name)
+    require(volume.scale is None or _is_number(volume.scale), "scale")
     require(volume.age is None or _is_number(volume.age), "age")
     require(_is_affine(volume.affine), "affine")
     require(volume.tissue is None or _is_table(volume.tissue, _is_number), "tissue")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from trainer.data import codecs
+from trainer.data import codecs, stored_types
+from trainer.data.bricks import read_box, unpack_table
 from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
 from trainer.data.index_reading import read_index
+from trainer.data.layout import Layout
 from trainer.data.stored_bytes import Identity, ReadFault, StoredBytes
 from trainer.data.whole_chunks import Place, WholeChunks
 from trainer.errors import ShardError
@@ -28,8 +30,10 @@ class ShardSet:
         index: everything `index.json` says.
         volumes: one entry per volume; `read(row)` takes a place in this tuple, which is also `Volume.id`.
         shape: (D, H, W, C) of every volume.
-        dtype: stored type.
+        dtype: what `read` returns: the stored type, or float32 where that is bfloat16 or has a scale.
+        stored_dtype: stored type.
         codec: how chunks are compressed.
+        bricks: edge of a brick in voxels; None where each volume is one chunk.
         voxel_size: in mm along D, H, W.
         normalisation: method and parameters of the intensity normalisation.
         preprocessing: recipe that leads from an image to a stored volume.
@@ -46,8 +50,11 @@ class ShardSet:
         self.index = index
         self.volumes = index.volumes
         self.shape = index.shape
-        self.dtype = np.dtype(index.dtype).newbyteorder("<")
+        self.stored_dtype = stored_types.stored_dtype(index.dtype)
+        scaled = any(volume.scale is not None for volume in self.volumes)
+        self.dtype = stored_types.read_dtype(self.stored_dtype, scaled=scaled)
         self.codec = index.codec
+        self.bricks = index.bricks
         self.voxel_size = index.meta.voxel_size
         self.normalisation = index.meta.normalisation
         self.preprocessing = index.meta.preprocessing
@@ -57,6 +64,8 @@ class ShardSet:
         self.contrasts = index.meta.contrasts
         self.maps = index.meta.map_classes
         self.content_hash = index.content_hash
+        self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
+        self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
         self._stored = StoredBytes(path, seen)
         self._whole = WholeChunks(self._stored, self.codec)
 
@@ -85,10 +94,7 @@ class ShardSet:
                     cure=_restore(path),
                 )
             for volume in shard.volumes:
-                if _outside(volume.offset, volume.nbytes, size) or (
-                    volume.map_offset is not None
-                    and _outside(volume.map_offset, volume.map_nbytes or 0, size)
-                ):
+                if any(_outside(*place, size) for place in _places(volume)):
                     raise ShardError(
                         f"{path}: the index places volume {volume.id} outside {shard.file}.",
                         cure=_restore(path),
@@ -105,9 +111,9 @@ class ShardSet:
         return self._stored.bytes_read
 
     def read(self, row: int) -> np.ndarray:
-        """Volume `row`, (D, H, W, C) in the stored dtype. Threads may call it at once.
+        """Volume `row`, (D, H, W, C) of `dtype`. Threads may call it at once.
 
-        The checksum of the chunk is compared every time: `WholeChunks.read_into`.
+        The checksum of every chunk is compared every time: see `WholeChunks.read_into`.
 
         Raises:
             ShardError: the chunk is damaged or cannot be read.
@@ -117,13 +123,13 @@ class ShardSet:
         return values
 
     def read_chunk(self, row: int) -> bytes:
-        """The stored bytes of volume `row`, neither checked nor decoded.
+        """The stored bytes of volume `row`, neither checked nor decoded; of bricks all, in their order.
 
         Raises:
             ShardError: the file cannot be read, or ends too soon.
         """
         volume = self.volumes[row]
-        return self._chunk(volume, volume.offset, volume.nbytes)
+        return self._chunks(volume, volume.brick_table, volume.offset, volume.nbytes)
 
     def read_map(self, row: int) -> np.ndarray:
         """The label map of volume `row`, (D, H, W) uint8: places in `maps`. Threads may call it at once.
@@ -138,6 +144,8 @@ class ShardSet:
     def read_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read volume `row`, or a part of it, into an array of any real type. Threads may call it at once.
 
+        Of a set in bricks only the bricks that the part touches are read.
+
         Args:
             row: which volume.
             out: (D, H, W, C), or the shape of the part; filled.
@@ -149,7 +157,7 @@ class ShardSet:
         """
         volume = self.volumes[row]
         place = Place(volume.shard, volume.offset, volume.nbytes, volume.checksum, volume.xxh3)
-        self._fill(volume, place, self.shape, self.dtype, out, origin)
+        self._fill(volume, self._layout, place, volume.brick_table, out, origin, scale=volume.scale)
 
     def read_map_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read the label map of volume `row`, or a part of it, into uint8 (D, H, W); see `read_into`.
@@ -160,7 +168,7 @@ class ShardSet:
         """
         volume = self.volumes[row]
         place = self._map_place(volume)
-        self._fill(volume, place, self.shape[:3], np.dtype(np.uint8), out, origin, _MAP)
+        self._fill(volume, self._map_layout, place, volume.map_brick_table, out, origin, what=_MAP)
 
     def read_map_chunk(self, row: int) -> bytes:
         """The stored bytes of the label map of volume `row`, neither checked nor decoded.
@@ -170,7 +178,7 @@ class ShardSet:
         """
         volume = self.volumes[row]
         place = self._map_place(volume)
-        return self._chunk(volume, place.offset, place.nbytes, _MAP)
+        return self._chunks(volume, volume.map_brick_table, place.offset, place.nbytes, _MAP)
 
     def _map_place(self, volume: Volume) -> Place:
         if volume.map_offset is None or volume.map_nbytes is None or volume.map_checksum is None:
@@ -183,16 +191,22 @@ class ShardSet:
     def _fill(
         self,
         volume: Volume,
+        layout: Layout,
         place: Place,
-        shape: tuple[int, ...],
-        dtype: np.dtype,
+        brick_table: str | None,
         out: np.ndarray,
         origin: Origin | None,
+        *,
+        scale: float | None = None,
         what: str = "",
     ) -> None:
-        part = _part(shape, out, origin)
+        part = _part(layout.shape, out, origin)
         try:
-            self._whole.read_into(place, shape, dtype, out, part=part)
+            if brick_table is None:
+                self._whole.read_into(place, layout.shape, layout.dtype, out, part=part, scale=scale)
+            else:
+                table = unpack_table(brick_table)
+                read_box(self._stored, layout, place.shard, table, out, origin or (0, 0, 0), scale)
         except ReadFault as fault:
             raise self._damaged(volume, str(fault), what) from None
         except codecs.CodecError as error:
@@ -203,15 +217,15 @@ class ShardSet:
         read = self._stored.overdue(limit_s)
         if read is None:
             return None
-        places = ((volume, volume.offset, volume.nbytes, "") for volume in self.volumes)
-        maps = ((v, v.map_offset or 0, v.map_nbytes or 0, _MAP) for v in self.volumes)
         whose = next(
             (
                 f"{what}volume {volume.id} (subject {volume.subject})"
-                for volume, offset, nbytes, what in (*places, *maps)
-                if volume.shard == read.shard and offset <= read.offset < offset + nbytes
+                for volume in self.volumes
+                if volume.shard == read.shard
+                for (offset, nbytes), what in zip(_places(volume), ("", _MAP), strict=False)
+                if offset <= read.offset < offset + nbytes
             ),
-            "its structure",
+            "a volume",
         )
         return ShardError(
             f"{self.path / read.shard}, byte {read.offset}: reading {whose} ({read.nbytes} bytes) "
@@ -219,6 +233,14 @@ class ShardSet:
             cure="Look whether the disk or the file server still answers. For one that is slow: a larger "
             "data.read_timeout.",
         )
+
+    def _chunks(
+        self, volume: Volume, brick_table: str | None, offset: int, nbytes: int, what: str = ""
+    ) -> bytes:
+        if brick_table is None:
+            return self._chunk(volume, offset, nbytes, what)
+        bricks = unpack_table(brick_table)[["offset", "nbytes"]].tolist()
+        return b"".join(self._chunk(volume, begin, size, what) for begin, size in bricks)
 
     def _chunk(self, volume: Volume, offset: int, nbytes: int, what: str = "") -> bytes:
         chunk = bytearray(nbytes)
@@ -243,7 +265,9 @@ def _part(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tup
         if out.shape != shape:
             raise ValueError(f"an array of {out.shape} for a volume of {shape}")
         return None
-    end = tuple(first + size for first, size in zip(origin, out.shape, strict=False))
+    if out.shape[3:] != shape[3:]:
+        raise ValueError(f"an array of {out.shape} for a part of a volume of {shape}")
+    end = tuple(first + size for first, size in zip(origin, out.shape[:3], strict=True))
     if min(origin) < 0 or any(last > size for last, size in zip(end, shape, strict=False)):
         raise ValueError(f"no part from {origin} to {end} in a volume of {shape[:3]}")
     return tuple(slice(first, last) for first, last in zip(origin, end, strict=True))
@@ -251,6 +275,21 @@ def _part(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tup
 
 # Goes before "volume N" in what is said of damage.
 _MAP = "the label map of "
+
+
+def _places(volume: Volume) -> Iterator[tuple[int, int]]:
+    """Where the chunks of a volume and of its label map lie: offset and size in bytes."""
+    for offset, nbytes, text in (
+        (volume.offset, volume.nbytes, volume.brick_table),
+        (volume.map_offset, volume.map_nbytes, volume.map_brick_table),
+    ):
+        if text is not None:
+            table = unpack_table(text)
+            # The bricks that begin first and end last speak for all.
+            first, last = table["offset"].min(), (table["offset"] + table["nbytes"]).max()
+            yield int(first), int(last - first)
+        elif offset is not None and nbytes is not None:
+            yield offset, nbytes
 
 
 def _outside(offset: int, nbytes: int, size: int) -> bool:
