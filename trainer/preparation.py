@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,6 +155,7 @@ def training_batches(
         prefetch=config.data.prefetch,
         read_ahead=config.data.read_ahead << 20,
         threads=config.data.reader_threads,
+        overdue=functools.partial(data.shards.overdue, config.data.read_timeout),
     )
 
 
@@ -173,6 +175,7 @@ def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) 
         covariates=data.told(rows),
         read_ahead=config.data.read_ahead << 20,
         threads=config.data.reader_threads,
+        overdue=functools.partial(data.shards.overdue, config.data.read_timeout),
     )
     return dataset
 

@@ -55,6 +55,7 @@ _FREE_ON_RESUME = frozenset(
         "data.scratch_keep",
         "data.prefetch",
         "data.read_ahead",
+        "data.read_timeout",
         "data.reader_threads",
         "train.threads",
         "checkpoint.every_epochs",

@@ -121,6 +121,13 @@ class DataConfig(Section):
         description="volumes per rank and forward pass in evaluation; figures must not depend on the number "
         "of ranks, so this does not either",
     )
+    read_timeout: float = Field(
+        240.0,
+        gt=0,
+        strict=False,
+        description="seconds that one read of stored bytes may take before the run ends and names it; less "
+        "than `guards.timeout_s`, which names only the rank",
+    )
     reader_threads: int = Field(2, ge=1, description="threads that read and decode, per rank")
     cache: Literal["none", "memory", "node-local"] = Field(
         "none",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from trainer.data.bricks import read_box, unpack_table
 from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
 from trainer.data.index_reading import read_index
 from trainer.data.layout import Layout
-from trainer.data.stored_bytes import ReadFault, StoredBytes
+from trainer.data.stored_bytes import Identity, ReadFault, StoredBytes
 from trainer.data.whole_chunks import Place, WholeChunks
 from trainer.errors import ShardError
 
@@ -46,7 +46,7 @@ class ShardSet:
         cure: what to do about damage.
     """
 
-    def __init__(self, path: Path, index: Index) -> None:
+    def __init__(self, path: Path, index: Index, seen: Mapping[str, Identity] | None = None) -> None:
         self.path = path
         self.index = index
         self.volumes = index.volumes
@@ -68,7 +68,7 @@ class ShardSet:
         self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
         self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
         self.cure = _restore(path)
-        self._stored = StoredBytes(path)
+        self._stored = StoredBytes(path, seen)
         self._whole = WholeChunks(self._stored, self.codec)
 
     @classmethod
@@ -83,11 +83,13 @@ class ShardSet:
         if not (path / INDEX_NAME).is_file():
             raise _no_index(path)
         index = read_index(path)
+        seen = {}
         for shard in index.shards:
             try:
-                size = (path / shard.file).stat().st_size
+                seen[shard.file] = Identity.of((path / shard.file).stat())
             except OSError:
                 raise ShardError(f"{path}: the shard {shard.file} is missing.", cure=_restore(path)) from None
+            size = seen[shard.file].nbytes
             if size != shard.nbytes:
                 raise ShardError(
                     f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: cut short or replaced.",
@@ -99,7 +101,7 @@ class ShardSet:
                         f"{path}: the index places volume {volume.id} outside {shard.file}.",
                         cure=_restore(path),
                     )
-        return cls(path, index)
+        return cls(path, index, seen)
 
     def __len__(self) -> int:
         """Number of volumes."""
@@ -212,6 +214,28 @@ class ShardSet:
         except codecs.CodecError as error:
             raise self._damaged(volume, f"it cannot be decoded ({error})", what) from None
 
+    def overdue(self, limit_s: float) -> ShardError | None:
+        """What to say of a read that has been under way for longer than `limit_s` seconds; None: none has."""
+        read = self._stored.overdue(limit_s)
+        if read is None:
+            return None
+        whose = next(
+            (
+                f"{what}volume {volume.id} (subject {volume.subject})"
+                for volume in self.volumes
+                if volume.shard == read.shard
+                for (offset, nbytes), what in zip(_places(volume), ("", _MAP), strict=False)
+                if offset <= read.offset < offset + nbytes
+            ),
+            "a volume",
+        )
+        return ShardError(
+            f"{self._stored.folder / read.shard}, byte {read.offset}: reading {whose} ({read.nbytes} bytes) "
+            f"has taken more than {limit_s:g} s.",
+            cure="Look whether the disk or the file server still answers. For one that is slow: a larger "
+            "data.read_timeout.",
+        )
+
     def _chunks(
         self, volume: Volume, brick_table: str | None, offset: int, nbytes: int, what: str = ""
     ) -> bytes:
@@ -229,9 +253,10 @@ class ShardSet:
         return bytes(chunk)
 
     def _damaged(self, volume: Volume, why: str, what: str = "") -> ShardError:
+        begin = volume.map_offset if what else volume.offset
         return ShardError(
-            f"{self._stored.folder / volume.shard}: {what}volume {volume.id} (subject {volume.subject}) "
-            f"is damaged: {why}.",
+            f"{self._stored.folder / volume.shard}, byte {begin}: {what}volume {volume.id} "
+            f"(subject {volume.subject}) is damaged: {why}.",
             cure=self.cure,
         )
 
