@@ -19,7 +19,7 @@ from trainer.agreement import Agreed, agree
 from trainer.config import RunConfig
 from trainer.data import memory, order
 from trainer.data.cache import KeptVolumes
-from trainer.data.scratch import Place
+from trainer.data.node_scratch import Place
 from trainer.data.scratch_copy import ScratchCopy
 from trainer.errors import CingulumError, ConfigError, Stopped
 from trainer.preparation import Data

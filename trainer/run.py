@@ -256,6 +256,7 @@ def _facts(
         "preprocessing": dict(data.shards.preprocessing),
         "parameters": int(model.count_params()),
         "command": command,
+        "cache": None,
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 import tiny_runs
 from tiny_runs import PROGRAM, result
 
-from trainer.data.scratch import Place
+from trainer.data.node_scratch import Place
 from trainer.data.shards import ShardSet
 
 COUNTED = "cached_train.py"

@@ -13,7 +13,7 @@ from shard_sets import SHAPE, flip_byte, make_mapped_set, make_shard_set, volume
 from trainer import caching, config
 from trainer.agreement import Agreed
 from trainer.data import memory
-from trainer.data.scratch import Lock, Place, lock_of
+from trainer.data.node_scratch import Lock, Place, lock_of
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import CingulumError, ConfigError, ScratchError, ShardError, Stopped

@@ -17,7 +17,7 @@ import pytest
 from shard_sets import flip_byte, make_mapped_set, make_shard_set, volume_of
 
 from trainer.data import scratch_copy
-from trainer.data.scratch import Place
+from trainer.data.node_scratch import Place
 from trainer.data.scratch_copy import ScratchCopy
 from trainer.data.shards import ShardSet
 from trainer.errors import ScratchError, ShardError
@@ -27,7 +27,7 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from trainer.data import scratch_copy
-from trainer.data.scratch import Place
+from trainer.data.node_scratch import Place
 from trainer.data.shards import ShardSet
 shards, folder, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
 scratch_copy.BLOCK = 2000

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from trainer import atomic, byte_sizes
 from trainer.data.index import INDEX_NAME, ShardRecord
-from trainer.data.scratch import Lock, Place, bytes_in, lock_of, make_ours, remove
+from trainer.data.node_scratch import Lock, Place, bytes_in, lock_of, make_ours, remove
 from trainer.data.shards import ShardSet
 from trainer.errors import ScratchError, ShardError
 
