@@ -38,7 +38,8 @@ test-whole: setup  ## trainings, imports, exports and pages in a browser, withou
 	$(BIN)/python -m pytest tests/whole -n 2 --dist loadfile
 
 test-parallel: setup  ## tests under mpirun, and every command of the README
-	$(BIN)/python -m pytest tests/parallel tests/docs
+	$(BIN)/python -m pytest tests/parallel
+	$(BIN)/python -m pytest tests/docs -n 2 --dist worksteal
 
 check: setup  ## lint, format, types, shell scripts
 	$(BIN)/ruff check .

@@ -36,7 +36,6 @@ _FIGURES = {
     "pearson": "correlation",
     "bias": "bias (predicted minus true)",
     "dice": "Dice, mean over classes",
-    "hd95": "95 % Hausdorff distance (mm)",
 }
 
 
