@@ -38,6 +38,7 @@ def finish(training: Training) -> dict[str, Any]:
         "final": cursor.rows[-1],
         "best": cursor.best,
         "samples_per_second": round(training.clock.speed, 3),
+        "input_wait_share": round(training.clock.input_wait_share, 5),
         "weights_sha256": final_sha256,
         "best_weights_sha256": weights_sha256(model),
         "epochs": cursor.epochs_done,
@@ -92,10 +93,11 @@ def _write_maps(training: Training) -> None:
 
 def _write_baseline(training: Training) -> None:
     data = training.data
-    if data.task.name != "classification":
+    classes = data.task.told_apart
+    if classes is None:
         return
     rows = [*data.split.train, *data.split.validation, *data.split.test]
     labels = dict(zip(rows, np.asarray(data.task.targets(rows)).tolist(), strict=True))
-    baseline = tissue_baseline(data.shards.volumes, data.split, labels, data.task.classes)
+    baseline = tissue_baseline(data.shards.volumes, data.split, labels, classes)
     if baseline is not None:
         record.write_json(training.folder.baseline, baseline)

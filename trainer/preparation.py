@@ -15,6 +15,7 @@ from trainer import models, tasks, transfer
 from trainer.config import RunConfig
 from trainer.data import order, pipeline, splits
 from trainer.data.covariates import Covariates
+from trainer.data.reader_time import ReaderTime
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.strategies import data as data_parallel
@@ -60,8 +61,7 @@ def open_data(config: RunConfig) -> Data:
     """
     shards = ShardSet.open(config.data.shards)
     task = tasks.build(config, shards)
-    classes = None if task.name != "classification" else task.classes
-    split = splits.split(shards.volumes, classes, config.data.split, targets=task.split_targets())
+    split = splits.split(shards.volumes, task.told_apart, config.data.split, targets=task.split_targets())
     return with_split(config, shards, task, split)
 
 
@@ -122,7 +122,9 @@ def steps_per_epoch(config: RunConfig, data: Data) -> int:
     return order.steps_per_epoch(len(epoch_rows(config, data)), config.train.global_batch)
 
 
-def training_batches(config: RunConfig, data: Data, world: World, start_step: int) -> Any:
+def training_batches(
+    config: RunConfig, data: Data, world: World, start_step: int, spent: ReaderTime | None = None
+) -> Any:
     """This rank's micro-batches from `start_step` to the end of the run: see `pipeline.training_dataset`.
 
     Raises:
@@ -131,8 +133,8 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
     rows = epoch_rows(config, data)
     targets = data.task.targets(rows)
     weights = None
-    if config.train.class_weights and data.task.name == "classification" and targets is not None:
-        weights = pipeline.balanced_weights(targets, len(data.task.classes))
+    if config.train.class_weights and data.task.told_apart is not None:
+        weights = pipeline.balanced_weights(np.asarray(targets), len(data.task.told_apart))
     return pipeline.training_dataset(
         data.shards,
         rows,
@@ -145,9 +147,12 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
         world_size=world.size,
         accumulation=config.train.accumulation,
         augment=config.data.augment,
+        voxel_mm=data.shards.voxel_size,
+        spent=spent,
         class_weights=weights,
         covariates=data.told(rows),
         prefetch=config.data.prefetch,
+        read_ahead=config.data.read_ahead << 20,
         threads=config.data.reader_threads,
     )
 
@@ -166,6 +171,7 @@ def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) 
         world_size=world.size,
         batch=config.data.evaluation_batch,
         covariates=data.told(rows),
+        read_ahead=config.data.read_ahead << 20,
         threads=config.data.reader_threads,
     )
     return dataset

@@ -54,6 +54,7 @@ _FREE_ON_RESUME = frozenset(
         "data.scratch",
         "data.scratch_keep",
         "data.prefetch",
+        "data.read_ahead",
         "data.reader_threads",
         "train.threads",
         "checkpoint.every_epochs",

@@ -14,6 +14,7 @@ from trainer import caching, checkpoint, outcome, preparation, record, transfer
 from trainer.agreement import agree
 from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
+from trainer.config.augment import active
 from trainer.data import leaks
 from trainer.errors import RunError
 from trainer.loop import Training
@@ -122,6 +123,7 @@ def describe(config: RunConfig, world: World) -> dict[str, Any]:
         "epochs": config.train.epochs,
         "steps_per_epoch": per_epoch,
         "steps": per_epoch * config.train.epochs,
+        "augmentation": active(config.data.augment.model_dump(mode="json")),
         **dataclasses.asdict(plan),
         "memory_mib_per_rank": {name: round(size / 2**20, 2) for name, size in memory.items()},
     }

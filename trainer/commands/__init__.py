@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trainer.commands.augment import augment
 from trainer.commands.baseline import baseline
 from trainer.commands.bench import bench
 from trainer.commands.compare import compare
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "verify": verify_shards,
     "leaks": leaks,
     "baseline": baseline,
+    "augment": augment,
     "models": models,
     "train": train,
     "crossval": crossval,

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from trainer import byte_sizes
+from trainer.config.augment import AugmentConfig
 from trainer.config.section import Section
 
 
@@ -37,17 +38,6 @@ class SplitConfig(Section):
                 f"fold {self.fold} does not exist: {self.folds} folds are numbered 0 to {self.folds - 1}"
             )
         return self
-
-
-class AugmentConfig(Section):
-    """Random changes of training volumes, a pure function of seed, epoch and sample."""
-
-    flip: bool = Field(False, description="mirror left and right in half of the samples")
-    shift: int = Field(0, ge=0, description="largest shift along each axis, in voxels")
-    scale: float = Field(0.0, ge=0, lt=1, description="largest relative change of intensity")
-    noise: float = Field(
-        0.0, ge=0, description="standard deviation of added Gaussian noise, in units of the normalised volume"
-    )
 
 
 class TaskConfig(Section):
@@ -119,7 +109,12 @@ class DataConfig(Section):
         "stop", description="what a subject or an image in two splits does to the run"
     )
     augment: AugmentConfig = AugmentConfig()
-    prefetch: int = Field(2, ge=0, description="batches read ahead")
+    prefetch: int = Field(2, ge=0, description="micro-batches read ahead, where `read_ahead` leaves room")
+    read_ahead: int = Field(
+        1024,
+        ge=0,
+        description="memory for batches read ahead, per rank, in MiB; the one in use is not counted",
+    )
     evaluation_batch: int = Field(
         4,
         ge=1,
