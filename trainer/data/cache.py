@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.data.shards import Origin, ShardSet
+from trainer.data.casting import cast_into
+from trainer.data.shards import Origin, ShardSet, part_of
 
 # A volume or its label map.
 _Key = tuple[int, bool]
@@ -106,7 +107,7 @@ class KeptVolumes(ShardSet):
         if kept is None:
             self._plain.read_into(row, out, origin)
         else:
-            _copy_part(kept, out, origin)
+            _give(kept, out, origin)
 
     def read_map_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """As of `ShardSet`; see `read_into`."""
@@ -114,7 +115,7 @@ class KeptVolumes(ShardSet):
         if kept is None:
             self._plain.read_map_into(row, out, origin)
         else:
-            _copy_part(kept, out, origin)
+            _give(kept, out, origin)
 
     def _from_memory(self, key: _Key, read: Callable[[int], np.ndarray]) -> np.ndarray | None:
         """The kept array, read now where there is room for it; None where there is none."""
@@ -167,13 +168,7 @@ class KeptVolumes(ShardSet):
         self._account(key, -nbytes)
 
 
-def _copy_part(kept: np.ndarray, out: np.ndarray, origin: Origin | None) -> None:
+def _give(kept: np.ndarray, out: np.ndarray, origin: Origin | None) -> None:
     """Fill `out` from a whole volume, or from the part of it that begins at `origin`."""
-    begin = origin or (0, 0, 0)
-    end = [first + size for first, size in zip(begin, out.shape, strict=False)]
-    if min(begin) < 0 or any(last > size for last, size in zip(end, kept.shape, strict=False)):
-        raise ValueError(f"no part from {begin} to {tuple(end)} in a volume of {kept.shape[:3]}")
-    part = kept[tuple(slice(first, last) for first, last in zip(begin, end, strict=True))]
-    if (origin is None and part.shape != kept.shape) or part.shape != out.shape:
-        raise ValueError(f"an array of {out.shape} for a volume of {kept.shape}")
-    out[...] = part
+    part = part_of(kept.shape, out, origin)
+    cast_into(kept if part is None else kept[part], out)

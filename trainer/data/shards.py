@@ -202,7 +202,7 @@ class ShardSet:
         scale: float | None = None,
         what: str = "",
     ) -> None:
-        part = _part(layout.shape, out, origin)
+        part = part_of(layout.shape, out, origin)
         try:
             if brick_table is None:
                 self._whole.read_into(place, layout.shape, layout.dtype, out, part=part, scale=scale)
@@ -261,8 +261,12 @@ class ShardSet:
         )
 
 
-def _part(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tuple[slice, ...] | None:
-    """Which part of a volume goes into an array; None for the whole volume."""
+def part_of(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tuple[slice, ...] | None:
+    """Which part of a volume goes into an array; None for the whole volume.
+
+    Raises:
+        ValueError: the array has another shape, or the part does not lie in the volume.
+    """
     if origin is None:
         if out.shape != shape:
             raise ValueError(f"an array of {out.shape} for a volume of {shape}")
