@@ -147,6 +147,7 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
         augment=config.data.augment,
         class_weights=weights,
         covariates=data.told(rows),
+        shuffle=config.data.shuffle,
         prefetch=config.data.prefetch,
         threads=config.data.reader_threads,
     )

@@ -113,6 +113,11 @@ class DataConfig(Section):
         "natural",
         description="`balanced`: every class comes equally often in an epoch, small ones several times",
     )
+    shuffle: Literal["auto", "full", "blocks"] = Field(
+        "auto",
+        description="`full`: a permutation of all samples; `blocks`: of blocks of neighbours, mixed within "
+        "windows, without a list of all samples; `auto`: `blocks` from 100,000 samples on",
+    )
     split: SplitConfig = SplitConfig()
     leaks: Literal["stop", "warn", "ignore"] = Field(
         "stop", description="what a subject or an image in two splits does to the run"

@@ -33,6 +33,7 @@ def training_dataset(
     augment: AugmentConfig | None = None,
     class_weights: np.ndarray | None = None,
     covariates: np.ndarray | None = None,
+    shuffle: order.Shuffle = "auto",
     prefetch: int = 2,
     threads: int = 2,
 ) -> tf.data.Dataset:
@@ -58,6 +59,7 @@ def training_dataset(
         class_weights: float32 (classes,), multiplies the weight of each sample of that class, as it is. With
             `balanced_weights` the mean weight over the training list stays 1.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
+        shuffle: see `order.order`.
         prefetch: micro-batches made ahead.
         threads: that read, decode and augment.
 
@@ -80,7 +82,7 @@ def training_dataset(
         step, micro = divmod(micro_batch, accumulation)
         epoch, step = divmod(start_step + step, per_epoch)
         place += order.micro_batch_positions(global_batch, rank, world_size, accumulation, micro).start
-        position = order.order(config_seed, epoch, step, global_batch, n)[place]
+        position = order.order(config_seed, epoch, step, global_batch, n, shuffle=shuffle)[place]
         weight = order.weights(step, global_batch, n)[place]
         if class_weights is not None and targets is not None:
             weight = weight * class_weights[targets[position]]
