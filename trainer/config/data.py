@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -47,6 +47,43 @@ class AugmentConfig(Section):
     noise: float = Field(
         0.0, ge=0, description="standard deviation of added Gaussian noise, in units of the normalised volume"
     )
+
+
+class PatchConfig(Section):
+    """Train on parts of the volumes. Evaluation takes whole volumes, patch by patch."""
+
+    size: int | Annotated[tuple[int, int, int], Field(strict=False)] = Field(
+        description="edge in voxels, or the edges along D, H, W"
+    )
+    per_volume: int = Field(1, ge=1, description="patches of each training volume in an epoch")
+    sampling: Literal["uniform", "foreground", "classes"] = Field(
+        "uniform",
+        description="where a patch lies: anywhere; about a voxel that is not background; or about a voxel of "
+        "a class drawn evenly (needs label maps)",
+    )
+    foreground_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        strict=False,
+        description="foreground, classes: share of the patches placed so; the others lie anywhere",
+    )
+    threshold: float = Field(
+        0.0,
+        strict=False,
+        description="foreground: voxels above it are no background, where the set has no label maps",
+    )
+
+    @model_validator(mode="after")
+    def _has_voxels(self) -> PatchConfig:
+        if min(self.edges) < 1:
+            raise ValueError("size: each edge needs at least one voxel")
+        return self
+
+    @property
+    def edges(self) -> tuple[int, int, int]:
+        """(d, h, w) in voxels."""
+        return (self.size,) * 3 if isinstance(self.size, int) else self.size
 
 
 class TaskConfig(Section):
@@ -123,6 +160,7 @@ class DataConfig(Section):
         "stop", description="what a subject or an image in two splits does to the run"
     )
     augment: AugmentConfig = AugmentConfig()
+    patch: PatchConfig | None = None
     prefetch: int = Field(2, ge=0, description="batches read ahead")
     evaluation_batch: int = Field(
         4,

@@ -12,6 +12,7 @@ from trainer.config import AugmentConfig
 from trainer.data import augment as augmentation
 from trainer.data import order
 from trainer.data.batch_reader import Part, dataset, input_errors, signature
+from trainer.data.patches import Patches
 from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError
 
@@ -34,6 +35,7 @@ def training_dataset(
     class_weights: np.ndarray | None = None,
     covariates: np.ndarray | None = None,
     shuffle: order.Shuffle = "auto",
+    patches: Patches | None = None,
     prefetch: int = 2,
     threads: int = 2,
 ) -> tf.data.Dataset:
@@ -60,13 +62,15 @@ def training_dataset(
             `balanced_weights` the mean weight over the training list stays 1.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
         shuffle: see `order.order`.
+        patches: what is taken of each volume; None for all of it.
         prefetch: micro-batches made ahead.
         threads: that read, decode and augment.
 
     Returns:
         (stop_step - start_step) * accumulation elements (x, y, w): x float32 (b, D, H, W, C), or a pair of it
         and float32 (b, k) with covariates; y (b,) as `targets`, or uint8 (b, D, H, W); w float32 (b,) with 0
-        for the fill of an epoch's last step, where b is global_batch / (world_size * accumulation).
+        for the fill of an epoch's last step, where b is global_batch / (world_size * accumulation). With
+        patches, D, H and W are theirs.
 
     Raises:
         ConfigError: the global batch cannot be cut into equal micro-batches, or is larger than the training
@@ -76,6 +80,7 @@ def training_dataset(
     batch = _micro_batch_size(global_batch, world_size, accumulation, n)
     per_epoch = order.steps_per_epoch(n, global_batch)
     keys = _distinct(rows, len(shards))
+    shape = shards.shape if patches is None else patches.shape
 
     def sample(number: int) -> tuple[Any, ...]:
         micro_batch, place = divmod(number, batch)
@@ -86,17 +91,20 @@ def training_dataset(
         weight = order.weights(step, global_batch, n)[place]
         if class_weights is not None and targets is not None:
             weight = weight * class_weights[targets[position]]
-        x = shards.read(rows[position])
-        label_map = shards.read_map(rows[position]) if targets is None else None
+        row, key = rows[position], keys[position]
+        x = np.empty(shape, np.float32)
+        label_map = np.empty(shape[:3], np.uint8) if targets is None else None
+        origin = None if patches is None else patches.origin(config_seed, epoch, key, row)
+        shards.read_into(row, x, origin)
+        if label_map is not None:
+            shards.read_map_into(row, label_map, origin)
         if augment is not None:
-            x, label_map = augmentation.augment(
-                x.astype(np.float32), augment, config_seed, epoch, keys[position], label_map
-            )
+            x, label_map = augmentation.augment(x, augment, config_seed, epoch, key, label_map)
         y = label_map if targets is None else targets[position]
         return (x, *_told(covariates, position), y, weight)
 
     batches = max(0, stop_step - start_step) * accumulation
-    spec = signature(batch, *_input_parts(shards, covariates), _target_part(shards, targets), _WEIGHT)
+    spec = signature(batch, *_input_parts(shape, covariates), _target_part(shape, targets), _WEIGHT)
     return _paired(dataset(sample, batches, spec, threads, prefetch), covariates, before=0)
 
 
@@ -130,7 +138,7 @@ def evaluation_dataset(
     """
     steps = order.steps_per_epoch(len(rows), world_size * batch)
 
-    target = _target_part(shards, targets)
+    target = _target_part(shards.shape, targets)
 
     def sample(number: int) -> tuple[Any, ...]:
         step, place = divmod(number, batch)
@@ -142,7 +150,7 @@ def evaluation_dataset(
         y = shards.read_map(row) if targets is None else targets[position]
         return (row, shards.read(row), *_told(covariates, position), y, 1.0)
 
-    spec = signature(batch, ((), np.int64), *_input_parts(shards, covariates), target, _WEIGHT)
+    spec = signature(batch, ((), np.int64), *_input_parts(shards.shape, covariates), target, _WEIGHT)
     return _paired(dataset(sample, steps, spec, threads, ahead=2), covariates, before=1), steps
 
 
@@ -178,14 +186,14 @@ def balanced_weights(targets: np.ndarray, classes: int) -> np.ndarray:
 _WEIGHT: Part = ((), np.float32)
 
 
-def _input_parts(shards: ShardSet, covariates: np.ndarray | None) -> list[Part]:
-    volume: Part = (shards.shape, np.float32)
+def _input_parts(shape: tuple[int, ...], covariates: np.ndarray | None) -> list[Part]:
+    volume: Part = (shape, np.float32)
     return [volume] if covariates is None else [volume, (covariates.shape[1:], np.float32)]
 
 
-def _target_part(shards: ShardSet, targets: np.ndarray | None) -> Part:
+def _target_part(shape: tuple[int, ...], targets: np.ndarray | None) -> Part:
     if targets is None:
-        return shards.shape[:3], np.uint8
+        return shape[:3], np.uint8
     return (), np.float32 if targets.dtype == np.float32 else np.int32
 
 
