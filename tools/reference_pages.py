@@ -27,8 +27,6 @@ def type_name(annotation: Any) -> str:
     """How a person would name a field's type."""
     if typing.get_origin(annotation) is typing.Literal:
         return " \\| ".join(f"`{value}`" for value in typing.get_args(annotation))
-    if typing.get_origin(annotation) is typing.Annotated:
-        return type_name(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) is tuple:
         element = typing.get_args(annotation)[0]
         if typing.get_origin(element) is typing.Literal:
@@ -38,8 +36,7 @@ def type_name(annotation: Any) -> str:
         return "mapping"
     members = [m for m in typing.get_args(annotation) if m is not type(None)]
     if members:
-        optional = ", or null" if type(None) in typing.get_args(annotation) else ""
-        return " \\| ".join(type_name(m) for m in members) + optional
+        return " \\| ".join(type_name(m) for m in members) + ", or null"
     return {
         "str": "text",
         "int": "whole number",

@@ -18,6 +18,7 @@ from trainer.data.covariates import Covariates
 from trainer.data.patches import Patches
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
+from trainer.errors import ModelError
 from trainer.inference import patchwise
 from trainer.inference.sliding import Windows
 from trainer.strategies import data as data_parallel
@@ -104,16 +105,23 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
     Raises:
         ModelError: there is no such network, or volumes of this size do not go through it.
     """
-    model = models.build(
-        config.model.name,
-        data.sample_shape,
-        data.task.outputs,
-        dense=data.task.dense,
-        covariates=len(data.covariates.columns) if data.covariates else 0,
-        width=config.model.width,
-        sync_batch_norm=config.train.sync_batch_norm and world.size > 1,
-        **config.model.options,
-    )
+    try:
+        model = models.build(
+            config.model.name,
+            data.sample_shape,
+            data.task.outputs,
+            dense=data.task.dense,
+            covariates=len(data.covariates.columns) if data.covariates else 0,
+            width=config.model.width,
+            sync_batch_norm=config.train.sync_batch_norm and world.size > 1,
+            **config.model.options,
+        )
+    except ModelError as error:
+        if data.patches is None or data.patches.shape == data.shards.shape:
+            raise
+        raise ModelError(
+            f"data.patch.size: {error.message}", cure="Set data.patch.size to what the network takes."
+        ) from None
     transfer.freeze(model, config.train.transfer)
     model = data.task.completed(model)
     optimizer = optimizers.build(config.train, world, steps_per_epoch(config, data), model)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from trainer.config.section import Section
 
@@ -52,8 +52,8 @@ class AugmentConfig(Section):
 class PatchConfig(Section):
     """Train on parts of the volumes. Evaluation takes whole volumes, patch by patch."""
 
-    size: int | Annotated[tuple[int, int, int], Field(strict=False)] = Field(
-        description="edge in voxels, or the edges along D, H, W"
+    size: tuple[int, int, int] = Field(
+        strict=False, description="edges in voxels along D, H, W; a single number for all three"
     )
     per_volume: int = Field(1, ge=1, description="patches of each training volume in an epoch")
     sampling: Literal["uniform", "foreground", "classes"] = Field(
@@ -74,16 +74,17 @@ class PatchConfig(Section):
         description="foreground: voxels above it are no background, where the set has no label maps",
     )
 
-    @model_validator(mode="after")
-    def _has_voxels(self) -> PatchConfig:
-        if min(self.edges) < 1:
-            raise ValueError("size: each edge needs at least one voxel")
-        return self
+    @field_validator("size", mode="before")
+    @classmethod
+    def _of_a_cube(cls, size: Any) -> Any:
+        return (size,) * 3 if type(size) is int else size
 
-    @property
-    def edges(self) -> tuple[int, int, int]:
-        """(d, h, w) in voxels."""
-        return (self.size,) * 3 if isinstance(self.size, int) else self.size
+    @field_validator("size")
+    @classmethod
+    def _has_voxels(cls, size: tuple[int, int, int]) -> tuple[int, int, int]:
+        if min(size) < 1:
+            raise ValueError("each edge needs at least one voxel")
+        return size
 
 
 class TaskConfig(Section):

@@ -47,9 +47,9 @@ class Patches:
         Raises:
             ConfigError: they are larger than the volumes, or classes are asked of a set without maps.
         """
-        if any(edge > there for edge, there in zip(config.edges, shards.shape, strict=False)):
+        if any(edge > there for edge, there in zip(config.size, shards.shape, strict=False)):
             raise ConfigError(
-                f"data.patch.size: patches of {_by(config.edges)} voxels do not fit into volumes of "
+                f"data.patch.size: patches of {_by(config.size)} voxels do not fit into volumes of "
                 f"{_by(shards.shape[:3])}.",
                 cure="Set data.patch.size to no more than the volumes have.",
             )
@@ -58,7 +58,7 @@ class Patches:
                 f"data.patch.sampling: 'classes' needs label maps, and {shards.path} has none.",
                 cure="Set data.patch.sampling=foreground, or import the images again with --maps.",
             )
-        return cls(shards, config, config.edges)
+        return cls(shards, config, config.size)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
