@@ -194,6 +194,8 @@ def test_an_import_in_bricks_holds_what_prepare_makes_whatever_the_workers(cohor
     assert "bricks of 8 voxels" in shown
     assert "blosc-zstd-bit" in shown
     assert f", {dtype}" in shown
+    ratio = len(shards) * 16**3 * 2 / sum(volume.nbytes for volume in shards.volumes)
+    assert f"({ratio:.2f} : 1)" in shown
     other = invoke(cohort, tmp_path / "1", "--size=16", f"--dtype={dtype}", "--codec=blosc-zstd-bit")
     assert isinstance(other.exception, ShardError)
     assert "bricks 8 (now None)" in other.exception.message
