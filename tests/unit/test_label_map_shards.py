@@ -119,7 +119,8 @@ def test_a_flipped_byte_of_a_map_names_it_and_leaves_the_volume_readable(tmp_pat
     shards = make_mapped_set(tmp_path)
     volume = shards.volumes[4]
     flip_byte(tmp_path / volume.shard, volume.map_offset + volume.map_nbytes // 2)
-    message = r"shard-00001.h5: the label map of volume 4 \(subject sub-04\) is damaged: its checksum"
+    shards = ShardSet.open(tmp_path)
+    message = r"shard-00001.h5, byte \d+: the label map of volume 4 \(subject sub-04\) is damaged: its"
     with pytest.raises(ShardError, match=message) as error:
         shards.read_map(4)
     assert "cingulum verify" in error.value.cure
@@ -150,7 +151,7 @@ def test_a_map_whose_hdf5_reads_otherwise_is_a_problem(tmp_path, monkeypatch):
 DAMAGES = {
     "the key 'map_classes' is missing": lambda index: index.pop("map_classes"),
     "the key 'map_offset' is missing": lambda index: index["volumes"][1].pop("map_offset"),
-    "place of the label map of volume 1": lambda index: index["volumes"][1].update(map_nbytes="7"),
+    "map_nbytes of volume 1": lambda index: index["volumes"][1].update(map_nbytes="7"),
     "wrong kind .*map_classes 7": lambda index: index.update(map_classes=7),
     "wrong kind .*3 contrasts of 2 channels": lambda index: index.update(contrasts=["a", "b", "c"]),
     "places volume 2 outside shard-00000.h5": lambda index: index["volumes"][2].update(map_offset=10**6),

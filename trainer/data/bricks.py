@@ -16,8 +16,8 @@ import xxhash
 from trainer.data import codecs
 from trainer.data.casting import cast_into
 from trainer.data.layout import Layout
-from trainer.data.scratch import scratch
 from trainer.data.stored_bytes import ReadFault, StoredBytes
+from trainer.data.thread_memory import scratch
 
 # One brick of a volume's table: where its chunk begins in the shard, its size in bytes, and its XXH3.
 BRICK = np.dtype([("offset", "<u8"), ("nbytes", "<u4"), ("xxh3", "<u8")])

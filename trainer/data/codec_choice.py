@@ -22,7 +22,7 @@ import xxhash
 from trainer.data import codecs, stored_types
 from trainer.data.casting import cast_into
 from trainer.data.layout import Layout
-from trainer.data.scratch import scratch
+from trainer.data.thread_memory import scratch
 from trainer.errors import ShardError
 
 AUTO = "auto"

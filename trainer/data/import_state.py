@@ -19,7 +19,7 @@ from trainer.data import codecs
 from trainer.data.examination import Examined, stamp
 from trainer.data.index import INDEX_NAME, canonical_json
 from trainer.data.listing import SourceImage
-from trainer.data.shard_writer import write_atomically
+from trainer.data.shard_writer import unwritten, write_atomically
 from trainer.data.shards import ShardSet
 from trainer.errors import ShardError
 
@@ -135,13 +135,14 @@ def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
 
     Raises:
         ShardError: another import runs there, or the folder cannot be written.
+        CingulumError: the disk is full.
     """
     work = target / WORK_NAME
     make(work)
     try:
         lock = (work / "lock").open("w")
     except OSError as error:
-        raise _unwritable(work, error) from None
+        raise unwritten(target, error) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,16 +159,12 @@ def make(work: Path) -> None:
 
     Raises:
         ShardError: that cannot be.
+        CingulumError: the disk is full.
     """
     try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(work, error) from None
-
-
-def _unwritable(work: Path, error: OSError) -> ShardError:
-    cure = "Name a folder that you may write to, on a disk that is not full."
-    return ShardError(f"{work.parent}: cannot be written ({error.strerror}).", cure=cure)
+        raise unwritten(work.parent, error) from None
 
 
 def finished(work: Path) -> None:
@@ -175,17 +172,21 @@ def finished(work: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)
 
 
-def save(work: Path, number: int, images: Sequence[Examined]) -> None:
-    """Keep the records of the images up to and in a shard that was written."""
-    records = [image.to_json() for image in images]
-    write_atomically(_records_path(work, number), (canonical_json(records) + "\n").encode())
+def save(work: Path, number: int, images: Sequence[Examined], sha256: str) -> None:
+    """Keep the hash of a shard that was written, and the records of the images up to and in it."""
+    kept = {"sha256": sha256, "images": [image.to_json() for image in images]}
+    write_atomically(_records_path(work, number), (canonical_json(kept) + "\n").encode())
 
 
 def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examined] | None:
-    """The records of a shard; None when it has none, or its images no longer are the first of `images`."""
+    """The records of a shard; None when it has none, its file is not as it was written, or its images no
+    longer are the first of `images`."""
     try:
-        text = _records_path(work, number).read_text(encoding="utf-8")
-        records = [Examined.from_json(tree) for tree in json.loads(text)]
+        kept = json.loads(_records_path(work, number).read_text(encoding="utf-8"))
+        # Here and not later: what is read next is read by HDF5, which damaged files can crash or hold up.
+        if _sha256(work.parent / f"shard-{number:05d}.h5") != kept["sha256"]:
+            return None
+        records = [Examined.from_json(tree) for tree in kept["images"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not written yet, or of another version: the shard is made again
     if len(records) > len(images):
@@ -207,6 +208,10 @@ def mark(images: Sequence[Examined]) -> str:
         if image.status != "bad"
     ]
     return hashlib.sha256(canonical_json(used).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _records_path(work: Path, number: int) -> Path:

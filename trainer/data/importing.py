@@ -35,8 +35,8 @@ def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None =
 
     Raises:
         CohortError: the source is unusable, or an image is bad and `on_error` is 'fail': all are named.
-        ShardError: the target holds something else, cannot be written, or the disk is full.
-        CingulumError: a worker process was killed.
+        ShardError: the target holds something else, or cannot be written.
+        CingulumError: the disk is full, or a worker process was killed.
     """
     begun = time.monotonic()
     replace(request.recipe, contrasts=request.contrasts)  # says what is wrong with their names
@@ -197,7 +197,7 @@ class _Import:
         maps = [image.label_map for image in group if image.label_map is not None]
         number = len(self.shards)
         self.shards.append(writer.write_shard(number, rows, import_state.mark(group), maps or None))
-        import_state.save(folder, number, group)
+        import_state.save(folder, number, group, self.shards[-1].sha256)
 
     def _unless_seen(self, found: Examined) -> Examined:
         """Leave out an image whose voxels are those of an earlier one."""

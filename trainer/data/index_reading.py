@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.data import stored_types
+from trainer.data import index_checks, stored_types
 from trainer.data.bricks import unpack_table
 from trainer.data.codecs import CODECS
 from trainer.data.index import (
@@ -42,14 +42,14 @@ def read_index(folder: Path) -> Index:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror}).") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ShardError(f"{path}: is damaged, it is not JSON ({error}).", cure=again) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ShardError(
             f"{path}: is not the index of a shard set.", cure=f'It would say "format": "{FORMAT}".'
         )
     version = document.get("format_version")
-    if not isinstance(version, int) or version < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ShardError(f"{path}: has no format version we know ({version!r}).", cure=again)
     if version > FORMAT_VERSION:
         raise ShardError(
@@ -58,12 +58,13 @@ def read_index(folder: Path) -> Index:
         )
     try:
         index = _from_document(document)
-        content_hash = str(document["content_hash"])
+        index_checks.check(index)
+        has_hash = str(document["content_hash"]) == index.content_hash
     except KeyError as error:
         raise ShardError(f"{path}: is damaged, the key {error} is missing.", cure=again) from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ShardError(f"{path}: is damaged, a value is of the wrong kind ({error}).", cure=again) from None
-    if content_hash != index.content_hash:
+    if not has_hash:
         raise ShardError(
             f"{path}: was changed after it was written (its content_hash does not match).", cure=again
         )
@@ -147,13 +148,7 @@ _XXH3 = re.compile("[0-9a-f]{16}")
 
 
 def _check_volume(volume: Volume, layout: Layout, optional: set[str]) -> None:
-    """Raise ValueError where a value of a volume's entry is of the wrong kind."""
-    if not all(isinstance(number, int) for number in (volume.row, volume.offset, volume.nbytes)):
-        raise ValueError(f"place of volume {volume.id}")
-    if "map_offset" not in optional and not all(
-        isinstance(number, int) for number in (volume.map_offset, volume.map_nbytes)
-    ):
-        raise ValueError(f"place of the label map of volume {volume.id}")
+    """Raise ValueError where what came with version 3 is of the wrong kind; `index_checks` sees the rest."""
     for digest in (volume.xxh3, volume.map_xxh3):
         if digest is not None and not _XXH3.fullmatch(digest):
             raise ValueError(f"xxh3 of volume {volume.id}")

@@ -29,7 +29,7 @@ from trainer.data.index import (
 )
 from trainer.data.layout import Layout
 from trainer.data.shard_image import Content, ShardImage
-from trainer.errors import ShardError
+from trainer.errors import CingulumError, ShardError
 
 # Blosc holds at most 2 GiB in one buffer, HDF5 4 GiB in one chunk, and one call reads at most 2 GiB.
 LARGEST_VOLUME = 2**31 - 1024
@@ -105,8 +105,7 @@ class ShardWriter:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            cure = "Name a folder that you may write to, on a disk that is not full."
-            raise ShardError(f"{self.path}: cannot be written ({error.strerror}).", cure=cure) from None
+            raise unwritten(self.path, error) from None
 
     def write_shard(
         self,
@@ -126,7 +125,8 @@ class ShardWriter:
                 the set has none.
 
         Raises:
-            ShardError: the disk is full or the file cannot be written.
+            CingulumError: the disk is full.
+            ShardError: the file cannot be written for another reason.
             ValueError: no rows, an array of another shape or dtype, or a map of another class, or none.
         """
         file = f"shard-{number:05d}.h5"
@@ -171,7 +171,8 @@ class ShardWriter:
         """The record of a shard written before from the same inputs, or None when it must be written.
 
         None means: not there, damaged, of other inputs (`mark`), or of another shape, dtype, codec, size of
-        bricks or meta.
+        bricks or meta. HDF5 reads it, which some damage can crash or hold up: where a hash of the file is
+        known, as an import knows it, compare that first.
         """
         path = self.path / f"shard-{number:05d}.h5"
         try:
@@ -182,7 +183,7 @@ class ShardWriter:
             image = self._image(content, mark)
             if path.read_bytes() != image.content:
                 return None
-        except (OSError, KeyError, TypeError, ValueError, RuntimeError):
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError, AttributeError):
             return None  # Not a shard of ours, whatever it is: the caller writes it again.
         return shard_image.record(path.name, image, content)
 
@@ -192,7 +193,8 @@ class ShardWriter:
         Shards of an earlier import that are not among `records`, and temporary files, are removed.
 
         Raises:
-            ShardError: the disk is full or the index cannot be written.
+            CingulumError: the disk is full.
+            ShardError: the index cannot be written for another reason.
             ValueError: no records.
         """
         if not records:
@@ -242,17 +244,28 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that its name shows the old content or the whole new one, also after a power cut.
 
     Raises:
-        ShardError: the disk is full or the file cannot be written.
+        CingulumError: the disk is full.
+        ShardError: the file cannot be written for another reason.
     """
     try:
         atomic.write_bytes(path, content)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ShardError(
-                f"{path}: the disk is full; {len(content) / 2**20:.0f} MiB more are needed here.",
-                cure="Free some space and run the same command again: it goes on where it stopped.",
-            ) from None
-        raise ShardError(f"{path}: cannot be written ({error.strerror}).") from None
+        raise unwritten(path, error, f" {len(content) / 2**20:.2g} MiB more are needed here.") from None
+
+
+def unwritten(path: Path, error: OSError, needed: str = "") -> CingulumError:
+    """The error to raise for a file or folder of a set that cannot be written.
+
+    A full disk is no fault of what we were given: no InputError.
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return CingulumError(
+            f"{path}: the disk is full.{needed}",
+            cure="Free some space and run the same command again: it goes on where it stopped.",
+        )
+    return ShardError(
+        f"{path}: cannot be written ({error.strerror}).", cure="Name a folder that you may write to."
+    )
 
 
 def _plain(meta: VolumeMeta) -> VolumeMeta:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from trainer.data.bricks import read_box, unpack_table
 from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
 from trainer.data.index_reading import read_index
 from trainer.data.layout import Layout
-from trainer.data.stored_bytes import ReadFault, StoredBytes
+from trainer.data.stored_bytes import Identity, ReadFault, StoredBytes
 from trainer.data.whole_chunks import Place, WholeChunks
 from trainer.errors import ShardError
 
@@ -43,9 +43,10 @@ class ShardSet:
         contrasts: what the channels are, such as ("T1w", "T2w"); empty for a single one.
         maps: names of the classes of the label maps, background first; empty where the set has none.
         content_hash: sha256 over the index, in hex; it changes with any voxel or label.
+        cure: what to do about damage.
     """
 
-    def __init__(self, path: Path, index: Index) -> None:
+    def __init__(self, path: Path, index: Index, seen: Mapping[str, Identity] | None = None) -> None:
         self.path = path
         self.index = index
         self.volumes = index.volumes
@@ -66,7 +67,8 @@ class ShardSet:
         self.content_hash = index.content_hash
         self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
         self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
-        self._stored = StoredBytes(path)
+        self.cure = _restore(path)
+        self._stored = StoredBytes(path, seen)
         self._whole = WholeChunks(self._stored, self.codec)
 
     @classmethod
@@ -81,11 +83,13 @@ class ShardSet:
         if not (path / INDEX_NAME).is_file():
             raise _no_index(path)
         index = read_index(path)
+        seen = {}
         for shard in index.shards:
             try:
-                size = (path / shard.file).stat().st_size
+                seen[shard.file] = Identity.of((path / shard.file).stat())
             except OSError:
                 raise ShardError(f"{path}: the shard {shard.file} is missing.", cure=_restore(path)) from None
+            size = seen[shard.file].nbytes
             if size != shard.nbytes:
                 raise ShardError(
                     f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: cut short or replaced.",
@@ -97,7 +101,7 @@ class ShardSet:
                         f"{path}: the index places volume {volume.id} outside {shard.file}.",
                         cure=_restore(path),
                     )
-        return cls(path, index)
+        return cls(path, index, seen)
 
     def __len__(self) -> int:
         """Number of volumes."""
@@ -198,7 +202,7 @@ class ShardSet:
         scale: float | None = None,
         what: str = "",
     ) -> None:
-        part = _part(layout.shape, out, origin)
+        part = part_of(layout.shape, out, origin)
         try:
             if brick_table is None:
                 self._whole.read_into(place, layout.shape, layout.dtype, out, part=part, scale=scale)
@@ -209,6 +213,28 @@ class ShardSet:
             raise self._damaged(volume, str(fault), what) from None
         except codecs.CodecError as error:
             raise self._damaged(volume, f"it cannot be decoded ({error})", what) from None
+
+    def overdue(self, limit_s: float) -> ShardError | None:
+        """What to say of a read that has been under way for longer than `limit_s` seconds; None: none has."""
+        read = self._stored.overdue(limit_s)
+        if read is None:
+            return None
+        whose = next(
+            (
+                f"{what}volume {volume.id} (subject {volume.subject})"
+                for volume in self.volumes
+                if volume.shard == read.shard
+                for (offset, nbytes), what in zip(_places(volume), ("", _MAP), strict=False)
+                if offset <= read.offset < offset + nbytes
+            ),
+            "a volume",
+        )
+        return ShardError(
+            f"{self._stored.folder / read.shard}, byte {read.offset}: reading {whose} ({read.nbytes} bytes) "
+            f"has taken more than {limit_s:g} s.",
+            cure="Look whether the disk or the file server still answers. For one that is slow: a larger "
+            "data.read_timeout.",
+        )
 
     def _chunks(
         self, volume: Volume, brick_table: str | None, offset: int, nbytes: int, what: str = ""
@@ -227,15 +253,20 @@ class ShardSet:
         return bytes(chunk)
 
     def _damaged(self, volume: Volume, why: str, what: str = "") -> ShardError:
+        begin = volume.map_offset if what else volume.offset
         return ShardError(
-            f"{self.path / volume.shard}: {what}volume {volume.id} (subject {volume.subject}) "
-            f"is damaged: {why}.",
-            cure=_restore(self.path),
+            f"{self._stored.folder / volume.shard}, byte {begin}: {what}volume {volume.id} "
+            f"(subject {volume.subject}) is damaged: {why}.",
+            cure=self.cure,
         )
 
 
-def _part(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tuple[slice, ...] | None:
-    """Which part of a volume goes into an array; None for the whole volume."""
+def part_of(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tuple[slice, ...] | None:
+    """Which part of a volume goes into an array; None for the whole volume.
+
+    Raises:
+        ValueError: the array has another shape, or the part does not lie in the volume.
+    """
     if origin is None:
         if out.shape != shape:
             raise ValueError(f"an array of {out.shape} for a volume of {shape}")
