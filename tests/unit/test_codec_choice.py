@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import numpy as np
@@ -21,7 +22,7 @@ from trainer.data.layout import Layout
 from trainer.data.preprocess import Recipe, prepare
 from trainer.data.shards import ShardSet
 from trainer.data.verify import verify
-from trainer.errors import CohortError, ShardError
+from trainer.errors import CingulumError, CohortError, ShardError
 
 app = typer.Typer()
 app.command("import")(import_images)
@@ -106,6 +107,17 @@ def test_a_disk_that_cannot_be_written_is_named_with_a_way_out(tmp_path):
     with pytest.raises(ShardError, match="speed of its disk cannot be measured") as error:
         disk_speed(tmp_path / "nowhere")
     assert "--codec blosc-lz4" in error.value.cure
+
+
+def test_a_full_disk_is_said_to_be_full(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(codec_choice.os, "fsync", full)
+    with pytest.raises(CingulumError, match=r"the disk is full\. Measuring its speed takes 2 MiB") as error:
+        disk_speed(tmp_path, 2 << 20)
+    assert error.value.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_choice_is_recorded_and_a_rerun_does_not_choose_anew(cohort, tmp_path, monkeypatch, fast_disk):
