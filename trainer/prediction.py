@@ -34,6 +34,7 @@ def evaluate_run(path: Path, split: str, world: World) -> dict[str, Any]:
         found = learner.evaluate(
             preparation.evaluation_batches(config, near, world, split),
             lambda y, out: task.collected(y, out, final=True),
+            preparation.of_whole_volumes(config, data, learner.predict),
         )
     written = agree(world, lambda: evaluation.write(folder, split, found, data) if world.is_main else None)
     return dict(world.broadcast_object(written))

@@ -117,6 +117,7 @@ def describe(config: RunConfig, world: World) -> dict[str, Any]:
         "folder": str(config.folder),
         "network": config.model.name,
         "volume": list(data.shards.shape),
+        **_patches(config, data),
         "task": data.task.name,
         "classes": list(data.task.classes),
         "split": {name: len(data.rows(name)) for name in ("train", "validation", "test")},
@@ -126,6 +127,16 @@ def describe(config: RunConfig, world: World) -> dict[str, Any]:
         "augmentation": active(config.data.augment.model_dump(mode="json")),
         **dataclasses.asdict(plan),
         "memory_mib_per_rank": {name: round(size / 2**20, 2) for name, size in memory.items()},
+    }
+
+
+def _patches(config: RunConfig, data: Data) -> dict[str, Any]:
+    if config.data.patch is None or data.patches is None:
+        return {}
+    return {
+        "patch": list(data.patches.shape),
+        "patches_per_epoch": len(preparation.epoch_rows(config, data)),
+        "patches_placed": config.data.patch.sampling,
     }
 
 
@@ -253,6 +264,7 @@ def _facts(
         "classes": list(data.task.classes),
         "covariates": data.covariates.to_json() if data.covariates else None,
         "volume": list(data.shards.shape),
+        "patch": list(data.patches.shape) if data.patches else None,
         "preprocessing": dict(data.shards.preprocessing),
         "parameters": int(model.count_params()),
         "command": command,

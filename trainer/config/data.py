@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -38,6 +38,44 @@ class SplitConfig(Section):
                 f"fold {self.fold} does not exist: {self.folds} folds are numbered 0 to {self.folds - 1}"
             )
         return self
+
+
+class PatchConfig(Section):
+    """Train on parts of the volumes. Evaluation takes whole volumes, patch by patch."""
+
+    size: tuple[int, int, int] = Field(
+        strict=False, description="edges in voxels along D, H, W; a single number for all three"
+    )
+    per_volume: int = Field(1, ge=1, description="patches of each training volume in an epoch")
+    sampling: Literal["uniform", "foreground", "classes"] = Field(
+        "uniform",
+        description="where a patch lies: anywhere; about a voxel that is not background; or about a voxel of "
+        "a class drawn evenly (needs label maps)",
+    )
+    foreground_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        strict=False,
+        description="foreground, classes: share of the patches placed so; the others lie anywhere",
+    )
+    threshold: float = Field(
+        0.0,
+        strict=False,
+        description="foreground: voxels above it are no background, where the set has no label maps",
+    )
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _of_a_cube(cls, size: Any) -> Any:
+        return (size,) * 3 if type(size) is int else size
+
+    @field_validator("size")
+    @classmethod
+    def _has_voxels(cls, size: tuple[int, int, int]) -> tuple[int, int, int]:
+        if min(size) < 1:
+            raise ValueError("each edge needs at least one voxel")
+        return size
 
 
 class TaskConfig(Section):
@@ -104,11 +142,17 @@ class DataConfig(Section):
         "natural",
         description="`balanced`: every class comes equally often in an epoch, small ones several times",
     )
+    shuffle: Literal["auto", "full", "blocks"] = Field(
+        "auto",
+        description="`full`: a permutation of all samples; `blocks`: of blocks of neighbours, mixed within "
+        "windows, without a list of all samples; `auto`: `blocks` from 100,000 samples on",
+    )
     split: SplitConfig = SplitConfig()
     leaks: Literal["stop", "warn", "ignore"] = Field(
         "stop", description="what a subject or an image in two splits does to the run"
     )
     augment: AugmentConfig = AugmentConfig()
+    patch: PatchConfig | None = None
     prefetch: int = Field(2, ge=0, description="micro-batches read ahead, where `read_ahead` leaves room")
     read_ahead: int = Field(
         1024,
