@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from trainer import checkpoint
 from trainer.data.shards import ShardSet
 
 PROGRAM = "faulty_data.py"
-# Start, imports and tracing of two ranks on two busy cores, pauses between tries, and ending.
-BOUND_S = 60
+# From the fault to the end of all ranks: until the shard's turn comes, pauses between tries, and ending.
+BOUND_S = 30
 SHARD = "shard-00003.h5"
 HEAD = rf"(\[rank \d @ [^]]+\] )?error: (\[rank \d @ [^]]+\] )?\S*{SHARD}, byte \d+: "
 ANY_HEAD = HEAD.replace(SHARD, r"shard-0000\d.h5")
@@ -30,7 +31,7 @@ FAULTS = {
     "none": (0, rf"{HEAD}{VOLUME} is damaged: its checksum does not match"),
 }
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_what_stays_ends_all_ranks_until_it_is_mended_and_what_passes_changes_no_bit(tmp_path, launch):
@@ -50,9 +51,11 @@ def test_what_stays_ends_all_ranks_until_it_is_mended_and_what_passes_changes_no
         changes["data__read_timeout"] = 1.5 if fault == "hanging" else 30
         config = tiny_runs.write_config(tmp_path, shards, "run", **changes)
         before = max(tiny_runs.steps(folder), default=0)
-        outcome = launch(2, PROGRAM, fault, rank, before + 1, config, shards / SHARD, "--resume", timeout=90)
+        outcome = launch(2, PROGRAM, fault, rank, before + 1, config, shards / SHARD, "--resume")
+        print(f"{fault}: ended after {outcome.seconds:.1f} s")
         assert outcome.exit_code == 2, f"{fault}: {outcome.err}"
-        assert outcome.seconds < BOUND_S
+        if fault != "none":
+            assert time.time() - (tmp_path / "struck").stat().st_mtime < BOUND_S
         told = [line for line in outcome.err.splitlines() if "error: " in line]
         assert len(told) == 1 and re.match(message, told[0]), outcome.err
         assert "Traceback" not in outcome.err

@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[2]
 RECIPE = Recipe.of_size(16)
 
 # Imports as often as it is told to: {"target": ..., "moment": ...} per line of standard input. A child dies
-# by SIGKILL just before its change of a file number `moment`, from 0; one that lives says how many there are.
+# by SIGKILL just before its change of a file number `moment`, from 0; writing the second half of a file's
+# content is a change. A child that lives says how many there are. The exit code comes last.
 _IMPORTS = """
 import json, os, signal, sys
 from pathlib import Path
@@ -59,10 +60,17 @@ def child(order):
         hook("os.rename", ())
         fsync(descriptor)
     os.fsync = synced
+    def halved(path, content):
+        with path.open("wb") as file:
+            file.write(content[: len(content) // 2])
+            file.flush()
+            hook("os.rename", ())
+            file.write(content[len(content) // 2 :])
+    Path.write_bytes = halved
     sys.addaudithook(hook)
     run(ImportRequest(Path(sys.argv[1]), Path(order["target"]), "diagnosis", Recipe.of_size(16), workers=1,
                       volumes_per_shard=2))
-    print(count, flush=True)
+    print("changes", count, flush=True)
     os._exit(0)
 
 for line in sys.stdin:
@@ -70,7 +78,7 @@ for line in sys.stdin:
     if pid == 0:
         child(json.loads(line))
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    print(code, flush=True)
+    print("code", code, flush=True)
 """
 
 
@@ -105,14 +113,16 @@ class Imports:
         )  # fmt: skip
 
     def to(self, target: Path, moment: int) -> list[int]:
-        """Import, killed at a moment or not; the exit code comes last."""
+        """Import, killed at a moment or not (-1); the changes of a child that lived, and the exit code."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps({"target": str(target), "moment": moment}) + "\n")
         self._process.stdin.flush()
-        said = [int(self._process.stdout.readline())]
-        if said[0] >= 0 and moment < 0:
-            said.append(int(self._process.stdout.readline()))
-        return said
+        said = []
+        while True:
+            what, number = self._process.stdout.readline().split()
+            said.append(int(number))
+            if what == "code":
+                return said
 
     def end(self) -> None:
         self._process.communicate(timeout=20)
@@ -126,13 +136,13 @@ def imports(cohort) -> Iterator[Imports]:
 
 
 def test_killed_before_any_change_of_a_file_it_goes_on_to_the_same_bytes(imports, whole, tmp_path):
-    """Every second moment, each with a fresh target: not whole, and going on leads to the same."""
+    """Every fourth moment (a file has five), each with a fresh target: not whole, and it goes on."""
     changes, code = imports.to(tmp_path / "set", -1)
     assert code == 0
     assert files(tmp_path / "set") == whole
-    assert changes > 40, "opening, syncing and renaming of 14 files"
+    assert changes > 60, "opening, half writing, syncing and renaming of 14 files"
     indexed = []
-    for moment in range(0, changes, 2):
+    for moment in range(0, changes, 4):
         target = tmp_path / f"set-{moment}"
         assert imports.to(target, moment) == [-signal.SIGKILL]
         indexed.append((target / "index.json").exists())
@@ -152,9 +162,9 @@ def test_killed_again_and_again_it_gets_there(imports, whole, tmp_path):
     """The same target all the while: each import gets a little further than the one before."""
     random, target, kills = np.random.default_rng(0), tmp_path / "set", 0
     # Later and later, since the tables at the end are made anew each time.
-    while imports.to(target, kills + int(random.integers(3, 14)))[0] == -signal.SIGKILL:
+    while (code := imports.to(target, kills + int(random.integers(3, 14)))[-1]) == -signal.SIGKILL:
         kills += 1
-    assert kills >= 10
+    assert (code, kills >= 10) == (0, True)
     assert files(target) == whole
 
 

@@ -47,6 +47,7 @@ def main() -> int:
 
 
 def strike() -> None:
+    (shard.parents[1] / "struck").touch()
     content = shard.read_bytes()
     if fault == "cut":
         os.truncate(shard, len(content) // 2)
