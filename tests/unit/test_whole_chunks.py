@@ -108,6 +108,17 @@ def test_a_stated_xxh3_decides_alone_and_from_the_first_reading_on(monkeypatch):
         chunks.read_into(place, (8,), np.dtype(np.uint8), out)
 
 
+def test_values_that_are_not_finite_come_out_at_every_reading():
+    stored = np.array([1, np.inf, -2, np.nan], np.float16)
+    chunk = stored.tobytes()
+    place = Place("s", 0, len(chunk), "", xxhash.xxh3_64_hexdigest(chunk))
+    chunks = WholeChunks(Told(chunk), "none")
+    for _ in range(2):
+        out = np.empty(4, np.float32)
+        chunks.read_into(place, (4,), stored.dtype, out)
+        assert np.array_equal(out, stored.astype(np.float32), equal_nan=True)
+
+
 def test_scaled_values_are_multiplied_and_never_taken_as_they_are():
     stored = np.array([-3, 0, 5, 16383], np.int16)
     chunk = stored.tobytes()

@@ -83,15 +83,29 @@ def dataset(
     if ahead_bytes is not None:
         ahead = min(ahead, ahead_bytes // max(1, batch_bytes))
     reader = _Reader(fill, batches, spec, threads, ahead, overdue)
+    batch_of = _batch_of(weakref.ref(reader))
 
     def batch(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        tensors = tf.numpy_function(reader.batch, [number], [part.dtype for part in spec])
+        tensors = tf.numpy_function(batch_of, [number], [part.dtype for part in spec])
         return tuple(tf.ensure_shape(t, part.shape) for t, part in zip(tensors, spec, strict=True))
 
     options = tf.data.Options()
     # Tuning would start more threads than a rank has cores.
     options.autotune.enabled = False
-    return tf.data.Dataset.range(batches).map(batch).with_options(options)
+    made = tf.data.Dataset.range(batches).map(batch).with_options(options)
+    made.reader = reader
+    return made
+
+
+def _batch_of(reader: weakref.ref[_Reader]) -> Callable[[np.int64], list[np.ndarray]]:
+    # TensorFlow keeps a Python function for ever, but the reader must end with its dataset.
+    def batch_of(number: np.int64) -> list[np.ndarray]:
+        alive = reader()
+        if alive is None:
+            raise RuntimeError("a batch of a dataset that is no longer there")
+        return alive.batch(number)
+
+    return batch_of
 
 
 class _Reader:
