@@ -1,16 +1,26 @@
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 from trainer.telemetry import step_bench
 
 SMALL = ["--model", "tiny", "--size", "16", "--batch", "2", "--steps", "2", "--repeats", "1", "--json"]
+LOADER = ["--size", "16", "--volumes", "8", "--repeats", "1", "--json"]
 
 
-def bench(what):
-    line = [str(Path(sys.executable).parent / "cingulum"), "bench", what, *SMALL]
-    ran = subprocess.run(line, capture_output=True, text=True, timeout=240)
+def line(what, options):
+    return [str(Path(sys.executable).parent / "cingulum"), "bench", what, *options]
+
+
+def bench(what, options=SMALL, **environment):
+    env = {**os.environ, **environment}
+    ran = subprocess.run(line(what, options), capture_output=True, text=True, timeout=240, env=env)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout)
 
@@ -28,3 +38,73 @@ def test_every_way_to_reduce_is_timed():
     figures = bench("ring")
     assert set(figures["step_s"]) == {"no reduction", *(name for name, _, _ in step_bench.REDUCTIONS)}
     assert all(found["median"] > 0 for found in figures["step_s"].values())
+
+
+def test_the_loader_is_measured_beside_others_and_its_limit(tmp_path):
+    others = ["--reader", "h5py", "--reader", "nibabel", "--reader", "zarr", "--peers", "/nowhere"]
+    figures = bench("loader", [*LOADER, *others], TMPDIR=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    rows = {(row["reader"], row["cache"]): row for row in figures["readers"]}
+    assert set(rows) == {
+        (name, cache) for name in ("ours", "limit", "h5py", "nibabel", "zarr") for cache in ("cold", "warm")
+    }
+    assert rows["zarr", "warm"]["skipped"] == "not installed: make bench-peers"
+    for cache in ("cold", "warm"):
+        speed = {
+            name: rows[name, cache]["volumes_per_s"]["median"]
+            for name in ("ours", "limit", "h5py", "nibabel")
+        }
+        case = next(case for case in figures["cases"] if case["cache"] == cache)
+        assert case["limit_ratio"] == pytest.approx(speed["ours"] / speed["limit"])
+        assert case["best_peer"] in ("h5py", "nibabel")
+        assert case["best_peer_ratio"] == pytest.approx(speed["ours"] / max(speed["h5py"], speed["nibabel"]))
+        slowest = max(rows["limit", cache][f"{part}_s"]["median"] for part in ("read", "decode", "cast"))
+        assert speed["limit"] == pytest.approx(8 / slowest)
+        assert rows["ours", cache]["bytes_per_s"]["median"] == pytest.approx(speed["ours"] * 16**3 * 4)
+        assert not rows["ours", cache]["in_stored_order"]
+    for name in ("limit_ratio", "best_peer_ratio"):
+        assert figures[name] == min(case[name] for case in figures["cases"])
+    assert set(figures["peak_memory_by_volumes"]["16"]) == {"4", "8"}
+    assert figures["machine"]["memory_bytes"] > 0
+
+
+def test_ctrl_c_leaves_no_files_and_no_processes(tmp_path):
+    process = subprocess.Popen(
+        line("loader", LOADER), env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, text=True
+    )
+    began = time.monotonic()
+    while not list(tmp_path.glob("*/*/.prepared-nibabel")):  # the readers' processes are being started
+        assert process.poll() is None and time.monotonic() - began < 120
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.strip().endswith("interrupted")
+    assert list(tmp_path.iterdir()) == []
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+    assert not [words for words in lines if str(tmp_path).encode() in words]
+
+
+def test_ranks_share_an_epoch_and_read_its_bytes_once(tmp_path):
+    picture = tmp_path / "throughput.png"
+    figures = bench("loader", [*LOADER, "--plot", str(picture), "--volumes", "4", "--batch", "2"])
+    along = {(point["axis"], point["value"]): point for point in figures["points"]}
+    assert {"volumes", "threads", "ranks"} == {axis for axis, _ in along}
+    assert along["volumes", 4]["volumes_per_s"]["median"] > 0
+    # What HDF5 itself needs in the shards is not read.
+    once = along["ranks", 1]["bytes_read_by_all_ranks"]
+    assert 0 < once < figures["stored_bytes"]
+    assert {point["bytes_read_by_all_ranks"] for (axis, _), point in along.items() if axis == "ranks"} == {
+        once
+    }
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_waiting_for_input_is_measured(tmp_path):
+    small = ["--model", "tiny", "--size", "16", "--volumes", "8", "--batch", "2", "--steps", "2", "--json"]
+    figures = bench("input", [*small, "--repeats", "2"], TMPDIR=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    assert 0 <= figures["input_wait_share_min"] <= figures["input_wait_share"] <= 1
+    assert figures["synthetic_gain_min"] <= figures["synthetic_gain"] <= figures["synthetic_gain_max"]
+    assert len(figures["timeline"]) == 2
+    assert all(0 <= step["wait_s"] <= step["step_s"] for step in figures["timeline"])

@@ -60,7 +60,7 @@ def bench_loader(
     and page cache. Other loaders are measured where `make bench-peers` has installed them.
 
     \b
-    Examples:
+    Example:
       cingulum bench loader --json
       cingulum bench loader --size 96 --cache warm --reader h5py
       cingulum bench loader --plot loader-throughput.png
