@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-again test test-unit test-whole test-parallel check format bench lock clean
+.PHONY: help setup demo demo-again test test-unit test-whole test-parallel check format bench bench-peers lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ check: setup  ## lint, format, types, shell scripts
 format: setup  ## let ruff format and mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench-peers:  ## other loaders for `cingulum bench loader` to compare with, in .venv-peers (2 GB)
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet -r benchmarks/peers.txt
 
 bench: setup  ## what parallel training costs on this machine
 	$(BIN)/cingulum bench step

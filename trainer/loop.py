@@ -113,18 +113,20 @@ class Training:
 
     def _step(self, source: Any) -> float:
         """One update; returns the seconds it took."""
-        began = self.clock.now()
+        began, waited = self.clock.now(), 0.0
         for _ in range(self.config.train.accumulation):
             self.watchdog.beat("reading the next batch")
+            asked = self.clock.now()
             with pipeline.input_errors():
                 x, y, w = next(source)
+            waited += self.clock.now() - asked
             self.watchdog.beat("computing a training step", collective=True)
             self._losses.append(self.learner.train_step(x, y, w))
         self.cursor = dataclasses.replace(self.cursor, step=self.cursor.step + 1)
         epoch, in_epoch = divmod(self.cursor.step - 1, self.cursor.steps_per_epoch)
         seen = [self._samples_before(steps) for steps in (in_epoch, in_epoch + 1)]
         seconds = self.clock.now() - began
-        self.clock.add_step(seen[1] - seen[0], seconds)
+        self.clock.add_step(seen[1] - seen[0], seconds, waited)
         self.reporter.step(self.cursor.step, epoch + 1, self.clock.epoch_speed)
         return seconds
 
@@ -169,6 +171,7 @@ class Training:
             **self._validate(),
             "learning_rate": self._learning_rate(),
             "samples_per_second": round(self.clock.epoch_speed, 3),
+            "input_wait_s": round(self.clock.epoch_input_wait, 4),
             "seconds": round(self.clock.epoch_seconds, 3),
             "time": record.now(),
         }
@@ -212,7 +215,9 @@ class Training:
         batches = preparation.evaluation_batches(self.config, self.data, self.world, split)
         with pipeline.input_errors():
             found = self.learner.evaluate(
-                beating(batches), lambda y, out: self.data.task.collected(y, out, final=final)
+                beating(batches),
+                lambda y, out: self.data.task.collected(y, out, final=final),
+                preparation.of_whole_volumes(self.config, self.data, self.learner.predict),
             )
         if tuple(found.rows.tolist()) != tuple(sorted(self.data.rows(split))):
             raise RuntimeError(f"not every volume of the {split} split was evaluated exactly once")

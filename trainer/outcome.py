@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import atomic, checkpoint, evaluation, record, report
+from trainer import atomic, checkpoint, evaluation, preparation, record, report
 from trainer.agreement import agree
 from trainer.loop import Training
 from trainer.report import case_maps
@@ -38,6 +38,7 @@ def finish(training: Training) -> dict[str, Any]:
         "final": cursor.rows[-1],
         "best": cursor.best,
         "samples_per_second": round(training.clock.speed, 3),
+        "input_wait_share": round(training.clock.input_wait_share, 5),
         "weights_sha256": final_sha256,
         "best_weights_sha256": weights_sha256(model),
         "epochs": cursor.epochs_done,
@@ -84,8 +85,9 @@ def _write_maps(training: Training) -> None:
     if not training.data.task.dense:
         return
     shards = training.data.shards
+    predict = preparation.of_whole_volumes(training.config, training.data, training.learner.predict)
     for row in case_maps.wanted(training.folder.path):
-        logits = np.asarray(training.learner.predict(shards.read(row)[None].astype(np.float32)))
+        logits = np.asarray(predict(shards.read(row)[None].astype(np.float32)))
         labels = logits[0].argmax(axis=-1).astype(np.uint8)
         case_maps.write(training.folder.path, row, labels, np.array(shards.volumes[row].affine))
 

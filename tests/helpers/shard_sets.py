@@ -54,12 +54,14 @@ def make_shard_set(
     shape: tuple[int, int, int, int] = SHAPE,
     dtype: str = "float16",
     codec: str = "blosc-lz4",
+    bricks: int | None = None,
 ) -> ShardSet:
     """Write and open a set of `volumes` volumes."""
-    writer = ShardWriter(path, shape, dtype, codec, meta=META)
+    writer = ShardWriter(path, shape, dtype, codec, bricks, meta=META)
+    given = "float32" if dtype in ("bfloat16", "int16") else dtype
     writer.finish(
         [
-            writer.write_shard(number, rows_of(first, min(per_shard, volumes - first), shape, dtype))
+            writer.write_shard(number, rows_of(first, min(per_shard, volumes - first), shape, given))
             for number, first in enumerate(range(0, volumes, per_shard))
         ]
     )
@@ -81,11 +83,13 @@ def map_of(row: int, shape: tuple[int, ...] = SHAPE) -> np.ndarray:
     return ((np.arange(int(np.prod(shape[:3]))) // 5 + row) % 3).reshape(shape[:3]).astype(np.uint8)
 
 
-def make_mapped_set(path: Path, volumes: int = 5, *, codec: str = "blosc-lz4") -> ShardSet:
+def make_mapped_set(
+    path: Path, volumes: int = 5, *, codec: str = "blosc-lz4", bricks: int | None = None
+) -> ShardSet:
     """Like `make_shard_set`, with two contrasts and a label map for every volume; three rows per shard."""
     shape = (*SHAPE[:3], 2)
     meta = dataclasses.replace(META, contrasts=("T1w", "T2w"), map_classes=CLASSES)
-    writer = ShardWriter(path, shape, "float16", codec, meta=meta)
+    writer = ShardWriter(path, shape, "float16", codec, bricks, meta=meta)
     records = []
     for number, first in enumerate(range(0, volumes, 3)):
         count = min(3, volumes - first)

@@ -1,4 +1,4 @@
-"""Label maps in shards: exact, checked like volumes, and only in sets that need format version 2."""
+"""Label maps in shards: exact, checked like volumes, and only in sets that have them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,12 @@ def test_maps_come_back_as_they_were_and_hdf5_reads_the_same(tmp_path, codec):
     assert verify(tmp_path) == []
 
 
-def test_a_set_without_maps_and_contrasts_stays_version_1_and_says_nothing_of_them(tmp_path):
+def test_a_set_without_maps_and_contrasts_says_nothing_of_them(tmp_path):
     shards = make_shard_set(tmp_path)
     document = json.loads((tmp_path / "index.json").read_text())
-    assert (document["format_version"], shards.maps, shards.contrasts) == (1, (), ())
-    assert not [key for key in (*document, *document["volumes"][0]) if "map" in key or "contrast" in key]
-    assert "further_sources" not in document["volumes"][0]
+    assert (shards.maps, shards.contrasts) == ((), ())
+    assert not [key for key in document["volumes"][0] if "map" in key or key == "further_sources"]
     with h5py.File(tmp_path / "shard-00000.h5") as file:
-        assert file.attrs["format_version"] == 1
         assert "maps" not in file
         assert "map_classes" not in file.attrs
     with pytest.raises(ShardError, match="has no label maps") as error:
@@ -55,13 +53,10 @@ def test_a_set_without_maps_and_contrasts_stays_version_1_and_says_nothing_of_th
     assert "--maps" in error.value.cure
 
 
-def test_a_set_with_maps_or_contrasts_is_version_2(tmp_path):
-    make_mapped_set(tmp_path / "both")
+def test_a_set_with_contrasts_needs_no_maps(tmp_path):
     contrasts = dataclasses.replace(META, contrasts=("T1w", "FLAIR"))
     writer = ShardWriter(tmp_path / "contrasts", (6, 5, 4, 2), "float16", meta=contrasts)
     writer.finish([writer.write_shard(0, rows_of(0, 2, (6, 5, 4, 2)))])
-    for name in ("both", "contrasts"):
-        assert json.loads((tmp_path / name / "index.json").read_text())["format_version"] == 2
     alone = ShardSet.open(tmp_path / "contrasts")
     assert (alone.contrasts, alone.maps, alone.volumes[0].map_offset) == (("T1w", "FLAIR"), (), None)
     assert verify(tmp_path / "contrasts") == []
@@ -124,7 +119,8 @@ def test_a_flipped_byte_of_a_map_names_it_and_leaves_the_volume_readable(tmp_pat
     shards = make_mapped_set(tmp_path)
     volume = shards.volumes[4]
     flip_byte(tmp_path / volume.shard, volume.map_offset + volume.map_nbytes // 2)
-    message = r"shard-00001.h5: the label map of volume 4 \(subject sub-04\) is damaged: its checksum"
+    shards = ShardSet.open(tmp_path)
+    message = r"shard-00001.h5, byte \d+: the label map of volume 4 \(subject sub-04\) is damaged: its"
     with pytest.raises(ShardError, match=message) as error:
         shards.read_map(4)
     assert "cingulum verify" in error.value.cure
@@ -155,7 +151,7 @@ def test_a_map_whose_hdf5_reads_otherwise_is_a_problem(tmp_path, monkeypatch):
 DAMAGES = {
     "the key 'map_classes' is missing": lambda index: index.pop("map_classes"),
     "the key 'map_offset' is missing": lambda index: index["volumes"][1].pop("map_offset"),
-    "place of the label map of volume 1": lambda index: index["volumes"][1].update(map_nbytes="7"),
+    "map_nbytes of volume 1": lambda index: index["volumes"][1].update(map_nbytes="7"),
     "wrong kind .*map_classes 7": lambda index: index.update(map_classes=7),
     "wrong kind .*3 contrasts of 2 channels": lambda index: index.update(contrasts=["a", "b", "c"]),
     "places volume 2 outside shard-00000.h5": lambda index: index["volumes"][2].update(map_offset=10**6),
@@ -175,7 +171,6 @@ def test_inspect_shows_contrasts_and_classes(tmp_path, capsys):
     shards = make_mapped_set(tmp_path)
     content = summary(shards)
     assert (content["contrasts"], content["maps"]) == (["T1w", "T2w"], list(CLASSES))
-    assert content["format_version"] == 2
     assert content["bytes_decoded"] == 5 * 6 * 5 * 4 * (2 * 2 + 1)
     inspect_shards(tmp_path)
     shown = capsys.readouterr().out

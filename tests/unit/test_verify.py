@@ -7,12 +7,13 @@ import json
 import os
 
 import pytest
-from shard_sets import META, SHAPE, flip_byte, make_shard_set, meta_of, volume_of
+from shard_sets import META, SHAPE, flip_byte, make_mapped_set, make_shard_set, meta_of, volume_of
+from test_shards import rewrite_index
 from typer.testing import CliRunner
 
 from trainer.commands.inspect_ import inspect_shards
 from trainer.commands.verify import verify_shards
-from trainer.data import shard_image
+from trainer.data import codecs, shard_image
 from trainer.data.shard_writer import ShardWriter
 from trainer.data.shards import ShardSet
 from trainer.data.summary import summary
@@ -20,7 +21,7 @@ from trainer.data.verify import Problem, verify
 from trainer.errors import ShardError
 
 
-@pytest.mark.parametrize("codec", ["blosc-lz4", "gzip", "none"])
+@pytest.mark.parametrize("codec", codecs.CODECS)
 def test_an_undamaged_set_has_no_problems(tmp_path, codec):
     make_shard_set(tmp_path, codec=codec)
     progress = []
@@ -50,6 +51,16 @@ def test_damage_outside_the_volumes_is_told_apart(tmp_path):
     (problem,) = verify(tmp_path)
     assert (problem.shard, problem.volume) == ("shard-00002.h5", None)
     assert "outside its volumes" in problem.what
+
+
+@pytest.mark.parametrize("key", ["xxh3", "map_xxh3"])
+def test_an_xxh3_that_is_not_that_of_the_chunk_is_a_problem(tmp_path, key):
+    make_mapped_set(tmp_path)
+    rewrite_index(tmp_path, lambda index: index["volumes"][3].update({key: "0" * 16}), sign=True)
+    (problem,) = verify(tmp_path)
+    assert (problem.volume, problem.subject) == (3, "sub-03")
+    of_map = "label map: " if key == "map_xxh3" else ""
+    assert problem.what == of_map + "its XXH3 does not match"
 
 
 def test_all_damage_is_listed_not_only_the_first(tmp_path):

@@ -24,7 +24,7 @@ from trainer.data.importing import run
 from trainer.data.preprocess import Recipe, prepare
 from trainer.data.shards import ShardSet
 from trainer.data.sources import find
-from trainer.errors import CohortError, ShardError
+from trainer.errors import CingulumError, CohortError, ShardError
 
 RECIPE = Recipe.of_size(16)
 
@@ -496,7 +496,7 @@ def test_a_full_disk_is_named_and_nothing_is_lost(cohort, whole, tmp_path, monke
         return fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ShardError, match="the disk is full"):
+    with pytest.raises(CingulumError, match="the disk is full"):
         run(request(cohort, target))
     monkeypatch.undo()
     with pytest.raises(ShardError):

@@ -1,4 +1,4 @@
-"""How one volume becomes the bytes of one HDF5 chunk, and back, outside HDF5.
+"""How voxels become the bytes of one HDF5 chunk, and back, outside HDF5.
 
 Each codec is a standard HDF5 filter pipeline, so any HDF5 tool reads the shards; doing the work here
 instead of inside HDF5 keeps threads apart, since the HDF5 library lets only one in at a time.
@@ -14,66 +14,93 @@ import hdf5plugin
 import numpy as np
 from numcodecs import blosc
 
-Codec = Literal["blosc-lz4", "gzip", "none"]
+Codec = Literal["none", "gzip", "blosc-lz4", "blosc-lz4-bit", "blosc-zstd-bit"]
 CODECS: tuple[str, ...] = get_args(Codec)
+DEFAULT: Codec = "blosc-lz4"
 
+# zstd at level 5 is smaller and faster to decode than at 3 or 1 (docs/decisions/0008-codecs-and-layouts.md).
 BLOSC_LEVEL = 5
 GZIP_LEVEL = 4
 
-# One thread per volume: blosc's own threads finish blocks in any order, so the compressed bytes would
+# Compressor, and how bytes or bits of one significance are brought together before it.
+_BLOSC: dict[str, tuple[Literal["lz4", "zstd"], int]] = {
+    "blosc-lz4": ("lz4", blosc.SHUFFLE),
+    "blosc-lz4-bit": ("lz4", blosc.BITSHUFFLE),
+    "blosc-zstd-bit": ("zstd", blosc.BITSHUFFLE),
+}
+
+# One thread per chunk: blosc's own threads finish blocks in any order, so the compressed bytes would
 # differ from run to run, and readers already work on several volumes side by side.
 blosc.use_threads = False
 
 
 class CodecError(ValueError):
-    """Stored bytes that cannot be turned back into a volume."""
+    """Stored bytes that cannot be turned back into voxels."""
 
 
 def hdf5_filters(codec: str) -> Mapping[str, Any]:
     """Arguments of `h5py.Group.create_dataset` that declare the codec's filters."""
-    if codec == "blosc-lz4":
-        return hdf5plugin.Blosc(cname="lz4", clevel=BLOSC_LEVEL, shuffle=hdf5plugin.Blosc.SHUFFLE)
+    if codec in _BLOSC:
+        name, shuffle = _BLOSC[codec]
+        return hdf5plugin.Blosc(cname=name, clevel=BLOSC_LEVEL, shuffle=shuffle)
     if codec == "gzip":
         return {"compression": "gzip", "compression_opts": GZIP_LEVEL, "shuffle": True}
     return {}
 
 
-def encode(codec: str, volume: np.ndarray) -> bytes:
-    """The chunk bytes of a C-contiguous volume; the same bytes every time for the same volume."""
-    if codec == "blosc-lz4":
-        return bytes(blosc.compress(volume, b"lz4", BLOSC_LEVEL, blosc.SHUFFLE))
+def encode(codec: str, voxels: np.ndarray) -> bytes:
+    """The chunk bytes of a C-contiguous array; the same bytes every time for the same array."""
+    if codec in _BLOSC:
+        name, shuffle = _BLOSC[codec]
+        bits = voxels.view(f"u{voxels.itemsize}")  # ml_dtypes' types cannot be passed on as a buffer
+        return bytes(blosc.compress(bits, name.encode(), BLOSC_LEVEL, shuffle))
     if codec == "gzip":
-        by_significance = volume.reshape(-1).view(np.uint8).reshape(-1, volume.itemsize).T
+        by_significance = voxels.reshape(-1).view(np.uint8).reshape(-1, voxels.itemsize).T
         return zlib.compress(by_significance.tobytes(), GZIP_LEVEL)
-    return volume.tobytes()
+    return voxels.tobytes()
 
 
-def decode(codec: str, chunk: bytes, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The volume, of `shape` and `dtype`, that a chunk holds.
+def decode(codec: str, chunk: bytes | memoryview, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """The array, of `shape` and `dtype`, that a chunk holds.
 
     Raises:
         CodecError: the bytes are no chunk of this codec, shape and dtype.
     """
-    volume: np.ndarray = np.empty(shape, dtype)
+    out: np.ndarray = np.empty(shape, dtype)
+    decode_into(codec, chunk, out)
+    return out
+
+
+def decode_into(codec: str, chunk: memoryview | bytes, out: np.ndarray) -> None:
+    """Decode a chunk into a C-contiguous array of the stored type, without a copy in between but for gzip.
+
+    Raises:
+        CodecError: the bytes are no chunk of this codec and of the array's size; what is in the array then
+            is undefined.
+        ValueError: the array is not C-contiguous.
+    """
+    if not out.flags.c_contiguous:
+        raise ValueError("an array that is not C-contiguous has no place for a chunk")
+    flat = out.reshape(-1).view(np.uint8)
     try:
-        if codec == "blosc-lz4":
-            # Blosc fills the beginning of a buffer that is too large, and says nothing.
-            _check_size(int.from_bytes(chunk[4:8], "little"), volume)
-            blosc.decompress(chunk, volume)
+        if codec in _BLOSC:
+            # Blosc fills the beginning of a buffer that is too large, and reads past the end of a chunk
+            # that is too short, and says nothing.
+            _check_size(int.from_bytes(chunk[4:8], "little"), out)
+            if int.from_bytes(chunk[12:16], "little") != len(chunk):
+                raise ValueError(f"it has {len(chunk)} bytes, and says otherwise")
+            blosc.decompress(chunk, flat)
         elif codec == "gzip":
             planes = np.frombuffer(zlib.decompress(chunk), np.uint8)
-            _check_size(planes.size, volume)
-            volume.reshape(-1).view(np.uint8).reshape(-1, dtype.itemsize)[:] = planes.reshape(
-                dtype.itemsize, -1
-            ).T
+            _check_size(planes.size, out)
+            flat.reshape(-1, out.itemsize)[:] = planes.reshape(out.itemsize, -1).T
         else:
-            _check_size(len(chunk), volume)
-            volume.reshape(-1)[:] = np.frombuffer(chunk, dtype)
+            _check_size(len(chunk), out)
+            flat[:] = np.frombuffer(chunk, np.uint8)
     except (RuntimeError, ValueError, zlib.error) as error:
         raise CodecError(str(error)) from None
-    return volume
 
 
-def _check_size(stored: int, volume: np.ndarray) -> None:
-    if stored != volume.nbytes:
-        raise ValueError(f"it holds {stored} bytes, and a volume has {volume.nbytes}")
+def _check_size(stored: int, out: np.ndarray) -> None:
+    if stored != out.nbytes:
+        raise ValueError(f"it holds {stored} bytes, and a volume has {out.nbytes}")

@@ -15,15 +15,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.data import codecs
 from trainer.data.examination import Examined, stamp
 from trainer.data.index import INDEX_NAME, canonical_json
 from trainer.data.listing import SourceImage
-from trainer.data.shard_writer import write_atomically
+from trainer.data.shard_writer import unwritten, write_atomically
 from trainer.data.shards import ShardSet
 from trainer.errors import ShardError
 
 WORK_NAME = ".import"
 STORY_NAME = "import.json"
+CHOICE_NAME = "codec.json"
 TABLES = ("qc.csv", "qc.json", "qc.html")
 
 
@@ -81,6 +83,24 @@ def _read(path: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
+def codec_choice(target: Path) -> dict[str, Any] | None:
+    """What an earlier import into the same target measured to choose its codec; None where none did.
+
+    Raises:
+        ShardError: it cannot be read.
+    """
+    for path in (target / STORY_NAME, target / WORK_NAME / CHOICE_NAME):
+        choice = _read(path).get("codec_choice") if path.exists() else None
+        if isinstance(choice, dict) and choice.get("codec") in codecs.CODECS:
+            return choice
+    return None
+
+
+def keep_codec_choice(work: Path, choice: dict[str, Any]) -> None:
+    """Keep it for an import that goes on."""
+    write_atomically(work / CHOICE_NAME, (canonical_json({"codec_choice": choice}) + "\n").encode())
+
+
 def clear(target: Path) -> None:
     """Remove a shard set and the beginnings of one: only files that an import writes.
 
@@ -115,14 +135,14 @@ def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
 
     Raises:
         ShardError: another import runs there, or the folder cannot be written.
+        CingulumError: the disk is full.
     """
     work = target / WORK_NAME
+    make(work)
     try:
-        work.mkdir(parents=True, exist_ok=True)
         lock = (work / "lock").open("w")
     except OSError as error:
-        cure = "Name a folder that you may write to, on a disk that is not full."
-        raise ShardError(f"{target}: cannot be written ({error.strerror}).", cure=cure) from None
+        raise unwritten(target, error) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,22 +154,39 @@ def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
         yield work
 
 
+def make(work: Path) -> None:
+    """Make the work folder.
+
+    Raises:
+        ShardError: that cannot be.
+        CingulumError: the disk is full.
+    """
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritten(work.parent, error) from None
+
+
 def finished(work: Path) -> None:
     """Remove the work folder of a set that is whole."""
     shutil.rmtree(work, ignore_errors=True)
 
 
-def save(work: Path, number: int, images: Sequence[Examined]) -> None:
-    """Keep the records of the images up to and in a shard that was written."""
-    records = [image.to_json() for image in images]
-    write_atomically(_records_path(work, number), (canonical_json(records) + "\n").encode())
+def save(work: Path, number: int, images: Sequence[Examined], sha256: str) -> None:
+    """Keep the hash of a shard that was written, and the records of the images up to and in it."""
+    kept = {"sha256": sha256, "images": [image.to_json() for image in images]}
+    write_atomically(_records_path(work, number), (canonical_json(kept) + "\n").encode())
 
 
 def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examined] | None:
-    """The records of a shard; None when it has none, or its images no longer are the first of `images`."""
+    """The records of a shard; None when it has none, its file is not as it was written, or its images no
+    longer are the first of `images`."""
     try:
-        text = _records_path(work, number).read_text(encoding="utf-8")
-        records = [Examined.from_json(tree) for tree in json.loads(text)]
+        kept = json.loads(_records_path(work, number).read_text(encoding="utf-8"))
+        # Here and not later: what is read next is read by HDF5, which damaged files can crash or hold up.
+        if _sha256(work.parent / f"shard-{number:05d}.h5") != kept["sha256"]:
+            return None
+        records = [Examined.from_json(tree) for tree in kept["images"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not written yet, or of another version: the shard is made again
     if len(records) > len(images):
@@ -171,6 +208,10 @@ def mark(images: Sequence[Examined]) -> str:
         if image.status != "bad"
     ]
     return hashlib.sha256(canonical_json(used).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _records_path(work: Path, number: int) -> Path:

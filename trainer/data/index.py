@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FORMAT = "cingulum-shards"
-# A set is written in the oldest version that can say what it holds, so that the bytes of sets without label
-# maps and further contrasts are those of version 1, and older readers go on reading them.
-PLAIN_VERSION = 1
-FORMAT_VERSION = 2
+# What is written; older versions are read.
+FORMAT_VERSION = 3
 INDEX_NAME = "index.json"
 
 Affine = Sequence[Sequence[float]]
@@ -68,6 +66,12 @@ class Volume(VolumeMeta):
         map_offset: where the chunk of its label map begins in the shard, in bytes; None without maps.
         map_nbytes: size of that chunk, in bytes.
         map_checksum: sha256 of that chunk as stored, in hex.
+        xxh3: XXH3 of 64 bits of its chunk as stored, in hex; None in bricks and in versions 1 and 2.
+        map_xxh3: the same of the chunk of its label map.
+        scale: what stored int16 values are multiplied by; None where there is nothing to multiply.
+        brick_table: of a volume stored in bricks, see `bricks.unpack_table`. `offset` is that of its first
+            brick, `nbytes` the size of all, `checksum` the sha256 of all in their order.
+        map_brick_table: the same of its label map.
     """
 
     id: int = -1
@@ -79,6 +83,11 @@ class Volume(VolumeMeta):
     map_offset: int | None = None
     map_nbytes: int | None = None
     map_checksum: str | None = None
+    xxh3: str | None = None
+    map_xxh3: str | None = None
+    scale: float | None = None
+    brick_table: str | None = None
+    map_brick_table: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,23 +112,12 @@ class SetMeta:
     contrasts: tuple[str, ...] = ()
     map_classes: tuple[str, ...] = ()
 
-    @property
-    def format_version(self) -> int:
-        """The format version that a set needs which says this."""
-        return FORMAT_VERSION if self.contrasts or self.map_classes else PLAIN_VERSION
 
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object; what version 1 does not know is only there where something says it."""
-        tree = dataclasses.asdict(self)
-        if self.format_version == PLAIN_VERSION:
-            for name in SINCE_2:
-                del tree[name]
-        return tree
-
-
-# Keys that came with version 2: of the set, of a volume, and of a volume's label map.
-SINCE_2 = ("contrasts", "map_classes")
-OF_MAP = ("map_offset", "map_nbytes", "map_checksum")
+# Keys of the set that came after version 1, and with which.
+SINCE = {"contrasts": 2, "map_classes": 2, "bricks": 3}
+# Keys of a volume that are not there where they would be None.
+OF_MAP = ("map_offset", "map_nbytes", "map_checksum", "map_xxh3", "map_brick_table")
+OPTIONAL = ("further_sources", "xxh3", "scale", "brick_table", *OF_MAP)
 
 
 @dataclass(frozen=True)
@@ -149,6 +147,8 @@ class Index:
         codec: how chunks are compressed; one of `codecs.CODECS`.
         meta: what holds for every volume.
         shards: every shard, in the order of the volumes.
+        bricks: edge of a brick in voxels; None where each volume is one chunk.
+        format_version: the version that the set is written in.
     """
 
     shape: tuple[int, int, int, int]
@@ -156,11 +156,8 @@ class Index:
     codec: str
     meta: SetMeta
     shards: tuple[ShardRecord, ...]
-
-    @property
-    def format_version(self) -> int:
-        """The format version that the set is written in."""
-        return self.meta.format_version
+    bricks: int | None = None
+    format_version: int = FORMAT_VERSION
 
     @property
     def volumes(self) -> tuple[Volume, ...]:
@@ -179,31 +176,27 @@ class Index:
         return f"{{\n{entries}\n}}\n"
 
     def _content(self) -> dict[str, Any]:
-        return {
+        content = {
             "format": FORMAT,
             "format_version": self.format_version,
             "shape": list(self.shape),
             "dtype": self.dtype,
             "codec": self.codec,
-            **self.meta.to_json(),
+            "bricks": self.bricks,
+            **dataclasses.asdict(self.meta),
             "shards": [
                 {"file": s.file, "nbytes": s.nbytes, "sha256": s.sha256, "volumes": len(s.volumes)}
                 for s in self.shards
             ],
-            "volumes": [self._entry(volume) for volume in self.volumes],
+            "volumes": [meta_to_json(volume) for volume in self.volumes],
         }
-
-    def _entry(self, volume: Volume) -> dict[str, Any]:
-        entry = meta_to_json(volume)
-        return entry if self.meta.map_classes else {k: v for k, v in entry.items() if k not in OF_MAP}
+        return {key: value for key, value in content.items() if SINCE.get(key, 1) <= self.format_version}
 
 
 def meta_to_json(meta: VolumeMeta) -> dict[str, Any]:
-    """A volume's entry as a JSON object; `further_sources` only where there are some."""
+    """A volume's entry as a JSON object; optional keys only where there is something to say."""
     tree = dataclasses.asdict(meta)
-    if tree["further_sources"] is None:
-        del tree["further_sources"]
-    return tree
+    return {key: value for key, value in tree.items() if value is not None or key not in OPTIONAL}
 
 
 def _by_line(value: Any) -> str:

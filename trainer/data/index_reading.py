@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from trainer.data import index_checks, stored_types
+from trainer.data.bricks import unpack_table
 from trainer.data.codecs import CODECS
 from trainer.data.index import (
     FORMAT,
     FORMAT_VERSION,
     INDEX_NAME,
     OF_MAP,
-    PLAIN_VERSION,
-    SINCE_2,
+    OPTIONAL,
+    SINCE,
     Index,
     SetMeta,
     ShardRecord,
     Volume,
 )
+from trainer.data.layout import Layout
 from trainer.errors import ShardError
 
 
@@ -39,14 +42,14 @@ def read_index(folder: Path) -> Index:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror}).") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ShardError(f"{path}: is damaged, it is not JSON ({error}).", cure=again) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ShardError(
             f"{path}: is not the index of a shard set.", cure=f'It would say "format": "{FORMAT}".'
         )
     version = document.get("format_version")
-    if not isinstance(version, int) or version < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ShardError(f"{path}: has no format version we know ({version!r}).", cure=again)
     if version > FORMAT_VERSION:
         raise ShardError(
@@ -55,12 +58,13 @@ def read_index(folder: Path) -> Index:
         )
     try:
         index = _from_document(document)
-        content_hash = str(document["content_hash"])
+        index_checks.check(index)
+        has_hash = str(document["content_hash"]) == index.content_hash
     except KeyError as error:
         raise ShardError(f"{path}: is damaged, the key {error} is missing.", cure=again) from None
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise ShardError(f"{path}: is damaged, a value is of the wrong kind ({error}).", cure=again) from None
-    if content_hash != index.content_hash:
+    if not has_hash:
         raise ShardError(
             f"{path}: was changed after it was written (its content_hash does not match).", cure=again
         )
@@ -74,18 +78,25 @@ def _from_document(document: Mapping[str, Any]) -> Index:
     if document["codec"] not in CODECS:
         raise ValueError(f"codec {document['codec']!r}")
     across, along, up = document["voxel_size"]
-    plain = document["format_version"] == PLAIN_VERSION
+    version = document["format_version"]
     meta = {
         key.name: document[key.name]
         for key in dataclasses.fields(SetMeta)
-        if not (plain and key.name in SINCE_2)
+        if SINCE.get(key.name, 1) <= version
     }
-    for name in set(meta) & set(SINCE_2):
-        meta[name] = _names(name, document[name])
+    for name in ("contrasts", "map_classes"):
+        if name in meta:
+            meta[name] = _names(name, document[name])
     contrasts, classes = meta.get("contrasts", ()), meta.get("map_classes", ())
     if contrasts and len(contrasts) != channels:
         raise ValueError(f"{len(contrasts)} contrasts of {channels} channels")
-    optional = {"further_sources"} | (set() if classes else set(OF_MAP))
+    shape = (depth, height, width, channels)
+    dtype = stored_types.stored_dtype(str(document["dtype"]))
+    bricks = document["bricks"] if version >= SINCE["bricks"] else None
+    if bricks is not None and not (isinstance(bricks, int) and 1 <= bricks < max(shape[:3])):
+        raise ValueError(f"bricks {bricks!r}")
+    layout = Layout(shape, dtype, document["codec"], bricks)
+    optional = _not_needed(version, layout, maps=bool(classes))
     volumes = [
         Volume(
             **{
@@ -99,10 +110,7 @@ def _from_document(document: Mapping[str, Any]) -> Index:
     if [volume.id for volume in volumes] != list(range(len(volumes))):
         raise ValueError("volumes are not numbered from 0")
     for volume in volumes:
-        if not all(isinstance(number, int) for number in (volume.row, volume.offset, volume.nbytes)):
-            raise ValueError(f"place of volume {volume.id}")
-        if classes and not all(isinstance(n, int) for n in (volume.map_offset, volume.map_nbytes)):
-            raise ValueError(f"place of the label map of volume {volume.id}")
+        _check_volume(volume, layout, optional)
     shards = []
     for entry in document["shards"]:
         if Path(entry["file"]).name != entry["file"]:
@@ -114,12 +122,48 @@ def _from_document(document: Mapping[str, Any]) -> Index:
     if volumes:
         raise ValueError(f"{len(volumes)} volumes in no shard")
     return Index(
-        shape=(depth, height, width, channels),
-        dtype=np.dtype(document["dtype"]).name,
+        shape=shape,
+        dtype=dtype.name,
         codec=document["codec"],
         meta=SetMeta(**(meta | {"voxel_size": (across, along, up)})),
         shards=tuple(shards),
+        bricks=bricks,
+        format_version=version,
     )
+
+
+def _not_needed(version: int, layout: Layout, *, maps: bool) -> set[str]:
+    """Keys of a volume that a set of this kind does not have."""
+    needed: set[str] = set()
+    if version >= 3:
+        needed |= {"brick_table", "map_brick_table"} if layout.bricks else {"xxh3", "map_xxh3"}
+        needed |= {"scale"} if layout.dtype == "int16" else set()
+    if version >= 2:
+        needed |= {"map_offset", "map_nbytes", "map_checksum"}
+    return set(OPTIONAL) - needed if maps else set(OPTIONAL) - needed | set(OF_MAP)
+
+
+_LARGEST_FILE = 2**62
+_XXH3 = re.compile("[0-9a-f]{16}")
+
+
+def _check_volume(volume: Volume, layout: Layout, optional: set[str]) -> None:
+    """Raise ValueError where what came with version 3 is of the wrong kind; `index_checks` sees the rest."""
+    for digest in (volume.xxh3, volume.map_xxh3):
+        if digest is not None and not _XXH3.fullmatch(digest):
+            raise ValueError(f"xxh3 of volume {volume.id}")
+    scale = volume.scale
+    if "scale" not in optional and not (
+        isinstance(scale, float) and math.isfinite(scale) and math.frexp(scale)[0] == 0.5
+    ):
+        raise ValueError(f"scale of volume {volume.id}")
+    tables = ((volume.brick_table, volume.nbytes), (volume.map_brick_table, volume.map_nbytes))
+    for text, nbytes in tables:
+        if text is not None:
+            table = unpack_table(text)
+            right = len(table) == layout.chunks and int(table["nbytes"].sum(dtype="u8")) == nbytes
+            if not (right and table["nbytes"].all() and int(table["offset"].max()) < _LARGEST_FILE):
+                raise ValueError(f"bricks of volume {volume.id}")
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,8 +10,10 @@ import tensorflow as tf
 from trainer.config import AugmentConfig
 from trainer.data import augment as augmentation
 from trainer.data import order
-from trainer.data.batch_reader import Part, dataset, input_errors, signature
-from trainer.data.shards import ShardSet
+from trainer.data.batch_reader import Overdue, Part, dataset, input_errors, signature
+from trainer.data.patches import Patches
+from trainer.data.reader_time import ReaderTime
+from trainer.data.shards import Origin, ShardSet
 from trainer.errors import ConfigError
 
 __all__ = ["balanced_rows", "balanced_weights", "evaluation_dataset", "input_errors", "training_dataset"]
@@ -31,10 +32,16 @@ def training_dataset(
     world_size: int = 1,
     accumulation: int = 1,
     augment: AugmentConfig | None = None,
+    voxel_mm: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    spent: ReaderTime | None = None,
     class_weights: np.ndarray | None = None,
     covariates: np.ndarray | None = None,
+    shuffle: order.Shuffle = "auto",
+    patches: Patches | None = None,
     prefetch: int = 2,
+    read_ahead: int | None = None,
     threads: int = 2,
+    overdue: Overdue | None = None,
 ) -> tf.data.Dataset:
     """The micro-batches of one rank for the steps `start_step` to `stop_step` of a run.
 
@@ -55,16 +62,23 @@ def training_dataset(
         world_size: number of ranks.
         accumulation: micro-batches per step.
         augment: random changes; none by default.
+        voxel_mm: edges of a voxel along D, H, W, in mm, for `augment`.
+        spent: counts the seconds of the threads.
         class_weights: float32 (classes,), multiplies the weight of each sample of that class, as it is. With
             `balanced_weights` the mean weight over the training list stays 1.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
+        shuffle: see `order.order`.
+        patches: what is taken of each volume; None for all of it.
         prefetch: micro-batches made ahead.
+        read_ahead: bytes that these may take at most; None for any number.
         threads: that read, decode and augment.
+        overdue: see `batch_reader.dataset`.
 
     Returns:
         (stop_step - start_step) * accumulation elements (x, y, w): x float32 (b, D, H, W, C), or a pair of it
         and float32 (b, k) with covariates; y (b,) as `targets`, or uint8 (b, D, H, W); w float32 (b,) with 0
-        for the fill of an epoch's last step, where b is global_batch / (world_size * accumulation).
+        for the fill of an epoch's last step, where b is global_batch / (world_size * accumulation). With
+        patches, D, H and W are theirs.
 
     Raises:
         ConfigError: the global batch cannot be cut into equal micro-batches, or is larger than the training
@@ -74,28 +88,50 @@ def training_dataset(
     batch = _micro_batch_size(global_batch, world_size, accumulation, n)
     per_epoch = order.steps_per_epoch(n, global_batch)
     keys = _distinct(rows, len(shards))
+    spent = spent or ReaderTime()
+    changes = None if augment is None or augment.is_idle else augment
+    shape = shards.shape if patches is None else patches.shape
 
-    def sample(number: int) -> tuple[Any, ...]:
+    def fill(number: int, places: Sequence[np.ndarray]) -> None:
+        began = spent.now()
+        x, *told, y, w = places
         micro_batch, place = divmod(number, batch)
         step, micro = divmod(micro_batch, accumulation)
         epoch, step = divmod(start_step + step, per_epoch)
         place += order.micro_batch_positions(global_batch, rank, world_size, accumulation, micro).start
-        position = order.order(config_seed, epoch, step, global_batch, n)[place]
+        position = order.order(config_seed, epoch, step, global_batch, n, shuffle=shuffle)[place]
         weight = order.weights(step, global_batch, n)[place]
         if class_weights is not None and targets is not None:
             weight = weight * class_weights[targets[position]]
-        x = shards.read(rows[position])
-        label_map = shards.read_map(rows[position]) if targets is None else None
-        if augment is not None:
-            x, label_map = augmentation.augment(
-                x.astype(np.float32), augment, config_seed, epoch, keys[position], label_map
+        row, key = rows[position], keys[position]
+        origin = None if patches is None else patches.origin(config_seed, epoch, key, row)
+        _read(shards, row, None if targets is None else targets[position], x, y, origin)
+        read = spent.now()
+        if changes is not None:
+            changed, label_map = augmentation.augment(
+                x,
+                changes,
+                config_seed,
+                epoch,
+                key,
+                y if targets is None else None,
+                voxel_mm=voxel_mm,
             )
-        y = label_map if targets is None else targets[position]
-        return (x, *_told(covariates, position), y, weight)
+            if changed is not x:
+                x[...] = changed
+            if label_map is not None and label_map is not y:
+                y[...] = label_map
+        _tell(told, covariates, position)
+        w[...] = weight
+        ended = spent.now()
+        spent.add(ended - began, ended - read)
 
     batches = max(0, stop_step - start_step) * accumulation
-    spec = signature(batch, *_input_parts(shards, covariates), _target_part(shards, targets), _WEIGHT)
-    return _paired(dataset(sample, batches, spec, threads, prefetch), covariates, before=0)
+    spec = signature(batch, *_input_parts(shape, covariates), _target_part(shape, targets), _WEIGHT)
+    made = dataset(
+        fill, batches, spec, threads=threads, ahead=prefetch, ahead_bytes=read_ahead, overdue=overdue
+    )
+    return _paired(made, covariates, before=0)
 
 
 def evaluation_dataset(
@@ -107,7 +143,9 @@ def evaluation_dataset(
     world_size: int = 1,
     batch: int = 1,
     covariates: np.ndarray | None = None,
+    read_ahead: int | None = None,
     threads: int = 2,
+    overdue: Overdue | None = None,
 ) -> tuple[tf.data.Dataset, int]:
     """Each of `rows` exactly once over all ranks, in as many batches on one rank as on any other.
 
@@ -119,7 +157,9 @@ def evaluation_dataset(
         world_size: number of ranks.
         batch: volumes per batch and rank.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
+        read_ahead: bytes that batches made ahead may take at most; None for any number.
         threads: that read and decode.
+        overdue: see `batch_reader.dataset`.
 
     Returns:
         The dataset and its number of batches. Elements are (row, x, y, w): row int64 (batch,), and x, y, w as
@@ -128,20 +168,24 @@ def evaluation_dataset(
     """
     steps = order.steps_per_epoch(len(rows), world_size * batch)
 
-    target = _target_part(shards, targets)
+    target = _target_part(shards.shape, targets)
 
-    def sample(number: int) -> tuple[Any, ...]:
+    def fill(number: int, places: Sequence[np.ndarray]) -> None:
+        row, x, *told, y, w = places
         step, place = divmod(number, batch)
         position = (step * world_size + rank) * batch + place
         if position >= len(rows):
-            nothing = () if covariates is None else (np.zeros(covariates.shape[1], np.float32),)
-            return (-1, np.zeros(shards.shape, np.float32), *nothing, np.zeros(*target), 0.0)
-        row = rows[position]
-        y = shards.read_map(row) if targets is None else targets[position]
-        return (row, shards.read(row), *_told(covariates, position), y, 1.0)
+            for part, nothing in ((row, -1), (x, 0), (y, 0), (w, 0), *((part, 0) for part in told)):
+                part[...] = nothing
+            return
+        row[...] = rows[position]
+        _read(shards, rows[position], None if targets is None else targets[position], x, y)
+        _tell(told, covariates, position)
+        w[...] = 1
 
-    spec = signature(batch, ((), np.int64), *_input_parts(shards, covariates), target, _WEIGHT)
-    return _paired(dataset(sample, steps, spec, threads, ahead=2), covariates, before=1), steps
+    spec = signature(batch, ((), np.int64), *_input_parts(shards.shape, covariates), target, _WEIGHT)
+    made = dataset(fill, steps, spec, threads=threads, ahead=2, ahead_bytes=read_ahead, overdue=overdue)
+    return _paired(made, covariates, before=1), steps
 
 
 def balanced_rows(rows: Sequence[int], targets: np.ndarray) -> tuple[int, ...]:
@@ -176,19 +220,35 @@ def balanced_weights(targets: np.ndarray, classes: int) -> np.ndarray:
 _WEIGHT: Part = ((), np.float32)
 
 
-def _input_parts(shards: ShardSet, covariates: np.ndarray | None) -> list[Part]:
-    volume: Part = (shards.shape, np.float32)
+def _input_parts(shape: tuple[int, ...], covariates: np.ndarray | None) -> list[Part]:
+    volume: Part = (shape, np.float32)
     return [volume] if covariates is None else [volume, (covariates.shape[1:], np.float32)]
 
 
-def _target_part(shards: ShardSet, targets: np.ndarray | None) -> Part:
+def _target_part(shape: tuple[int, ...], targets: np.ndarray | None) -> Part:
     if targets is None:
-        return shards.shape[:3], np.uint8
+        return shape[:3], np.uint8
     return (), np.float32 if targets.dtype == np.float32 else np.int32
 
 
-def _told(covariates: np.ndarray | None, position: int) -> tuple[np.ndarray, ...]:
-    return () if covariates is None else (covariates[position],)
+def _read(
+    shards: ShardSet,
+    row: int,
+    target: np.generic | None,
+    x: np.ndarray,
+    y: np.ndarray,
+    origin: Origin | None = None,
+) -> None:
+    shards.read_into(row, x, origin)
+    if target is None:
+        shards.read_map_into(row, y, origin)
+    else:
+        y[...] = target
+
+
+def _tell(told: Sequence[np.ndarray], covariates: np.ndarray | None, position: int) -> None:
+    if covariates is not None:
+        told[0][...] = covariates[position]
 
 
 def _paired(batches: tf.data.Dataset, covariates: np.ndarray | None, *, before: int) -> tf.data.Dataset:

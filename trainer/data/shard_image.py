@@ -14,9 +14,12 @@ from typing import Any
 
 import h5py
 import numpy as np
+import xxhash
 
 from trainer.data import codecs
+from trainer.data.bricks import pack_table
 from trainer.data.index import ShardRecord, Volume, VolumeMeta, canonical_json, meta_to_json
+from trainer.data.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -25,52 +28,50 @@ class Content:
 
     Attributes:
         metas: what is known of each volume.
-        chunks: each volume as stored.
+        chunks: each volume as stored: its one chunk, or its bricks in the order of `Layout.origins`.
         maps: each label map as stored; none where the set has none.
+        scales: of each volume of int16; none where the set is of another type.
     """
 
     metas: list[VolumeMeta]
-    chunks: list[bytes]
-    maps: list[bytes]
+    chunks: list[tuple[bytes, ...]]
+    maps: list[tuple[bytes, ...]]
+    scales: list[float]
 
 
 @dataclass(frozen=True)
 class ShardImage:
-    """A shard's file, and where in it each chunk of volumes and of label maps begins, in bytes."""
+    """A shard's file, and where in it the chunks of each volume and label map begin, in bytes."""
 
     content: bytes
-    offsets: list[int]
-    map_offsets: list[int]
+    offsets: list[list[int]]
+    map_offsets: list[list[int]]
 
 
-def build(
-    content: Content,
-    shape: tuple[int, int, int, int],
-    dtype: np.dtype,
-    codec: str,
-    attributes: dict[str, Any],
-) -> ShardImage:
+def build(content: Content, layout: Layout, map_layout: Layout, attributes: dict[str, Any]) -> ShardImage:
     """The HDF5 file of a shard; the same bytes for the same arguments."""
     with h5py.File("shard", "w", driver="core", backing_store=False) as shard:
-        volumes = _write_chunks(shard, "volumes", shape, dtype, codec, content.chunks)
+        volumes = _write_chunks(shard, "volumes", layout, content.chunks)
         affines = np.asarray([meta.affine for meta in content.metas], "<f8")
         shard.create_dataset("affines", data=affines, track_times=False)
         _write_texts(shard, "labels", [meta.label or "" for meta in content.metas])
         _write_texts(shard, "subjects", [meta.subject for meta in content.metas])
         _write_texts(shard, "sessions", [meta.session or "" for meta in content.metas])
         _write_texts(shard, "meta", [canonical_json(meta_to_json(meta)) for meta in content.metas])
-        _write_texts(shard, "checksums", [sha256(chunk) for chunk in content.chunks])
+        _write_texts(shard, "checksums", [sha256(*chunks) for chunks in content.chunks])
+        if content.scales:
+            shard.create_dataset("scales", data=np.asarray(content.scales, "<f8"), track_times=False)
         maps = None
         if content.maps:
-            maps = _write_chunks(shard, "maps", shape[:3], np.dtype(np.uint8), codec, content.maps)
-            _write_texts(shard, "map_checksums", [sha256(chunk) for chunk in content.maps])
+            maps = _write_chunks(shard, "maps", map_layout, content.maps)
+            _write_texts(shard, "map_checksums", [sha256(*chunks) for chunks in content.maps])
         shard.attrs.update(attributes)
         shard.flush()
-        places = _places(volumes), [] if maps is None else _places(maps)
+        places = _places(volumes, layout), [] if maps is None else _places(maps, map_layout)
         return ShardImage(shard.id.get_file_image(), *places)
 
 
-def read_back(path: Path, mark: str) -> Content | None:
+def read_back(path: Path, layout: Layout, map_layout: Layout, mark: str) -> Content | None:
     """What a shard holds, its bytes not yet checked; None where its mark is another.
 
     Raises:
@@ -80,56 +81,81 @@ def read_back(path: Path, mark: str) -> Content | None:
         if shard.attrs["mark"] != mark:
             return None
         metas = [VolumeMeta(**json.loads(text)) for text in shard["meta"].asstr()[:]]
-        maps = _read_chunks(shard["maps"]) if "maps" in shard else []
-        return Content(metas, _read_chunks(shard["volumes"]), maps)
+        maps = _read_chunks(shard["maps"], map_layout) if "maps" in shard else []
+        scales = [float(scale) for scale in shard["scales"][:]] if "scales" in shard else []
+        return Content(metas, _read_chunks(shard["volumes"], layout), maps, scales)
 
 
 def record(file: str, image: ShardImage, content: Content) -> ShardRecord:
     """What the index says of a shard."""
-    of_maps: list[dict[str, Any]] = [
-        {"map_offset": offset, "map_nbytes": len(chunk), "map_checksum": sha256(chunk)}
-        for offset, chunk in zip(image.map_offsets, content.maps, strict=True)
+    of_maps = [
+        {f"map_{key}": value for key, value in _stored(offsets, chunks).items()}
+        for offsets, chunks in zip(image.map_offsets, content.maps, strict=True)
     ]
-    volumes = tuple(
-        Volume(
-            **dataclasses.asdict(meta),
-            shard=file,
-            row=row,
-            offset=offset,
-            nbytes=len(chunk),
-            checksum=sha256(chunk),
-            **(of_maps[row] if of_maps else {}),
+    volumes = []
+    for row, meta in enumerate(content.metas):
+        volumes.append(
+            Volume(
+                **dataclasses.asdict(meta),
+                shard=file,
+                row=row,
+                scale=content.scales[row] if content.scales else None,
+                **_stored(image.offsets[row], content.chunks[row]),
+                **(of_maps[row] if of_maps else {}),
+            )
         )
-        for row, (meta, offset, chunk) in enumerate(
-            zip(content.metas, image.offsets, content.chunks, strict=True)
-        )
-    )
-    return ShardRecord(file, len(image.content), sha256(image.content), volumes)
+    return ShardRecord(file, len(image.content), sha256(image.content), tuple(volumes))
 
 
-def sha256(content: bytes) -> str:
-    """In hex."""
-    return hashlib.sha256(content).hexdigest()
+def _stored(offsets: list[int], chunks: tuple[bytes, ...]) -> dict[str, Any]:
+    """What the index says of the chunks of one volume or label map."""
+    known: dict[str, Any] = {
+        "offset": offsets[0],
+        "nbytes": sum(map(len, chunks)),
+        "checksum": sha256(*chunks),
+    }
+    if len(chunks) == 1:
+        return known | {"xxh3": xxhash.xxh3_64_hexdigest(chunks[0])}
+    return known | {"brick_table": pack_table(offsets, chunks)}
+
+
+def sha256(*contents: bytes) -> str:
+    """Of all one after another, in hex."""
+    digest = hashlib.sha256()
+    for content in contents:
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def _write_chunks(
-    shard: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype, codec: str, chunks: list[bytes]
+    shard: h5py.File, name: str, layout: Layout, volumes: list[tuple[bytes, ...]]
 ) -> h5py.Dataset:
-    full, one = (len(chunks), *shape), (1, *shape)
-    filters = codecs.hdf5_filters(codec)
-    dataset = shard.create_dataset(name, full, dtype, chunks=one, track_times=False, **filters)
-    for row, chunk in enumerate(chunks):
-        dataset.id.write_direct_chunk((row, *(0,) * len(shape)), chunk)
+    dataset = shard.create_dataset(
+        name,
+        (len(volumes), *layout.shape),
+        layout.hdf5_dtype,
+        chunks=(1, *layout.chunk_shape),
+        track_times=False,
+        **codecs.hdf5_filters(layout.codec),
+    )
+    for row, chunks in enumerate(volumes):
+        for origin, chunk in zip(layout.origins(), chunks, strict=True):
+            dataset.id.write_direct_chunk((row, *origin), chunk)
     return dataset
 
 
-def _read_chunks(dataset: h5py.Dataset) -> list[bytes]:
-    begin = (0,) * (dataset.ndim - 1)
-    return [dataset.id.read_direct_chunk((row, *begin))[1] for row in range(dataset.shape[0])]
+def _read_chunks(dataset: h5py.Dataset, layout: Layout) -> list[tuple[bytes, ...]]:
+    return [
+        tuple(dataset.id.read_direct_chunk((row, *origin))[1] for origin in layout.origins())
+        for row in range(dataset.shape[0])
+    ]
 
 
-def _places(dataset: h5py.Dataset) -> list[int]:
-    return [dataset.id.get_chunk_info(row).byte_offset for row in range(dataset.shape[0])]
+def _places(dataset: h5py.Dataset, layout: Layout) -> list[list[int]]:
+    return [
+        [dataset.id.get_chunk_info_by_coord((row, *origin)).byte_offset for origin in layout.origins()]
+        for row in range(dataset.shape[0])
+    ]
 
 
 def _write_texts(shard: h5py.File, name: str, texts: list[str]) -> None:

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from trainer import atomic
-from trainer.data import codecs, shard_image
+from trainer.data import codecs, shard_image, stored_types
 from trainer.data.index import (
     FORMAT,
+    FORMAT_VERSION,
     INDEX_NAME,
     Index,
     SetMeta,
@@ -26,10 +27,11 @@ from trainer.data.index import (
     VolumeMeta,
     canonical_json,
 )
+from trainer.data.layout import Layout
 from trainer.data.shard_image import Content, ShardImage
-from trainer.errors import ShardError
+from trainer.errors import CingulumError, ShardError
 
-# Blosc holds at most 2 GiB in one buffer, HDF5 4 GiB in one chunk.
+# Blosc holds at most 2 GiB in one buffer, HDF5 4 GiB in one chunk, and one call reads at most 2 GiB.
 LARGEST_VOLUME = 2**31 - 1024
 # A voxel of a label map is one byte.
 MOST_CLASSES = 256
@@ -55,12 +57,14 @@ class ShardWriter:
     Args:
         path: folder of the set; made if missing.
         shape: (D, H, W, C) of every volume.
-        dtype: stored type; kept little-endian.
-        codec: 'blosc-lz4' (fast), 'gzip' (read by every HDF5 build without a plugin) or 'none'.
+        dtype: stored type, such as one of `stored_types.STORED_TYPES`; kept little-endian.
+        codec: one of `codecs.CODECS`.
+        bricks: edge of a brick in voxels, for sets that are read in parts; None: each volume is one chunk.
         meta: what holds for every volume.
 
     Raises:
-        ShardError: the codec is unknown, a volume is too large for one chunk, or the folder cannot be made.
+        ShardError: the codec is unknown, a brick is no smaller than a volume, a volume is too large for one
+            chunk, or the folder cannot be made.
     """
 
     def __init__(
@@ -68,18 +72,27 @@ class ShardWriter:
         path: Path,
         shape: tuple[int, int, int, int],
         dtype: np.dtype | str,
-        codec: str = "blosc-lz4",
+        codec: str = codecs.DEFAULT,
+        bricks: int | None = None,
         *,
         meta: SetMeta,
     ) -> None:
         self.path = Path(path)
         self.shape = shape
-        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.dtype = stored_types.stored_dtype(dtype)
         self.codec = codec
+        self.bricks = bricks
         self.meta = meta
         if codec not in codecs.CODECS:
             raise ShardError(f"unknown codec {codec!r}.", cure=f"Choose one of: {', '.join(codecs.CODECS)}.")
-        if int(np.prod(shape)) * self.dtype.itemsize > LARGEST_VOLUME:
+        if bricks is not None and not 1 <= bricks < max(shape[:3]):
+            raise ShardError(
+                f"bricks of {bricks} voxels in volumes of {' x '.join(map(str, shape[:3]))}.",
+                cure=f"Choose an edge under {max(shape[:3])}, or leave bricks out.",
+            )
+        self.layout = Layout(shape, self.dtype, codec, bricks)
+        self.map_layout = Layout(shape[:3], np.dtype(np.uint8), codec, bricks)
+        if self.layout.decoded_bytes > LARGEST_VOLUME:
             raise ShardError(
                 f"a volume of {' x '.join(map(str, shape))} {self.dtype.name} is larger than 2 GiB.",
                 cure="Choose a smaller size, or --dtype float16.",
@@ -92,8 +105,7 @@ class ShardWriter:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            cure = "Name a folder that you may write to, on a disk that is not full."
-            raise ShardError(f"{self.path}: cannot be written ({error.strerror}).", cure=cure) from None
+            raise unwritten(self.path, error) from None
 
     def write_shard(
         self,
@@ -106,32 +118,41 @@ class ShardWriter:
 
         Args:
             number: of the shard; gaps are allowed.
-            rows: at least one (array of exactly the set's shape and dtype, what is known about it).
+            rows: at least one (array of exactly the set's shape and dtype, what is known about it). For
+                bfloat16 and int16 the array may be float32; for int16 it is scaled then.
             mark: any text that says what the shard was made from; `whole_shard` compares it.
             maps: the label map of each row, (D, H, W) uint8, of the classes in `meta.map_classes`; None where
                 the set has none.
 
         Raises:
-            ShardError: the disk is full or the file cannot be written.
+            CingulumError: the disk is full.
+            ShardError: the file cannot be written for another reason.
             ValueError: no rows, an array of another shape or dtype, or a map of another class, or none.
         """
         file = f"shard-{number:05d}.h5"
-        chunks, metas = [], []
+        chunks, metas, scales = [], [], []
         for array, meta in rows:
-            if array.shape != self.shape or array.dtype != self.dtype:
-                raise ValueError(f"{meta.source}: {array.shape} {array.dtype}, not {self.shape} {self.dtype}")
-            chunks.append(codecs.encode(self.codec, np.ascontiguousarray(array, self.dtype)))
+            if array.shape != self.shape:
+                raise ValueError(f"{meta.source}: a volume of {array.shape}, not {self.shape}")
+            try:
+                stored, scale = stored_types.pack(array, self.dtype)
+            except ValueError as error:
+                raise ValueError(f"{meta.source}: {error}") from None
+            chunks.append(self.layout.encode(stored))
             metas.append(_plain(meta))
+            scales += [] if scale is None else [scale]
         if not chunks:
             raise ValueError(f"{file} would hold no volume")
-        content = Content(metas, chunks, self._encoded_maps(maps, metas))
+        content = Content(metas, chunks, self._encoded_maps(maps, metas), scales)
         image = self._image(content, mark)
         # An index that is there describes the shard that is about to go.
         (self.path / INDEX_NAME).unlink(missing_ok=True)
         write_atomically(self.path / file, image.content)
         return shard_image.record(file, image, content)
 
-    def _encoded_maps(self, maps: Sequence[np.ndarray] | None, metas: list[VolumeMeta]) -> list[bytes]:
+    def _encoded_maps(
+        self, maps: Sequence[np.ndarray] | None, metas: list[VolumeMeta]
+    ) -> list[tuple[bytes, ...]]:
         classes = len(self.meta.map_classes)
         given = () if maps is None else maps
         if len(given) != (len(metas) if classes else 0):
@@ -144,23 +165,25 @@ class ShardWriter:
                 )
             if label_map.max() >= classes:
                 raise ValueError(f"{meta.source}: its label map has class {label_map.max()} of {classes}")
-        return [codecs.encode(self.codec, np.ascontiguousarray(label_map)) for label_map in given]
+        return [self.map_layout.encode(label_map) for label_map in given]
 
     def whole_shard(self, number: int, mark: str = "") -> ShardRecord | None:
         """The record of a shard written before from the same inputs, or None when it must be written.
 
-        None means: not there, damaged, of other inputs (`mark`), or of another shape, dtype, codec or meta.
+        None means: not there, damaged, of other inputs (`mark`), or of another shape, dtype, codec, size of
+        bricks or meta. HDF5 reads it, which some damage can crash or hold up: where a hash of the file is
+        known, as an import knows it, compare that first.
         """
         path = self.path / f"shard-{number:05d}.h5"
         try:
-            content = shard_image.read_back(path, self._mark(mark))
+            content = shard_image.read_back(path, self.layout, self.map_layout, self._mark(mark))
             if content is None:
                 return None
             # What it holds must give the very same file: that finds damage anywhere in it.
             image = self._image(content, mark)
             if path.read_bytes() != image.content:
                 return None
-        except (OSError, KeyError, TypeError, ValueError, RuntimeError):
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError, AttributeError):
             return None  # Not a shard of ours, whatever it is: the caller writes it again.
         return shard_image.record(path.name, image, content)
 
@@ -170,7 +193,8 @@ class ShardWriter:
         Shards of an earlier import that are not among `records`, and temporary files, are removed.
 
         Raises:
-            ShardError: the disk is full or the index cannot be written.
+            CingulumError: the disk is full.
+            ShardError: the index cannot be written for another reason.
             ValueError: no records.
         """
         if not records:
@@ -181,7 +205,8 @@ class ShardWriter:
             volumes = tuple(dataclasses.replace(v, id=first + i) for i, v in enumerate(record.volumes))
             shards.append(dataclasses.replace(record, volumes=volumes))
             first += len(volumes)
-        index = Index(self.shape, self.dtype.name, self.codec, _plain_set(self.meta), tuple(shards))
+        meta = _plain_set(self.meta)
+        index = Index(self.shape, self.dtype.name, self.codec, meta, tuple(shards), self.bricks)
         kept = {record.file for record in records}
         for leftover in [*self.path.glob("shard-*.h5"), *self.path.glob(".*.partial")]:
             if leftover.name not in kept:
@@ -190,30 +215,28 @@ class ShardWriter:
         return index
 
     def _mark(self, mark: str) -> str:
-        meta = _plain_set(self.meta).to_json()
-        version = self.meta.format_version
-        return shard_image.sha256(
-            canonical_json([version, self.shape, self.dtype.str, self.codec, meta, mark]).encode()
-        )
+        meta = dataclasses.asdict(_plain_set(self.meta))
+        how = [FORMAT_VERSION, self.shape, self.dtype.name, self.codec, self.bricks, meta, mark]
+        return shard_image.sha256(canonical_json(how).encode())
 
     def _image(self, content: Content, mark: str) -> ShardImage:
-        return shard_image.build(
-            content, self.shape, self.dtype, self.codec, self._attributes(self._mark(mark))
-        )
+        attributes = self._attributes(self._mark(mark))
+        return shard_image.build(content, self.layout, self.map_layout, attributes)
 
     def _attributes(self, mark: str) -> dict[str, Any]:
         meta = _plain_set(self.meta)
-        since_2 = {"contrasts": meta.contrasts, "map_classes": meta.map_classes}
+        optional = {"contrasts": meta.contrasts, "map_classes": meta.map_classes, "bricks": self.bricks}
         return {
             "format": FORMAT,
-            "format_version": meta.format_version,
+            "format_version": FORMAT_VERSION,
+            "value_type": self.dtype.name,
             "codec": self.codec,
             "label_name": meta.label_name,
             "voxel_size": np.asarray(meta.voxel_size, "<f8"),
             "normalisation": canonical_json(meta.normalisation),
             "preprocessing": canonical_json(meta.preprocessing),
             "mark": mark,
-            **{name: canonical_json(names) for name, names in since_2.items() if names},
+            **{name: canonical_json(value) for name, value in optional.items() if value},
         }
 
 
@@ -221,17 +244,28 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that its name shows the old content or the whole new one, also after a power cut.
 
     Raises:
-        ShardError: the disk is full or the file cannot be written.
+        CingulumError: the disk is full.
+        ShardError: the file cannot be written for another reason.
     """
     try:
         atomic.write_bytes(path, content)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ShardError(
-                f"{path}: the disk is full; {len(content) / 2**20:.0f} MiB more are needed here.",
-                cure="Free some space and run the same command again: it goes on where it stopped.",
-            ) from None
-        raise ShardError(f"{path}: cannot be written ({error.strerror}).") from None
+        raise unwritten(path, error, f" {len(content) / 2**20:.2g} MiB more are needed here.") from None
+
+
+def unwritten(path: Path, error: OSError, needed: str = "") -> CingulumError:
+    """The error to raise for a file or folder of a set that cannot be written.
+
+    A full disk is no fault of what we were given: no InputError.
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return CingulumError(
+            f"{path}: the disk is full.{needed}",
+            cure="Free some space and run the same command again: it goes on where it stopped.",
+        )
+    return ShardError(
+        f"{path}: cannot be written ({error.strerror}).", cure="Name a folder that you may write to."
+    )
 
 
 def _plain(meta: VolumeMeta) -> VolumeMeta:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from trainer.data import codecs
+from trainer.data import codecs, stored_types
+from trainer.data.bricks import read_box, unpack_table
 from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
 from trainer.data.index_reading import read_index
-from trainer.data.stored_bytes import ReadFault, StoredBytes
+from trainer.data.layout import Layout
+from trainer.data.stored_bytes import Identity, ReadFault, StoredBytes
+from trainer.data.whole_chunks import Place, WholeChunks
 from trainer.errors import ShardError
 
 __all__ = ["FORMAT_VERSION", "Origin", "ShardSet", "Volume"]
@@ -27,8 +30,10 @@ class ShardSet:
         index: everything `index.json` says.
         volumes: one entry per volume; `read(row)` takes a place in this tuple, which is also `Volume.id`.
         shape: (D, H, W, C) of every volume.
-        dtype: stored type.
+        dtype: what `read` returns: the stored type, or float32 where that is bfloat16 or has a scale.
+        stored_dtype: stored type.
         codec: how chunks are compressed.
+        bricks: edge of a brick in voxels; None where each volume is one chunk.
         voxel_size: in mm along D, H, W.
         normalisation: method and parameters of the intensity normalisation.
         preprocessing: recipe that leads from an image to a stored volume.
@@ -38,15 +43,19 @@ class ShardSet:
         contrasts: what the channels are, such as ("T1w", "T2w"); empty for a single one.
         maps: names of the classes of the label maps, background first; empty where the set has none.
         content_hash: sha256 over the index, in hex; it changes with any voxel or label.
+        cure: what to do about damage.
     """
 
-    def __init__(self, path: Path, index: Index) -> None:
+    def __init__(self, path: Path, index: Index, seen: Mapping[str, Identity] | None = None) -> None:
         self.path = path
         self.index = index
         self.volumes = index.volumes
         self.shape = index.shape
-        self.dtype = np.dtype(index.dtype).newbyteorder("<")
+        self.stored_dtype = stored_types.stored_dtype(index.dtype)
+        scaled = any(volume.scale is not None for volume in self.volumes)
+        self.dtype = stored_types.read_dtype(self.stored_dtype, scaled=scaled)
         self.codec = index.codec
+        self.bricks = index.bricks
         self.voxel_size = index.meta.voxel_size
         self.normalisation = index.meta.normalisation
         self.preprocessing = index.meta.preprocessing
@@ -56,9 +65,11 @@ class ShardSet:
         self.contrasts = index.meta.contrasts
         self.maps = index.meta.map_classes
         self.content_hash = index.content_hash
-        self._stored = StoredBytes(path)
-        self._checked: set[int] = set()
-        self._checked_maps: set[int] = set()
+        self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
+        self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
+        self.cure = _restore(path)
+        self._stored = StoredBytes(path, seen)
+        self._whole = WholeChunks(self._stored, self.codec)
 
     @classmethod
     def open(cls, path: Path) -> ShardSet:
@@ -72,26 +83,25 @@ class ShardSet:
         if not (path / INDEX_NAME).is_file():
             raise _no_index(path)
         index = read_index(path)
+        seen = {}
         for shard in index.shards:
             try:
-                size = (path / shard.file).stat().st_size
+                seen[shard.file] = Identity.of((path / shard.file).stat())
             except OSError:
                 raise ShardError(f"{path}: the shard {shard.file} is missing.", cure=_restore(path)) from None
+            size = seen[shard.file].nbytes
             if size != shard.nbytes:
                 raise ShardError(
                     f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: cut short or replaced.",
                     cure=_restore(path),
                 )
             for volume in shard.volumes:
-                if _outside(volume.offset, volume.nbytes, size) or (
-                    volume.map_offset is not None
-                    and _outside(volume.map_offset, volume.map_nbytes or 0, size)
-                ):
+                if any(_outside(*place, size) for place in _places(volume)):
                     raise ShardError(
                         f"{path}: the index places volume {volume.id} outside {shard.file}.",
                         cure=_restore(path),
                     )
-        return cls(path, index)
+        return cls(path, index, seen)
 
     def __len__(self) -> int:
         """Number of volumes."""
@@ -103,54 +113,40 @@ class ShardSet:
         return self._stored.bytes_read
 
     def read(self, row: int) -> np.ndarray:
-        """Volume `row`, (D, H, W, C) in the stored dtype. Threads may call it at once.
+        """Volume `row`, (D, H, W, C) of `dtype`. Threads may call it at once.
 
-        The checksum of each chunk is compared when this process first reads it.
+        The checksum of every chunk is compared every time: see `WholeChunks.read_into`.
 
         Raises:
             ShardError: the chunk is damaged or cannot be read.
         """
-        volume = self.volumes[row]
-        chunk = self.read_chunk(row)
-        if row not in self._checked:
-            if hashlib.sha256(chunk).hexdigest() != volume.checksum:
-                raise self._damaged(volume, "its checksum does not match")
-            self._checked.add(row)
-        try:
-            return codecs.decode(self.codec, chunk, self.shape, self.dtype)
-        except codecs.CodecError as error:
-            raise self._damaged(volume, f"it cannot be decoded ({error})") from None
+        values: np.ndarray = np.empty(self.shape, self.dtype)
+        self.read_into(row, values)
+        return values
 
     def read_chunk(self, row: int) -> bytes:
-        """The stored bytes of volume `row`, neither checked nor decoded.
+        """The stored bytes of volume `row`, neither checked nor decoded; of bricks all, in their order.
 
         Raises:
             ShardError: the file cannot be read, or ends too soon.
         """
         volume = self.volumes[row]
-        return self._chunk(volume, volume.offset, volume.nbytes)
+        return self._chunks(volume, volume.brick_table, volume.offset, volume.nbytes)
 
     def read_map(self, row: int) -> np.ndarray:
         """The label map of volume `row`, (D, H, W) uint8: places in `maps`. Threads may call it at once.
 
-        The checksum of each chunk is compared when this process first reads it.
-
         Raises:
             ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
         """
-        volume = self.volumes[row]
-        chunk = self.read_map_chunk(row)
-        if row not in self._checked_maps:
-            if hashlib.sha256(chunk).hexdigest() != volume.map_checksum:
-                raise self._damaged(volume, "its checksum does not match", _MAP)
-            self._checked_maps.add(row)
-        try:
-            return codecs.decode(self.codec, chunk, self.shape[:3], np.dtype(np.uint8))
-        except codecs.CodecError as error:
-            raise self._damaged(volume, f"it cannot be decoded ({error})", _MAP) from None
+        values: np.ndarray = np.empty(self.shape[:3], np.uint8)
+        self.read_map_into(row, values)
+        return values
 
     def read_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read volume `row`, or a part of it, into an array of any real type. Threads may call it at once.
+
+        Of a set in bricks only the bricks that the part touches are read.
 
         Args:
             row: which volume.
@@ -161,7 +157,9 @@ class ShardSet:
             ShardError: the chunk is damaged or cannot be read.
             ValueError: the part does not lie in the volume.
         """
-        _copy_part(self.read(row), out, origin)
+        volume = self.volumes[row]
+        place = Place(volume.shard, volume.offset, volume.nbytes, volume.checksum, volume.xxh3)
+        self._fill(volume, self._layout, place, volume.brick_table, out, origin, scale=volume.scale)
 
     def read_map_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read the label map of volume `row`, or a part of it, into uint8 (D, H, W); see `read_into`.
@@ -170,7 +168,9 @@ class ShardSet:
             ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
             ValueError: the part does not lie in the volume.
         """
-        _copy_part(self.read_map(row), out, origin)
+        volume = self.volumes[row]
+        place = self._map_place(volume)
+        self._fill(volume, self._map_layout, place, volume.map_brick_table, out, origin, what=_MAP)
 
     def read_map_chunk(self, row: int) -> bytes:
         """The stored bytes of the label map of volume `row`, neither checked nor decoded.
@@ -179,12 +179,70 @@ class ShardSet:
             ShardError: the set has no label maps, the file cannot be read, or ends too soon.
         """
         volume = self.volumes[row]
-        if volume.map_offset is None or volume.map_nbytes is None:
+        place = self._map_place(volume)
+        return self._chunks(volume, volume.map_brick_table, place.offset, place.nbytes, _MAP)
+
+    def _map_place(self, volume: Volume) -> Place:
+        if volume.map_offset is None or volume.map_nbytes is None or volume.map_checksum is None:
             raise ShardError(
                 f"{self.path}: has no label maps.",
                 cure=f"Import the images with their maps: cingulum import SOURCE {self.path} --maps probseg",
             )
-        return self._chunk(volume, volume.map_offset, volume.map_nbytes, _MAP)
+        return Place(volume.shard, volume.map_offset, volume.map_nbytes, volume.map_checksum, volume.map_xxh3)
+
+    def _fill(
+        self,
+        volume: Volume,
+        layout: Layout,
+        place: Place,
+        brick_table: str | None,
+        out: np.ndarray,
+        origin: Origin | None,
+        *,
+        scale: float | None = None,
+        what: str = "",
+    ) -> None:
+        part = part_of(layout.shape, out, origin)
+        try:
+            if brick_table is None:
+                self._whole.read_into(place, layout.shape, layout.dtype, out, part=part, scale=scale)
+            else:
+                table = unpack_table(brick_table)
+                read_box(self._stored, layout, place.shard, table, out, origin or (0, 0, 0), scale)
+        except ReadFault as fault:
+            raise self._damaged(volume, str(fault), what) from None
+        except codecs.CodecError as error:
+            raise self._damaged(volume, f"it cannot be decoded ({error})", what) from None
+
+    def overdue(self, limit_s: float) -> ShardError | None:
+        """What to say of a read that has been under way for longer than `limit_s` seconds; None: none has."""
+        read = self._stored.overdue(limit_s)
+        if read is None:
+            return None
+        whose = next(
+            (
+                f"{what}volume {volume.id} (subject {volume.subject})"
+                for volume in self.volumes
+                if volume.shard == read.shard
+                for (offset, nbytes), what in zip(_places(volume), ("", _MAP), strict=False)
+                if offset <= read.offset < offset + nbytes
+            ),
+            "a volume",
+        )
+        return ShardError(
+            f"{self._stored.folder / read.shard}, byte {read.offset}: reading {whose} ({read.nbytes} bytes) "
+            f"has taken more than {limit_s:g} s.",
+            cure="Look whether the disk or the file server still answers. For one that is slow: a larger "
+            "data.read_timeout.",
+        )
+
+    def _chunks(
+        self, volume: Volume, brick_table: str | None, offset: int, nbytes: int, what: str = ""
+    ) -> bytes:
+        if brick_table is None:
+            return self._chunk(volume, offset, nbytes, what)
+        bricks = unpack_table(brick_table)[["offset", "nbytes"]].tolist()
+        return b"".join(self._chunk(volume, begin, size, what) for begin, size in bricks)
 
     def _chunk(self, volume: Volume, offset: int, nbytes: int, what: str = "") -> bytes:
         chunk = bytearray(nbytes)
@@ -195,25 +253,49 @@ class ShardSet:
         return bytes(chunk)
 
     def _damaged(self, volume: Volume, why: str, what: str = "") -> ShardError:
+        begin = volume.map_offset if what else volume.offset
         return ShardError(
-            f"{self.path / volume.shard}: {what}volume {volume.id} (subject {volume.subject}) "
-            f"is damaged: {why}.",
-            cure=_restore(self.path),
+            f"{self._stored.folder / volume.shard}, byte {begin}: {what}volume {volume.id} "
+            f"(subject {volume.subject}) is damaged: {why}.",
+            cure=self.cure,
         )
 
 
-def _copy_part(whole: np.ndarray, out: np.ndarray, origin: Origin | None) -> None:
-    begin = origin or (0, 0, 0)
-    end = tuple(first + size for first, size in zip(begin, out.shape, strict=False))
-    if min(begin) < 0 or any(last > size for last, size in zip(end, whole.shape, strict=False)):
-        raise ValueError(f"no part from {begin} to {end} in a volume of {whole.shape[:3]}")
-    if origin is None and out.shape != whole.shape:
-        raise ValueError(f"an array of {out.shape} for a volume of {whole.shape}")
-    out[...] = whole[tuple(slice(first, last) for first, last in zip(begin, end, strict=True))]
+def part_of(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tuple[slice, ...] | None:
+    """Which part of a volume goes into an array; None for the whole volume.
+
+    Raises:
+        ValueError: the array has another shape, or the part does not lie in the volume.
+    """
+    if origin is None:
+        if out.shape != shape:
+            raise ValueError(f"an array of {out.shape} for a volume of {shape}")
+        return None
+    if out.shape[3:] != shape[3:]:
+        raise ValueError(f"an array of {out.shape} for a part of a volume of {shape}")
+    end = tuple(first + size for first, size in zip(origin, out.shape[:3], strict=True))
+    if min(origin) < 0 or any(last > size for last, size in zip(end, shape, strict=False)):
+        raise ValueError(f"no part from {origin} to {end} in a volume of {shape[:3]}")
+    return tuple(slice(first, last) for first, last in zip(origin, end, strict=True))
 
 
 # Goes before "volume N" in what is said of damage.
 _MAP = "the label map of "
+
+
+def _places(volume: Volume) -> Iterator[tuple[int, int]]:
+    """Where the chunks of a volume and of its label map lie: offset and size in bytes."""
+    for offset, nbytes, text in (
+        (volume.offset, volume.nbytes, volume.brick_table),
+        (volume.map_offset, volume.map_nbytes, volume.map_brick_table),
+    ):
+        if text is not None:
+            table = unpack_table(text)
+            # The bricks that begin first and end last speak for all.
+            first, last = table["offset"].min(), (table["offset"] + table["nbytes"]).max()
+            yield int(first), int(last - first)
+        elif offset is not None and nbytes is not None:
+            yield offset, nbytes
 
 
 def _outside(offset: int, nbytes: int, size: int) -> bool:

@@ -1,51 +1,169 @@
-"""The bytes of the shards of one set: positional reads, counted, safe in threads and after a fork."""
+"""The bytes of the shards of one set: positional reads, counted, safe in threads and after a fork.
+
+What may pass is tried again; a file that is no longer the one that the set was opened with is noticed; and a
+read that takes too long is known while it hangs.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
+import sys
 import threading
+import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 # Shards kept open at once, well under the usual limit of 1024 files per process.
 MOST_OPEN = 128
+# What a network file system or a tired disk may say once and not again.
+MAY_PASS = frozenset({errno.EIO, errno.EAGAIN, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR})
+# Seconds before each further try, about five in all: a server that takes longer blocks instead.
+PAUSES_S = (0.05, 0.2, 1.0, 4.0)
 
 
 class ReadFault(Exception):
     """Bytes that cannot be had; says why, as half a sentence."""
 
 
+class Identity(NamedTuple):
+    """Which file it is, and when it was last written: other bytes come with another identity."""
+
+    device: int
+    inode: int
+    nbytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Identity:
+        """Of a file, by what `os.stat` says of it."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class UnderWay(NamedTuple):
+    """A read that has begun: of which bytes, and when by `time.monotonic`."""
+
+    began: float
+    shard: str
+    offset: int
+    nbytes: int
+
+
 class StoredBytes:
     """Reads parts of the shards of one set.
+
+    Args:
+        folder: of the set.
+        seen: what each shard was when the set was opened; where it is not said, what it is at its first read.
 
     Attributes:
         folder: of the set.
         bytes_read: bytes that this process has read so far.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, seen: Mapping[str, Identity] | None = None) -> None:
         self.folder = folder
         self.bytes_read = 0
+        self._seen = dict(seen or {})
+        self._told = False
+        self._start()
+        _all.add(self)
+
+    def _start(self) -> None:
+        """Begin anew, as a forked child must: a thread that the child lacks may have held a lock."""
         self._counting = threading.Lock()
-        self._files = _OpenFiles()
+        self._files = _OpenFiles(self.folder)
+        self._under_way: dict[int, UnderWay] = {}
 
     def read_into(self, shard: str, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes of a shard that begin at `offset`. Threads may call it at once.
 
+        Where a read fails in a way that may pass, it is tried again for about five seconds, and said once.
+
         Raises:
-            ReadFault: the file cannot be read, or ends too soon.
+            ReadFault: the file cannot be read, ends too soon, or was removed, replaced, cut short or written
+                to since the set was opened.
         """
+        thread = threading.get_ident()
+        self._under_way[thread] = UnderWay(time.monotonic(), shard, offset, len(target))
         try:
-            file = self._files.get(self.folder / shard)
-            # One call reads at most 2 GiB; a volume is smaller (shard_writer.LARGEST_VOLUME).
-            count = os.preadv(file.descriptor, [target], offset)
-        except OSError as error:
-            raise ReadFault(f"it cannot be read ({error.strerror})") from None
-        if count != len(target):
-            raise ReadFault("the file ends too soon")
+            self._read(shard, offset, target)
+        finally:
+            del self._under_way[thread]
         with self._counting:
-            self.bytes_read += count
+            self.bytes_read += len(target)
+
+    def overdue(self, limit_s: float) -> UnderWay | None:
+        """The read that has been under way for longest, if that is longer than `limit_s` seconds."""
+        longest = min(list(self._under_way.values()), default=None)
+        return longest if longest and time.monotonic() - longest.began > limit_s else None
+
+    def _read(self, shard: str, offset: int, target: memoryview) -> None:
+        done, pauses = 0, iter(PAUSES_S)
+        while done < len(target):
+            try:
+                file = self._files.get(shard)
+                # One call reads at most 2 GiB; a volume is smaller (shard_writer.LARGEST_VOLUME).
+                count = os.preadv(file.descriptor, [target[done:]], offset + done)
+                # After the read: a file that was written to before or while we read it is noticed.
+                self._check_same(shard, os.fstat(file.descriptor))
+            except FileNotFoundError:
+                raise ReadFault("the file was removed") from None
+            except OSError as error:
+                pause = next(pauses, None) if error.errno in MAY_PASS else None
+                if pause is None:
+                    raise ReadFault(f"it cannot be read ({error.strerror})") from None
+                self._tell_once(shard, offset + done, error)
+                self._files.forget(shard)  # a stale handle stays stale
+                time.sleep(pause)
+                continue
+            if not count:
+                raise ReadFault("the file ends too soon")
+            done += count
+
+    def _check_same(self, shard: str, status: os.stat_result) -> None:
+        """Raise where an open file is no longer what was seen, or no longer the one that bears the name.
+
+        The bytes of a file that was removed or renamed over could still be read. But another rank, or this
+        one when it opens the file again, would fail or get others; so all end, and at once.
+        """
+        found = Identity.of(status)
+        seen = self._seen.setdefault(shard, found)
+        if found == seen and status.st_nlink:
+            return
+        now = Identity.of((self.folder / shard).stat())
+        if now[:2] != seen[:2]:
+            raise ReadFault("the file was replaced by another one")
+        if now.nbytes < seen.nbytes:
+            raise ReadFault(f"the file was cut short, from {seen.nbytes} bytes to {now.nbytes}")
+        if now != seen:
+            raise ReadFault("the file was written to")
+        # It was away and is back: what we have open is another one.
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    def _tell_once(self, shard: str, offset: int, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            sys.stderr.write(
+                f"warning: {self.folder / shard}: reading at byte {offset} failed on {socket.gethostname()} "
+                f"({error.strerror}); trying again. Further failures that pass are not told.\n"
+            )
+            sys.stderr.flush()
+
+
+_all: weakref.WeakSet[StoredBytes] = weakref.WeakSet()
+
+
+def _start_all() -> None:
+    for stored in list(_all):
+        stored._start()
+
+
+os.register_at_fork(after_in_child=_start_all)
 
 
 class _OpenFile:
@@ -58,29 +176,33 @@ class _OpenFile:
 
 
 class _OpenFiles:
-    """The files this process has open, opened on first use, the least recently used closed first.
+    """The shards this process has open, opened on first use, the least recently used closed first."""
 
-    A forked child starts with none: it must not depend on a lock that another thread held at the fork.
-    """
-
-    def __init__(self) -> None:
-        self._process = -1
-        self._start()
-
-    def _start(self) -> None:
-        self._files: OrderedDict[Path, _OpenFile] = OrderedDict()
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
         self._lock = threading.Lock()
-        self._process = os.getpid()
 
-    def get(self, path: Path) -> _OpenFile:
-        """The open file; it stays open at least as long as the caller holds it."""
-        if self._process != os.getpid():
-            self._start()
+    def get(self, shard: str) -> _OpenFile:
+        """The open file; it stays open at least as long as the caller holds it.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
         with self._lock:
-            file = self._files.get(path)
-            if file is None:
-                file = self._files[path] = _OpenFile(path)
-                if len(self._files) > MOST_OPEN:
-                    self._files.popitem(last=False)
-            self._files.move_to_end(path)
+            file = self._files.get(shard)
+            if file is not None:
+                self._files.move_to_end(shard)
+                return file
+        # Outside the lock: where opening hangs, other threads go on with other files.
+        opened = _OpenFile(self._folder / shard)
+        with self._lock:
+            file = self._files.setdefault(shard, opened)
+            if len(self._files) > MOST_OPEN:
+                self._files.popitem(last=False)
             return file
+
+    def forget(self, shard: str) -> None:
+        """Open the file anew the next time."""
+        with self._lock:
+            self._files.pop(shard, None)

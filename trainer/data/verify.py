@@ -6,14 +6,15 @@ A volume's label map, where it has one, is looked at as the volume is.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
 import numpy as np
+import xxhash
 
-from trainer.data import codecs
+from trainer.data.casting import cast_into
 from trainer.data.index import INDEX_NAME, ShardRecord, Volume
 from trainer.data.index_reading import read_index
 from trainer.data.shards import ShardSet
@@ -67,7 +68,9 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> li
                 progress(done, len(shards))
         if not found:
             # On damaged files HDF5 may crash, and their damage is known already.
-            problems += _as_hdf5_reads_it(shards, shard)
+            known = {problem.volume for problem in problems}
+            sound = [volume for volume in shard.volumes if volume.id not in known]
+            problems += _as_hdf5_reads_it(shards, shard.file, sound)
     damaged = {problem.shard for problem in problems if problem.volume is not None}
     # A damaged volume explains why its file is damaged.
     return [p for p in problems if p.what != _OUTSIDE or p.shard not in damaged]
@@ -101,29 +104,41 @@ def _whole_file(path: Path, shard: ShardRecord) -> Iterator[Problem]:
 def _chunk(shards: ShardSet, volume: Volume) -> Iterator[Problem]:
     if not (shards.path / volume.shard).is_file():
         return
-    reads = [("", shards.read)] + ([(_OF_MAP, shards.read_map)] if shards.maps else [])
-    for which, read in reads:
+    reads = [("", shards.read, shards.read_chunk, volume.checksum, volume.xxh3)]
+    if shards.maps:
+        map_checksum = volume.map_checksum or ""
+        reads += [(_OF_MAP, shards.read_map, shards.read_map_chunk, map_checksum, volume.map_xxh3)]
+    for which, read, read_chunk, checksum, xxh3 in reads:
         try:
+            chunk = read_chunk(volume.id)
+            is_right = hashlib.sha256(chunk).hexdigest() == checksum
+            if is_right and xxh3 is not None and xxhash.xxh3_64_hexdigest(chunk) != xxh3:
+                yield Problem(volume.shard, which + "its XXH3 does not match", volume.id, volume.subject)
+                continue
             read(volume.id)
+            if not is_right:
+                yield Problem(volume.shard, which + "its checksum does not match", volume.id, volume.subject)
         except ShardError as error:
             what = error.message.rpartition(" is damaged: ")[2].rstrip(".")
             yield Problem(volume.shard, which + what, volume.id, volume.subject)
 
 
-def _as_hdf5_reads_it(shards: ShardSet, shard: ShardRecord) -> Iterator[Problem]:
+def _as_hdf5_reads_it(shards: ShardSet, name: str, volumes: Sequence[Volume]) -> Iterator[Problem]:
     """Compare with the reference reader, h5py."""
     try:
-        with h5py.File(shards.path / shard.file, "r") as file:
+        with h5py.File(shards.path / name, "r") as file:
             subjects, labels = file["subjects"].asstr()[:], file["labels"].asstr()[:]
-            for volume in shard.volumes:
-                stored = file["volumes"][volume.row]
-                ours = codecs.decode(shards.codec, shards.read_chunk(volume.id), shards.shape, shards.dtype)
-                if not np.array_equal(stored, ours, equal_nan=True):
-                    yield Problem(shard.file, _OTHER, volume.id, volume.subject)
+            for volume in volumes:
+                stored = file["volumes"][volume.row].view(shards.stored_dtype)
+                scale = None if volume.scale is None else file["scales"][volume.row]
+                values: np.ndarray = np.empty(shards.shape, shards.dtype)
+                cast_into(stored, values, scale)
+                if not np.array_equal(values, shards.read(volume.id), equal_nan=True):
+                    yield Problem(name, _OTHER, volume.id, volume.subject)
                 if shards.maps and not np.array_equal(file["maps"][volume.row], shards.read_map(volume.id)):
-                    yield Problem(shard.file, _OF_MAP + _OTHER, volume.id, volume.subject)
+                    yield Problem(name, _OF_MAP + _OTHER, volume.id, volume.subject)
                 if (subjects[volume.row], labels[volume.row]) != (volume.subject, volume.label or ""):
                     what = "its subject or label in the shard differs from the index"
-                    yield Problem(shard.file, what, volume.id, volume.subject)
-    except (OSError, KeyError, RuntimeError, codecs.CodecError, ShardError) as error:
-        yield Problem(shard.file, f"HDF5 cannot read it ({' '.join(str(error).split())})")
+                    yield Problem(name, what, volume.id, volume.subject)
+    except (OSError, KeyError, RuntimeError, ShardError) as error:
+        yield Problem(name, f"HDF5 cannot read it ({' '.join(str(error).split())})")

@@ -18,6 +18,7 @@ from trainer.config import RunConfig
 from trainer.data.shards import ShardSet, Volume
 from trainer.errors import InputError
 from trainer.record import RunFolder
+from trainer.report.augmentation import phrases
 
 # Keys of evaluation/<split>.json in the order in which they are told, and their names.
 _FIGURES = {
@@ -177,7 +178,7 @@ def _training(config: RunConfig, ran: Mapping[str, Any], result: Mapping[str, An
         "optimizer": config.train.optimizer.model_dump(mode="json"),
         "schedule": config.train.schedule.name,
         "precision": config.train.precision,
-        "augmentation": config.data.augment.model_dump(mode="json"),
+        "augmentation": phrases(config.data.augment.model_dump()),
         "seed": config.train.seed,
     }
 
