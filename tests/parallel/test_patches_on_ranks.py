@@ -15,7 +15,7 @@ from tiny_runs import make_shards, result, rows, write_config
 SEGMENTATION = {
     "task__name": "segmentation",
     "model__name": "unet3d",
-    "model__options": {"depth": 1},
+    "model__options": {"depth": 1, "normalisation": "instance"},
     "model__width": 4,
     "data__patch": {"size": [8, 8, 12], "per_volume": 2, "sampling": "classes", "foreground_share": 0.7},
 }

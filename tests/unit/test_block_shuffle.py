@@ -105,6 +105,7 @@ def test_the_tail_is_filled_with_the_first_of_the_same_epoch():
     last = order(0, 4, 6, 16, 100, shuffle="blocks", block=4, window=3)
     first = order(0, 4, 0, 16, 100, shuffle="blocks", block=4, window=3)
     assert np.array_equal(last[4:], first[:12])
+    assert np.array_equal(first, block_shuffle(0, 4, np.arange(16), 100, block=4, window=3))
 
 
 def test_what_order_returns_may_be_changed_without_harm():
