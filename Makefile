@@ -11,7 +11,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-again test test-unit test-parallel check format bench lock clean
+.PHONY: help setup demo demo-again test test-unit test-whole test-parallel check format bench bench-peers lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,13 +29,17 @@ demo-again:  ## forget the demo's data and run, and do it all again
 	rm -rf $(DEMO) runs/demo
 	@$(MAKE) --no-print-directory demo
 
-test: setup test-unit test-parallel  ## all tests
+test: setup test-unit test-whole test-parallel  ## all tests
 
-test-unit: setup  ## tests without MPI
-	$(BIN)/python -m pytest tests/unit -n 2
+test-unit: setup  ## tests that take less than a minute together
+	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
+
+test-whole: setup  ## trainings, imports, exports and pages in a browser, without MPI: minutes
+	$(BIN)/python -m pytest tests/whole -n 2 --dist loadfile
 
 test-parallel: setup  ## tests under mpirun, and every command of the README
-	$(BIN)/python -m pytest tests/parallel tests/docs
+	$(BIN)/python -m pytest tests/parallel
+	$(BIN)/python -m pytest tests/docs -n 2 --dist worksteal
 
 check: setup  ## lint, format, types, shell scripts
 	$(BIN)/ruff check .
@@ -46,6 +50,10 @@ check: setup  ## lint, format, types, shell scripts
 format: setup  ## let ruff format and mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench-peers:  ## other loaders for `cingulum bench loader` to compare with, in .venv-peers (2 GB)
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet -r benchmarks/peers.txt
 
 bench: setup  ## what parallel training costs on this machine
 	$(BIN)/cingulum bench step

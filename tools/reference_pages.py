@@ -88,11 +88,15 @@ def config_page() -> str:
 
 
 def commands() -> dict[str, Any]:
-    """Every command by its name."""
+    """Every command by its name, such as `bench loader`; groups stand for their commands."""
     from trainer.cli import app
 
     group: Any = typer.main.get_command(app)
-    return dict(group.commands)
+    found: dict[str, Any] = {}
+    for name, command in group.commands.items():
+        within = getattr(command, "commands", None)
+        found |= {name: command} if within is None else {f"{name} {sub}": one for sub, one in within.items()}
+    return found
 
 
 def commands_page() -> str:

@@ -7,6 +7,7 @@ CingulumError                 exit code 1: something failed while we worked
 │   ├── CohortError           a set of images: no labels, duplicate subjects, nothing found
 │   │   └── LeakError         two splits share a subject or an image
 │   ├── ShardError            a shard set: not one, half written, damaged, of a newer format
+│   ├── ScratchError          a host's local scratch: not ours, full, missing
 │   ├── ModelError            a network: unknown name, input of another size
 │   └── RunError              a run folder: not one, nothing to resume, made by another configuration
 ├── TrainingError             the numbers went wrong
@@ -84,6 +85,10 @@ class LeakError(CohortError):
 
 class ShardError(InputError):
     """A folder that is no whole, undamaged shard set of a format we know."""
+
+
+class ScratchError(InputError):
+    """A host's local scratch that cannot be used: missing, open to others, or too full."""
 
 
 class ModelError(InputError):

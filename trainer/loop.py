@@ -215,7 +215,9 @@ class Training:
         batches = preparation.evaluation_batches(self.config, self.data, self.world, split)
         with pipeline.input_errors():
             found = self.learner.evaluate(
-                beating(batches), lambda y, out: self.data.task.collected(y, out, final=final)
+                beating(batches),
+                lambda y, out: self.data.task.collected(y, out, final=final),
+                preparation.of_whole_volumes(self.config, self.data, self.learner.predict),
             )
         if tuple(found.rows.tolist()) != tuple(sorted(self.data.rows(split))):
             raise RuntimeError(f"not every volume of the {split} split was evaluated exactly once")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import atomic, checkpoint, evaluation, record, report
+from trainer import atomic, checkpoint, evaluation, preparation, record, report
 from trainer.agreement import agree
 from trainer.loop import Training
 from trainer.report import case_maps
@@ -85,18 +85,20 @@ def _write_maps(training: Training) -> None:
     if not training.data.task.dense:
         return
     shards = training.data.shards
+    predict = preparation.of_whole_volumes(training.config, training.data, training.learner.predict)
     for row in case_maps.wanted(training.folder.path):
-        logits = np.asarray(training.learner.predict(shards.read(row)[None].astype(np.float32)))
+        logits = np.asarray(predict(shards.read(row)[None].astype(np.float32)))
         labels = logits[0].argmax(axis=-1).astype(np.uint8)
         case_maps.write(training.folder.path, row, labels, np.array(shards.volumes[row].affine))
 
 
 def _write_baseline(training: Training) -> None:
     data = training.data
-    if data.task.name != "classification":
+    classes = data.task.told_apart
+    if classes is None:
         return
     rows = [*data.split.train, *data.split.validation, *data.split.test]
     labels = dict(zip(rows, np.asarray(data.task.targets(rows)).tolist(), strict=True))
-    baseline = tissue_baseline(data.shards.volumes, data.split, labels, data.task.classes)
+    baseline = tissue_baseline(data.shards.volumes, data.split, labels, classes)
     if baseline is not None:
         record.write_json(training.folder.baseline, baseline)

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from trainer import evaluation, preparation, record, tasks
+from trainer import caching, evaluation, preparation, record, tasks
 from trainer.agreement import agree
 from trainer.config import RunConfig
 from trainer.data import pipeline
@@ -30,10 +30,11 @@ def evaluate_run(path: Path, split: str, world: World) -> dict[str, Any]:
     folder, config, data, model = agree(world, lambda: open_run(path, split))
     task = data.task
     learner = DistributedModel(model, keras.optimizers.SGD(), world, task.loss())  # it is never trained
-    with pipeline.input_errors():
+    with caching.found(config, data, world) as near, pipeline.input_errors():
         found = learner.evaluate(
-            preparation.evaluation_batches(config, data, world, split),
+            preparation.evaluation_batches(config, near, world, split),
             lambda y, out: task.collected(y, out, final=True),
+            preparation.of_whole_volumes(config, data, learner.predict),
         )
     written = agree(world, lambda: evaluation.write(folder, split, found, data) if world.is_main else None)
     return dict(world.broadcast_object(written))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,13 @@ from trainer import models, tasks, transfer
 from trainer.config import RunConfig
 from trainer.data import order, pipeline, splits
 from trainer.data.covariates import Covariates
+from trainer.data.patches import Patches
+from trainer.data.reader_time import ReaderTime
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
+from trainer.errors import ModelError
+from trainer.inference import patchwise
+from trainer.inference.sliding import Windows
 from trainer.strategies import data as data_parallel
 from trainer.strategies import optimizers
 from trainer.tasks import Task
@@ -33,12 +38,19 @@ class Data:
         task: what is learned; knows the target of every row.
         split: rows for each purpose.
         covariates: what the network is told besides the volume, or None.
+        patches: what the network is shown of a volume, or None for all of it.
     """
 
     shards: ShardSet
     task: Task
     split: Split
     covariates: Covariates | None = None
+    patches: Patches | None = None
+
+    @property
+    def sample_shape(self) -> tuple[int, int, int, int]:
+        """(D, H, W, C) of what the network takes: a volume, or a patch of one."""
+        return self.shards.shape if self.patches is None else self.patches.shape
 
     def rows(self, name: str) -> tuple[int, ...]:
         """Rows of the split 'train', 'validation' or 'test'."""
@@ -61,8 +73,7 @@ def open_data(config: RunConfig) -> Data:
     """
     shards = ShardSet.open(config.data.shards)
     task = tasks.build(config, shards)
-    classes = None if task.name != "classification" else task.classes
-    split = splits.split(shards.volumes, classes, config.data.split, targets=task.split_targets())
+    split = splits.split(shards.volumes, task.told_apart, config.data.split, targets=task.split_targets())
     return with_split(config, shards, task, split)
 
 
@@ -71,12 +82,14 @@ def with_split(config: RunConfig, shards: ShardSet, task: Task, split: Split) ->
 
     Raises:
         CohortError: a subject is in two splits, or a covariate tells nothing.
+        ConfigError: patches do not fit into the volumes.
     """
     splits.check_disjoint(split, shards.volumes)
     names = config.data.covariates
     training = [shards.volumes[row] for row in split.train]
     covariates = Covariates.fit(names, training) if names else None
-    return Data(shards, task.fitted(split.train), split, covariates)
+    patches = Patches.build(config.data.patch, shards) if config.data.patch else None
+    return Data(shards, task.fitted(split.train), split, covariates, patches)
 
 
 def set_numerics(config: RunConfig) -> None:
@@ -93,16 +106,23 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
     Raises:
         ModelError: there is no such network, or volumes of this size do not go through it.
     """
-    model = models.build(
-        config.model.name,
-        data.shards.shape,
-        data.task.outputs,
-        dense=data.task.dense,
-        covariates=len(data.covariates.columns) if data.covariates else 0,
-        width=config.model.width,
-        sync_batch_norm=config.train.sync_batch_norm and world.size > 1,
-        **config.model.options,
-    )
+    try:
+        model = models.build(
+            config.model.name,
+            data.sample_shape,
+            data.task.outputs,
+            dense=data.task.dense,
+            covariates=len(data.covariates.columns) if data.covariates else 0,
+            width=config.model.width,
+            sync_batch_norm=config.train.sync_batch_norm and world.size > 1,
+            **config.model.options,
+        )
+    except ModelError as error:
+        if data.patches is None or data.patches.shape == data.shards.shape:
+            raise
+        raise ModelError(
+            f"data.patch.size: {error.message}", cure="Set data.patch.size to what the network takes."
+        ) from None
     transfer.freeze(model, config.train.transfer)
     model = data.task.completed(model)
     optimizer = optimizers.build(config.train, world, steps_per_epoch(config, data), model)
@@ -111,10 +131,12 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
 
 
 def epoch_rows(config: RunConfig, data: Data) -> tuple[int, ...]:
-    """Training rows of one epoch: each once, or those of small classes several times."""
+    """Training rows of one epoch: each once, or those of small classes several times; once per patch."""
     rows = data.split.train
     if config.data.sampling == "balanced":
-        return pipeline.balanced_rows(rows, np.asarray(data.task.targets(rows)))
+        rows = pipeline.balanced_rows(rows, np.asarray(data.task.targets(rows)))
+    if config.data.patch is not None:
+        rows = tuple(row for row in rows for _ in range(config.data.patch.per_volume))
     return rows
 
 
@@ -123,7 +145,9 @@ def steps_per_epoch(config: RunConfig, data: Data) -> int:
     return order.steps_per_epoch(len(epoch_rows(config, data)), config.train.global_batch)
 
 
-def training_batches(config: RunConfig, data: Data, world: World, start_step: int) -> Any:
+def training_batches(
+    config: RunConfig, data: Data, world: World, start_step: int, spent: ReaderTime | None = None
+) -> Any:
     """This rank's micro-batches from `start_step` to the end of the run: see `pipeline.training_dataset`.
 
     Raises:
@@ -132,8 +156,8 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
     rows = epoch_rows(config, data)
     targets = data.task.targets(rows)
     weights = None
-    if config.train.class_weights and data.task.name == "classification" and targets is not None:
-        weights = pipeline.balanced_weights(targets, len(data.task.classes))
+    if config.train.class_weights and data.task.told_apart is not None:
+        weights = pipeline.balanced_weights(np.asarray(targets), len(data.task.told_apart))
     return pipeline.training_dataset(
         data.shards,
         rows,
@@ -146,8 +170,12 @@ def training_batches(config: RunConfig, data: Data, world: World, start_step: in
         world_size=world.size,
         accumulation=config.train.accumulation,
         augment=config.data.augment,
+        voxel_mm=data.shards.voxel_size,
+        spent=spent,
         class_weights=weights,
         covariates=data.told(rows),
+        shuffle=config.data.shuffle,
+        patches=data.patches,
         prefetch=config.data.prefetch,
         read_ahead=config.data.read_ahead << 20,
         threads=config.data.reader_threads,
@@ -174,6 +202,25 @@ def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) 
         overdue=functools.partial(data.shards.overdue, config.data.read_timeout),
     )
     return dataset
+
+
+def of_whole_volumes(config: RunConfig, data: Data, network: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What evaluation asks: the network itself, or, of a network of patches, its answer for whole volumes.
+
+    Label maps are blended from overlapping windows, as `cingulum predict` does; classes and numbers are the
+    mean output over a grid of patches.
+
+    Args:
+        config: of the run.
+        data: its volumes.
+        network: from inputs to outputs, such as `DistributedModel.predict`.
+    """
+    if data.patches is None:
+        return network
+    size, batch = data.patches.size, config.data.evaluation_batch
+    if data.task.dense:
+        return lambda x: patchwise.blended_logits(network, x, Windows(size, batch=batch))
+    return lambda x: patchwise.mean_outputs(network, x, size, batch)
 
 
 def plan(config: RunConfig, model: keras.Model, world: World) -> data_parallel.Plan:

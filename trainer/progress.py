@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol
@@ -89,11 +91,18 @@ class _Rate(ProgressColumn):
         return Text(f"{task.speed * 3600:.0f} {self._unit}/h" if slow else f"{task.speed:.1f} {self._unit}/s")
 
 
+# Says how many of how many are done.
+Show = Callable[[int, int], None]
+
+
 class Reporter(Protocol):
     """What the loop tells about itself."""
 
     def note(self, message: str) -> None:
         """Something worth knowing, once."""
+
+    def counting(self, what: str, unit: str) -> contextlib.AbstractContextManager[Show]:
+        """A context in which something besides training is counted; gives what to call with (done, total)."""
 
     def start(self, step: int, steps: int) -> None:
         """Training begins at `step` of `steps`."""
@@ -110,6 +119,11 @@ class Silent:
 
     def note(self, message: str) -> None:
         """Say nothing."""
+
+    @contextlib.contextmanager
+    def counting(self, what: str, unit: str) -> Iterator[Show]:
+        """Say nothing."""
+        yield lambda done, total: None
 
     def start(self, step: int, steps: int) -> None:
         """Say nothing."""
@@ -151,6 +165,16 @@ class Shown:
     def note(self, message: str) -> None:
         """Print a line above the bar."""
         self._console.print(message, markup=False)
+
+    @contextlib.contextmanager
+    def counting(self, what: str, unit: str) -> Iterator[Show]:
+        """A bar of its own in place of the one of the training."""
+        self._bar.stop()
+        try:
+            with Counting(what, unit) as counting:
+                yield counting.show
+        finally:
+            self._bar.start()
 
     def start(self, step: int, steps: int) -> None:
         """Set the length of the bar."""

@@ -49,6 +49,10 @@ _FREE_ON_RESUME = frozenset(
         "runs",
         "data.shards",  # may have moved; the content hash in run.json must agree
         "data.leaks",
+        "data.cache",  # where volumes are read from changes none of them
+        "data.cache_bytes",
+        "data.scratch",
+        "data.scratch_keep",
         "data.prefetch",
         "data.read_ahead",
         "data.read_timeout",

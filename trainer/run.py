@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import checkpoint, outcome, preparation, record, transfer
+from trainer import caching, checkpoint, outcome, preparation, record, transfer
 from trainer.agreement import agree
 from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
+from trainer.config.augment import active
 from trainer.data import leaks
 from trainer.errors import RunError
 from trainer.loop import Training
@@ -46,28 +48,43 @@ def train(
     """
     folder = RunFolder(config.folder)
     who = f"rank {world.rank} @ {world.host}"
-    with Watchdog(config.guards.timeout_s, who, lambda: world.abort(1)) as watchdog, StopRequest() as stop:
+    with (
+        Watchdog(config.guards.timeout_s, who, lambda: world.abort(1)) as watchdog,
+        StopRequest() as stop,
+        contextlib.ExitStack() as leaving,
+    ):
         watchdog.beat("preparing", collective=True)
         agree(world, lambda: _check_folder(folder, config, resume) if world.is_main else None)
         data, model, optimizer = agree(world, lambda: _prepare(config, world))
+
+        watchdog.beat("restoring", collective=True)
+        cursor = _restore(folder, config, data, model, optimizer, world, reporter)
+        patience = _patience(config, data).resumed(cursor.best, cursor.waited)
+        learner = data_parallel.build(
+            model, optimizer, world, loss=data.task.loss(), score=data.task.scores()
+        )
+        training = Training(config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop)
+        if training.is_done and world.any(world.is_main and folder.result.is_file()):
+            reporter.note(f"{folder.path}: is finished already.")
+            return dict(world.broadcast_object(record.read_json(folder.result) if world.is_main else None))
+
+        cached = leaving.enter_context(
+            caching.cached(
+                config,
+                data,
+                world,
+                reporter=reporter,
+                beat=watchdog.beat,
+                is_stopping=lambda: stop.requested,
+            )
+        )
+        training.data = data = cached.data
         watchdog.beat("looking for leaks", collective=not world.is_main)
         agree(
             world,
             lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None,
         )
-
-        watchdog.beat("restoring", collective=True)
-        cursor = _restore(folder, config, data, model, optimizer, world, reporter)
-        patience = _patience(config, data).resumed(cursor.best, cursor.waited)
         batches = agree(world, lambda: preparation.training_batches(config, data, world, cursor.step))
-        learner = data_parallel.build(
-            model, optimizer, world, loss=data.task.loss(), score=data.task.scores()
-        )
-
-        training = Training(config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop)
-        if training.is_done and world.any(world.is_main and folder.result.is_file()):
-            reporter.note(f"{folder.path}: is finished already.")
-            return dict(world.broadcast_object(record.read_json(folder.result) if world.is_main else None))
 
         gpus = world.allgather_object([gpu.name for gpu in tf.config.list_physical_devices("GPU")])
         facts = _facts(config, data, model, world, gpus, command)
@@ -78,7 +95,10 @@ def train(
         if world.is_main:
             training.scalars = _tensorboard(folder)
         training.run(batches)
-        return outcome.finish(training)
+        result = outcome.finish(training)
+        use = cached.report()
+        agree(world, lambda: _add_to_facts(folder, {"cache": use}) if world.is_main else None)
+        return result
 
 
 def describe(config: RunConfig, world: World) -> dict[str, Any]:
@@ -97,14 +117,26 @@ def describe(config: RunConfig, world: World) -> dict[str, Any]:
         "folder": str(config.folder),
         "network": config.model.name,
         "volume": list(data.shards.shape),
+        **_patches(config, data),
         "task": data.task.name,
         "classes": list(data.task.classes),
         "split": {name: len(data.rows(name)) for name in ("train", "validation", "test")},
         "epochs": config.train.epochs,
         "steps_per_epoch": per_epoch,
         "steps": per_epoch * config.train.epochs,
+        "augmentation": active(config.data.augment.model_dump(mode="json")),
         **dataclasses.asdict(plan),
         "memory_mib_per_rank": {name: round(size / 2**20, 2) for name, size in memory.items()},
+    }
+
+
+def _patches(config: RunConfig, data: Data) -> dict[str, Any]:
+    if config.data.patch is None or data.patches is None:
+        return {}
+    return {
+        "patch": list(data.patches.shape),
+        "patches_per_epoch": len(preparation.epoch_rows(config, data)),
+        "patches_placed": config.data.patch.sampling,
     }
 
 
@@ -232,9 +264,11 @@ def _facts(
         "classes": list(data.task.classes),
         "covariates": data.covariates.to_json() if data.covariates else None,
         "volume": list(data.shards.shape),
+        "patch": list(data.patches.shape) if data.patches else None,
         "preprocessing": dict(data.shards.preprocessing),
         "parameters": int(model.count_params()),
         "command": command,
+        "cache": None,
     }
 
 
@@ -257,6 +291,10 @@ def _open_folder(
     record.write_json(folder.plan, dataclasses.asdict(preparation.plan(config, model, world)))
     folder.write_rows(cursor.rows)
     folder.result.unlink(missing_ok=True)
+
+
+def _add_to_facts(folder: RunFolder, facts: dict[str, Any]) -> None:
+    record.write_json(folder.run, {**record.read_json(folder.run), **facts})
 
 
 def _tensorboard(folder: RunFolder) -> Callable[[dict[str, Any]], None]:

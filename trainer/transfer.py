@@ -12,7 +12,7 @@ import keras
 from trainer.config import TransferConfig
 from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError, LeakError, RunError, ShardError
-from trainer.inference.saved_model import load_model
+from trainer.inference.saved_model import load_model, open_file
 from trainer.record import RunFolder, read_json
 
 if TYPE_CHECKING:
@@ -128,11 +128,7 @@ def _source(path: Path) -> keras.Model:
         return load_model(RunFolder.open_finished(path))
     if not path.is_file():
         raise RunError(f"{path}: there is no such file.", cure="Give a run folder or a .keras file.")
-    try:
-        return keras.saving.load_model(path, compile=False)
-    except (ValueError, OSError, TypeError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise RunError(f"{path}: cannot be opened as a Keras model ({reason}).") from None
+    return open_file(path)
 
 
 def _layers(model: keras.Model, pattern: str, key: str) -> Sequence[keras.Layer]:

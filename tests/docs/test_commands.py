@@ -6,6 +6,7 @@ A page's ```sh blocks run in a copy of the checkout with `.venv/bin` first on PA
 here is preceded by `<!-- not run: why -->`; blocks of other languages are not commands.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -77,9 +78,19 @@ def copy_checkout(to: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def study(tmp_path_factory) -> Path:
-    """The reader's own data: a cohort, its shards and one finished run."""
-    folder = tmp_path_factory.mktemp("study")
+def study(tmp_path_factory, worker_id) -> Path:
+    """The reader's own data: a cohort, its shards and one finished run; made once for all workers."""
+    if worker_id == "master":
+        return make_study(tmp_path_factory.mktemp("study"))
+    shared = tmp_path_factory.getbasetemp().parent
+    with (shared / "study.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "study").is_dir():
+            make_study(tmp_path_factory.mktemp("study")).rename(shared / "study")
+    return shared / "study"
+
+
+def make_study(folder: Path) -> Path:
     run(
         "cingulum phantom my-study --subjects 24 --size 32 --seed 5\n"
         "cingulum import my-study my-study-shards --label diagnosis --size 32\n"

@@ -83,3 +83,22 @@ def test_a_label_map_moves_with_its_volume():
         assert np.array_equal(volume[..., 0], labels)
     _, labels = augment_both(VOLUME, AugmentConfig(scale=0.5, noise=1.0), 0, 0, 0, values.astype(np.uint16))
     assert np.array_equal(labels, values)
+
+
+def as_first_written(volume, config, seed, epoch, sample):
+    """The plain changes as the first release made them; runs of it must go on as they began."""
+    sequence = np.random.SeedSequence([0x617567, seed, epoch, sample])
+    random = np.random.Generator(np.random.Philox(sequence))
+    mirrored = random.random() < 0.5
+    shifts = random.uniform(-1, 1, size=3)
+    factor = 1 + config.scale * random.uniform(-1, 1)
+    volume = volume[::-1] if mirrored else volume
+    for axis, shift in enumerate(np.rint(shifts * (config.shift + 0.499)).astype(int)):
+        volume = volume.take(np.arange(volume.shape[axis]) - shift, axis, mode="clip")
+    volume = volume * np.float32(factor)
+    return volume + np.float32(config.noise) * random.standard_normal(volume.shape, np.float32)
+
+
+def test_the_plain_changes_are_bit_for_bit_those_of_the_first_release():
+    for sample in range(20):
+        assert np.array_equal(augment(VOLUME, ALL, 1, 2, sample), as_first_written(VOLUME, ALL, 1, 2, sample))

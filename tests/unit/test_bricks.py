@@ -246,6 +246,13 @@ def test_a_box_of_another_rank_or_number_of_channels_is_refused(tmp_path):
         shards.read_into(0, np.empty((2, 2, 2, 2), np.float32))
 
 
+def test_what_bricks_add_to_a_volume_counts_for_its_largest_size(tmp_path):
+    shape = (1000, 1000, 1000, 1)
+    ShardWriter(tmp_path, shape, "float16", bricks=500, meta=META)
+    with pytest.raises(ShardError, match="larger than 2 GiB"):
+        ShardWriter(tmp_path, shape, "float16", bricks=600, meta=META)
+
+
 def test_numbers_of_bricks_are_in_c_order():
     layout = Layout((8, 8, 8, 1), stored_types.stored_dtype("float16"), "none", 4)
     assert bricks.touched(layout, (3, 4, 0), (2, 4, 4)).tolist() == [2, 6]

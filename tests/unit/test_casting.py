@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.data import casting
-from trainer.data.casting import cast_into
+from trainer.data.casting import cast_into, is_finite
 
 # Every float16 there is: subnormal ones, both zeros, infinities and all that are not a number.
 HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
@@ -44,10 +44,16 @@ def test_a_block_with_a_value_that_is_not_finite_does_not_spoil_others(monkeypat
     assert_same_bits(filled(halves), halves.astype(np.float32))
 
 
-def test_finite_values_take_the_fast_way_and_others_do_not(monkeypatch):
-    assert casting._is_finite(FINITE.view(np.int16))
+def test_one_value_that_is_not_finite_is_found():
+    assert is_finite(FINITE.reshape(64, -1))
     for value in HALVES[~np.isfinite(HALVES)]:
-        assert not casting._is_finite(np.array([0, value], np.float16).view(np.int16))
+        assert not is_finite(np.array([[0], [value], [1]], np.float16))
+
+
+def test_values_known_to_be_finite_come_out_the_same():
+    out = np.empty(FINITE.shape, np.float32)
+    cast_into(FINITE, out, finite=True)
+    assert_same_bits(out, FINITE.astype(np.float32))
 
 
 def test_subnormal_values_survive_a_thread_that_takes_them_for_zero():

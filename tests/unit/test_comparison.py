@@ -265,7 +265,7 @@ def test_segmentations_are_compared_by_mean_dice_and_absent_classes_do_not_count
     assert found["task"] == "segmentation" and found["classes"] == ["grey", "white"]
     (pair,) = found["comparisons"]
     assert pair["difference"] == pytest.approx((0.85 + 0.8 + 0.35) / 3 / 2)
-    white = found["runs"][0]["metrics"]["classes"]["white"]
+    white = found["runs"][0]["metrics"]["per_class"]["white"]
     assert (white["n"], white["without_surface"]) == (2, 1)
     json.dumps(found, allow_nan=False)
     turned = [[line[place] for place in (0, 1, 3, 2, 5, 4)] for line in [header, *lines]]

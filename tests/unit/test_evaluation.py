@@ -13,6 +13,7 @@ from trainer import evaluation
 from trainer.clock import Clock
 from trainer.record import RunFolder
 from trainer.tasks.classification import Classification, log_softmax
+from trainer.tasks.segmentation import Segmentation
 
 CLASSES = ("AD", "NC")
 TASK = Classification(CLASSES, ("AD", "NC"))
@@ -46,6 +47,17 @@ def test_the_table_and_the_metrics_are_written(tmp_path):
     assert (second["subject"], second["label"], second["predicted"]) == ("a,b", "NC", "AD")
     stored = json.loads((tmp_path / "evaluation" / "test.json").read_text())
     assert stored["accuracy"] == metrics["accuracy"] == 0.5 and stored["classes"] == list(CLASSES)
+
+
+def test_names_of_classes_are_a_list_beside_the_figures_of_each_class(tmp_path):
+    task = Segmentation(("background", "grey"), (1.0, 1.0, 1.0), 1)
+    outputs = np.array([[0.3, 0.8, 2.0, 3.0, 500.0, 520.0]], "float32")
+    found = SimpleNamespace(rows=np.array([0]), targets=np.zeros(1), outputs=outputs)
+    shards = SimpleNamespace(volumes=[SimpleNamespace(subject="a")])
+    evaluation.write(RunFolder(tmp_path), "test", found, SimpleNamespace(task=task, shards=shards))
+    stored = json.loads((tmp_path / "evaluation" / "test.json").read_text())
+    assert stored["classes"] == ["background", "grey"] and list(stored["per_class"]) == ["grey"]
+    assert stored["per_class"]["grey"]["hd95"] == 2.0
 
 
 def test_the_first_step_of_a_session_is_not_timed():

@@ -33,6 +33,21 @@ def test_resnet18_has_the_published_number_of_parameters():
     assert trainable(outline("resnet18", 3, 400)) == TORCHVISION_R3D_18 + STEM_DIFFERENCE
 
 
+def normalised(kernel: int, before: int, after: int) -> int:
+    """A convolution of `kernel` values for each pair of channels, without bias, then batch normalisation."""
+    return kernel * before * after + 2 * after
+
+
+def test_the_number_of_r3d_18_follows_from_its_layers():
+    # Tran et al., arXiv 1711.11248, table 1, R3D of 18 layers.
+    total, before = normalised(3 * 7 * 7, 3, 64), 64
+    for after in (64, 128, 256, 512):
+        total += normalised(27, before, after) + 3 * normalised(27, after, after)
+        total += normalised(1, before, after) if before != after else 0
+        before = after
+    assert total + (512 + 1) * 400 == TORCHVISION_R3D_18
+
+
 # README of github.com/Tencent/MedicalNet, "Computational Cost": millions of values in the files of weights,
 # so with the moving statistics, for 1 channel and without a head. ResNet-18 and -34 have shortcuts of type A
 # there, which have no weights.
@@ -89,6 +104,19 @@ def test_the_residual_unet_has_the_parameters_that_its_description_gives(width, 
 TORCHVISION_DENSENET_121 = 7_978_856
 
 
+def test_the_number_of_densenet121_follows_from_its_layers():
+    # arXiv 1608.06993, table 1: each layer and each transition normalises what comes in, then convolves.
+    total, channels = normalised(7 * 7, 3, 64), 64
+    for block, count in enumerate((6, 12, 24, 16), start=1):
+        for _ in range(count):
+            total += 2 * channels + normalised(1, channels, 4 * 32) + 9 * 4 * 32 * 32
+            channels += 32
+        if block < 4:
+            total += 2 * channels + channels * (channels // 2)
+            channels //= 2
+    assert total + 2 * channels + (channels + 1) * 1000 == TORCHVISION_DENSENET_121
+
+
 def test_densenet121_has_the_published_number_of_parameters_and_a_third_axis():
     layers, growth = 6 + 12 + 24 + 16, 32
     third_axis = (7 - 1) * 49 * 3 * 64 + (3 - 1) * 9 * layers * 4 * growth * growth
@@ -122,6 +150,24 @@ TORCHVISION_ALEXNET = 61_100_840
 
 def dense_layers(features: int) -> int:
     return (features + 1) * 4096 + 4097 * 4096 + 4097 * 1000
+
+
+@pytest.mark.parametrize("depth", TORCHVISION_VGG)
+def test_the_number_of_vgg_follows_from_its_layers(depth):
+    # arXiv 1409.1556, table 1: columns A, B, D and E.
+    deeper = {11: (0, 0, 1, 1, 1), 13: (1, 1, 1, 1, 1), 16: (1, 1, 2, 2, 2), 19: (1, 1, 3, 3, 3)}[depth]
+    total, before = dense_layers(7 * 7 * 512), 3
+    for after, more in zip((64, 128, 256, 512, 512), deeper, strict=True):
+        total += (9 * before + 1) * after + more * (9 * after + 1) * after
+        before = after
+    assert total == TORCHVISION_VGG[depth]
+
+
+def test_the_number_of_alexnet_follows_from_its_layers():
+    # arXiv 1404.5997 in a single tower: side of the kernel, channels before and after.
+    layers = ((11, 3, 64), (5, 64, 192), (3, 192, 384), (3, 384, 256), (3, 256, 256))
+    convolutions = sum((side**2 * before + 1) * after for side, before, after in layers)
+    assert convolutions + dense_layers(6 * 6 * 256) == TORCHVISION_ALEXNET
 
 
 @pytest.mark.parametrize("depth", TORCHVISION_VGG)

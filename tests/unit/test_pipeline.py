@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import subprocess
-import sys
 import time
 import tracemalloc
 
@@ -275,31 +272,6 @@ def test_a_damaged_volume_raises_its_own_error(tmp_path, kind):
 def test_other_errors_pass_through():
     with pytest.raises(tf.errors.InvalidArgumentError), input_errors():
         tf.reshape(tf.zeros(3), (2,))
-
-
-ENDS_EARLY = """
-import sys
-import numpy as np
-from trainer.data.pipeline import training_dataset
-from trainer.data.shards import ShardSet
-shards = ShardSet.open(sys.argv[1])
-kept = iter(training_dataset(shards, range(10), np.zeros(10, np.int32), config_seed=0, start_step=0,
-                             stop_step=10**6, global_batch=4, threads=4, prefetch=8))
-next(kept), next(kept)
-sys.exit(7)
-"""
-
-
-def test_a_process_can_end_in_the_middle_of_an_epoch(tmp_path):
-    """With threads of tf.data it waited for ever, at this size in two of three exits."""
-    make_shard_set(tmp_path, shape=(64, 64, 64, 1))
-
-    def exit_code(_: int) -> int:
-        command = [sys.executable, "-c", ENDS_EARLY, str(tmp_path)]
-        return subprocess.run(command, timeout=100, check=False).returncode
-
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(exit_code, range(3))) == [7, 7, 7]
 
 
 def test_balanced_rows_show_every_class_equally_often_and_every_row():

@@ -25,6 +25,32 @@ def test_lines_are_rare(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_what_is_counted_before_the_training_is_told_too(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    with Shown() as shown:
+        with shown.counting("copying", "MiB") as show:
+            show(0, 4)
+            show(1, 4)
+        shown.start(0, 2)
+        shown.step(1, 1, 3.0)
+    copying, training = capsys.readouterr().err.splitlines()
+    assert copying.startswith("copying: 1 of 4 MiB, ")
+    assert training.startswith("epoch   1  step 1/2")
+
+
+def test_counting_takes_the_place_of_the_bar_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with Shown() as shown:
+        with shown.counting("copying", "MiB") as show:
+            show(1, 2)
+            show(2, 2)
+        shown.start(0, 2)
+        shown.step(2, 1, 3.0)
+    told = capsys.readouterr().err
+    assert "copying" in told and told.index("2/2") < told.rindex("epoch 1")
+
+
 def test_counting_says_a_line_now_and_then_without_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
     with Counting("making", "phantoms") as counting:
@@ -54,6 +80,8 @@ def test_counting_is_a_bar_on_a_terminal(capsys, monkeypatch):
 def test_other_ranks_say_nothing(capsys):
     silent = Silent()
     silent.note("x")
+    with silent.counting("copying", "MiB") as show:
+        show(1, 2)
     silent.start(0, 1)
     silent.step(1, 1, 1.0)
     silent.epoch({"epoch": 1})

@@ -340,6 +340,13 @@ def test_a_damaged_row_of_predictions_leaves_all_of_them_out(run):
     assert any("test.csv is damaged" in note for note in story.notes)
 
 
+def test_an_epoch_that_is_no_number_is_left_out(run):
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": Infinity, "loss": 1.0}\n')
+    story = read(run)
+    assert len(story.epochs) == 12 and any("metrics.jsonl is damaged" in note for note in story.notes)
+
+
 def test_a_subject_in_two_splits_is_told(run):
     assert "No subject is in two splits." in page(run).text
     facts = json.loads((run / "run.json").read_text())

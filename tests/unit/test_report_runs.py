@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from made_up_run import make_crossval, make_run
 from typer.testing import CliRunner
 
-from trainer import report
+from trainer import cli, report
 from trainer.commands.report import report as command
 from trainer.errors import RunError
 from trainer.metrics import delong
@@ -53,6 +54,39 @@ def test_a_comparison_tells_what_differs_and_how_sure_it_is(pair):
     assert "different subjects" not in page.html
 
 
+@pytest.mark.parametrize("task", ["classification", "regression", "segmentation"])
+def test_a_report_tells_the_differences_that_the_command_tells(tmp_path, capsys, task):
+    for name, seed in (("a", 1), ("b", 2), ("c", 3)):
+        make_run(tmp_path / name, task=task, subjects=40, epochs=2, seed=1, skill=seed)
+    if task != "classification":  # the same subjects, another network
+        for name, factor in (("b", 0.9), ("c", 1.1)):
+            make_worse(tmp_path / name, factor)
+    folders = [tmp_path / name for name in "abc"]
+    assert cli.run(["compare", *map(str, folders), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["comparisons"]
+    table = list(csv.DictReader(comparison_page.render(folders).tables["differences"].splitlines()))
+    assert len(table) == len(told) == (6 if task == "classification" else 3)
+    for line, pair in zip(table, told, strict=True):
+        assert (line["first"], line["second"], line["method"]) == (
+            pair["first"], pair["second"], pair["test"]
+        )  # fmt: skip
+        low, high = pair["interval"]
+        figures = (pair["difference"], low, high, pair["p_value"], pair["p_holm"])
+        shown = [float(line[name]) for name in ("difference", "low", "high", "p_value", "p_holm")]
+        assert shown == pytest.approx(figures, rel=1e-5)
+
+
+def make_worse(run: Path, factor: float) -> None:
+    """Another table of predictions on the same subjects."""
+    path = run / "evaluation" / "test.csv"
+    header, *lines = [line.split(",") for line in path.read_text().splitlines()]
+    for line in lines:
+        for place, name in enumerate(header):
+            if name == "predicted" or name.startswith("dice_"):
+                line[place] = str(float(line[place] or "nan") * factor)
+    path.write_text("".join(",".join(line) + "\n" for line in [header, *lines]))
+
+
 def test_the_order_of_the_rows_does_not_matter_to_a_comparison(pair, tmp_path):
     other = Path(shutil.copytree(pair[1], tmp_path / "second"))
     path = other / "evaluation" / "test.csv"
@@ -78,7 +112,7 @@ def test_other_tasks_are_compared_by_a_paired_bootstrap(tmp_path, task):
         make_run(tmp_path / name, task=task, subjects=40, seed=seed)
     stories = [read(tmp_path / name) for name in "ab"]
     found = stories[0].predictions["test"]
-    (same,) = comparison.pairs([("a", found), ("b", found)])
+    ((same,), _) = comparison.pairs([("a", found), ("b", found)], [None, None])
     assert same.difference == 0 and same.interval == (0, 0) and same.p_value == 1
     page = comparison_page.render([tmp_path / "a", tmp_path / "b"])
     assert {"regression": "MAE", "segmentation": "Mean Dice"}[task] in page.html
@@ -88,7 +122,7 @@ def test_a_paired_bootstrap_finds_a_difference_that_every_subject_has(tmp_path):
     make_run(tmp_path / "a", task="regression")
     found = read(tmp_path / "a").predictions["test"]
     worse = type(found)(found.rows, found.subjects, found.true, found.true + found.errors * 3)
-    (told,) = comparison.pairs([("a", found), ("b", worse)])
+    ((told,), _) = comparison.pairs([("a", found), ("b", worse)], [None, None])
     assert told.figure == "MAE" and told.difference == pytest.approx(-2 * np.abs(found.errors).mean())
     assert told.interval[1] < 0 and told.p_value < 0.01
 

@@ -104,6 +104,15 @@ def test_a_predicted_map_comes_back_and_a_damaged_one_is_left_out(tmp_path):
     assert case_maps.read(tmp_path, 8, (16, 16, 16)) is None
 
 
+def test_a_predicted_map_with_any_byte_wrong_never_stops_the_report(tmp_path):
+    path = case_maps.write(tmp_path, 7, shells(7), np.eye(4))
+    whole, left_out = path.read_bytes(), 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        left_out += case_maps.read(tmp_path, 7, (16, 16, 16)) is None
+    assert left_out > len(whole) / 2
+
+
 def test_maps_are_wanted_of_the_subjects_that_are_shown(maps, ages):
     found = read(maps).predictions["test"]
     wanted = case_maps.wanted(maps)

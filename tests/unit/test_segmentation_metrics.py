@@ -139,7 +139,7 @@ def test_a_split_s_figures_are_means_over_subjects_and_count_the_failures():
     assert found["dice"] == pytest.approx((0.85 + 0.35 + 0.8) / 3)
     low, high = found["dice_interval"]
     assert 0.349 < low < found["dice"] < high < 0.851
-    grey, white = found["classes"]["grey"], found["classes"]["white"]
+    grey, white = found["per_class"]["grey"], found["per_class"]["white"]
     assert (grey["n"], grey["without_surface"]) == (3, 0)
     assert (grey["dice"], grey["dice_sd"]) == pytest.approx((0.8, 0.1))
     assert (grey["hd95"], grey["hd95_median"]) == (2.0, 1.0)
@@ -155,13 +155,13 @@ def test_the_interval_of_the_mean_is_about_its_standard_error():
 
 def test_what_cannot_be_told_is_none_and_all_of_it_is_json():
     nobody = segmentation_metrics({}, {})
-    assert nobody == {"n": 0, "dice": None, "dice_interval": None, "classes": {}}
+    assert nobody == {"n": 0, "dice": None, "dice_interval": None, "per_class": {}}
     empty = segmentation_metrics(table(grey=[]), table(grey=[]))
-    assert empty["dice"] is None and empty["classes"]["grey"]["dice"] is None
+    assert empty["dice"] is None and empty["per_class"]["grey"]["dice"] is None
     absent = segmentation_metrics(table(grey=[NAN, NAN]), table(grey=[NAN, NAN]))
-    assert (absent["n"], absent["dice"], absent["classes"]["grey"]["n"]) == (2, None, 0)
+    assert (absent["n"], absent["dice"], absent["per_class"]["grey"]["n"]) == (2, None, 0)
     one = segmentation_metrics(table(grey=[0.5], white=[0.75]), table(grey=[1], white=[1]))
-    assert (one["dice"], one["dice_interval"], one["classes"]["grey"]["dice_sd"]) == (0.625, None, None)
+    assert (one["dice"], one["dice_interval"], one["per_class"]["grey"]["dice_sd"]) == (0.625, None, None)
     real = sample_statistics(blobs(0), blobs(1), CLASSES, VOXEL)
     for found in (nobody, empty, absent, one, real):
         json.dumps(found, allow_nan=False)

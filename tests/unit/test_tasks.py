@@ -43,6 +43,11 @@ def test_a_class_is_a_number_in_the_order_of_the_classes():
     assert task.targets((3, 1)).tolist() == [0, 1] and task.targets((3, 1)).dtype == np.int32
 
 
+def test_only_a_classification_says_to_which_class_a_volume_belongs():
+    names = ("classification", "regression", "segmentation")
+    assert [task_of(f"{{name: {name}}}").told_apart for name in names] == [("AD", "NC"), None, None]
+
+
 def test_ages_are_learned_in_deviations_and_told_in_years():
     task = task_of("{name: regression}")
     assert task.rows() == (0, 1, 2) and task.score == "mae"

@@ -13,7 +13,7 @@ import pytest
 import xxhash
 from shard_sets import SHAPE, make_mapped_set, make_shard_set, map_of, volume_of
 
-from trainer.data import codecs, scratch
+from trainer.data import codecs, thread_memory
 from trainer.data.stored_bytes import ReadFault
 from trainer.data.whole_chunks import Place, WholeChunks
 from trainer.errors import ShardError
@@ -108,6 +108,17 @@ def test_a_stated_xxh3_decides_alone_and_from_the_first_reading_on(monkeypatch):
         chunks.read_into(place, (8,), np.dtype(np.uint8), out)
 
 
+def test_values_that_are_not_finite_come_out_at_every_reading():
+    stored = np.array([1, np.inf, -2, np.nan], np.float16)
+    chunk = stored.tobytes()
+    place = Place("s", 0, len(chunk), "", xxhash.xxh3_64_hexdigest(chunk))
+    chunks = WholeChunks(Told(chunk), "none")
+    for _ in range(2):
+        out = np.empty(4, np.float32)
+        chunks.read_into(place, (4,), stored.dtype, out)
+        assert np.array_equal(out, stored.astype(np.float32), equal_nan=True)
+
+
 def test_scaled_values_are_multiplied_and_never_taken_as_they_are():
     stored = np.array([-3, 0, 5, 16383], np.int16)
     chunk = stored.tobytes()
@@ -137,7 +148,7 @@ def test_each_thread_has_scratch_memory_of_its_own():
     meet = threading.Barrier(3)
 
     def address(_: int) -> int:
-        memory = scratch.scratch("voxels", 1000)
+        memory = thread_memory.scratch("voxels", 1000)
         meet.wait(10)
         return int(memory.ctypes.data)
 
@@ -148,12 +159,12 @@ def test_each_thread_has_scratch_memory_of_its_own():
 
 def test_scratch_memory_grows_and_is_used_again():
     def look() -> None:
-        small = scratch.scratch("voxels", 100)
-        large = scratch.scratch("voxels", 10_000)
-        again = scratch.scratch("voxels", 200)
+        small = thread_memory.scratch("voxels", 100)
+        large = thread_memory.scratch("voxels", 10_000)
+        again = thread_memory.scratch("voxels", 200)
         assert (small.size, large.size, again.size) == (100, 10_000, 200)
         assert again.ctypes.data == large.ctypes.data != small.ctypes.data
-        assert scratch.scratch("chunk", 100).ctypes.data != again.ctypes.data
+        assert thread_memory.scratch("chunk", 100).ctypes.data != again.ctypes.data
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(look).result()
@@ -162,7 +173,7 @@ def test_scratch_memory_grows_and_is_used_again():
 @pytest.mark.parametrize("shape", [(3, 5), (1,), (7, 6, 5, 4, 1)])
 def test_aligned_arrays_begin_where_tensorflow_wants_them(shape):
     for kind in (np.float32, np.uint8, np.int64):
-        array = scratch.aligned(shape, kind)
+        array = thread_memory.aligned(shape, kind)
         assert array.ctypes.data % 64 == 0
         assert (array.shape, array.dtype, array.flags.c_contiguous) == (shape, np.dtype(kind), True)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import typer
+
+from trainer.commands.augment import augment
 from trainer.commands.baseline import baseline
 from trainer.commands.bench import bench
 from trainer.commands.compare import compare
@@ -20,16 +23,18 @@ from trainer.commands.models import models
 from trainer.commands.phantom import phantom
 from trainer.commands.predict import predict
 from trainer.commands.report import report
+from trainer.commands.scratch import scratch
 from trainer.commands.train import train
 from trainer.commands.verify import verify_shards
 
-COMMANDS: dict[str, Callable[..., Any]] = {
+COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "phantom": phantom,
     "import": import_images,
     "inspect": inspect_shards,
     "verify": verify_shards,
     "leaks": leaks,
     "baseline": baseline,
+    "augment": augment,
     "models": models,
     "train": train,
     "crossval": crossval,
@@ -39,6 +44,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "export": export,
     "explain": explain,
     "report": report,
-    "bench": bench,
+    "scratch": scratch,
     "doctor": doctor,
+    "bench": bench,
 }

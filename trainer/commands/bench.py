@@ -1,40 +1,48 @@
-"""`cingulum bench`: how fast a training step is on this machine."""
+"""`cingulum bench`: how fast training and its input are on this machine."""
 
 from __future__ import annotations
 
-import enum
 import json
 from typing import Annotated, Any
 
 import typer
 
+from trainer.commands.bench_input import bench_input
+from trainer.commands.bench_loader import bench_loader
 
-class What(str, enum.Enum):
-    """What can be measured."""
+bench = typer.Typer(
+    help="Measure what training costs on this machine: the step, the ring, the loader, the input.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
-    step = "step"
-    ring = "ring"
+Model = Annotated[str, typer.Option(help="A registered network.")]
+Size = Annotated[int, typer.Option(help="Edge of the volumes, in voxels.", min=8)]
+Batch = Annotated[int, typer.Option(help="Samples per rank and step.", min=1)]
+Width = Annotated[int, typer.Option(help="Channels of the first stage.", min=1)]
+Steps = Annotated[int, typer.Option(help="Steps per measurement.", min=1)]
+Repeats = Annotated[int, typer.Option(help="Measurements of each kind, in turn.", min=1)]
+SyncBatchNorm = Annotated[
+    bool, typer.Option("--sync-batch-norm", help="Batch norm statistics over all ranks.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
 
-def bench(
-    what: Annotated[What, typer.Argument(help="step: efficiency and overhead. ring: ways to reduce.")],
-    model: Annotated[str, typer.Option(help="A registered network.")] = "resattnet18",
-    size: Annotated[int, typer.Option(help="Edge of the volumes, in voxels.", min=8)] = 96,
-    batch: Annotated[int, typer.Option(help="Samples per rank and step.", min=1)] = 4,
-    width: Annotated[int, typer.Option(help="Channels of the first stage.", min=1)] = 8,
-    steps: Annotated[int, typer.Option(help="Steps per measurement.", min=1)] = 30,
-    repeats: Annotated[int, typer.Option(help="Measurements of each kind, in turn.", min=1)] = 5,
-    ranks: Annotated[int, typer.Option(help="ring: number of ranks.", min=2)] = 2,
-    sync_batch_norm: Annotated[
-        bool, typer.Option("--sync-batch-norm", help="Batch norm statistics over all ranks.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+@bench.command("step")
+def bench_step(
+    model: Model = "resattnet18",
+    size: Size = 96,
+    batch: Batch = 4,
+    width: Width = 8,
+    steps: Steps = 30,
+    repeats: Repeats = 5,
+    sync_batch_norm: SyncBatchNorm = False,
+    as_json: AsJson = False,
 ) -> int:
     """Measure training steps, one thread per rank; medians of repeats in turn, with their spread.
 
-    step: `efficiency` is the throughput of two ranks over that of two independent copies run at once,
-    `overhead` what our loop costs over plain Keras at one rank. ring: the step's time for every way to
-    reduce gradients.
+    `efficiency` is the throughput of two ranks over that of two independent copies run at once, `overhead`
+    what our loop costs over plain Keras at one rank.
 
     \b
     Example:
@@ -42,39 +50,72 @@ def bench(
     """
     from rich.console import Console
 
-    from trainer.quiet import import_tensorflow
     from trainer.telemetry import step_bench
+
+    job = _job(model, size, batch, width, steps, sync_batch_norm)
+    with Console(stderr=True).status("starting") as status:
+        figures = step_bench.step(job, repeats=repeats, progress=status.update)
+    rows = [
+        f"{name:10s} {figures[name]:8.2%}  "
+        f"(from {figures[name + '_min']:.2%} to {figures[name + '_max']:.2%})"
+        for name in ("efficiency", "overhead")
+    ]
+    typer.echo(json.dumps(figures, indent=2) if as_json else _told(rows, figures))
+    return 0
+
+
+@bench.command("ring")
+def bench_ring(
+    model: Model = "resattnet18",
+    size: Size = 96,
+    batch: Batch = 4,
+    width: Width = 8,
+    steps: Steps = 30,
+    repeats: Repeats = 5,
+    ranks: Annotated[int, typer.Option(help="Number of ranks.", min=2)] = 2,
+    sync_batch_norm: SyncBatchNorm = False,
+    as_json: AsJson = False,
+) -> int:
+    """Measure a training step with every way to reduce gradients, one thread per rank, in turn.
+
+    \b
+    Example:
+      cingulum bench ring --ranks 2
+    """
+    from rich.console import Console
+
+    from trainer.telemetry import step_bench
+
+    job = _job(model, size, batch, width, steps, sync_batch_norm)
+    with Console(stderr=True).status("starting") as status:
+        figures = step_bench.ring(job, ranks=ranks, repeats=repeats, progress=status.update)
+    rows = [
+        f"{name:32s} {1000 * time['median']:8.1f} ms  "
+        f"(from {1000 * time['median_min']:.1f} to {1000 * time['median_max']:.1f})"
+        for name, time in figures["step_s"].items()
+    ]
+    typer.echo(json.dumps(figures, indent=2) if as_json else _told(rows, figures))
+    return 0
+
+
+bench.command("loader")(bench_loader)
+bench.command("input")(bench_input)
+
+
+def _job(model: str, size: int, batch: int, width: int, steps: int, sync_batch_norm: bool) -> Any:
+    from trainer.quiet import import_tensorflow
     from trainer.telemetry.step_worker import StepJob
 
-    job = StepJob(
-        model=model, size=size, batch=batch, width=width, steps=steps, sync_batch_norm=sync_batch_norm
-    )
     import_tensorflow()
     from trainer import models
 
     models.describe(model)  # a name that does not exist is told once, not by every process
-    with Console(stderr=True).status("starting") as status:
-        if what is What.step:
-            figures = step_bench.step(job, repeats=repeats, progress=status.update)
-        else:
-            figures = step_bench.ring(job, ranks=ranks, repeats=repeats, progress=status.update)
-    typer.echo(json.dumps(figures, indent=2) if as_json else _readable(what, figures))
-    return 0
+    return StepJob(
+        model=model, size=size, batch=batch, width=width, steps=steps, sync_batch_norm=sync_batch_norm
+    )
 
 
-def _readable(what: What, figures: dict[str, Any]) -> str:
+def _told(rows: list[str], figures: dict[str, Any]) -> str:
     machine = figures["machine"]
     where = f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_1min']}"
-    if what is What.step:
-        rows = [
-            f"{name:10s} {figures[name]:8.2%}  "
-            f"(from {figures[name + '_min']:.2%} to {figures[name + '_max']:.2%})"
-            for name in ("efficiency", "overhead")
-        ]
-    else:
-        rows = [
-            f"{name:32s} {1000 * time['median']:8.1f} ms  "
-            f"(from {1000 * time['median_min']:.1f} to {1000 * time['median_max']:.1f})"
-            for name, time in figures["step_s"].items()
-        ]
     return "\n".join([*rows, f"{figures['repeats']} repeats in turn; {where}"])

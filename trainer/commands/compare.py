@@ -73,7 +73,7 @@ def _show(found: dict[str, Any]) -> None:
         figures.add_row(_title(name), *(_figure(run["metrics"], name) for run in found["runs"]))
     if found["task"] == "segmentation":
         for label in found["classes"]:
-            of_class = [run["metrics"]["classes"][label] for run in found["runs"]]
+            of_class = [run["metrics"]["per_class"][label] for run in found["runs"]]
             for name in ("dice", "hd95"):
                 unit = " (mm)" if name == "hd95" else ""
                 figures.add_row(f"{_title(name)} {label}{unit}", *(_figure(one, name) for one in of_class))

@@ -12,7 +12,7 @@ def inspect_shards(
     shards: Annotated[Path, typer.Argument(help="Folder of the shard set.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show what is in a shard set: shape, type, size, label maps, labels, ages, preprocessing, some subjects.
+    """Show what is in a shard set: shape, type, layout, codec, size, label maps, labels, ages, subjects.
 
     Looks at the index and the shards' sizes; `cingulum verify` looks at every byte.
 
@@ -48,7 +48,12 @@ def _show(content: dict[str, Any]) -> None:
         *([("contrasts", ", ".join(content["contrasts"]))] if content["contrasts"] else []),
         *([("label maps", ", ".join(content["maps"]))] if content["maps"] else []),
         ("voxel size", f"{voxel} mm"),
-        ("size", f"{size:.1f} MiB as {content['codec']}, {decoded:.1f} MiB decoded"),
+        ("layout", f"bricks of {content['bricks']} voxels" if content["bricks"] else "whole volumes"),
+        (
+            "size",
+            f"{size:.1f} MiB as {content['codec']}, {decoded:.1f} MiB decoded; chunks are "
+            f"{content['compression']:.2f} times smaller than their voxels",
+        ),
         ("normalisation", _listed(content["normalisation"])),
         ("preprocessing", _listed({k: v for k, v in content["preprocessing"].items() if k not in _SAID})),
         ("content hash", content["content_hash"]),

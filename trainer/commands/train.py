@@ -101,7 +101,11 @@ def _summary(folder: Path, result: dict[str, Any]) -> str:
 
 def _readable(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {number}" for name, number in value.items())
+        parts = [
+            f"{name} ({_readable(entry)})" if isinstance(entry, dict) else f"{name} {entry}"
+            for name, entry in value.items()
+        ]
+        return ", ".join(parts) or "none"
     if isinstance(value, list):
         return " ".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) else str(value)

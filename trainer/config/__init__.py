@@ -6,7 +6,8 @@ An unknown key is an error with a suggestion; so is a value of the wrong type or
 
 from __future__ import annotations
 
-from trainer.config.data import LOSSES, AugmentConfig, DataConfig, SplitConfig, TaskConfig
+from trainer.config.augment import AugmentConfig
+from trainer.config.data import LOSSES, DataConfig, PatchConfig, SplitConfig, TaskConfig
 from trainer.config.parsing import dump, fields, load, parse, section_of
 from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig
 from trainer.config.section import Section
@@ -28,6 +29,7 @@ __all__ = [
     "GuardConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "PatchConfig",
     "RingConfig",
     "RunConfig",
     "ScheduleConfig",

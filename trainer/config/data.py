@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from trainer import byte_sizes
+from trainer.config.augment import AugmentConfig
 from trainer.config.section import Section
 
 
@@ -38,15 +40,42 @@ class SplitConfig(Section):
         return self
 
 
-class AugmentConfig(Section):
-    """Random changes of training volumes, a pure function of seed, epoch and sample."""
+class PatchConfig(Section):
+    """Train on parts of the volumes. Evaluation takes whole volumes, patch by patch."""
 
-    flip: bool = Field(False, description="mirror left and right in half of the samples")
-    shift: int = Field(0, ge=0, description="largest shift along each axis, in voxels")
-    scale: float = Field(0.0, ge=0, lt=1, description="largest relative change of intensity")
-    noise: float = Field(
-        0.0, ge=0, description="standard deviation of added Gaussian noise, in units of the normalised volume"
+    size: tuple[int, int, int] = Field(
+        strict=False, description="edges in voxels along D, H, W; a single number for all three"
     )
+    per_volume: int = Field(1, ge=1, description="patches of each training volume in an epoch")
+    sampling: Literal["uniform", "foreground", "classes"] = Field(
+        "uniform",
+        description="where a patch lies: anywhere; about a voxel that is not background; or about a voxel of "
+        "a class drawn evenly (needs label maps)",
+    )
+    foreground_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        strict=False,
+        description="foreground, classes: share of the patches placed so; the others lie anywhere",
+    )
+    threshold: float = Field(
+        0.0,
+        strict=False,
+        description="foreground: voxels above it are no background, where the set has no label maps",
+    )
+
+    @field_validator("size", mode="before")
+    @classmethod
+    def _of_a_cube(cls, size: Any) -> Any:
+        return (size,) * 3 if type(size) is int else size
+
+    @field_validator("size")
+    @classmethod
+    def _has_voxels(cls, size: tuple[int, int, int]) -> tuple[int, int, int]:
+        if min(size) < 1:
+            raise ValueError("each edge needs at least one voxel")
+        return size
 
 
 class TaskConfig(Section):
@@ -113,11 +142,17 @@ class DataConfig(Section):
         "natural",
         description="`balanced`: every class comes equally often in an epoch, small ones several times",
     )
+    shuffle: Literal["auto", "full", "blocks"] = Field(
+        "auto",
+        description="`full`: a permutation of all samples; `blocks`: of blocks of neighbours, mixed within "
+        "windows, without a list of all samples; `auto`: `blocks` from 100,000 samples on",
+    )
     split: SplitConfig = SplitConfig()
     leaks: Literal["stop", "warn", "ignore"] = Field(
         "stop", description="what a subject or an image in two splits does to the run"
     )
     augment: AugmentConfig = AugmentConfig()
+    patch: PatchConfig | None = None
     prefetch: int = Field(2, ge=0, description="micro-batches read ahead, where `read_ahead` leaves room")
     read_ahead: int = Field(
         1024,
@@ -138,3 +173,29 @@ class DataConfig(Section):
         "than `guards.timeout_s`, which names only the rank",
     )
     reader_threads: int = Field(2, ge=1, description="threads that read and decode, per rank")
+    cache: Literal["none", "memory", "node-local"] = Field(
+        "none",
+        description="`memory`: each rank keeps decoded volumes; `node-local`: each host copies the shard set "
+        "to its local scratch once",
+    )
+    cache_bytes: str | None = Field(
+        None,
+        description="memory: what the ranks of one host may keep together, such as `4 GiB`; default: half of "
+        "the memory that the host has left",
+    )
+    scratch: Path | None = Field(
+        None,
+        strict=False,
+        description="node-local: folder on each host's own disk; default: `$CINGULUM_SCRATCH`, "
+        "`$SLURM_TMPDIR`, `$TMPDIR`, or the system's folder for temporary files",
+    )
+    scratch_keep: bool = Field(
+        False, description="node-local: leave the copy for the next run; if not, its last user removes it"
+    )
+
+    @field_validator("cache_bytes")
+    @classmethod
+    def _is_a_size(cls, text: str | None) -> str | None:
+        if text is not None:
+            byte_sizes.parse(text)
+        return text

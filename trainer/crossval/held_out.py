@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import numpy as np
 from trainer import record
 from trainer.crossval.folds import CrossValidation, Fold
 from trainer.errors import RunError
-
-Row = dict[str, str]
+from trainer.metrics import tables
+from trainer.metrics.tables import Line
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class HeldOut:
     values: np.ndarray
     folds: np.ndarray
     header: tuple[str, ...]
-    lines: tuple[tuple[Row, ...], ...]
+    lines: tuple[tuple[Line, ...], ...]
 
 
 def read(crossval: CrossValidation) -> HeldOut:
@@ -62,25 +61,23 @@ def read(crossval: CrossValidation) -> HeldOut:
         _check_once(seed, found, expected)
     rows = sorted(expected)
     lines = tuple(tuple(by_seed[seed][row][1] for row in rows) for seed in crossval.seeds)
-    subjects = np.array([line["subject"] for line in lines[0]])
-    task, columns = _task(header)
-    classes = tuple(facts["classes"]) if task == "classification" else ()
-    true = _true(task, classes, lines[0])
-    for seed, others in zip(crossval.seeds, lines, strict=True):
-        differing = np.flatnonzero(_true(task, classes, others) != true)
+    judged = [tables.judged(header, of_seed) for of_seed in lines]
+    first = judged[0]
+    for seed, other in zip(crossval.seeds, judged, strict=True):
+        differing = np.flatnonzero(other.true != first.true)
         if differing.size:
             raise RunError(
                 f"{crossval.folder}: the runs of seed {seed} hold another truth of subject "
-                f"{str(subjects[differing[0]])!r} than those of seed {crossval.seeds[0]}."
+                f"{first.subjects[differing[0]]!r} than those of seed {crossval.seeds[0]}."
             )
     return HeldOut(
-        task=task,
-        classes=classes,
-        rows=np.array(rows),
-        subjects=subjects,
-        true=true,
-        columns=columns,
-        values=np.array([[[_number(line[c]) for c in columns] for line in of_seed] for of_seed in lines]),
+        task=first.task,
+        classes=first.classes if first.task == "classification" else (),
+        rows=first.rows,
+        subjects=np.array(first.subjects),
+        true=first.true,
+        columns=first.columns,
+        values=np.array([of_seed.values for of_seed in judged]),
         folds=np.array([[by_seed[seed][row][0] for row in rows] for seed in crossval.seeds]),
         header=header,
         lines=lines,
@@ -101,16 +98,13 @@ def _check_data(fold: Fold, content_hash: str, expected: set[int]) -> None:
         )
 
 
-def _collect(crossval: CrossValidation) -> tuple[tuple[str, ...], dict[int, dict[int, tuple[int, Row]]]]:
+def _collect(crossval: CrossValidation) -> tuple[tuple[str, ...], dict[int, dict[int, tuple[int, Line]]]]:
     """The header of the tables; and for each seed, row of the shard set -> fold and line."""
     header: tuple[str, ...] | None = None
-    by_seed: dict[int, dict[int, tuple[int, Row]]] = {seed: {} for seed in crossval.seeds}
+    by_seed: dict[int, dict[int, tuple[int, Line]]] = {seed: {} for seed in crossval.seeds}
     for fold in crossval.folds:
         path = fold.run.evaluation / "test.csv"
-        columns, lines = _table(path)
-        if header is not None and columns != header:
-            raise RunError(f"{path}: has other columns than the tables of the other runs.")
-        header = columns
+        header, lines = _lines(path, header)
         for line in lines:
             row, found = int(line["row"]), by_seed[fold.seed]
             if row in found:
@@ -123,24 +117,22 @@ def _collect(crossval: CrossValidation) -> tuple[tuple[str, ...], dict[int, dict
     return header, by_seed
 
 
-def _table(path: Path) -> tuple[tuple[str, ...], list[Row]]:
+def _lines(path: Path, header: tuple[str, ...] | None) -> tuple[tuple[str, ...], list[Line]]:
+    """Of one run, whose columns must be those of the runs before it."""
+    cure = f"Make it again: cingulum evaluate {path.parent.parent}"
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            lines = list(reader)
-            header = tuple(reader.fieldnames or ())
+        columns, lines = tables.lines(path)
+        if header is not None and columns != header:
+            raise RunError(f"{path}: has other columns than the tables of the other runs.")
+        tables.judged(columns, lines)
     except FileNotFoundError:
-        raise RunError(
-            f"{path}: is missing.", cure=f"Make it again: cingulum evaluate {path.parent.parent}"
-        ) from None
-    full = all(None not in line and None not in line.values() for line in lines)
-    whole = full and {"row", "subject"} <= set(header)
-    if not whole or not all(line["row"].isdigit() for line in lines):
-        raise RunError(f"{path}: is damaged.", cure=f"Make it again: cingulum evaluate {path.parent.parent}")
-    return header, lines
+        raise RunError(f"{path}: is missing.", cure=cure) from None
+    except ValueError as error:
+        raise RunError(f"{path}: is damaged: {error}.", cure=cure) from None
+    return columns, lines
 
 
-def _check_once(seed: int, found: dict[int, tuple[int, Row]], expected: set[int]) -> None:
+def _check_once(seed: int, found: dict[int, tuple[int, Line]], expected: set[int]) -> None:
     if found.keys() != expected:
         row = min(found.keys() ^ expected)
         what = "is held out in no fold" if row in expected else "belongs to no split"
@@ -154,27 +146,3 @@ def _check_once(seed: int, found: dict[int, tuple[int, Row]], expected: set[int]
                 f"seed {seed}: scans of subject {line['subject']!r} are held out in fold "
                 f"{home[line['subject']]} and in fold {number}: tested, yet trained on."
             )
-
-
-def _task(header: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Which task writes such a table, and its columns of predictions."""
-    if any(name.startswith("p_") for name in header):
-        return "classification", tuple(name for name in header if name.startswith("p_"))
-    if {"target", "predicted"} <= set(header):
-        return "regression", ("predicted",)
-    columns = tuple(name for name in header if name.startswith(("dice_", "hd95_")))
-    if columns:
-        return "segmentation", columns
-    raise RunError(f"a table of predictions with the columns {', '.join(header)} is of no task that we know.")
-
-
-def _true(task: str, classes: tuple[str, ...], lines: tuple[Row, ...]) -> np.ndarray:
-    if task == "classification":
-        return np.array([classes.index(line["label"]) for line in lines])
-    if task == "regression":
-        return np.array([float(line["target"]) for line in lines])
-    return np.zeros(len(lines))
-
-
-def _number(text: str) -> float:
-    return float(text) if text else float("nan")

@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 import tensorflow as tf
 
-from trainer.data.scratch import aligned
+from trainer.data.thread_memory import aligned
 from trainer.errors import CingulumError
 
 # Shape and type of one part of a sample.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import numpy as np
 import xxhash
@@ -16,6 +17,7 @@ from trainer.data import codecs
 from trainer.data.casting import cast_into
 from trainer.data.layout import Layout
 from trainer.data.stored_bytes import ReadFault, StoredBytes
+from trainer.data.thread_memory import scratch
 
 # One brick of a volume's table: where its chunk begins in the shard, its size in bytes, and its XXH3.
 BRICK = np.dtype([("offset", "<u8"), ("nbytes", "<u4"), ("xxh3", "<u8")])
@@ -84,18 +86,35 @@ def read_box(
         ReadFault: the file cannot be read, ends too soon, or a brick's checksum does not match.
         codecs.CodecError: a brick cannot be decoded.
     """
-    box: np.ndarray = np.empty(layout.chunk_shape, layout.dtype)
+    # Put together as stored, and cast all at once: casting many short rows costs more than copying them.
+    direct = scale is None and out.dtype == layout.dtype
+    box = out if direct else _voxels("box", out.shape, layout.dtype)
     for run in _side_by_side(table, touched(layout, origin, out.shape[:3])):
         begin = int(table["offset"][run[0]])
-        content = memoryview(bytearray(int(table["nbytes"][run].sum(dtype=np.int64))))
-        stored.read_into(shard, begin, content)
-        for number in run:
+        content = scratch("chunk", int(table["nbytes"][run].sum(dtype=np.int64)))
+        stored.read_into(shard, begin, content.data)
+        for number in run.tolist():
             offset, nbytes, xxh3 = table[number].item()
             chunk = content[offset - begin :][:nbytes]
-            if xxhash.xxh3_64_intdigest(chunk) != xxh3:
+            if xxhash.xxh3_64_intdigest(chunk.data) != xxh3:
                 raise ReadFault(f"the checksum of its brick {number} does not match")
-            codecs.decode_into(layout.codec, chunk, box)
-            _put(layout, int(number), box, out, origin, scale)
+            _put(_decoded(layout, chunk), np.unravel_index(number, layout.grid), box, origin)
+    if not direct:
+        cast_into(box, out, scale)
+
+
+def _voxels(purpose: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    return scratch(purpose, prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+
+def _decoded(layout: Layout, chunk: np.ndarray) -> np.ndarray:
+    """The voxels of a brick, valid until the thread decodes the next one."""
+    shape = layout.chunk_shape
+    if layout.codec == "none" and chunk.size == prod(shape) * layout.dtype.itemsize:
+        return chunk.view(layout.dtype).reshape(shape)
+    brick = _voxels("voxels", shape, layout.dtype)
+    codecs.decode_into(layout.codec, chunk.data, brick)
+    return brick
 
 
 def _side_by_side(table: np.ndarray, numbers: np.ndarray) -> Iterator[np.ndarray]:
@@ -106,23 +125,15 @@ def _side_by_side(table: np.ndarray, numbers: np.ndarray) -> Iterator[np.ndarray
     yield from np.split(numbers, gaps + 1)
 
 
-def _put(
-    layout: Layout,
-    number: int,
-    brick: np.ndarray,
-    out: np.ndarray,
-    origin: Sequence[int],
-    scale: float | None,
-) -> None:
-    """Copy what a brick and the box share."""
+def _put(brick: np.ndarray, place: Sequence[int], box: np.ndarray, origin: Sequence[int]) -> None:
+    """Copy what a brick, by its place in the grid, and a box share."""
     there, here = [], []
-    place = np.unravel_index(number, layout.grid)
-    for index, edge, first, count in zip(place, brick.shape[:3], origin, out.shape[:3], strict=True):
+    for index, edge, first, count in zip(place, brick.shape[:3], origin, box.shape[:3], strict=True):
         start = int(index) * edge
         low, high = max(start, first), min(start + edge, first + count)
         there.append(slice(low - start, high - start))
         here.append(slice(low - first, high - first))
-    cast_into(brick[tuple(there)], out[tuple(here)], scale)
+    box[tuple(here)] = brick[tuple(there)]
 
 
 def slab(

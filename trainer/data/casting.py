@@ -28,13 +28,17 @@ _NOT_FINITE, _NOT_FINITE_NEGATIVE = 0x7C00, 0xFC00
 _TINY = np.array([1 << _MANTISSA_SHIFT], np.int32).view(np.float32)
 
 
-def cast_into(stored: np.ndarray, out: np.ndarray, scale: float | None = None) -> None:
+def cast_into(
+    stored: np.ndarray, out: np.ndarray, scale: float | None = None, *, finite: bool = False
+) -> None:
     """Fill `out` with stored values, times their scale where they have one.
 
     Args:
         stored: of any stored type; bfloat16 as the type of ml_dtypes.
         out: of the same shape and any real type; any strides.
         scale: of int16 values, else None. Each value times it is rounded to float32 once.
+        finite: whether it is known that float16 values are finite, see `is_finite`. Finding out takes a
+            sixth of the time.
 
     Raises:
         ValueError: the shapes differ.
@@ -48,7 +52,7 @@ def cast_into(stored: np.ndarray, out: np.ndarray, scale: float | None = None) -
             target[...] = block
             np.multiply(target, np.float32(scale), out=target)
     elif stored.dtype == np.float16:
-        _raise_halves(stored.view(np.int16), out)
+        _raise_halves(stored.view(np.int16), out, finite)
     elif stored.dtype == _BFLOAT16:
         # The upper half of a float32.
         for block, bits in _blocks(stored.view(np.uint16), out.view(np.uint32)):
@@ -58,11 +62,11 @@ def cast_into(stored: np.ndarray, out: np.ndarray, scale: float | None = None) -
         out[...] = stored
 
 
-def _raise_halves(stored: np.ndarray, out: np.ndarray) -> None:
+def _raise_halves(stored: np.ndarray, out: np.ndarray, finite: bool) -> None:
     # TensorFlow sets its threads to take subnormal numbers for 0, and threads inherit it.
     exact = bool(np.multiply(_TINY, _RISE)[0])
     for block, target in _blocks(stored, out):
-        if exact and _is_finite(block):
+        if exact and (finite or _are_finite(block)):
             bits = target.view(np.int32)
             bits[...] = block
             np.left_shift(bits, _MANTISSA_SHIFT, out=bits)
@@ -72,7 +76,13 @@ def _raise_halves(stored: np.ndarray, out: np.ndarray) -> None:
             target[...] = block.view(np.float16)
 
 
-def _is_finite(bits: np.ndarray) -> bool:
+def is_finite(stored: np.ndarray) -> bool:
+    """Whether all values of a float16 array are finite."""
+    bits = stored.view(np.int16)
+    return all(_are_finite(block) for block, _ in _blocks(bits, bits))
+
+
+def _are_finite(bits: np.ndarray) -> bool:
     return not bits.size or bool(
         bits.max() < _NOT_FINITE and bits.view(np.uint16).max() < _NOT_FINITE_NEGATIVE
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer.data import codecs
 from trainer.data.examination import Examined
 from trainer.data.findings import Finding
 from trainer.data.listing import Listing
@@ -17,6 +18,7 @@ class ImportRequest:
     """What to import, from where, to where, and how; see `cingulum import --help`.
 
     `contrasts`, where there are several, stands in place of `contrast`. `maps` and `map_labels` are as typed.
+    `codec` may be 'auto'; `run` puts the codec that it chooses in its place.
     """
 
     source: Path
@@ -32,7 +34,8 @@ class ImportRequest:
     workers: int | None = None
     on_error: Literal["fail", "skip"] = "fail"
     volumes_per_shard: int = 16
-    codec: str = "blosc-lz4"
+    codec: str = codecs.DEFAULT
+    bricks: int | None = None
     overwrite: bool = False
     dry_run: bool = False
 
@@ -50,6 +53,7 @@ class ImportRequest:
             "classes": list(self.classes) if self.classes else None,
             "volumes_per_shard": self.volumes_per_shard,
             "codec": self.codec,
+            **({"bricks": self.bricks} if self.bricks else {}),
             "recipe": self.recipe_for(listing).to_json(),
         }
 
@@ -81,6 +85,8 @@ class ImportResult:
         warnings: number of usable images with warnings.
         kept: images taken over from an import that was stopped.
         already_done: the set was whole before; nothing was done.
+        codec: of the set; 'auto' in a dry run that does not choose.
+        codec_choice: what was measured to choose it (`codec_choice.Choice.to_json`); None where it was named.
     """
 
     target: Path
@@ -93,3 +99,5 @@ class ImportResult:
     already_done: bool
     content_hash: str | None
     cohort_findings: tuple[Finding, ...]
+    codec: str
+    codec_choice: dict[str, Any] | None

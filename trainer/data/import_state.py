@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.data import codecs
 from trainer.data.examination import Examined, stamp
 from trainer.data.index import INDEX_NAME, canonical_json
 from trainer.data.listing import SourceImage
@@ -24,6 +25,7 @@ from trainer.errors import ShardError
 
 WORK_NAME = ".import"
 STORY_NAME = "import.json"
+CHOICE_NAME = "codec.json"
 TABLES = ("qc.csv", "qc.json", "qc.html")
 
 
@@ -81,6 +83,24 @@ def _read(path: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
+def codec_choice(target: Path) -> dict[str, Any] | None:
+    """What an earlier import into the same target measured to choose its codec; None where none did.
+
+    Raises:
+        ShardError: it cannot be read.
+    """
+    for path in (target / STORY_NAME, target / WORK_NAME / CHOICE_NAME):
+        choice = _read(path).get("codec_choice") if path.exists() else None
+        if isinstance(choice, dict) and choice.get("codec") in codecs.CODECS:
+            return choice
+    return None
+
+
+def keep_codec_choice(work: Path, choice: dict[str, Any]) -> None:
+    """Keep it for an import that goes on."""
+    write_atomically(work / CHOICE_NAME, (canonical_json({"codec_choice": choice}) + "\n").encode())
+
+
 def clear(target: Path) -> None:
     """Remove a shard set and the beginnings of one: only files that an import writes.
 
@@ -118,8 +138,8 @@ def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
         CingulumError: the disk is full.
     """
     work = target / WORK_NAME
+    make(work)
     try:
-        work.mkdir(parents=True, exist_ok=True)
         lock = (work / "lock").open("w")
     except OSError as error:
         raise unwritten(target, error) from None
@@ -132,6 +152,19 @@ def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
             ) from None
         write_atomically(work / "request.json", (canonical_json(request) + "\n").encode())
         yield work
+
+
+def make(work: Path) -> None:
+    """Make the work folder.
+
+    Raises:
+        ShardError: that cannot be.
+        CingulumError: the disk is full.
+    """
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritten(work.parent, error) from None
 
 
 def finished(work: Path) -> None:

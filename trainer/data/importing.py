@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.data import import_state, quality_sheet, sources
+from trainer.data import codec_choice, import_codec, import_state, quality_sheet, sources
 from trainer.data.examination import Examined, examine
 from trainer.data.findings import bad
 from trainer.data.import_request import ImportRequest, ImportResult, Progress
@@ -50,19 +50,25 @@ def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None =
         maps=MapRequest.parse(request.maps, request.map_labels) if request.maps else None,
     )
     request = replace(request, recipe=request.recipe_for(listing))
-    decisive = request.decisive(listing)
-    work = _Import(request, listing, on_progress or (lambda progress: None))
+    on_progress = on_progress or (lambda progress: None)
     if request.dry_run:
+        work = _Import(request, listing, on_progress)
         work.examine_rest(None, None)
         work.check_classes()
         return work.result(begun, None)
     if request.overwrite:
         import_state.clear(request.target)
+    request, choice = import_codec.as_before(request)
+    decisive = request.decisive(listing)
     if import_state.is_finished(request.target, decisive, listing.sha256):
-        return _already_done(request, listing, begun)
+        return _already_done(request, listing, begun, choice)
+    if request.codec == codec_choice.AUTO:
+        request, choice = import_codec.choose(request, listing)
+        decisive = request.decisive(listing)
+    work = _Import(request, listing, on_progress, choice)
     recipe, meta = request.recipe, _set_meta(request, listing)
     # Before anything is written: it knows which codecs and sizes cannot be.
-    writer = ShardWriter(request.target, recipe.shape, recipe.dtype, request.codec, meta=meta)
+    writer = ShardWriter(request.target, recipe.shape, recipe.dtype, request.codec, request.bricks, meta=meta)
     with import_state.working(request.target, decisive) as folder:
         work.keep_whole_shards(writer, folder)
         work.examine_rest(writer, folder)
@@ -73,6 +79,7 @@ def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None =
             "listing_sha256": listing.sha256,
             "kind": listing.kind,
             "left_out": work.left_out_json(),
+            **({"codec_choice": choice} if choice else {}),
         }
         write_atomically(request.target / import_state.STORY_NAME, (canonical_json(story) + "\n").encode())
         index = writer.finish(work.shards)
@@ -87,6 +94,7 @@ class _Import:
     request: ImportRequest
     listing: Listing
     on_progress: Callable[[Progress], None]
+    choice: dict[str, Any] | None = None
     examined: list[Examined] = field(default_factory=list)
     shards: list[ShardRecord] = field(default_factory=list)
     contents: dict[str, str] = field(default_factory=dict)
@@ -172,6 +180,8 @@ class _Import:
             already_done=False,
             content_hash=content_hash,
             cohort_findings=self.listing.findings,
+            codec=self.request.codec,
+            codec_choice=self.choice,
         )
 
     def left_out_json(self) -> list[dict[str, Any]]:
@@ -275,7 +285,9 @@ def _volume_meta(image: Examined) -> VolumeMeta:
     )
 
 
-def _already_done(request: ImportRequest, listing: Listing, begun: float) -> ImportResult:
+def _already_done(
+    request: ImportRequest, listing: Listing, begun: float, choice: dict[str, Any] | None
+) -> ImportResult:
     shards = ShardSet.open(request.target)
     import_state.finished(request.target / import_state.WORK_NAME)
     return ImportResult(
@@ -289,4 +301,6 @@ def _already_done(request: ImportRequest, listing: Listing, begun: float) -> Imp
         already_done=True,
         content_hash=shards.content_hash,
         cohort_findings=listing.findings,
+        codec=shards.codec,
+        codec_choice=choice,
     )

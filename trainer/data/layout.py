@@ -49,6 +49,11 @@ class Layout:
         """Number of chunks of a volume."""
         return prod(self.grid)
 
+    @property
+    def decoded_bytes(self) -> int:
+        """Size of a volume's chunks when they are decoded: bricks at its border are filled up."""
+        return self.chunks * prod(self.chunk_shape) * self.dtype.itemsize
+
     def origins(self) -> Iterator[tuple[int, ...]]:
         """Where each chunk begins in the volume, in C order: the order they are stored in."""
         edges = self.chunk_shape[:3]

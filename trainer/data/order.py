@@ -7,8 +7,16 @@ the same. docs/explanation/order-and-splits.md tells why it is made this way.
 from __future__ import annotations
 
 import functools
+from typing import Literal
 
 import numpy as np
+
+from trainer.data.block_shuffle import BLOCK, WINDOW, block_shuffle
+
+Shuffle = Literal["auto", "full", "blocks"]
+
+# 'auto' takes a full permutation below this many samples.
+FULL_BELOW = 100_000
 
 
 def steps_per_epoch(n: int, global_batch: int) -> int:
@@ -16,7 +24,17 @@ def steps_per_epoch(n: int, global_batch: int) -> int:
     return -(-n // global_batch)
 
 
-def order(seed: int, epoch: int, step: int, global_batch: int, n: int) -> np.ndarray:
+def order(
+    seed: int,
+    epoch: int,
+    step: int,
+    global_batch: int,
+    n: int,
+    *,
+    shuffle: Shuffle = "auto",
+    block: int = BLOCK,
+    window: int = WINDOW,
+) -> np.ndarray:
     """Positions in the training list that one step takes, over all ranks.
 
     Each epoch is a permutation of 0..n-1, cut into steps. The last step of an epoch is filled up with the
@@ -28,6 +46,11 @@ def order(seed: int, epoch: int, step: int, global_batch: int, n: int) -> np.nda
         step: in the epoch, 0 to steps_per_epoch - 1.
         global_batch: samples per step, over all ranks.
         n: length of the training list.
+        shuffle: 'full': one permutation of all samples, held in memory as n words; 'blocks': blocks of
+            consecutive positions in another order each epoch, mixed within a window, computed for this step
+            alone (`block_shuffle`); 'auto': 'full' below `FULL_BELOW` samples, else 'blocks'.
+        block: 'blocks': samples per block.
+        window: 'blocks': blocks that are mixed.
 
     Returns:
         int64 (global_batch,), each 0 to n-1.
@@ -36,8 +59,9 @@ def order(seed: int, epoch: int, step: int, global_batch: int, n: int) -> np.nda
         ValueError: there is no such step in an epoch.
     """
     _check_step(step, global_batch, n)
-    positions = np.arange(step * global_batch, (step + 1) * global_batch) % n
-    return _permutation(seed, epoch, n)[positions]
+    if shuffle == "full" or (shuffle == "auto" and n < FULL_BELOW):
+        return _permutation(seed, epoch, n)[_places(step, global_batch, n)]
+    return _of_blocks(seed, epoch, step, global_batch, n, block, window).copy()
 
 
 def weights(step: int, global_batch: int, n: int) -> np.ndarray:
@@ -82,6 +106,19 @@ def rank_slice(global_batch: int, rank: int, world_size: int, accumulation: int 
         micro_batch_positions(global_batch, rank, world_size, accumulation, micro)
         for micro in range(accumulation)
     )
+
+
+def _places(step: int, global_batch: int, n: int) -> np.ndarray:
+    """Places of a step in the sequence of its epoch; after the last sample the first ones again."""
+    return np.arange(step * global_batch, (step + 1) * global_batch, dtype=np.int64) % n
+
+
+# Every sample of a step asks for the same positions, and some steps are read ahead.
+@functools.lru_cache(maxsize=16)
+def _of_blocks(
+    seed: int, epoch: int, step: int, global_batch: int, n: int, block: int, window: int
+) -> np.ndarray:
+    return block_shuffle(seed, epoch, _places(step, global_batch, n), n, block=block, window=window)
 
 
 # Every step of an epoch asks for the same permutation.

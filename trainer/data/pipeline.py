@@ -11,7 +11,9 @@ from trainer.config import AugmentConfig
 from trainer.data import augment as augmentation
 from trainer.data import order
 from trainer.data.batch_reader import Overdue, Part, dataset, input_errors, signature
-from trainer.data.shards import ShardSet
+from trainer.data.patches import Patches
+from trainer.data.reader_time import ReaderTime
+from trainer.data.shards import Origin, ShardSet
 from trainer.errors import ConfigError
 
 __all__ = ["balanced_rows", "balanced_weights", "evaluation_dataset", "input_errors", "training_dataset"]
@@ -30,8 +32,12 @@ def training_dataset(
     world_size: int = 1,
     accumulation: int = 1,
     augment: AugmentConfig | None = None,
+    voxel_mm: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    spent: ReaderTime | None = None,
     class_weights: np.ndarray | None = None,
     covariates: np.ndarray | None = None,
+    shuffle: order.Shuffle = "auto",
+    patches: Patches | None = None,
     prefetch: int = 2,
     read_ahead: int | None = None,
     threads: int = 2,
@@ -56,9 +62,13 @@ def training_dataset(
         world_size: number of ranks.
         accumulation: micro-batches per step.
         augment: random changes; none by default.
+        voxel_mm: edges of a voxel along D, H, W, in mm, for `augment`.
+        spent: counts the seconds of the threads.
         class_weights: float32 (classes,), multiplies the weight of each sample of that class, as it is. With
             `balanced_weights` the mean weight over the training list stays 1.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
+        shuffle: see `order.order`.
+        patches: what is taken of each volume; None for all of it.
         prefetch: micro-batches made ahead.
         read_ahead: bytes that these may take at most; None for any number.
         threads: that read, decode and augment.
@@ -67,7 +77,8 @@ def training_dataset(
     Returns:
         (stop_step - start_step) * accumulation elements (x, y, w): x float32 (b, D, H, W, C), or a pair of it
         and float32 (b, k) with covariates; y (b,) as `targets`, or uint8 (b, D, H, W); w float32 (b,) with 0
-        for the fill of an epoch's last step, where b is global_batch / (world_size * accumulation).
+        for the fill of an epoch's last step, where b is global_batch / (world_size * accumulation). With
+        patches, D, H and W are theirs.
 
     Raises:
         ConfigError: the global batch cannot be cut into equal micro-batches, or is larger than the training
@@ -77,24 +88,34 @@ def training_dataset(
     batch = _micro_batch_size(global_batch, world_size, accumulation, n)
     per_epoch = order.steps_per_epoch(n, global_batch)
     keys = _distinct(rows, len(shards))
-
-    changes = augment is not None and augment != AugmentConfig()
+    spent = spent or ReaderTime()
+    changes = None if augment is None or augment.is_idle else augment
+    shape = shards.shape if patches is None else patches.shape
 
     def fill(number: int, places: Sequence[np.ndarray]) -> None:
+        began = spent.now()
         x, *told, y, w = places
         micro_batch, place = divmod(number, batch)
         step, micro = divmod(micro_batch, accumulation)
         epoch, step = divmod(start_step + step, per_epoch)
         place += order.micro_batch_positions(global_batch, rank, world_size, accumulation, micro).start
-        position = order.order(config_seed, epoch, step, global_batch, n)[place]
+        position = order.order(config_seed, epoch, step, global_batch, n, shuffle=shuffle)[place]
         weight = order.weights(step, global_batch, n)[place]
         if class_weights is not None and targets is not None:
             weight = weight * class_weights[targets[position]]
-        _read(shards, rows[position], None if targets is None else targets[position], x, y)
-        if augment is not None and changes:
-            label_map = y if targets is None else None
+        row, key = rows[position], keys[position]
+        origin = None if patches is None else patches.origin(config_seed, epoch, key, row)
+        _read(shards, row, None if targets is None else targets[position], x, y, origin)
+        read = spent.now()
+        if changes is not None:
             changed, label_map = augmentation.augment(
-                x, augment, config_seed, epoch, keys[position], label_map
+                x,
+                changes,
+                config_seed,
+                epoch,
+                key,
+                y if targets is None else None,
+                voxel_mm=voxel_mm,
             )
             if changed is not x:
                 x[...] = changed
@@ -102,9 +123,11 @@ def training_dataset(
                 y[...] = label_map
         _tell(told, covariates, position)
         w[...] = weight
+        ended = spent.now()
+        spent.add(ended - began, ended - read)
 
     batches = max(0, stop_step - start_step) * accumulation
-    spec = signature(batch, *_input_parts(shards, covariates), _target_part(shards, targets), _WEIGHT)
+    spec = signature(batch, *_input_parts(shape, covariates), _target_part(shape, targets), _WEIGHT)
     made = dataset(
         fill, batches, spec, threads=threads, ahead=prefetch, ahead_bytes=read_ahead, overdue=overdue
     )
@@ -145,7 +168,7 @@ def evaluation_dataset(
     """
     steps = order.steps_per_epoch(len(rows), world_size * batch)
 
-    target = _target_part(shards, targets)
+    target = _target_part(shards.shape, targets)
 
     def fill(number: int, places: Sequence[np.ndarray]) -> None:
         row, x, *told, y, w = places
@@ -160,7 +183,7 @@ def evaluation_dataset(
         _tell(told, covariates, position)
         w[...] = 1
 
-    spec = signature(batch, ((), np.int64), *_input_parts(shards, covariates), target, _WEIGHT)
+    spec = signature(batch, ((), np.int64), *_input_parts(shards.shape, covariates), target, _WEIGHT)
     made = dataset(fill, steps, spec, threads=threads, ahead=2, ahead_bytes=read_ahead, overdue=overdue)
     return _paired(made, covariates, before=1), steps
 
@@ -197,21 +220,28 @@ def balanced_weights(targets: np.ndarray, classes: int) -> np.ndarray:
 _WEIGHT: Part = ((), np.float32)
 
 
-def _input_parts(shards: ShardSet, covariates: np.ndarray | None) -> list[Part]:
-    volume: Part = (shards.shape, np.float32)
+def _input_parts(shape: tuple[int, ...], covariates: np.ndarray | None) -> list[Part]:
+    volume: Part = (shape, np.float32)
     return [volume] if covariates is None else [volume, (covariates.shape[1:], np.float32)]
 
 
-def _target_part(shards: ShardSet, targets: np.ndarray | None) -> Part:
+def _target_part(shape: tuple[int, ...], targets: np.ndarray | None) -> Part:
     if targets is None:
-        return shards.shape[:3], np.uint8
+        return shape[:3], np.uint8
     return (), np.float32 if targets.dtype == np.float32 else np.int32
 
 
-def _read(shards: ShardSet, row: int, target: np.generic | None, x: np.ndarray, y: np.ndarray) -> None:
-    shards.read_into(row, x)
+def _read(
+    shards: ShardSet,
+    row: int,
+    target: np.generic | None,
+    x: np.ndarray,
+    y: np.ndarray,
+    origin: Origin | None = None,
+) -> None:
+    shards.read_into(row, x, origin)
     if target is None:
-        shards.read_map_into(row, y)
+        shards.read_map_into(row, y, origin)
     else:
         y[...] = target
 

@@ -1,7 +1,8 @@
 """From image files to the array a network sees: the one way, for import and for prediction alike.
 
 1. Axes to RAS+ (nearest, no interpolation). 2. Resampled to cubic voxels. 3. A cube cut out, or padded,
-about the head or brain. 4. Intensities clipped and standardised over the foreground. 5. Cast.
+about the head or brain. 4. Intensities clipped and standardised over the foreground. 5. Rounded to the
+stored type.
 Further contrasts of the same head are brought onto the grid of the first and standardised each on its own.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 import nibabel
 import numpy as np
 
-from trainer.data import contrasts, foreground, quality, reading
+from trainer.data import contrasts, foreground, quality, reading, stored_types
 from trainer.data.cut import Cut
 from trainer.data.findings import Finding, ImageFault, about, bad, note, warning
 from trainer.data.reading import Image
@@ -34,7 +35,8 @@ class Prepared:
     """What a recipe makes of an image.
 
     Attributes:
-        array: (D, H, W, C) of the recipe's dtype; D runs left to right, H back to front, W bottom to top.
+        array: (D, H, W, C), rounded to the recipe's dtype, float32 where that is bfloat16 or int16; D runs
+            left to right, H back to front, W bottom to top.
         affine: (4, 4) float64, from voxel indices (d, h, w) to millimetres in RAS+ space.
         cut: how the cube was cut from the first image, its axes in RAS+.
         report: the numbers: clip_low, clip_high, mean, standard_deviation, foreground_ml, cut_share; those of
@@ -132,7 +134,7 @@ def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Ima
             raise ImageFault(path, about(fault.finding, f"its {name} image")) from None
         channels.append(channel)
         findings += seen
-    array = np.stack(channels, axis=-1).astype(recipe.dtype)
+    array = stored_types.rounded(np.stack(channels, axis=-1), recipe.dtype)
     return Prepared(array, cut.cube_affine, cut, report, tuple(findings))
 
 

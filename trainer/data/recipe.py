@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from trainer.data.map_recipe import MapRecipe
+from trainer.data.stored_types import STORED_TYPES
 from trainer.errors import ConfigError
 
 # Length of the default cube's edge. An adult brain is at most about 180 mm long (ICBM152: 145 x 180 x 150).
@@ -20,7 +21,7 @@ class Recipe:
     Attributes:
         size: edge of the cube in voxels: D = H = W.
         spacing: edge of a voxel in mm.
-        dtype: type stored, 'float16' or 'float32'.
+        dtype: type stored, one of `stored_types.STORED_TYPES`.
         normalisation: 'zscore': values are clipped to the `low_percentile` of the resampled image and the
             `high_percentile` of its foreground, then the foreground's mean is subtracted and the result
             divided by the foreground's standard deviation.
@@ -47,7 +48,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         allowed: dict[str, Sequence[Any]] = {
-            "dtype": ("float16", "float32"),
+            "dtype": STORED_TYPES,
             "normalisation": ("zscore",),
             "foreground": ("otsu",),
             "nan": ("refuse", "zero"),

@@ -31,7 +31,7 @@ from trainer.data.layout import Layout
 from trainer.data.shard_image import Content, ShardImage
 from trainer.errors import CingulumError, ShardError
 
-# Blosc holds at most 2 GiB in one buffer, HDF5 4 GiB in one chunk.
+# Blosc holds at most 2 GiB in one buffer, HDF5 4 GiB in one chunk, and one call reads at most 2 GiB.
 LARGEST_VOLUME = 2**31 - 1024
 # A voxel of a label map is one byte.
 MOST_CLASSES = 256
@@ -92,7 +92,7 @@ class ShardWriter:
             )
         self.layout = Layout(shape, self.dtype, codec, bricks)
         self.map_layout = Layout(shape[:3], np.dtype(np.uint8), codec, bricks)
-        if int(np.prod(shape)) * self.dtype.itemsize > LARGEST_VOLUME:
+        if self.layout.decoded_bytes > LARGEST_VOLUME:
             raise ShardError(
                 f"a volume of {' x '.join(map(str, shape))} {self.dtype.name} is larger than 2 GiB.",
                 cure="Choose a smaller size, or --dtype float16.",

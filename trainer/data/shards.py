@@ -43,6 +43,7 @@ class ShardSet:
         contrasts: what the channels are, such as ("T1w", "T2w"); empty for a single one.
         maps: names of the classes of the label maps, background first; empty where the set has none.
         content_hash: sha256 over the index, in hex; it changes with any voxel or label.
+        cure: what to do about damage.
     """
 
     def __init__(self, path: Path, index: Index, seen: Mapping[str, Identity] | None = None) -> None:
@@ -66,6 +67,7 @@ class ShardSet:
         self.content_hash = index.content_hash
         self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
         self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
+        self.cure = _restore(path)
         self._stored = StoredBytes(path, seen)
         self._whole = WholeChunks(self._stored, self.codec)
 
@@ -200,7 +202,7 @@ class ShardSet:
         scale: float | None = None,
         what: str = "",
     ) -> None:
-        part = _part(layout.shape, out, origin)
+        part = part_of(layout.shape, out, origin)
         try:
             if brick_table is None:
                 self._whole.read_into(place, layout.shape, layout.dtype, out, part=part, scale=scale)
@@ -228,7 +230,7 @@ class ShardSet:
             "a volume",
         )
         return ShardError(
-            f"{self.path / read.shard}, byte {read.offset}: reading {whose} ({read.nbytes} bytes) "
+            f"{self._stored.folder / read.shard}, byte {read.offset}: reading {whose} ({read.nbytes} bytes) "
             f"has taken more than {limit_s:g} s.",
             cure="Look whether the disk or the file server still answers. For one that is slow: a larger "
             "data.read_timeout.",
@@ -253,14 +255,18 @@ class ShardSet:
     def _damaged(self, volume: Volume, why: str, what: str = "") -> ShardError:
         begin = volume.map_offset if what else volume.offset
         return ShardError(
-            f"{self.path / volume.shard}, byte {begin}: {what}volume {volume.id} (subject {volume.subject}) "
-            f"is damaged: {why}.",
-            cure=_restore(self.path),
+            f"{self._stored.folder / volume.shard}, byte {begin}: {what}volume {volume.id} "
+            f"(subject {volume.subject}) is damaged: {why}.",
+            cure=self.cure,
         )
 
 
-def _part(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tuple[slice, ...] | None:
-    """Which part of a volume goes into an array; None for the whole volume."""
+def part_of(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tuple[slice, ...] | None:
+    """Which part of a volume goes into an array; None for the whole volume.
+
+    Raises:
+        ValueError: the array has another shape, or the part does not lie in the volume.
+    """
     if origin is None:
         if out.shape != shape:
             raise ValueError(f"an array of {out.shape} for a volume of {shape}")

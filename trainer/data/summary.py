@@ -28,7 +28,9 @@ def summary(shards: ShardSet, examples: int = 5) -> dict[str, Any]:
     """
     volumes = shards.volumes
     voxels = int(np.prod(shards.shape[:3]))
-    voxel_bytes = shards.shape[3] * shards.dtype.itemsize + bool(shards.maps)  # of a label map, one byte
+    voxel_bytes = shards.shape[3] * shards.stored_dtype.itemsize + bool(
+        shards.maps
+    )  # of a label map, one byte
     decoded = len(volumes) * voxels * voxel_bytes
     by_label: dict[str, list[Volume]] = {}
     for volume in volumes:
@@ -39,12 +41,14 @@ def summary(shards: ShardSet, examples: int = 5) -> dict[str, Any]:
         "content_hash": shards.content_hash,
         "source": shards.source,
         "shape": list(shards.shape),
-        "dtype": shards.dtype.name,
+        "dtype": shards.stored_dtype.name,
         "voxel_size": list(shards.voxel_size),
         "codec": shards.codec,
+        "bricks": shards.bricks,
         "shards": len(shards.index.shards),
         "bytes": sum(shard.nbytes for shard in shards.index.shards),
         "bytes_decoded": decoded,
+        "compression": decoded / sum(volume.nbytes + (volume.map_nbytes or 0) for volume in volumes),
         "volumes": len(volumes),
         "subjects": len({volume.subject for volume in volumes}),
         "contrasts": list(shards.contrasts),

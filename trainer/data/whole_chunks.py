@@ -14,9 +14,9 @@ import numpy as np
 import xxhash
 
 from trainer.data import codecs
-from trainer.data.casting import cast_into
-from trainer.data.scratch import scratch
+from trainer.data.casting import cast_into, is_finite
 from trainer.data.stored_bytes import ReadFault, StoredBytes
+from trainer.data.thread_memory import scratch
 
 
 class Place(NamedTuple):
@@ -50,6 +50,8 @@ class WholeChunks:
         self._codec = codec
         # XXH3 of chunks whose SHA-256 was found right, by shard and offset.
         self._found_right: dict[tuple[str, int], str] = {}
+        # Chunks of float16 whose values were found finite; with the same XXH3 they still are.
+        self._found_finite: set[tuple[str, int]] = set()
 
     def read_into(
         self,
@@ -89,7 +91,17 @@ class WholeChunks:
             self._read(place, chunk)
             codecs.decode_into(self._codec, chunk, voxels)
         if not direct:
-            cast_into(voxels if part is None else voxels[part], out, scale)
+            finite = self._is_finite(place, voxels)
+            cast_into(voxels if part is None else voxels[part], out, scale, finite=finite)
+
+    def _is_finite(self, place: Place, voxels: np.ndarray) -> bool:
+        key = place.shard, place.offset
+        if key in self._found_finite:
+            return True
+        if voxels.dtype != np.float16 or not is_finite(voxels):
+            return False
+        self._found_finite.add(key)
+        return True
 
     def _read(self, place: Place, target: memoryview) -> None:
         self._stored.read_into(place.shard, place.offset, target)

@@ -74,7 +74,7 @@ def held_out(run: Path, split: str, most: int, *, mean: bool) -> Subjects:
         ShardError: a volume is damaged.
     """
     _, _, data, model = prediction.open_run(run, split)
-    _check(run, data.task.name)
+    _check(run, data.task.name, of_patches=data.patches is not None)
     rows = in_turn(data, data.rows(split))[:most]
     names = _names([_name(data, row) for row in rows])
 
@@ -115,7 +115,7 @@ def raw(run: Path, images: Sequence[str], people: Path | None) -> Subjects:
         CohortError: the table has no row for an image.
     """
     member = Member.open(run)
-    _check(run, member.task)
+    _check(run, member.task, of_patches=member.shape[0] != member.recipe.size)
     wanted = requests(images, getattr(member.recipe, "contrasts", ()))
     if member.covariates is not None and people is None:
         raise RunError(
@@ -156,11 +156,16 @@ def in_turn(data: Data, rows: Sequence[int]) -> list[int]:
     return [of_class[k] for k in range(longest) for of_class in by_class.values() if k < len(of_class)]
 
 
-def _check(run: Path, task: str) -> None:
+def _check(run: Path, task: str, *, of_patches: bool) -> None:
     if task == "segmentation":
         raise RunError(
             f"{run}: labels every voxel: its label map is its own explanation.",
             cure="Explain a run of classification or regression.",
+        )
+    if of_patches:
+        raise RunError(
+            f"{run}: learned from patches: what it says of a volume is a mean over many of them.",
+            cure="Explain a run that was trained without data.patch.",
         )
 
 

@@ -18,6 +18,7 @@ from trainer.config import RunConfig
 from trainer.data.shards import ShardSet, Volume
 from trainer.errors import InputError
 from trainer.record import RunFolder
+from trainer.report.augmentation import phrases
 
 # Keys of evaluation/<split>.json in the order in which they are told, and their names.
 _FIGURES = {
@@ -35,7 +36,6 @@ _FIGURES = {
     "pearson": "correlation",
     "bias": "bias (predicted minus true)",
     "dice": "Dice, mean over classes",
-    "hd95": "95 % Hausdorff distance (mm)",
 }
 
 
@@ -102,8 +102,7 @@ def markdown(said: Mapping[str, Any]) -> str:
 def figures(test: Mapping[str, Any]) -> list[dict[str, str]]:
     """Name, value and 95 % interval of each figure of evaluation/test.json, as text."""
     rows = [_row(name, test, key) for key, name in _FIGURES.items() if _is_number(test.get(key))]
-    classes = test.get("classes")
-    for label, about in classes.items() if isinstance(classes, dict) else ():
+    for label, about in test.get("per_class", {}).items():
         rows += [
             _row(f"{name}: {label}", about, key) for key, name in (("dice", "Dice"), ("hd95", "HD95, mm"))
         ]
@@ -179,7 +178,7 @@ def _training(config: RunConfig, ran: Mapping[str, Any], result: Mapping[str, An
         "optimizer": config.train.optimizer.model_dump(mode="json"),
         "schedule": config.train.schedule.name,
         "precision": config.train.precision,
-        "augmentation": config.data.augment.model_dump(mode="json"),
+        "augmentation": phrases(config.data.augment.model_dump()),
         "seed": config.train.seed,
     }
 

@@ -16,8 +16,12 @@ from trainer import record
 from trainer.data.covariates import Covariates
 from trainer.data.preprocess import Recipe
 from trainer.errors import RunError
+from trainer.inference import patchwise
 from trainer.inference.saved_model import load_model
 from trainer.record import RunFolder
+
+# In one call of a network of patches.
+_PATCHES_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -114,19 +118,28 @@ class Member:
         """What the network says.
 
         Args:
-            volumes: float32 (B, D, H, W, C).
+            volumes: float32 (B, D, H, W, C). Larger ones than the network takes are asked about patch by
+                patch, but for segmentation, where windows are the caller's.
             told: covariates float32 (B, k), where the network takes some.
 
         Returns:
             Probabilities float64 (B, K); numbers in units of the target float64 (B, 1); or probabilities of
             every voxel float32 (B, D, H, W, K).
         """
-        inputs = [volumes] if told is None else [volumes, told]
-        outputs = self._call(*(tf.constant(x, tf.float32) for x in inputs)).numpy()  # type: ignore[attr-defined]
+        if self.task != "segmentation" and volumes.shape[1:4] != self.shape[:3]:  # it learned from patches
+            x = volumes if told is None else (volumes, told)
+            outputs = patchwise.mean_outputs(self._answer, x, self.shape[:3], batch=_PATCHES_AT_ONCE)
+        else:
+            outputs = self._answer(volumes if told is None else (volumes, told))
         if self.task == "segmentation":
             return np.asarray(outputs)
         numbers = np.asarray(outputs, np.float64)
         return special.softmax(numbers, axis=-1) if self.task == "classification" else numbers
+
+    def _answer(self, x: Any) -> np.ndarray:
+        inputs = x if isinstance(x, tuple) else (x,)
+        outputs = self._call(*(tf.constant(each, tf.float32) for each in inputs))  # type: ignore[attr-defined]
+        return np.asarray(outputs)
 
     def _outputs(self, *inputs: Any) -> Any:
         outputs = tf.cast(

@@ -60,16 +60,25 @@ def file_names(found: Sequence[Request], ending: str) -> dict[str, Path]:
     """A relative path for the result of each request, by its name: `<stem><ending>`.
 
     Where two images have the same name, all keep the folders that tell them apart.
+
+    Raises:
+        ImageError: two results would be the same file.
     """
     stems = [request.stem for request in found]
     if len(set(stems)) == len(stems):
         return {request.name: Path(f"{request.stem}{ending}") for request in found}
     whole = [request.paths[0].resolve() for request in found]
     common = Path(os.path.commonpath([path.parent for path in whole]))
-    return {
-        request.name: path.relative_to(common).with_name(f"{request.stem}{ending}")
-        for request, path in zip(found, whole, strict=True)
-    }
+    names: dict[str, Path] = {}
+    first: dict[Path, str] = {}
+    for request, path in zip(found, whole, strict=True):
+        name = names[request.name] = path.relative_to(common).with_name(f"{request.stem}{ending}")
+        if first.setdefault(name, request.name) != request.name:
+            raise ImageError(
+                f"{request.name}: its result would replace that of {first[name]}: both are {name}.",
+                cure="Ask for one of them, or for each with an --out of its own.",
+            )
+    return names
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,13 @@ class Results:
             raise RunError(f"{self._path}: has other columns.", cure=f"Remove {self._path} to begin anew.")
         for row in table.rows:
             if not row["error"]:
-                self._rows[str(row["image"])] = {name: _value(name, cell) for name, cell in row.items()}
+                try:
+                    values = {name: self._value(name, cell) for name, cell in row.items()}
+                except ValueError as error:
+                    raise RunError(
+                        f"{self._path}: is damaged: {error}.", cure=f"Remove {self._path} to begin anew."
+                    ) from None
+                self._rows[str(row["image"])] = values
 
     def __contains__(self, image: str) -> bool:
         """Whether an image has its row already."""
@@ -93,16 +99,17 @@ class Results:
         write_text(self._path, text.getvalue())
         self._written = time.monotonic()
 
+    def _value(self, column: str, cell: str | None) -> Any:
+        """A cell as it was before it was text. A class may be called 1, and its name is no number."""
+        words = ("image", "segmentation", "error")
+        named = column == "predicted" and any(name.startswith("p_") for name in self._columns)
+        if cell is None or column in words or named:
+            return cell
+        try:
+            return float(cell)
+        except ValueError:
+            raise ValueError(f"{column} {cell!r} is no number") from None
+
     @staticmethod
     def _about(path: Path) -> Path:
         return path.with_name(path.name + ".json")
-
-
-def _value(column: str, cell: str | None) -> Any:
-    """A cell as it was before it was text."""
-    if cell is None or column in ("image", "segmentation", "error"):
-        return cell
-    try:
-        return float(cell)
-    except ValueError:
-        return cell

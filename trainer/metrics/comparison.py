@@ -38,16 +38,6 @@ def compare(tables: Sequence[Table], *, resamples: int = RESAMPLES) -> dict[str,
         (Holm, Scandinavian Journal of Statistics 6 (1979) 65), else None. What cannot be told is None.
     """
     names = _names(tables)
-    pairs = [
-        {"metric": metric, "first": names[i], "second": names[j], **figures}
-        for i, j in itertools.combinations(range(len(tables)), 2)
-        for metric, figures in _differences(tables[i], tables[j], resamples).items()
-    ]
-    comparisons = []
-    for metric in dict.fromkeys(pair["metric"] for pair in pairs):
-        family = [pair for pair in pairs if pair["metric"] == metric]
-        corrected = holm([pair["p_value"] for pair in family]) if len(tables) > 2 else [None] * len(family)
-        comparisons += [{**pair, "p_holm": p} for pair, p in zip(family, corrected, strict=True)]
     return {
         "task": tables[0].task,
         "n": len(tables[0].rows),
@@ -56,8 +46,25 @@ def compare(tables: Sequence[Table], *, resamples: int = RESAMPLES) -> dict[str,
             {"run": name, "metrics": _metrics(table, resamples)}
             for name, table in zip(names, tables, strict=True)
         ],
-        "comparisons": comparisons,
+        "comparisons": differences(tables, names, resamples=resamples),
     }
+
+
+def differences(
+    tables: Sequence[Table], names: Sequence[str], *, resamples: int = RESAMPLES
+) -> list[dict[str, Any]]:
+    """`comparisons` of `compare`, with these names for the runs."""
+    pairs = [
+        {"metric": metric, "first": names[i], "second": names[j], **figures}
+        for i, j in itertools.combinations(range(len(tables)), 2)
+        for metric, figures in _differences(tables[i], tables[j], resamples).items()
+    ]
+    found = []
+    for metric in dict.fromkeys(pair["metric"] for pair in pairs):
+        family = [pair for pair in pairs if pair["metric"] == metric]
+        corrected = holm([pair["p_value"] for pair in family]) if len(tables) > 2 else [None] * len(family)
+        found += [{**pair, "p_holm": p} for pair, p in zip(family, corrected, strict=True)]
+    return found
 
 
 def aligned(tables: Sequence[Table], *, common: bool = False) -> tuple[list[Table], list[str]]:

@@ -83,7 +83,7 @@ def segmentation_metrics(
         bootstrap: resamples of the subjects for the 95 % intervals; 0 for none.
 
     Returns:
-        n; dice (mean over classes of a subject, then over subjects), dice_interval; and `classes`: for each
+        n; dice (mean over classes of a subject, then over subjects), dice_interval; and `per_class`: for each
         its n (subjects that have the class in either map), dice, dice_sd and dice_interval over them, hd95
         (mean, mm) and hd95_median over those where both maps have it, and without_surface (how many of n have
         it in one map only: the mean distance leaves these failures out). What cannot be told is None.
@@ -93,12 +93,15 @@ def segmentation_metrics(
         "n": len(next(iter(dice.values()), ())),
         "dice": mean,
         "dice_interval": bounds,
-        "classes": {name: _of_class(dice[name], hd95[name], bootstrap) for name in dice},
+        "per_class": {name: _of_class(dice[name], hd95[name], bootstrap) for name in dice},
     }
 
 
 def mean_dice(dice: Mapping[str, np.ndarray]) -> np.ndarray:
     """float64 (N,): mean over the classes that a subject has; NaN where that is none.
+
+    A subject with no class in either map says nothing of overlap, so means over subjects leave it out.
+    `trainer.tasks.scores.mean_dice`, shown while training, counts it as 1: there every sample needs a number.
 
     Args:
         dice: by class, float (N,), NaN where neither map has the class.

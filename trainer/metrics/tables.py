@@ -1,4 +1,9 @@
-"""A run's evaluation/<split>.csv, read back: what its network said of each subject."""
+"""evaluation/<split>.csv, read back: what a network said of each subject of a split.
+
+header, lines = tables.lines(path)              # what is written
+judged = tables.judged(header, lines)           # what it means
+table = tables.read(run, "test")                # the same of a finished run
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,15 @@ import numpy as np
 from trainer.errors import RunError
 from trainer.record import RunFolder
 
+# A line of a table, by column.
+Line = dict[str, str]
+
 
 @dataclass(frozen=True)
-class Table:
+class Judged:
     """One line per judged volume.
 
     Attributes:
-        run: the run folder.
         task: `classification`, `regression` or `segmentation`, by the table's columns.
         classes: names in the order of `values`' columns; without the background for segmentation, () for
             regression.
@@ -29,17 +36,19 @@ class Table:
         true: class numbers int64 (N,), or targets float64 (N,); zeros for segmentation.
         values: float64; probabilities (N, K), or predicted numbers (N, 1), or the Dice of K classes and then
             their hd95 in mm, (N, 2 K), NaN where there is none.
-        shards: content hash of the shard set, or None where run.json does not tell.
     """
 
-    run: Path
     task: str
     classes: tuple[str, ...]
     rows: np.ndarray
     subjects: tuple[str, ...]
     true: np.ndarray
     values: np.ndarray
-    shards: str | None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of `values` in the file."""
+        return _columns(self.task, self.classes)
 
     @property
     def dice(self) -> dict[str, np.ndarray]:
@@ -50,6 +59,19 @@ class Table:
     def hd95(self) -> dict[str, np.ndarray]:
         """Of a segmentation: by class, mm, float64 (N,), NaN where a map lacks the class."""
         return {name: self.values[:, len(self.classes) + k] for k, name in enumerate(self.classes)}
+
+
+@dataclass(frozen=True)
+class Table(Judged):
+    """That of a run.
+
+    Attributes:
+        run: the run folder.
+        shards: content hash of the shard set, or None where run.json does not tell.
+    """
+
+    run: Path
+    shards: str | None
 
     def taken(self, places: Sequence[int]) -> Table:
         """Only the lines at these places, in this order."""
@@ -94,52 +116,99 @@ def read(run: Path, split: str) -> Table:
     if not path.is_file():
         raise RunError(f"{path}: is missing.", cure=cure)
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            table = csv.DictReader(file)
-            columns = list(table.fieldnames or ())
-            lines = list(table)
-        return _parsed(run, columns, lines, _content_hash(folder))
-    except KeyError as error:
-        raise RunError(f"{path}: is damaged: it has no column for {error}.", cure=cure) from None
-    except (ValueError, csv.Error) as error:
+        found = judged(*lines(path))
+    except ValueError as error:
         raise RunError(f"{path}: is damaged: {error}.", cure=cure) from None
+    return Table(**vars(found), run=run, shards=_content_hash(folder))
 
 
-def _parsed(run: Path, columns: list[str], lines: list[dict[str, str]], shards: str | None) -> Table:
-    if not lines:
-        raise ValueError("it has no subjects")
-    for number, line in enumerate(lines, start=2):
+def lines(path: Path) -> tuple[tuple[str, ...], list[Line]]:
+    """The header and the lines of a table of predictions, by column.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no table, has no `row` or `subject`, or a line is cut short.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        table = csv.DictReader(file)
+        try:
+            header, found = tuple(table.fieldnames or ()), list(table)
+        except csv.Error as error:
+            raise ValueError(str(error)) from None
+    if not {"row", "subject"} <= set(header):
+        raise ValueError(f"its columns are {', '.join(header)}")
+    for number, line in enumerate(found, start=2):
         if None in line or None in line.values():
             raise ValueError(f"line {number} has more or fewer columns than the first")
-    classes = tuple(name[2:] for name in columns if name.startswith("p_"))
-    segmented = tuple(name[5:] for name in columns if name.startswith("dice_"))
-    if classes and "label" in columns:
-        task, wanted = "classification", [f"p_{name}" for name in classes]
-        number_of = {name: k for k, name in enumerate(classes)}
-        true = np.array([number_of[line["label"]] for line in lines])
-    elif segmented:
-        task, classes = "segmentation", segmented
-        wanted = [f"{kind}_{name}" for kind in ("dice", "hd95") for name in classes]
-        true = np.zeros(len(lines))
-    elif "target" in columns and "predicted" in columns:
-        task, wanted = "regression", ["predicted"]
-        true = np.array([float(line["target"]) for line in lines])
-    else:
-        raise ValueError(f"its columns are {', '.join(columns)}")
-    empty = np.nan if task == "segmentation" else "empty"
+        if not line["row"].isdecimal():
+            raise ValueError(f"line {number}: {line['row']!r} is no row")
+    return header, found
+
+
+def judged(header: Sequence[str], lines: Sequence[Line]) -> Judged:
+    """What the lines of a table of predictions say.
+
+    Raises:
+        ValueError: there are no lines, the columns are those of no task, or a value is wrong.
+    """
+    if not lines:
+        raise ValueError("it has no subjects")
+    task, classes = _task(header)
+    wanted = _columns(task, classes)
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        raise ValueError(f"it has no column for {missing[0]!r}")
+    # Only a segmentation has figures that cannot be told.
+    empty = "nan" if task == "segmentation" else "empty"
+    true = _true(task, classes, lines)
     values = np.array([[float(line[name] or empty) for name in wanted] for line in lines])
     if task != "segmentation" and not (np.isfinite(values).all() and np.isfinite(true).all()):
         raise ValueError("a number is not finite")
-    return Table(
-        run=run,
+    return Judged(
         task=task,
         classes=classes,
         rows=np.array([int(line["row"]) for line in lines]),
         subjects=tuple(line["subject"] for line in lines),
         true=true,
         values=values,
-        shards=shards,
     )
+
+
+def _task(header: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Which task writes such a table, and its classes."""
+    classes = _after("p_", header)
+    if len(classes) > 1 and "label" in header:
+        return "classification", classes
+    segmented = _after("dice_", header)
+    if segmented:
+        return "segmentation", segmented
+    if "target" in header and "predicted" in header:
+        return "regression", ()
+    raise ValueError(f"its columns are {', '.join(header)}")
+
+
+def _after(prefix: str, header: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.removeprefix(prefix) for name in header if name.startswith(prefix))
+
+
+def _columns(task: str, classes: Sequence[str]) -> tuple[str, ...]:
+    if task == "classification":
+        return tuple(f"p_{name}" for name in classes)
+    if task == "segmentation":
+        return tuple(f"{kind}_{name}" for kind in ("dice", "hd95") for name in classes)
+    return ("predicted",)
+
+
+def _true(task: str, classes: Sequence[str], lines: Sequence[Line]) -> np.ndarray:
+    if task == "regression":
+        return np.array([float(line["target"]) for line in lines])
+    if task == "segmentation":
+        return np.zeros(len(lines))
+    number_of = {name: k for k, name in enumerate(classes)}
+    unknown = next((line["label"] for line in lines if line["label"] not in number_of), None)
+    if unknown is not None:
+        raise ValueError(f"{unknown!r} is none of its classes")
+    return np.array([number_of[line["label"]] for line in lines])
 
 
 def _content_hash(folder: RunFolder) -> str | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.report.story import Story
+from trainer.report.story import Story, read_json
 
 MOST_PICTURES = 6
 # A page that carries more than this is slow to open on a phone.
@@ -43,7 +42,7 @@ def read(story: Story) -> list[Attribution]:
     folder = story.folder / "explanations"
     found = []
     for method in sorted(path for path in folder.glob("[!.]*") if path.is_dir()):
-        summary = _summary(story, method)
+        summary = read_json(story, f"explanations/{method.name}/summary.json")
         pictures, left_out = _pictures(method, summary)
         if not summary and not pictures:
             continue
@@ -54,20 +53,6 @@ def read(story: Story) -> list[Attribution]:
         facts = tuple(_facts({key: value for key, value in summary.items() if key not in _ELSEWHERE}))
         found.append(Attribution(_WORDS.get(name, name), facts, tuple(pictures), left_out))
     return found
-
-
-def _summary(story: Story, folder: Path) -> dict[str, Any]:
-    path = folder / "summary.json"
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        value = None
-    if isinstance(value, dict):
-        return value
-    story.notes.append(f"{path.relative_to(story.folder)} is damaged; its figures are left out.")
-    return {}
 
 
 def _facts(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ import nibabel
 import numpy as np
 
 from trainer.atomic import write_bytes
+from trainer.data.reading import DAMAGED
 from trainer.report import predictions
 
 
@@ -44,7 +45,7 @@ def read(run_folder: Path, row: int, shape: tuple[int, ...]) -> np.ndarray | Non
         return None
     try:
         labels = np.asarray(nibabel.nifti1.Nifti1Image.from_filename(path).dataobj)
-    except (OSError, ValueError, EOFError, nibabel.filebasedimages.ImageFileError):
+    except DAMAGED:
         return None
     return labels.astype(np.uint8) if labels.shape == shape else None
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from trainer.metrics import bootstrap, delong
-from trainer.metrics.classification import auc_difference
+from trainer.metrics import comparison
 from trainer.report.methods import settings_of
-from trainer.report.predictions import Found, Overlaps, Predictions, Values
+from trainer.report.predictions import Found, as_table
 from trainer.report.story import Story
 
-RESAMPLES = 2000
 # These differ between any two runs and say nothing.
 _NAMES = ("name", "runs")
+_WORDS = {"auc": "AUC", "accuracy": "Accuracy", "mae": "MAE", "dice": "Mean Dice"}
 
 
 @dataclass(frozen=True)
@@ -26,10 +22,11 @@ class Pair:
 
     Attributes:
         first, second: names of the runs.
-        figure: what is compared: AUC, MAE or mean Dice.
+        figure: what is compared: AUC, accuracy, MAE or mean Dice.
         difference: of the first minus the second.
         interval: 95 %, or None where there is none.
         p_value: two-sided, or None.
+        p_holm: the same, corrected for the number of pairs; None for one pair.
         method: how interval and p were found.
     """
 
@@ -39,6 +36,7 @@ class Pair:
     difference: float
     interval: tuple[float, float] | None
     p_value: float | None
+    p_holm: float | None
     method: str
 
 
@@ -54,77 +52,35 @@ def differing(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, list[str]]]:
     return found
 
 
-def same_subjects(founds: Sequence[Found], hashes: Sequence[Any]) -> bool:
-    """Whether all predictions are of the same rows of the same shard set."""
-    rows = [sorted(found.rows.tolist()) for found in founds]
-    return hashes[0] is not None and all(h == hashes[0] for h in hashes) and all(r == rows[0] for r in rows)
+def pairs(runs: Sequence[tuple[str, Found]], hashes: Sequence[str | None]) -> tuple[list[Pair], list[str]]:
+    """Every two runs on the same subjects, as `cingulum compare` compares them, and notes for a reader.
+
+    Args:
+        runs: name and predictions of each.
+        hashes: content hash of each run's shard set, or None.
+
+    Raises:
+        RunError: they were judged on different subjects, or do not agree on what is true of one.
+    """
+    tables = [as_table(name, found, shards) for (name, found), shards in zip(runs, hashes, strict=True)]
+    chosen, notes = comparison.aligned(tables)
+    told = comparison.differences(chosen, [name for name, _ in runs])
+    macro = ", macro" if len(chosen[0].classes) > 2 else ""
+    return [_pair(pair, macro) for pair in told if pair["difference"] is not None], notes
 
 
-def pairs(runs: Sequence[tuple[str, Found]]) -> list[Pair]:
-    """Every two runs, on the same subjects: DeLong's test for two classes, else a paired bootstrap."""
-    found = []
-    for (first, one), (second, other) in itertools.combinations(runs, 2):
-        pair = _compare(first, _sorted(one), second, _sorted(other))
-        if pair is not None:
-            found.append(pair)
-    return found
-
-
-def _compare(first: str, one: Found, second: str, other: Found) -> Pair | None:
-    if isinstance(one, Predictions) and isinstance(other, Predictions):
-        if one.classes != other.classes or not np.array_equal(one.true, other.true):
-            return None
-        return _of_classes(first, one, second, other)
-    if isinstance(one, Values) and isinstance(other, Values):
-        gap = np.abs(one.errors) - np.abs(other.errors)
-        return _of_means(first, second, "MAE", gap)
-    if isinstance(one, Overlaps) and isinstance(other, Overlaps):
-        return _of_means(first, second, "Mean Dice", one.mean_dice - other.mean_dice)
-    return None
-
-
-def _of_classes(first: str, one: Predictions, second: str, other: Predictions) -> Pair | None:
-    if len(one.classes) == 2:
-        told = delong.compare(one.true, one.probabilities[:, 1], other.probabilities[:, 1])
-        if told is None:
-            return None
-        bounds = told["interval"]
-        return Pair(
-            first,
-            second,
-            "AUC",
-            told["difference"],
-            (bounds[0], bounds[1]) if bounds else None,
-            told["p_value"],
-            "DeLong 1988",
-        )
-    difference = auc_difference(one.true, one.probabilities, other.probabilities)
-    if difference is None:
-        return None
-    value, (low, high) = difference
-    return Pair(first, second, "AUC, macro", value, (low, high), None, "paired bootstrap")
-
-
-def _of_means(first: str, second: str, figure: str, gap: np.ndarray) -> Pair:
-    """The mean of differences of the same subjects; those that have no figure in one run are left out."""
-    gap = gap[np.isfinite(gap)]
-    drawn = bootstrap.resampled(len(gap), RESAMPLES, lambda weights: weights @ gap / len(gap))
-    bounds = bootstrap.interval(drawn) if len(gap) > 1 else None
-    interval = (bounds[0], bounds[1]) if bounds else None
-    p_value = bootstrap.p_value(drawn) if len(gap) > 1 else None
-    return Pair(first, second, figure, float(gap.mean()), interval, p_value, "paired bootstrap")
-
-
-def _sorted(found: Found) -> Found:
-    """The same predictions in the order of their rows."""
-    order = np.argsort(found.rows, kind="stable")
-    subjects = tuple(found.subjects[i] for i in order)
-    rows = found.rows[order]
-    if isinstance(found, Predictions):
-        return Predictions(found.classes, rows, subjects, found.true[order], found.probabilities[order])
-    if isinstance(found, Values):
-        return Values(rows, subjects, found.true[order], found.predicted[order])
-    return Overlaps(found.classes, rows, subjects, found.dice[order], found.hd95[order])
+def _pair(told: dict[str, Any], macro: str) -> Pair:
+    bounds = told["interval"]
+    return Pair(
+        first=told["first"],
+        second=told["second"],
+        figure=_WORDS[told["metric"]] + (macro if told["metric"] == "auc" else ""),
+        difference=told["difference"],
+        interval=(bounds[0], bounds[1]) if bounds else None,
+        p_value=told["p_value"],
+        p_holm=told["p_holm"],
+        method=told["test"],
+    )
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -29,9 +29,7 @@ def render(folders: Sequence[Path]) -> Page:
     runs = list(zip(_names(stories), stories, strict=True))
     judged = _judged(runs)
     judgements = {name: judge(story, found) for name, story, found in judged}
-    hashes = [story.facts.get("shards", {}).get("content_hash") for _, story, _ in judged]
-    same = bool(judged) and comparison.same_subjects([found for _, _, found in judged], hashes)
-    compared = comparison.pairs([(name, found) for name, _, found in judged]) if same else []
+    compared, matching, unlike = _compared(judged)
     differing = comparison.differing(runs)
     figures = [*_figures(judged, judgements), *_training(runs)]
     tiles = _tiles(judgements)
@@ -41,14 +39,14 @@ def render(folders: Sequence[Path]) -> Page:
         stories=stories,
         splits=sorted({story.judged or "none" for story in stories}),
         is_phantom=any(story.is_phantom for story in stories),
-        same=same,
+        unlike=unlike,
         unjudged=[name for name, story in runs if story.judged is None],
         differing=differing,
         tiles=tiles,
         pairs=compared,
         figures=figures,
         run_facts=_facts(runs),
-        notes=[f"{name}: {note}" for name, story in runs for note in story.notes],
+        notes=[*matching, *(f"{name}: {note}" for name, story in runs for note in story.notes)],
     )
     tables = {
         "metrics": table(["run", *tiles[0]], [[name, *cells] for name, cells in tiles[1].items()]).csv(),
@@ -87,6 +85,18 @@ def _names(stories: Sequence[Story]) -> list[str]:
 def _judged(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, Story, Found]]:
     """Those with predictions."""
     return [(name, story, story.predictions[story.judged]) for name, story in runs if story.judged]
+
+
+def _compared(judged: Sequence[tuple[str, Story, Found]]) -> tuple[list[Pair], list[str], str | None]:
+    """The pairs, notes on how subjects were matched, and why there are no pairs where there are none."""
+    if len(judged) < 2:
+        return [], [], None
+    hashes = [story.facts.get("shards", {}).get("content_hash") for _, story, _ in judged]
+    try:
+        pairs, notes = comparison.pairs([(name, found) for name, _, found in judged], hashes)
+    except RunError as error:
+        return [], [], error.message
+    return pairs, notes, None
 
 
 def _tiles(judgements: dict[str, Judgement]) -> tuple[list[str], dict[str, list[str]]]:
@@ -134,9 +144,13 @@ def _facts(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, list[str]]]:
 
 
 def _pairs_table(compared: Sequence[Pair]) -> str:
-    header = ["first", "second", "figure", "difference", "low", "high", "p_value", "method"]
+    header = ["first", "second", "figure", "difference", "low", "high", "p_value", "p_holm", "method"]
     rows = [
-        (p.first, p.second, p.figure, p.difference, *(p.interval or (None, None)), p.p_value, p.method)
+        (
+            *(p.first, p.second, p.figure, p.difference),
+            *(p.interval or (None, None)),
+            *(p.p_value, p.p_holm, p.method),
+        )
         for p in compared
     ]
     return table(header, rows).csv()

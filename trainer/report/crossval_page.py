@@ -35,7 +35,6 @@ _NAMES: dict[str, tuple[str, int]] = {
     "pearson": ("Pearson r", 2),
     "bias": ("Bias", 2),
     "dice": ("Mean Dice", 2),
-    "hd95": ("HD95, mm", 1),
 }
 _LARGE = ("auc", "accuracy", "mae", "r2", "dice")
 

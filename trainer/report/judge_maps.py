@@ -16,15 +16,15 @@ from trainer.report.story import Story
 def judge(story: Story, found: Overlaps) -> Judgement:
     """Dice and surface distance of each class, mean over subjects."""
     metrics = segmentation_metrics(found.dice_by_class, found.hd95_by_class)
-    classes = metrics["classes"]
+    per_class = metrics["per_class"]
     tiles = [Tile("Mean Dice", share(metrics["dice"]), interval(metrics["dice_interval"]), small=False)]
     tiles += [
         Tile(f"Dice, {name}", share(told["dice"]), interval(told["dice_interval"]))
-        for name, told in classes.items()
+        for name, told in per_class.items()
     ]
     tiles += [
         Tile(f"HD95, {name}", f"{share(told['hd95'], 1)} mm", f"median {share(told['hd95_median'], 1)}")
-        for name, told in classes.items()
+        for name, told in per_class.items()
         if told["hd95"] is not None
     ]
     return Judgement(
@@ -38,7 +38,7 @@ def judge(story: Story, found: Overlaps) -> Judgement:
 
 def _verdict(metrics: dict[str, Any]) -> str | None:
     """Only what the mean distances hide."""
-    missed = {name: told["without_surface"] for name, told in metrics["classes"].items()}
+    missed = {name: told["without_surface"] for name, told in metrics["per_class"].items()}
     said = [f"{name} in {n} subject{'' if n == 1 else 's'}" for name, n in missed.items() if n]
     if not said:
         return None

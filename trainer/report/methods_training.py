@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer import config as configuration
+from trainer.report.augmentation import phrases
 from trainer.report.sentences import blank, count, get
 from trainer.report.story import Story, number
 
@@ -107,15 +108,7 @@ def _schedule(schedule: Any) -> str:
 def _augmentation(augment: Any) -> str:
     if not isinstance(augment, dict):
         return ""
-    changes = []
-    if augment.get("flip"):
-        changes.append("mirrored left to right with probability 0.5")
-    if augment.get("shift"):
-        changes.append(f"shifted by up to {count(augment['shift'], 'voxel')} along each axis")
-    if augment.get("scale"):
-        changes.append(f"scaled in intensity by up to ±{augment['scale']:.0%}")
-    if augment.get("noise"):
-        changes.append(f"overlaid with Gaussian noise (standard deviation {augment['noise']:g})")
+    changes = phrases(augment)
     if not changes:
         return "Training images were not augmented."
     return f"Training images were {', '.join(changes)}."

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from trainer.metrics import segmentation
+from trainer.metrics import segmentation, tables
 
 
 @dataclass(frozen=True)
@@ -102,49 +101,36 @@ def read(path: Path, task: str) -> Found:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is empty, a column is missing, or a value is wrong.
+        ValueError: it is damaged, or of another task.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        table = csv.DictReader(file)
-        columns = list(table.fieldnames or ())
-        lines = list(table)
-    if not lines:
-        raise ValueError("no predictions")
-    try:
-        rows = np.array([int(line["row"]) for line in lines])
-        subjects = tuple(line["subject"] for line in lines)
-        if task == "regression":
-            true, predicted = _finite(lines, ["target", "predicted"]).T
-            return Values(rows, subjects, true, predicted)
-        if task == "segmentation":
-            classes = _after("dice_", columns)
-            dice, hd95 = (
-                _numbers(lines, [f"{what}_{name}" for name in classes]) for what in ("dice", "hd95")
-            )
-            return Overlaps(classes, rows, subjects, dice, hd95)
-        classes = _after("p_", columns)
-        if len(classes) < 2:
-            raise ValueError("fewer than two classes")
-        labels = np.array([classes.index(line["label"]) for line in lines])
-        return Predictions(classes, rows, subjects, labels, _finite(lines, [f"p_{name}" for name in classes]))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"column {error}") from None
+    found = tables.judged(*tables.lines(path))
+    if found.task != task:
+        raise ValueError(f"it is of a {found.task}")
+    rows, subjects, true, values = found.rows, found.subjects, found.true, found.values
+    if task == "regression":
+        return Values(rows, subjects, true, values[:, 0])
+    if task == "segmentation":
+        count = len(found.classes)
+        return Overlaps(found.classes, rows, subjects, values[:, :count], values[:, count:])
+    return Predictions(found.classes, rows, subjects, true, values)
 
 
-def _after(prefix: str, columns: list[str]) -> tuple[str, ...]:
-    found = tuple(column.removeprefix(prefix) for column in columns if column.startswith(prefix))
-    if not found:
-        raise ValueError(f"no column {prefix}...")
-    return found
-
-
-def _numbers(lines: list[dict[str, str]], columns: list[str]) -> np.ndarray:
-    """Float (N, columns); an empty cell is NaN."""
-    return np.array([[float(line[column] or "nan") for column in columns] for line in lines])
-
-
-def _finite(lines: list[dict[str, str]], columns: list[str]) -> np.ndarray:
-    values = _numbers(lines, columns)
-    if not np.isfinite(values).all():
-        raise ValueError("a value is not finite")
-    return values
+def as_table(name: str, found: Found, shards: str | None) -> tables.Table:
+    """The same as `trainer.metrics.comparison` takes it, of a run with this name and shard set."""
+    if isinstance(found, Predictions):
+        task, classes, true, values = "classification", found.classes, found.true, found.probabilities
+    elif isinstance(found, Values):
+        task, classes, true, values = "regression", (), found.true, found.predicted[:, None]
+    else:
+        task, classes, true = "segmentation", found.classes, np.zeros(len(found.rows))
+        values = np.concatenate([found.dice, found.hd95], axis=1)
+    return tables.Table(
+        task=task,
+        classes=classes,
+        rows=found.rows,
+        subjects=found.subjects,
+        true=true,
+        values=values,
+        run=Path(name),
+        shards=shards,
+    )

@@ -19,23 +19,30 @@ def three_planes(
     voxel_size: tuple[float, float, float],
     at: Sequence[int] | None = None,
     least: int = 128,
+    window: tuple[float, float] | None = None,
 ) -> np.ndarray:
     """Slices of a volume (D, H, W, C) in RAS order, as one float picture (rows, columns) from 0 to 1.
 
     Sagittal (front to the right), coronal, axial (front up); in the last two the subject's right is on the
-    right. Grey runs from the 1st to the 99.5th percentile of the first contrast; voxels are drawn in their
-    proportions.
+    right. Of the first contrast; voxels are drawn in their proportions.
 
     Args:
         volume: the voxels.
         voxel_size: in mm.
         at: the sagittal, coronal and axial slice; the middle ones where None.
         least: pixels of a plane's longer side, at least.
+        window: intensities that are drawn black and white; `window_of` the volume where None.
     """
     image = np.nan_to_num(np.asarray(volume[..., 0], np.float32))
-    low, high = np.percentile(image, [1, 99.5])
+    low, high = window or window_of(volume)
     image = np.clip((image - low) / (high - low if high > low else 1.0), 0, 1)
     return _side_by_side(_planes(image, voxel_size, at, least))
+
+
+def window_of(volume: np.ndarray) -> tuple[float, float]:
+    """The 1st and the 99.5th percentile of the first contrast of a volume (D, H, W, C)."""
+    low, high = np.percentile(np.nan_to_num(np.asarray(volume[..., 0], np.float32)), [1, 99.5])
+    return float(low), float(high)
 
 
 def with_contours(
@@ -45,9 +52,10 @@ def with_contours(
     predicted: np.ndarray,
     at: Sequence[int] | None = None,
     least: int = 256,
+    window: tuple[float, float] | None = None,
 ) -> np.ndarray:
     """`three_planes` in colour, with the outlines of two label maps (D, H, W); float (rows, columns, 3)."""
-    grey = three_planes(volume, voxel_size, at, least)
+    grey = three_planes(volume, voxel_size, at, least, window)
     picture = np.repeat(grey[..., None], 3, axis=2)
     for labels, colour in ((true, TRUE_COLOUR), (predicted, PREDICTED_COLOUR)):
         if labels is not None:

@@ -134,9 +134,9 @@ def read(folder: Path) -> Story:
     story.config = config if isinstance(config, dict) else {}
     if not story.config:
         story.notes.append("config.yaml is damaged.")
-    story.facts = _read_object(story, "run.json")
-    story.result = _read_object(story, "result.json")
-    story.baseline = _read_object(story, "baseline.json")
+    story.facts = _read_facts(story, "run.json")
+    story.result = _read_facts(story, "result.json")
+    story.baseline = _read_facts(story, "baseline.json")
     story.epochs = _read_epochs(story)
     for split in ("validation", "test"):
         found = _read_predictions(story, split)
@@ -153,7 +153,8 @@ def number(value: Any) -> float | None:
     return float(value)
 
 
-def _read_object(story: Story, name: str) -> dict[str, Any]:
+def read_json(story: Story, name: str) -> dict[str, Any]:
+    """A JSON object in the run folder; {} where there is none, with a note where it is damaged."""
     path = story.folder / name
     if not path.is_file():
         return {}
@@ -162,9 +163,14 @@ def _read_object(story: Story, name: str) -> dict[str, Any]:
     except (OSError, ValueError):
         value = None
     if isinstance(value, dict):
-        return {key: part for key, part in value.items() if _is_usable(story, name, key, part)}
+        return value
     story.notes.append(f"{name} is damaged; what it says is left out.")
     return {}
+
+
+def _read_facts(story: Story, name: str) -> dict[str, Any]:
+    """Those of its values that the report can work with."""
+    return {key: part for key, part in read_json(story, name).items() if _is_usable(story, name, key, part)}
 
 
 def _is_usable(story: Story, name: str, key: str, value: Any) -> bool:
@@ -184,7 +190,7 @@ def _read_epochs(story: Story) -> list[dict[str, Any]]:
         try:
             row = json.loads(line)
             rows[int(row["epoch"])] = row
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             story.notes.append("A line of metrics.jsonl is damaged and left out.")
     return [rows[epoch] for epoch in sorted(rows)]
 

@@ -206,7 +206,10 @@ class DistributedModel:
         return self._forward(x)
 
     def evaluate(
-        self, batches: Iterable[tuple[Any, Any, Any, Any]], collected: Collected | None = None
+        self,
+        batches: Iterable[tuple[Any, Any, Any, Any]],
+        collected: Collected | None = None,
+        predict: Callable[[Any], Any] | None = None,
     ) -> Predictions:
         """Outputs for all ranks' batches together, the same on every rank; a collective at its end.
 
@@ -215,11 +218,12 @@ class DistributedModel:
                 are left out.
             collected: from targets and outputs of a batch to what is kept of them, `(b,)` and `(b, m)`, so
                 that whole label maps need not cross the network; default: both as they are.
+            predict: from inputs to outputs, where the network itself takes only parts of them.
         """
         rows, targets, outputs = [], [], []
         for row, x, y, w in batches:
             real = np.asarray(w) > 0
-            kept = np.asarray(y), np.asarray(self.predict(x))
+            kept = np.asarray(y), np.asarray((predict or self.predict)(x))
             if collected is not None:
                 kept = collected(*kept)
             rows.append(np.asarray(row)[real])

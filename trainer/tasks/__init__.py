@@ -3,7 +3,8 @@
     task = tasks.build(config, shards)          # which classes, which target
     task = task.fitted(split.train)             # what is learned from the training split alone
 
-Loader, loop, evaluation and report ask the task what differs between them, and nobody asks for its name.
+Loader, loop and evaluation ask the task what differs between them. Its name is for run.json, and for those
+who read it there, such as the report.
 """
 
 from __future__ import annotations

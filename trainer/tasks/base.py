@@ -36,6 +36,10 @@ class Task(Protocol):
         """Names of the classes; () for regression."""
 
     @property
+    def told_apart(self) -> tuple[str, ...] | None:
+        """The classes, where each volume as a whole belongs to one of them; else None."""
+
+    @property
     def score(self) -> str:
         """Name of the figure that is told beside the loss: a column of metrics.jsonl."""
 

@@ -66,6 +66,11 @@ class Classification:
         """One logit per class."""
         return len(self.classes)
 
+    @property
+    def told_apart(self) -> tuple[str, ...]:
+        """A subject belongs to one of the classes."""
+        return self.classes
+
     def rows(self) -> tuple[int, ...]:
         """Rows whose label is one of the classes."""
         return tuple(row for row, label in enumerate(self.labels) if label in self.classes)

@@ -42,6 +42,7 @@ class Regression:
     outputs: int = 1
     dense: bool = False
     classes: tuple[str, ...] = ()
+    told_apart: None = None
     score: str = "mae"
     monitored: tuple[str, ...] = ("loss", "mae", "r2")
 

@@ -16,7 +16,8 @@ def mean_dice(targets: Any, logits: Any) -> Any:
     """Dice coefficient of the predicted map, mean over the classes but the background (class 0).
 
     Of label maps `(B, D, H, W)` and logits `(B, D, H, W, K)`. Classes that are in neither do not count; 1
-    where there are none at all.
+    where there are none at all, since rightly finding nothing is no failure, and the mean of an epoch must
+    stay finite. `trainer.metrics.segmentation.mean_dice`, of an evaluation, leaves such volumes out instead.
     """
     classes = logits.shape[-1] - 1
     predicted = tf.one_hot(tf.argmax(logits, -1, tf.int32) - 1, classes)

@@ -38,6 +38,7 @@ class Segmentation:
     volumes: int
     kind: str = "dice_cross_entropy"
     name: str = "segmentation"
+    told_apart: None = None
     dense: bool = True
     score: str = "dice"
     monitored: tuple[str, ...] = ("loss", "dice")

@@ -105,7 +105,7 @@ def test_the_other_tasks_are_exported_too(tmp_path, capsys):
     run = save_run(tmp_path / "seg", threshold_segmenter(), task="segmentation", classes=classes)
     (run / "evaluation").mkdir()
     of_class = {"dice": 0.91, "dice_interval": [0.9, 0.92], "hd95": 2.5, "n": 7}
-    test = {"n": 7, "dice": 0.9, "dice_interval": [0.88, 0.93], "classes": {"grey": of_class}}
+    test = {"n": 7, "dice": 0.9, "dice_interval": [0.88, 0.93], "per_class": {"grey": of_class}}
     (run / "evaluation" / "test.json").write_text(json.dumps(test))
     exported(capsys, run, tmp_path / "s", "--format", "onnx", "--format", "savedmodel")
     card = (tmp_path / "s" / "MODEL_CARD.md").read_text()

@@ -1,0 +1,41 @@
+"""One rank's training batches, augmented. Arguments: the shard set, the folder of the results."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import trainer
+from trainer.config import AugmentConfig
+from trainer.data.pipeline import training_dataset
+from trainer.data.shards import ShardSet
+
+STEPS, BATCH = 6, 4
+
+shards, folder = ShardSet.open(Path(sys.argv[1])), Path(sys.argv[2])
+world = trainer.init(threads=1)
+sure = {"probability": 1.0}
+changes = AugmentConfig(
+    preset="strong", flip=True, noise=0.1, affine=sure, elastic=sure, motion=sure, rician_noise=sure
+)
+batches = training_dataset(
+    shards,
+    range(len(shards)),
+    None,
+    config_seed=3,
+    start_step=0,
+    stop_step=STEPS,
+    global_batch=BATCH,
+    rank=world.rank,
+    world_size=world.size,
+    augment=changes,
+    voxel_mm=shards.voxel_size,
+    # Other threads on each rank, as on hosts that are not alike.
+    threads=1 + world.rank,
+    prefetch=world.rank,
+)
+columns = [np.stack([np.asarray(part) for part in parts]) for parts in zip(*batches, strict=True)]
+np.savez(folder / f"{world.rank}-of-{world.size}.npz", **dict(zip("xyw", columns, strict=True)))
+world.barrier()

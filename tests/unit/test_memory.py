@@ -1,0 +1,65 @@
+"""Memory that is left: the host's, or what a control group leaves, whichever is less. Made-up groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer.data import memory
+
+FREE = 1000
+
+
+def group(folder: Path, files: dict[str, object]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(f"{content}\n")
+
+
+def left(tmp_path: Path, line: str) -> int:
+    (tmp_path / "own").write_text(f"{line}\n")
+    roots = (tmp_path / "cgroup", tmp_path / "cgroup" / "memory")
+    return memory.available_bytes(roots, tmp_path / "own", FREE)
+
+
+def test_without_control_groups_the_host_decides(tmp_path):
+    assert memory.available_bytes((tmp_path,), tmp_path / "none", FREE) == FREE
+    assert 0 < memory.available_bytes() < 2**50
+
+
+def test_a_group_of_version_2_limits_and_what_it_can_give_back_counts_as_free(tmp_path):
+    group(
+        tmp_path / "cgroup/job/step",
+        {"memory.max": 600, "memory.current": 300, "memory.stat": "anon 100\ninactive_file 50"},
+    )
+    assert left(tmp_path, "0::/job/step") == 600 - 300 + 50
+
+
+def test_a_group_further_up_limits_too(tmp_path):
+    group(tmp_path / "cgroup/job/step", {"memory.max": "max", "memory.current": 300})
+    group(tmp_path / "cgroup/job", {"memory.max": 400, "memory.current": 350})
+    assert left(tmp_path, "0::/job/step") == 50
+
+
+def test_a_group_of_version_1_limits(tmp_path):
+    group(
+        tmp_path / "cgroup/memory/job",
+        {
+            "memory.limit_in_bytes": 500,
+            "memory.usage_in_bytes": 400,
+            "memory.stat": "inactive_file 1\ntotal_inactive_file 30",
+        },
+    )
+    assert left(tmp_path, "4:memory:/job") == 130
+
+
+def test_in_a_container_where_our_name_is_not_there_the_root_limits(tmp_path):
+    group(tmp_path / "cgroup", {"memory.max": 200, "memory.current": 80})
+    assert left(tmp_path, "0::/docker/1234") == 120
+
+
+@pytest.mark.parametrize("limit", [10, 300])
+def test_a_group_that_has_used_more_than_its_limit_leaves_nothing(tmp_path, limit):
+    group(tmp_path / "cgroup/job", {"memory.max": limit, "memory.current": 300})
+    assert left(tmp_path, "0::/job") == 0

@@ -1,0 +1,58 @@
+"""Time is counted where it is spent, and augmentation is named when steps wait for it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from shard_sets import make_shard_set
+
+from trainer.config import AugmentConfig
+from trainer.data.pipeline import training_dataset
+from trainer.data.reader_time import ReaderTime, input_verdict
+
+
+def test_seconds_of_all_threads_add_up():
+    spent = ReaderTime()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: spent.add(1.0, 0.25), range(400)))
+    assert spent.seconds == (400.0, 100.0)
+
+
+@pytest.mark.parametrize("augment", [AugmentConfig(), AugmentConfig(elastic={"probability": 1.0})])
+def test_a_dataset_counts_the_seconds_of_its_threads(tmp_path, augment):
+    spent = ReaderTime()
+    shards = make_shard_set(tmp_path / "set")
+    batches = training_dataset(
+        shards,
+        range(10),
+        np.zeros(10, np.int32),
+        config_seed=0,
+        start_step=0,
+        stop_step=5,
+        global_batch=2,
+        augment=augment,
+        spent=spent,
+    )
+    assert len(list(batches)) == 5
+    reader_s, augment_s = spent.seconds
+    assert 0 < augment_s < reader_s
+    assert (augment_s > 0.2 * reader_s) is not augment.is_idle
+
+
+@pytest.mark.parametrize(
+    ("wait", "epoch", "reader", "augment", "warns"),
+    [
+        (3.0, 100.0, 150.0, 100.0, True),
+        (1.9, 100.0, 150.0, 100.0, False),  # hardly waits
+        (30.0, 100.0, 150.0, 70.0, False),  # reading and decoding is the larger part
+        (0.0, 0.0, 0.0, 0.0, False),
+        (30.0, 100.0, 0.0, 0.0, False),
+    ],
+)
+def test_a_warning_names_augmentation_only_where_it_is_to_blame(wait, epoch, reader, augment, warns):
+    said = input_verdict(wait, epoch, reader, augment)
+    assert (said is not None) == warns
+    if said:
+        assert "3.0% of the epoch" in said and "67%" in said and "data.reader_threads" in said

@@ -1,0 +1,77 @@
+"""`cingulum bench input`: how long training waits for its input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def bench_input(
+    model: Annotated[str, typer.Option(help="A registered network.")] = "resattnet18",
+    size: Annotated[int, typer.Option(help="Edge of the volumes, in voxels.", min=16, max=256)] = 96,
+    volumes: Annotated[int, typer.Option(help="Volumes in an epoch.", min=1)] = 64,
+    batch: Annotated[int, typer.Option(help="Samples per step.", min=1)] = 4,
+    width: Annotated[int, typer.Option(help="Channels of the first stage.", min=1)] = 8,
+    steps: Annotated[int, typer.Option(help="Steps per measurement.", min=1)] = 10,
+    repeats: Annotated[int, typer.Option(help="Measurements of each kind, in turn.", min=1)] = 5,
+    threads: Annotated[int, typer.Option(help="That read and decode.", min=1)] = 2,
+    data: Annotated[
+        Path | None, typer.Option(help="Keep the volumes in this folder.  [default: a temporary one]")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> int:
+    """Measure how long a network's training waits for batches, and what it would gain if it never did.
+
+    Trains from shards as `cingulum train` does, and with one batch again and again, in turn.
+    `input_wait_share` is the part of the time spent waiting for batches; `synthetic_gain` is how much higher
+    the throughput is without input. `timeline` holds every step's time and wait.
+
+    \b
+    Example:
+      cingulum bench input --json
+    """
+    import json
+
+    from rich.console import Console
+
+    from trainer.errors import InputError
+    from trainer.telemetry.loader_bench.job import LoaderJob
+
+    if volumes < batch:
+        raise InputError(f"--volumes {volumes}: is less than a batch of {batch}.")
+    if dry_run:
+        typer.echo(
+            f"{repeats} x {steps} steps of {model}, batches of {batch} x {size}^3, from {volumes} volumes; "
+            "as many with one batch repeated; some minutes on two cores"
+        )
+        return 0
+    from trainer.quiet import import_tensorflow
+
+    import_tensorflow()
+    from trainer import models
+    from trainer.telemetry import input_bench
+    from trainer.telemetry.input_worker import InputJob
+
+    models.describe(model)  # a name that does not exist is told before anything is made
+    job = InputJob("", model, batch, width, steps, repeats, threads)
+    made = LoaderJob(folder="", size=size, volumes=volumes, batch=batch)
+    with Console(stderr=True).status("starting") as status:
+        figures = input_bench.measure(job, made, data, status.update)
+    if as_json:
+        typer.echo(json.dumps(figures, indent=2))
+        return 0
+    for name, title in (
+        ("input_wait_share", "waiting for input"),
+        ("synthetic_gain", "gain without input"),
+    ):
+        low, high = figures[f"{name}_min"], figures[f"{name}_max"]
+        typer.echo(f"{title:20s} {figures[name]:8.2%}  (from {low:.2%} to {high:.2%})")
+    machine = figures["machine"]
+    typer.echo(
+        f"{repeats} repeats in turn of {steps} steps, {figures['real_step_s']:.2f} s each; "
+        f"{machine['cpu']}, {machine['cores']} cores, load {machine['load_1min']}"
+    )
+    return 0

@@ -1,0 +1,144 @@
+"""`cingulum bench loader`: the loader beside others, and beside what the machine allows."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+class Cache(str, enum.Enum):
+    """State of the kernel's page cache before an epoch."""
+
+    cold = "cold"
+    warm = "warm"
+    both = "both"
+
+
+class Stored(str, enum.Enum):
+    """Stored type of the volumes."""
+
+    float16 = "float16"
+    float32 = "float32"
+
+
+def bench_loader(
+    size: Annotated[
+        list[int] | None, typer.Option(help="Edge of the volumes; may come again.  [default: 96, 128]")
+    ] = None,
+    volumes: Annotated[int, typer.Option(help="Volumes in an epoch.", min=1)] = 64,
+    batch: Annotated[int, typer.Option(help="Volumes per batch.", min=1)] = 4,
+    threads: Annotated[int, typer.Option(help="That read and decode.", min=1)] = 2,
+    repeats: Annotated[int, typer.Option(help="Measurements of each reader, in turn.", min=1)] = 5,
+    cache: Annotated[Cache, typer.Option(help="Page cache before an epoch.")] = Cache.both,
+    dtype: Annotated[Stored, typer.Option(help="Stored type.")] = Stored.float16,
+    codec: Annotated[str, typer.Option(help="Codec of our shards.")] = "blosc-lz4",
+    reader: Annotated[
+        list[str] | None, typer.Option(help="Only ours, the limit and these; may come again.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Keep the volumes in this folder.  [default: a temporary one]")
+    ] = None,
+    peers: Annotated[
+        Path | None, typer.Option(help="Environment of the other loaders.  [default: .venv-peers]")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Instead, draw throughput by volumes, threads and ranks into this PNG or SVG."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> int:
+    """Measure how fast batches of float32 volumes come, every volume once in random order.
+
+    All readers read the same volumes, one process each, in turn, with the page cache cold and warm.
+    `limit_ratio` is our throughput over the machine's limit: the slowest of reading the stored bytes,
+    decoding them, and casting them, each alone. `best_peer_ratio` is ours over that of the fastest other
+    reader, of those that read files, and of those that keep volumes in memory. Both are the worst over sizes
+    and page cache. Other loaders are measured where `make bench-peers` has installed them.
+
+    \b
+    Examples:
+      cingulum bench loader --json
+      cingulum bench loader --size 96 --cache warm --reader h5py
+      cingulum bench loader --plot loader-throughput.png
+    """
+    import dataclasses
+    import json
+
+    from rich.console import Console
+
+    from trainer.telemetry.loader_bench import plans
+
+    plan = plans.checked(
+        sizes=size,
+        volumes=volumes,
+        batch=batch,
+        threads=threads,
+        repeats=repeats,
+        cache=cache.value,
+        dtype=dtype.value,
+        codec=codec,
+        readers=reader,
+        data=data,
+        peers=peers,
+    )
+    if plot is not None:
+        plans.check_picture(plot)
+    if dry_run:
+        typer.echo(plans.told(plan, sweeping=plot is not None))
+        return 0
+    from trainer.telemetry.loader_bench import measure, sweep
+
+    with Console(stderr=True).status("starting") as status:
+        if plot is None:
+            figures = measure.loader(plan, status.update)
+            text = _table(figures)
+        else:
+            figures = sweep.scaling(dataclasses.replace(plan, caches=("warm",)), status.update)
+            sweep.draw(figures, plot)
+            text = f"{plot}: throughput by volumes, threads and ranks"
+    typer.echo(json.dumps(figures, indent=2) if as_json else text)
+    return 0
+
+
+def _table(figures: dict[str, Any]) -> str:
+    lines = []
+    for case in figures["cases"]:
+        size, cache = case["size"], case["cache"]
+        lines.append(f"{size}^3, page cache {cache}")
+        for row in figures["readers"]:
+            if (row["size"], row["cache"]) == (size, cache):
+                lines.append(f"  {row['title']:42s} {_speed(row)}")
+        lines.append(f"  limit_ratio      {_ratio(case, 'limit_ratio')}")
+        lines += [
+            f"  best_peer_ratio  {_ratio(best, 'ratio')}, {best['ours']} over {best['peer']}"
+            for best in case["best_peers"].values()
+        ]
+        lines.append("")
+    machine = figures["machine"]
+    return "\n".join(
+        [
+            *lines,
+            f"{figures['repeats']} repeats in turn, medians (from smallest to largest), "
+            f"{figures['job']['threads']} threads; {machine['cpu']}, {machine['cores']} cores, "
+            f"load {machine['load_1min']}, {machine['file_system']}",
+        ]
+    )
+
+
+def _speed(row: dict[str, Any]) -> str:
+    if "skipped" in row:
+        return str(row["skipped"])
+    speed = row["volumes_per_s"]
+    text = f"{speed['median']:8.1f} volumes/s ({speed['min']:.1f} to {speed['max']:.1f})"
+    text += f"  {row['bytes_per_s']['median'] / 2**20:6.0f} MiB/s"
+    if "peak_memory_bytes" in row:
+        text += f"  {row['peak_memory_bytes'] / 2**20:6.0f} MiB"
+    return text
+
+
+def _ratio(case: dict[str, Any], name: str) -> str:
+    return f"{case[name]:.3f} ({case[name + '_min']:.3f} to {case[name + '_max']:.3f})"

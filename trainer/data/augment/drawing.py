@@ -1,0 +1,166 @@
+"""What happens to one sample: drawn first, then applied. The same numbers whoever draws them, and wherever.
+
+The order is that of a scan: the head (its place and shape), what moves it, how sharp it is seen, the coil's
+shading, noise; then what is done to the image afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainer.config import AugmentConfig
+from trainer.data.augment import (
+    affine,
+    bias_field,
+    blur,
+    cut_out,
+    elastic,
+    gamma,
+    ghosting,
+    mirroring,
+    motion,
+    noise,
+)
+from trainer.data.augment.affine import Affine
+from trainer.data.augment.change import Change
+from trainer.data.augment.cut_out import CutOut
+from trainer.data.augment.elastic import Elastic
+from trainer.data.augment.grid import Grid
+from trainer.data.augment.plain import Plain
+from trainer.data.augment.streams import Key, Stream
+from trainer.data.augment.warping import warp
+
+# Changes of one channel's intensities, in the order in which they are applied.
+_OF_CHANNELS: dict[str, Callable[[Stream, Any, Grid], Change]] = {
+    "motion": motion.draw,
+    "ghosting": ghosting.draw,
+    "blur": blur.draw,
+    "bias_field": bias_field.draw,
+    "rician_noise": noise.draw_rician,
+    "gaussian_noise": noise.draw_gaussian,
+    "gamma": gamma.draw,
+}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """All that happens to one sample.
+
+    Attributes:
+        grid: of its volume.
+        plain: the plain changes; their noise can be applied once only.
+        mirrored: axes along which it is mirrored.
+        affine: or None.
+        elastic: or None.
+        channels: for each channel the changes of its intensities by name, in the order of application.
+        cut_out: or None.
+    """
+
+    grid: Grid
+    plain: Plain
+    mirrored: tuple[int, ...]
+    affine: Affine | None
+    elastic: Elastic | None
+    channels: tuple[dict[str, Change], ...]
+    cut_out: CutOut | None
+
+    def told(self) -> dict[str, Any]:
+        """What was drawn, as a JSON object: only what happens; lists have an entry for each channel."""
+        found: dict[str, Any] = self.plain.told()
+        if self.mirrored:
+            found["mirror"] = list(self.mirrored)
+        if self.affine is not None:
+            found["affine"] = vars(self.affine)
+        if self.elastic is not None:
+            kept = ("spacing", "largest", "control")
+            found["elastic"] = {name: getattr(self.elastic, name) for name in kept}
+        for name in _OF_CHANNELS:
+            if any(name in changes for changes in self.channels):
+                found[name] = [changes[name].told() if name in changes else None for changes in self.channels]
+        if self.cut_out is not None:
+            found["cut_out"] = vars(self.cut_out)
+        return found
+
+    def applied(
+        self, volume: np.ndarray, label_map: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """The volume and its label map, changed; see `trainer.data.augment.augment`."""
+        volume, label_map = self.plain.moved(volume, label_map)
+        if self.mirrored:
+            volume = np.flip(volume, self.mirrored)
+            label_map = None if label_map is None else np.flip(label_map, self.mirrored)
+        if self.affine is not None or self.elastic is not None or any(self.channels):
+            volume, label_map = self._by_channel(volume, label_map)
+        volume = self.plain.toned(volume)
+        if self.cut_out is not None:
+            volume = self.cut_out.applied(volume)
+        return volume, label_map
+
+    def _by_channel(
+        self, volume: np.ndarray, label_map: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Resampled, all channels alike, and changed in intensity, each by itself."""
+        channels = [np.ascontiguousarray(volume[..., number]) for number in range(volume.shape[3])]
+        backgrounds = [float(channel.min()) for channel in channels]
+        if self.affine is not None or self.elastic is not None:
+            channels, label_map = warp(channels, label_map, self.grid, self.affine, self.elastic, backgrounds)
+        for number, (changes, background) in enumerate(zip(self.channels, backgrounds, strict=True)):
+            for change in changes.values():
+                channels[number] = change.applied(channels[number], background)
+        return channels[0][..., None] if len(channels) == 1 else np.stack(channels, axis=-1), label_map
+
+
+def draw(
+    config: AugmentConfig,
+    seed: int,
+    epoch: int,
+    sample: int,
+    shape: tuple[int, ...],
+    voxel_mm: tuple[float, float, float],
+) -> Drawn:
+    """Draw what happens to a sample.
+
+    Every change draws from a stream of its own, named after it, so that switching one on or off, or changing
+    its ranges, leaves the others' numbers alone.
+
+    Args:
+        config: which changes, and how large.
+        seed: of the run.
+        epoch: from 0.
+        sample: its number.
+        shape: (D, H, W, C) of the volume.
+        voxel_mm: edges of a voxel along D, H, W, in mm.
+    """
+    grid = Grid((shape[0], shape[1], shape[2]), voxel_mm)
+
+    def chosen(name: str, channel: int = 0) -> Stream | None:
+        """The stream of a change where it happens."""
+        probability = getattr(config, name).probability
+        if not probability:
+            return None
+        stream = Key(seed, epoch, sample, name, channel).open()
+        return stream if stream.happens(probability) else None
+
+    moved, bent, cut = chosen("affine"), chosen("elastic"), chosen("cut_out")
+    mirror = config.mirror
+    mirrors = any((mirror.left_right, mirror.back_front, mirror.bottom_top))
+    return Drawn(
+        grid,
+        Plain(config, seed, epoch, sample),
+        mirroring.draw(Key(seed, epoch, sample, "mirror").open(), mirror) if mirrors else (),
+        affine.draw(moved, config.affine) if moved else None,
+        elastic.draw(bent, config.elastic, grid) if bent else None,
+        tuple(
+            {
+                name: made(stream, getattr(config, name), grid)
+                for name, made in _OF_CHANNELS.items()
+                if (stream := chosen(name, channel)) is not None
+            }
+            for channel in range(shape[3])
+        ),
+        cut_out.draw(cut, config.cut_out, grid) if cut else None,
+    )

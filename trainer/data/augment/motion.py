@@ -1,0 +1,84 @@
+"""Motion of the head during a scan, in k-space.
+
+Shaw et al., MRI k-space motion artefact augmentation (MIDL 2019): the lines of k-space are acquired one
+block after another, each block while the head is in another position. Lines along one phase-encode axis are
+spliced, so a Fourier transform along this axis alone gives what the three-dimensional one would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import fft
+
+from trainer.config.augment import AffineConfig, MotionConfig
+from trainer.data.augment import affine
+from trainer.data.augment.affine import Affine
+from trainer.data.augment.change import Change
+from trainer.data.augment.grid import Grid
+from trainer.data.augment.streams import Stream
+from trainer.data.augment.warping import warp
+
+
+@dataclass(frozen=True)
+class Motion(Change):
+    """Where the head was while which lines were acquired.
+
+    Attributes:
+        axis: phase-encode axis, 0 to 2.
+        starts: line, in the order of acquisition, with which each movement begins; rising.
+        positions: where the head was from the first line on and after each movement: one more than
+            `starts`. While the centre of k-space is acquired it is at rest, so that label maps stay right.
+        grid: of the volume.
+    """
+
+    axis: int
+    starts: tuple[int, ...]
+    positions: tuple[Affine, ...]
+    grid: Grid
+
+    def told(self) -> dict[str, Any]:
+        """For people: positions as angles in degrees and shifts in mm."""
+        moves = [{"rotate": p.rotate, "translate": p.translate} for p in self.positions]
+        return {"axis": self.axis, "starts": self.starts, "positions": moves}
+
+    def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
+        """The magnitude of the image that the spliced lines give, float32 (D, H, W)."""
+        signal = channel - np.float32(background)
+        lines = channel.shape[self.axis]
+        acquired = (
+            np.arange(lines) + lines // 2
+        ) % lines  # place of each frequency in the order of acquisition
+        block = np.searchsorted(np.array(self.starts), acquired, side="right")
+        spliced: np.ndarray | None = None
+        for number, position in enumerate(self.positions):
+            chosen = np.flatnonzero(block == number)
+            if not len(chosen):
+                continue
+            seen = signal
+            if position != Affine():
+                seen = warp([signal], None, self.grid, position, None, [0.0])[0][0]
+            half = fft.rfft(np.moveaxis(seen, self.axis, 0), axis=0)
+            if spliced is None:
+                spliced = np.empty((lines, *half.shape[1:]), half.dtype)
+            high = chosen < len(half)
+            spliced[chosen[high]] = half[chosen[high]]
+            # A real image has the conjugate at the negative frequency.
+            spliced[chosen[~high]] = half[lines - chosen[~high]].conj()
+        image = fft.ifft(spliced, axis=0, overwrite_x=True)
+        made = np.sqrt(np.square(image.real) + np.square(image.imag))
+        made += np.float32(background)
+        return np.ascontiguousarray(np.moveaxis(made, 0, self.axis), np.float32)
+
+
+def draw(stream: Stream, config: MotionConfig, grid: Grid) -> Motion:
+    """Draw the axis, when the head moves, and where to."""
+    axis = stream.whole(0, 2)
+    lines = grid.shape[axis]
+    starts = tuple(sorted(stream.whole(0, lines - 1) for _ in range(config.movements)))
+    rigid = AffineConfig(rotate=config.rotate, scale=0.0, translate=config.translate)
+    positions = [affine.draw(stream, rigid) for _ in range(config.movements + 1)]
+    positions[int(np.searchsorted(starts, lines // 2, side="right"))] = Affine()
+    return Motion(axis, starts, tuple(positions), grid)

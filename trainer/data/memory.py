@@ -1,0 +1,54 @@
+"""How much memory this process may still take, limits of its control groups included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+# Where control groups are found: of version 2, and the memory controller of version 1.
+_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory"))
+_NAMES = {  # of the files with limit and use, and in memory.stat of what is given back when memory is short
+    "memory.max": ("memory.current", "inactive_file"),
+    "memory.limit_in_bytes": ("memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def available_bytes(
+    roots: tuple[Path, ...] = _ROOTS, own: Path = Path("/proc/self/cgroup"), free: int | None = None
+) -> int:
+    """The least that the host and each control group above this process leave, in bytes.
+
+    A batch system limits a job, not a process, so what other ranks of the host take counts here too.
+
+    Args:
+        roots: folders of control groups.
+        own: says in which of them this process is.
+        free: what the host leaves; default: as psutil finds it.
+    """
+    left = [psutil.virtual_memory().available if free is None else free]
+    for group in _groups(roots, own):
+        for limit, (used, reclaimable) in _NAMES.items():
+            if (group / limit).is_file():
+                most = (group / limit).read_text().strip()
+                if most != "max":
+                    taken = int((group / used).read_text()) - _stat(group, reclaimable)
+                    left.append(int(most) - taken)
+    return max(0, min(left))
+
+
+def _groups(roots: tuple[Path, ...], own: Path) -> Iterator[Path]:
+    """Folders of our control groups and of those around them; in a container their names may not be there."""
+    names = [line.split(":", 2)[2] for line in own.read_text().splitlines()] if own.is_file() else []
+    for root in roots:
+        inside = {root}
+        for name in names:
+            folder = root / name.strip("/")
+            inside |= {folder, *(parent for parent in folder.parents if root in parent.parents)}
+        yield from sorted(inside)
+
+
+def _stat(group: Path, key: str) -> int:
+    lines = (group / "memory.stat").read_text().splitlines() if (group / "memory.stat").is_file() else []
+    return next((int(line.split()[1]) for line in lines if line.split()[0] == key), 0)

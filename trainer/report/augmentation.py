@@ -1,0 +1,48 @@
+"""Augmentation in words: for the methods of a paper, a model card and a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.config.augment import active
+from trainer.report.sentences import count
+
+# What each section does; its settings follow in parentheses.
+_SECTIONS = {
+    "affine": "rotated, scaled, sheared and moved",
+    "elastic": "bent by B-splines",
+    "motion": "given motion artefacts",
+    "ghosting": "given ghosts",
+    "blur": "blurred by a Gaussian",
+    "bias_field": "shaded by a bias field",
+    "rician_noise": "overlaid with Rician noise",
+    "gaussian_noise": "overlaid with Gaussian noise",
+    "gamma": "changed in contrast by a power",
+    "cut_out": "cut out in boxes",
+}
+_AXES = {"left_right": "left to right", "back_front": "back to front", "bottom_top": "bottom to top"}
+
+
+def phrases(settings: Mapping[str, Any]) -> list[str]:
+    """What happens to training images, such as 'shifted by up to 2 voxels along each axis'.
+
+    Args:
+        settings: of `data.augment`, as `model_dump` or a run's config.yaml has them.
+    """
+    found = []
+    for name, value in active(dict(settings)).items():
+        if name == "flip":
+            found.append("mirrored left to right with probability 0.5")
+        elif name == "shift":
+            found.append(f"shifted by up to {count(value, 'voxel')} along each axis")
+        elif name == "scale":
+            found.append(f"scaled in intensity by up to ±{value:.0%}")
+        elif name == "noise":
+            found.append(f"overlaid with Gaussian noise (standard deviation {value:g})")
+        elif name == "mirror":
+            found += [f"mirrored {_AXES[axis]} with probability {share:g}" for axis, share in value.items()]
+        else:
+            rest = ", ".join(f"{key} {number:g}" for key, number in value.items() if key != "probability")
+            found.append(f"{_SECTIONS[name]} with probability {value['probability']:g} ({rest})")
+    return found

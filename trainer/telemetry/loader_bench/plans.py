@@ -1,0 +1,114 @@
+"""What is to be measured, from the command line: checked, and told before anything is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.errors import InputError
+from trainer.telemetry.loader_bench.job import MARK_VOXELS, LoaderJob
+from trainer.telemetry.loader_bench.measure import NOT_INSTALLED, Plan
+from trainer.telemetry.loader_bench.processes import PEERS, python_of
+from trainer.telemetry.loader_bench.readers import KINDS, LIMIT, OURS
+
+SMALLEST, LARGEST = 16, 256
+CODECS = ("none", "blosc-lz4", "gzip")
+PICTURES = (".png", ".svg", ".pdf")
+CACHES = {"cold": ("cold",), "warm": ("warm",), "both": ("cold", "warm")}
+
+# Rough, on two cores: seconds to start a reader, and to write and to read 10^6 voxels in all formats.
+_START_S, _WRITE_S, _EPOCH_S = 10.0, 0.5, 0.12
+
+
+def checked(
+    *,
+    sizes: Sequence[int] | None,
+    volumes: int,
+    batch: int,
+    threads: int,
+    repeats: int,
+    cache: str,
+    dtype: str,
+    codec: str,
+    readers: Sequence[str] | None,
+    data: Path | None,
+    peers: Path | None,
+) -> Plan:
+    """The plan that the options describe.
+
+    Raises:
+        InputError: an option has a value that cannot be measured.
+    """
+    chosen = tuple(dict.fromkeys(sizes or (96, 128)))
+    for size in chosen:
+        if not SMALLEST <= size <= LARGEST:
+            raise InputError(f"--size {size}: phantoms are made from {SMALLEST} to {LARGEST} voxels an edge.")
+    if volumes % batch or volumes >= 2**MARK_VOXELS:
+        raise InputError(
+            f"--volumes {volumes}: is no multiple of the batch, {batch}, or more than {2**MARK_VOXELS - 1}.",
+            cure=f"For example --volumes {max(1, volumes // batch) * batch}.",
+        )
+    if codec not in CODECS:
+        raise InputError(f"--codec {codec}: is none of {', '.join(CODECS)}.")
+    for name in readers or ():
+        if name not in KINDS:
+            raise InputError(f"--reader {name}: is none of {', '.join(KINDS)}.")
+    names = tuple(name for name in KINDS if not readers or name in (OURS, LIMIT, *readers))
+    job = LoaderJob(folder="", volumes=volumes, batch=batch, threads=threads, dtype=dtype, codec=codec)
+    return Plan(
+        job,
+        sizes=chosen,
+        repeats=repeats,
+        caches=CACHES[cache],
+        readers=names,
+        data=data,
+        peers=peers or PEERS,
+    )
+
+
+def check_picture(path: Path) -> None:
+    """Whether a picture can be written there.
+
+    Raises:
+        InputError: it is no kind of picture that we write, or its folder is not there.
+    """
+    if path.suffix not in PICTURES:
+        raise InputError(f"--plot {path}: ends in none of {', '.join(PICTURES)}.")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InputError(f"--plot {path}: {path.parent} is no folder to write to.")
+
+
+def told(plan: Plan, *, sweeping: bool) -> str:
+    """What would be measured, for people."""
+    job = plan.job
+    sizes = ", ".join(f"{size}^3" for size in plan.sizes)
+    lines = [
+        f"{job.volumes} volumes of {sizes}, {job.dtype}, {job.codec}; "
+        f"batches of {job.batch}, {job.threads} threads",
+        f"data: {plan.data or 'a temporary folder, removed at the end'}, about {_room(plan) / 2**30:.1f} GiB",
+    ]
+    if sweeping:
+        return "\n".join([*lines, "our loader at the first size, warm: by volumes, by threads, by ranks"])
+    lines.append(f"{plan.repeats} repeats in turn, page cache {' and '.join(plan.caches)}:")
+    for name in plan.readers:
+        installed = python_of(name, plan.peers) is not None
+        lines.append(f"  {name:18s} {KINDS[name].title}" + ("" if installed else f" ({NOT_INSTALLED})"))
+    return "\n".join([*lines, f"about {_seconds(plan) / 60:.0f} minutes on two cores"])
+
+
+def _room(plan: Plan) -> float:
+    # Raw and uncompressed forms of them, and compressed ones of a third or so each.
+    bytes_each = 2 if plan.job.dtype == "float16" else 4
+    forms = 1.0 + sum(1.0 if KINDS[name].written_by else 0.1 for name in plan.readers)
+    return sum(plan.job.volumes * size**3 * bytes_each * forms for size in plan.sizes)
+
+
+def _seconds(plan: Plan) -> float:
+    installed = sum(python_of(name, plan.peers) is not None for name in plan.readers)
+    measured = plan.repeats * len(plan.caches)
+    total = 0.0
+    for size in plan.sizes:
+        million = plan.job.volumes * size**3 / 1e6
+        total += _START_S * installed + _WRITE_S * million + _EPOCH_S * million * measured
+    return total

@@ -1,0 +1,77 @@
+"""Cingulum's own loader, exactly as training uses it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.quiet import import_tensorflow
+from trainer.telemetry.loader_bench.job import LoaderJob
+
+import_tensorflow()
+
+from trainer.data import pipeline  # noqa: E402
+from trainer.data.shards import ShardSet  # noqa: E402
+
+AHEAD = 2
+
+
+class Reader:
+    """`training_dataset` from the first step of an epoch to its last; `kind` memory keeps the volumes."""
+
+    def __init__(self, job: LoaderJob, kind: str) -> None:
+        self._job, self._kind = job, kind
+        self._folder = job.path("shards")
+
+    def prepare(self) -> None:
+        """The shard set is made with the volumes."""
+
+    def files(self) -> list[Path]:
+        """The shards; the index is read once, and so is everything that is kept."""
+        return [] if self._kind == "memory" else sorted(self._folder.glob("shard-*.h5"))
+
+    def open(self) -> None:
+        """Open the set, once per run."""
+        self._shards = ShardSet.open(self._folder)
+        if self._kind == "memory":
+            from trainer.data.cache import KeptVolumes
+
+            self._shards = KeptVolumes(self._shards, budget=sys.maxsize)
+
+    @property
+    def bytes_read(self) -> int:
+        """Stored bytes read so far."""
+        return self._shards.bytes_read
+
+    def epoch(self, number: int) -> Iterable[Any]:
+        """The batches of one rank.
+
+        A run makes one data set and one iterator for all its epochs, so that making them belongs to no epoch;
+        nothing is read before the first batch is asked for.
+        """
+        job = self._job
+        steps = job.mine // job.batch
+        batches = pipeline.training_dataset(
+            self._shards,
+            range(job.volumes),
+            np.zeros(job.volumes, np.int32),
+            config_seed=job.seed,
+            start_step=number * steps,
+            stop_step=(number + 1) * steps,
+            global_batch=job.batch * job.world_size,
+            rank=job.rank,
+            world_size=job.world_size,
+            prefetch=AHEAD,
+            threads=job.threads,
+        )
+        return _volumes(iter(batches))
+
+
+def _volumes(batches: Any) -> Iterator[Any]:
+    with pipeline.input_errors():
+        for x, _, _ in batches:
+            yield x.numpy()
