@@ -118,11 +118,11 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
             **config.model.options,
         )
     except ModelError as error:
-        if data.patches is None or data.patches.shape == data.shards.shape:
+        if data.patches is None:
             raise
-        raise ModelError(
-            f"data.patch.size: {error.message}", cure="Set data.patch.size to what the network takes."
-        ) from None
+        size = "x".join(map(str, data.patches.size))
+        told = f"The network takes patches of {size} voxels (data.patch.size), not whole volumes."
+        raise ModelError(error.message, cure=f"{error.cure} {told}" if error.cure else told) from None
     transfer.freeze(model, config.train.transfer)
     model = data.task.completed(model)
     optimizer = optimizers.build(config.train, world, steps_per_epoch(config, data), model)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.data import batch_reader, scratch
+from trainer.data import batch_reader, thread_memory
 from trainer.data.batch_reader import dataset, input_errors, signature
 from trainer.errors import ShardError
 
@@ -66,7 +66,7 @@ def test_tensorflow_takes_a_batch_over_as_it_is():
 def test_memory_is_used_again(monkeypatch):
     arrays = []
     monkeypatch.setattr(
-        batch_reader, "aligned", lambda *of: arrays.append(scratch.aligned(*of)) or arrays[-1]
+        batch_reader, "aligned", lambda *of: arrays.append(thread_memory.aligned(*of)) or arrays[-1]
     )
     seen = {address(x) for x, _ in made(batches=60, ahead=2)}
     # Those ahead, the one in use, the one before it, and one that TensorFlow has not let go of yet.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import struct
+import zlib
 
 import h5py
 import hdf5plugin  # noqa: F401  registers the filter for the reference reader
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_sets import META, flip_byte, make_mapped_set, make_shard_set, map_of, rows_of, volume_of
@@ -44,6 +48,26 @@ def test_any_hdf5_tool_reads_bricks_and_so_do_we(tmp_path, codec, dtype, edge):
             if dtype == "float16":
                 assert np.array_equal(file["volumes"][volume.row], wanted)
     assert verify(tmp_path) == []
+
+
+def test_a_reader_needs_no_more_than_the_page_on_the_format_tells(tmp_path):
+    make_shard_set(tmp_path, 2, shape=SHAPE, dtype="int16", codec="gzip", bricks=3)
+    index = json.loads((tmp_path / "index.json").read_text())
+    volume = index["volumes"][1]
+    file = (tmp_path / volume["shard"]).read_bytes()
+    whole, stored = np.full((9, 6, 9, 2), np.nan, np.float32), b""
+    places = [(d, h, w) for d in range(3) for h in range(2) for w in range(3)]
+    table = struct.iter_unpack("<QIQ", base64.b64decode(volume["brick_table"]))
+    for (d, h, w), (offset, nbytes, xxh3) in zip(places, table, strict=True):
+        chunk = file[offset : offset + nbytes]
+        assert xxhash.xxh3_64(chunk).intdigest() == xxh3
+        low, high = np.frombuffer(zlib.decompress(chunk), np.uint8).reshape(2, -1)
+        numbers = np.stack([low, high], axis=1).reshape(-1).view("<i2").reshape(3, 3, 3, 2)
+        whole[3 * d :, 3 * h :, 3 * w :][:3, :3, :3] = numbers * np.float32(volume["scale"])
+        stored += chunk
+    assert np.array_equal(whole[:7, :6, :8], volume_of(1, SHAPE))
+    assert not whole[7:].any()
+    assert (len(stored), hashlib.sha256(stored).hexdigest()) == (volume["nbytes"], volume["checksum"])
 
 
 boxes = st.tuples(
@@ -163,9 +187,9 @@ def test_a_slab_that_cannot_be_is_refused(rank, world_size):
 
 def test_a_flipped_byte_names_volume_and_brick_each_time_and_leaves_other_bricks_readable(tmp_path):
     shards = make_shard_set(tmp_path, 2, shape=(8, 8, 8, 1), bricks=4)
-    shards.read(1)
     table = bricks.unpack_table(shards.volumes[1].brick_table)
     flip_byte(tmp_path / "shard-00000.h5", int(table["offset"][3] + table["nbytes"][3] // 2))
+    shards = ShardSet.open(tmp_path)  # the set opened before sees that the file was written to
     for _ in range(2):
         with pytest.raises(ShardError, match=r"volume 1 \(subject sub-01\) is damaged: .* brick 3") as error:
             shards.read(1)

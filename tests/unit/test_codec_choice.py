@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import numpy as np
@@ -21,7 +22,7 @@ from trainer.data.layout import Layout
 from trainer.data.preprocess import Recipe, prepare
 from trainer.data.shards import ShardSet
 from trainer.data.verify import verify
-from trainer.errors import CohortError, ShardError
+from trainer.errors import CingulumError, CohortError, ShardError
 
 app = typer.Typer()
 app.command("import")(import_images)
@@ -73,9 +74,11 @@ def test_a_slow_disk_wants_small_volumes_and_a_fast_one_quick_decoding(monkeypat
     assert "bound by the disk" in slow.why
     assert (slow.threads, slow.volumes) == (2, 3)
     monkeypatch.setattr(codec_choice, "disk_speed", lambda folder: 1e30)
+    times = iter([3.0, 5.0, 1.0, 2.0, 4.0])
+    monkeypatch.setattr(codec_choice, "seconds_each", lambda work, threads: next(times))
     quick = choose(arrays, layout, tmp_path, threads=2)
+    assert quick.codec == codecs.CODECS[2]
     assert "bound by decoding" in quick.why
-    assert quick.codec != slow.codec
     assert json.loads(json.dumps(quick.to_json()))["codec"] == quick.codec
 
 
@@ -87,6 +90,14 @@ def test_every_type_can_be_measured(monkeypatch, tmp_path, dtype):
     assert choice.measured[0].stored_bytes == given.size * stored_types.stored_dtype(dtype).itemsize
 
 
+def test_the_best_of_several_rounds_counts(monkeypatch):
+    clock = iter([0.0, 8.0, 10.0, 14.0, 20.0, 26.0])
+    monkeypatch.setattr(codec_choice.time, "perf_counter", lambda: next(clock))
+    done: list[int] = []
+    assert codec_choice.seconds_each(done.append, threads=2) == 4.0 / 8
+    assert sorted(done) == sorted([*range(8)] * 3)
+
+
 def test_measuring_the_disk_leaves_nothing_behind(tmp_path):
     assert 1e5 < disk_speed(tmp_path, 2 << 20) < 1e12
     assert list(tmp_path.iterdir()) == []
@@ -96,6 +107,17 @@ def test_a_disk_that_cannot_be_written_is_named_with_a_way_out(tmp_path):
     with pytest.raises(ShardError, match="speed of its disk cannot be measured") as error:
         disk_speed(tmp_path / "nowhere")
     assert "--codec blosc-lz4" in error.value.cure
+
+
+def test_a_full_disk_is_said_to_be_full(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(codec_choice.os, "fsync", full)
+    with pytest.raises(CingulumError, match=r"the disk is full\. Measuring its speed takes 2 MiB") as error:
+        disk_speed(tmp_path, 2 << 20)
+    assert error.value.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_choice_is_recorded_and_a_rerun_does_not_choose_anew(cohort, tmp_path, monkeypatch, fast_disk):
@@ -194,6 +216,8 @@ def test_an_import_in_bricks_holds_what_prepare_makes_whatever_the_workers(cohor
     assert "bricks of 8 voxels" in shown
     assert "blosc-zstd-bit" in shown
     assert f", {dtype}" in shown
+    ratio = len(shards) * 16**3 * 2 / sum(volume.nbytes for volume in shards.volumes)
+    assert f"({ratio:.2f} : 1)" in shown
     other = invoke(cohort, tmp_path / "1", "--size=16", f"--dtype={dtype}", "--codec=blosc-zstd-bit")
     assert isinstance(other.exception, ShardError)
     assert "bricks 8 (now None)" in other.exception.message

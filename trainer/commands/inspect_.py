@@ -51,8 +51,8 @@ def _show(content: dict[str, Any]) -> None:
         ("layout", f"bricks of {content['bricks']} voxels" if content["bricks"] else "whole volumes"),
         (
             "size",
-            f"{size:.1f} MiB as {content['codec']}, {decoded:.1f} MiB decoded; chunks are "
-            f"{content['compression']:.2f} times smaller than their voxels",
+            f"{size:.1f} MiB as {content['codec']}, {decoded:.1f} MiB decoded "
+            f"({content['compression']:.2f} : 1)",
         ),
         ("normalisation", _listed(content["normalisation"])),
         ("preprocessing", _listed({k: v for k, v in content["preprocessing"].items() if k not in _SAID})),

@@ -7,6 +7,7 @@ one depends on the disk and on the processor.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ import xxhash
 from trainer.data import codecs, stored_types
 from trainer.data.casting import cast_into
 from trainer.data.layout import Layout
+from trainer.data.shard_writer import unwritten
 from trainer.data.thread_memory import scratch
 from trainer.errors import ShardError
 
@@ -128,7 +130,8 @@ def disk_speed(folder: Path, nbytes: int = DISK_BYTES) -> float:
     (tmpfs), or the server's memory behind a network disk, cannot be told to forget.
 
     Raises:
-        ShardError: the disk cannot be written or read.
+        CingulumError: the disk is full.
+        ShardError: it cannot be written or read for another reason.
     """
     path = folder / f".disk-speed.{os.getpid()}.partial"
     block = np.random.default_rng(0).bytes(_BLOCK)  # a disk that compresses finds nothing to win
@@ -146,6 +149,8 @@ def disk_speed(folder: Path, nbytes: int = DISK_BYTES) -> float:
                 pass
             return nbytes // _BLOCK * _BLOCK / (time.perf_counter() - begun)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise unwritten(path, error, f" Measuring its speed takes {nbytes >> 20} MiB.") from None
         raise ShardError(
             f"{folder}: the speed of its disk cannot be measured ({error.strerror}).",
             cure=f"Free some space there, or name a codec: --codec {codecs.DEFAULT}.",
