@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -176,6 +177,19 @@ def test_a_shard_that_is_away_for_a_moment_is_found_again(shards):
         shards.read(6)
     elsewhere.rename(path)
     assert np.array_equal(shards.read(6), volume_of(6))
+
+
+def test_a_file_system_that_counts_no_names_is_read_all_the_same(shards, monkeypatch, short_pauses):
+    plain = os.fstat
+    names = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+
+    def fstat(descriptor):
+        status = plain(descriptor)
+        return SimpleNamespace(st_nlink=0, **{name: getattr(status, name) for name in names})
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    assert np.array_equal(shards.read(6), volume_of(6))
+    assert short_pauses == []
 
 
 # Reads that hang.

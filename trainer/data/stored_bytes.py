@@ -136,6 +136,8 @@ class StoredBytes:
         if found == seen and status.st_nlink:
             return
         now = Identity.of((self.folder / shard).stat())
+        if now == found == seen:
+            return  # some file systems count no names
         if now[:2] != seen[:2]:
             raise ReadFault("the file was replaced by another one")
         if now.nbytes < seen.nbytes:
