@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer.data import codecs
 from trainer.errors import InputError
 from trainer.telemetry.loader_bench.job import MARK_VOXELS, LoaderJob
 from trainer.telemetry.loader_bench.measure import NOT_INSTALLED, Plan
@@ -13,7 +14,6 @@ from trainer.telemetry.loader_bench.processes import PEERS, python_of
 from trainer.telemetry.loader_bench.readers import KINDS, LIMIT, OURS
 
 SMALLEST, LARGEST = 16, 256
-CODECS = ("none", "blosc-lz4", "gzip")
 PICTURES = (".png", ".svg", ".pdf")
 CACHES = {"cold": ("cold",), "warm": ("warm",), "both": ("cold", "warm")}
 
@@ -49,8 +49,8 @@ def checked(
             f"--volumes {volumes}: is no multiple of the batch, {batch}, or more than {2**MARK_VOXELS - 1}.",
             cure=f"For example --volumes {max(1, volumes // batch) * batch}.",
         )
-    if codec not in CODECS:
-        raise InputError(f"--codec {codec}: is none of {', '.join(CODECS)}.")
+    if codec not in codecs.CODECS:
+        raise InputError(f"--codec {codec}: is none of {', '.join(codecs.CODECS)}.")
     for name in readers or ():
         if name not in KINDS:
             raise InputError(f"--reader {name}: is none of {', '.join(KINDS)}.")
