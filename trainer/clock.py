@@ -14,6 +14,8 @@ class Clock:
 
     def __init__(self, timed: tuple[float, ...] = (0.0, 0.0)) -> None:
         self._samples, self._seconds = timed
+        self._earlier = self._seconds
+        self._waited = 0.0
         self._traced = False
         self.start_epoch()
 
@@ -23,15 +25,16 @@ class Clock:
         return time.monotonic()
 
     def start_epoch(self) -> None:
-        """From here on, `epoch_speed` and `epoch_seconds` count anew."""
+        """From here on, all that is told of an epoch counts anew."""
         self._began = self.now()
-        self._before = (self._samples, self._seconds)
+        self._before = (self._samples, self._seconds, self._waited)
 
-    def add_step(self, samples: int, seconds: float) -> None:
-        """Count a step of so many samples over all ranks."""
+    def add_step(self, samples: int, seconds: float, waited: float = 0.0) -> None:
+        """Count a step of so many samples over all ranks, and how many of its seconds it waited for input."""
         if self._traced:
             self._samples += samples
             self._seconds += seconds
+            self._waited += waited
         self._traced = True
 
     @property
@@ -49,6 +52,17 @@ class Clock:
         """Samples per second in this epoch; that of the whole run until there is something to tell."""
         samples, seconds = self._samples - self._before[0], self._seconds - self._before[1]
         return samples / seconds if seconds > 0 else self.speed
+
+    @property
+    def input_wait_share(self) -> float:
+        """Part of this session's step time that went on waiting for input, 0 to 1."""
+        seconds = self._seconds - self._earlier
+        return self._waited / seconds if seconds > 0 else 0.0
+
+    @property
+    def epoch_input_wait(self) -> float:
+        """Seconds that this epoch's steps have waited for their input."""
+        return self._waited - self._before[2]
 
     @property
     def epoch_seconds(self) -> float:

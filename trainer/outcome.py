@@ -38,6 +38,7 @@ def finish(training: Training) -> dict[str, Any]:
         "final": cursor.rows[-1],
         "best": cursor.best,
         "samples_per_second": round(training.clock.speed, 3),
+        "input_wait_share": round(training.clock.input_wait_share, 5),
         "weights_sha256": final_sha256,
         "best_weights_sha256": weights_sha256(model),
         "epochs": cursor.epochs_done,

@@ -153,6 +153,7 @@ def training_batches(
         class_weights=weights,
         covariates=data.told(rows),
         prefetch=config.data.prefetch,
+        read_ahead=config.data.read_ahead << 20,
         threads=config.data.reader_threads,
     )
 
@@ -171,6 +172,7 @@ def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) 
         world_size=world.size,
         batch=config.data.evaluation_batch,
         covariates=data.told(rows),
+        read_ahead=config.data.read_ahead << 20,
         threads=config.data.reader_threads,
     )
     return dataset

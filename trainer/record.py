@@ -50,6 +50,7 @@ _FREE_ON_RESUME = frozenset(
         "data.shards",  # may have moved; the content hash in run.json must agree
         "data.leaks",
         "data.prefetch",
+        "data.read_ahead",
         "data.reader_threads",
         "train.threads",
         "checkpoint.every_epochs",

@@ -15,6 +15,7 @@ from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
 from trainer.config.augment import active
 from trainer.data import leaks
+from trainer.data.reader_time import ReaderTime
 from trainer.errors import RunError
 from trainer.loop import Training
 from trainer.preparation import Data
@@ -60,12 +61,15 @@ def train(
         watchdog.beat("restoring", collective=True)
         cursor = _restore(folder, config, data, model, optimizer, world, reporter)
         patience = _patience(config, data).resumed(cursor.best, cursor.waited)
-        batches = agree(world, lambda: preparation.training_batches(config, data, world, cursor.step))
+        spent = ReaderTime()
+        batches = agree(world, lambda: preparation.training_batches(config, data, world, cursor.step, spent))
         learner = data_parallel.build(
             model, optimizer, world, loss=data.task.loss(), score=data.task.scores()
         )
 
-        training = Training(config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop)
+        training = Training(
+            config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop, spent=spent
+        )
         if training.is_done and world.any(world.is_main and folder.result.is_file()):
             reporter.note(f"{folder.path}: is finished already.")
             return dict(world.broadcast_object(record.read_json(folder.result) if world.is_main else None))

@@ -19,7 +19,7 @@ from jobs.launchers import mpirun
 from trainer import checkpoint
 
 KILLS = 10
-MEASURED = ("time", "seconds", "samples_per_second")
+MEASURED = ("time", "seconds", "samples_per_second", "input_wait_s")
 
 
 @pytest.fixture(scope="module")

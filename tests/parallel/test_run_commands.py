@@ -52,6 +52,9 @@ def test_a_run_leaves_every_file_that_the_run_folder_promises(finished):
     assert [row["epoch"] for row in rows(finished)] == [1, 2, 3]
     assert said["final"] == rows(finished)[-1] and said["best"] in rows(finished)
     assert said["test"]["n"] == 6 and said["samples_per_second"] > 0
+    assert 0 < said["input_wait_share"] < 1
+    # The first step of a session is counted in neither.
+    assert all(0 < row["input_wait_s"] < row["seconds"] for row in rows(finished))
     assert steps(finished)[-1] == 18
 
 
@@ -65,7 +68,7 @@ def test_the_record_says_what_ran_on_which_data(finished):
 def test_the_rows_of_metrics_have_the_columns_that_the_report_reads(finished):
     assert rows(finished)[0].keys() == {
         "epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy", "val_balanced_accuracy", "val_auc",
-        "learning_rate", "samples_per_second", "seconds", "time",
+        "learning_rate", "samples_per_second", "input_wait_s", "seconds", "time",
     }  # fmt: skip
 
 

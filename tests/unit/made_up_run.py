@@ -177,6 +177,7 @@ def _classification_epoch(epoch: int, epochs: int, way: float, rng: np.random.Ge
         "val_auc": float(min(1.0, 0.52 + 0.4 * way + rng.normal(0, 0.02))),
         "learning_rate": float(5e-4 * (1 + np.cos(np.pi * epoch / epochs))),
         "samples_per_second": float(21 + rng.normal(0, 0.6)),
+        "input_wait_s": 0.02,
         "seconds": 12.0,
         "time": "2026-01-01T00:00:00+00:00",
     }

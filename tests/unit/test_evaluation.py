@@ -57,3 +57,15 @@ def test_the_first_step_of_a_session_is_not_timed():
     clock.start_epoch()
     clock.add_step(8, 4.0)
     assert clock.epoch_speed == 2.0
+
+
+def test_waiting_for_input_is_counted_by_epoch_and_as_a_share_of_the_session():
+    clock = Clock((10.0, 2.0))
+    assert clock.input_wait_share == 0
+    clock.add_step(8, 100.0, 50.0)  # the first step, not timed
+    clock.add_step(8, 1.0, 0.25)
+    assert (clock.epoch_input_wait, clock.input_wait_share) == (0.25, 0.25)
+    clock.start_epoch()
+    clock.add_step(8, 3.0, 0.75)
+    clock.add_step(8, 1.0)
+    assert (clock.epoch_input_wait, clock.input_wait_share) == (0.75, 0.2)

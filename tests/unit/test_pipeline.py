@@ -6,6 +6,7 @@ import concurrent.futures
 import subprocess
 import sys
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -88,10 +89,10 @@ def test_threads_and_prefetch_change_nothing(shards, threads, prefetch):
 
 def test_slow_samples_do_not_change_the_order(shards, monkeypatch):
     expected = training(shards)
-    read = ShardSet.read
+    read = ShardSet.read_into
     lots = np.random.default_rng(0)
     monkeypatch.setattr(
-        ShardSet, "read", lambda self, row: time.sleep(lots.random() / 100) or read(self, row)
+        ShardSet, "read_into", lambda self, *to: time.sleep(lots.random() / 100) or read(self, *to)
     )
     assert_same(training(shards, threads=4, prefetch=3), expected)
 
@@ -199,11 +200,64 @@ def test_an_empty_split_takes_no_step(shards):
     assert (list(dataset), steps) == ([], 0)
 
 
+def test_no_change_asked_for_is_as_none(shards, monkeypatch):
+    expected = training(shards)
+    monkeypatch.setattr("trainer.data.augment.augment", None)  # it takes time even where it changes nothing
+    assert_same(training(shards, augment=AugmentConfig()), expected)
+
+
+def test_read_ahead_in_bytes_changes_nothing_but_what_is_begun(shards):
+    volume = 4 * int(np.prod(shards.shape))
+    expected = training(shards)
+    for read_ahead, begun in ((0, 1), (4 * (volume + 8), 2), (10**9, 3)):
+        assert_same(training(shards, read_ahead=read_ahead), expected)
+        before = shards.bytes_read
+        dataset = training_dataset(
+            shards, ROWS, TARGETS, config_seed=3, start_step=0, stop_step=8, global_batch=4,
+            read_ahead=read_ahead,
+        )  # fmt: skip
+        kept = iter(dataset)
+        next(kept)
+        positions = [order.order(3, step // 2, step % 2, 4, len(ROWS)) for step in range(begun)]
+        bytes_begun = sum(shards.volumes[ROWS[p]].nbytes for step in positions for p in step)
+        deadline = time.monotonic() + 20
+        while shards.bytes_read - before < bytes_begun and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        assert shards.bytes_read - before == bytes_begun
+
+
 def test_several_channels_go_through(tmp_path):
     shape = (6, 5, 4, 3)
     shards = make_shard_set(tmp_path, shape=shape, dtype="float32")
     for x, _, _ in training(shards, stop=1):
         assert x.shape == (4, *shape)
+
+
+def peak_memory(shards: ShardSet, steps: int) -> int:
+    """Bytes that a pass takes at most, besides what TensorFlow takes itself."""
+    dataset = training_dataset(
+        shards, range(len(shards)), np.zeros(len(shards), np.int32), config_seed=0, start_step=0,
+        stop_step=steps, global_batch=2, prefetch=2, threads=2,
+    )  # fmt: skip
+    tracemalloc.start()
+    try:
+        assert len([None for _ in dataset]) == steps
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", ["none", "blosc-lz4"])
+def test_memory_does_not_depend_on_the_number_of_volumes(tmp_path, codec):
+    shape = (24, 24, 24, 1)
+    few = make_shard_set(tmp_path / "few", 4, shape=shape, codec=codec)
+    many = make_shard_set(tmp_path / "many", 40, shape=shape, codec=codec)
+    peak_memory(few, 4)  # what TensorFlow and Python load once
+    batch = 2 * 24**3 * 4
+    # Five batches, and for each thread a volume as it is stored; 40 volumes would be 20 batches.
+    assert peak_memory(few, 4) < 7 * batch
+    assert peak_memory(many, 60) < 7 * batch
 
 
 @pytest.mark.parametrize("kind", ["training", "evaluation"])

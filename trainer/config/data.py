@@ -108,7 +108,12 @@ class DataConfig(Section):
         "stop", description="what a subject or an image in two splits does to the run"
     )
     augment: AugmentConfig = AugmentConfig()
-    prefetch: int = Field(2, ge=0, description="batches read ahead")
+    prefetch: int = Field(2, ge=0, description="micro-batches read ahead, where `read_ahead` leaves room")
+    read_ahead: int = Field(
+        1024,
+        ge=0,
+        description="memory for batches read ahead, per rank, in MiB; the one in use is not counted",
+    )
     evaluation_batch: int = Field(
         4,
         ge=1,

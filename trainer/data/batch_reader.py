@@ -1,20 +1,36 @@
-"""Batches made in threads of our own and handed out by tf.data, in their order."""
+"""Batches made in threads of our own and handed out by tf.data, in their order, without a copy.
+
+Why in this way: docs/decisions/0004-loader-threads.md and 0007-hot-path.md.
+"""
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
+import queue
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
 
 import numpy as np
 import tensorflow as tf
 
+from trainer.data.scratch import aligned
 from trainer.errors import CingulumError
 
 # Shape and type of one part of a sample.
 Part = tuple[tuple[int, ...], type]
+
+# `fill(number, places)` makes sample `number`: it writes each part into its place, an array of the part's
+# shape and type, () where the part is a single number. It writes every value, since memory is used again.
+Fill = Callable[[int, Sequence[np.ndarray]], None]
+
+# Says what to raise when reading takes too long; None while all is well.
+Overdue = Callable[[], CingulumError | None]
+
+# How often one who waits for a batch asks whether it is overdue.
+LOOK_EVERY_S = 1.0
 
 # What went wrong in a reading thread, until `input_errors` raises it: TensorFlow passes on only its text.
 _failures: list[CingulumError] = []
@@ -43,72 +59,200 @@ def signature(batch: int, *parts: Part) -> tuple[tf.TensorSpec, ...]:
 
 
 def dataset(
-    sample: Callable[[int], tuple[Any, ...]],
+    fill: Fill,
     batches: int,
     spec: tuple[tf.TensorSpec, ...],
+    *,
     threads: int,
     ahead: int,
+    ahead_bytes: int | None = None,
+    overdue: Overdue | None = None,
 ) -> tf.data.Dataset:
-    """Batches of `sample(0)`, `sample(1)`, ..., made in threads and handed out in this order."""
-    reader = _Reader(sample, batches, spec, threads, ahead)
+    """Batches of the samples 0, 1, 2, ..., made in threads and handed out in this order.
+
+    Args:
+        fill: makes a sample. Several threads call it at once.
+        batches: how many.
+        spec: of a batch: see `signature`.
+        threads: that make samples; they start now, and end when the dataset is no longer used.
+        ahead: batches that are begun before they are asked for.
+        ahead_bytes: what these may take together, at most; None for any number of bytes.
+        overdue: asked about every second while a batch is waited for; what it returns is raised.
+    """
+    batch_bytes = sum(prod(part.shape) * part.dtype.size for part in spec)
+    if ahead_bytes is not None:
+        ahead = min(ahead, ahead_bytes // max(1, batch_bytes))
+    reader = _Reader(fill, batches, spec, threads, ahead, overdue)
+    batch_of = _batch_of(weakref.ref(reader))
 
     def batch(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        tensors = tf.numpy_function(reader.batch, [number], [part.dtype for part in spec])
+        tensors = tf.numpy_function(batch_of, [number], [part.dtype for part in spec])
         return tuple(tf.ensure_shape(t, part.shape) for t, part in zip(tensors, spec, strict=True))
 
     options = tf.data.Options()
     # Tuning would start more threads than a rank has cores.
     options.autotune.enabled = False
-    return tf.data.Dataset.range(batches).map(batch).with_options(options)
+    made = tf.data.Dataset.range(batches).map(batch).with_options(options)
+    made.reader = reader
+    return made
+
+
+def _batch_of(reader: weakref.ref[_Reader]) -> Callable[[np.int64], list[np.ndarray]]:
+    # TensorFlow keeps a Python function for ever, but the reader must end with its dataset.
+    def batch_of(number: np.int64) -> list[np.ndarray]:
+        alive = reader()
+        if alive is None:
+            raise RuntimeError("a batch of a dataset that is no longer there")
+        return alive.batch(number)
+
+    return batch_of
 
 
 class _Reader:
     """Makes batches in threads of its own, some of them ahead of the one asked for.
 
-    The threads are Python's, not tf.data's, with which a process that ends in the middle of an epoch may wait
-    for ever: docs/decisions/0004-loader-threads.md.
+    The threads are Python's, and daemons: a process that ends waits neither for tf.data nor for a read that
+    hangs. They start here and not with the first batch, which TensorFlow asks for in a thread that takes
+    subnormal numbers for 0: a thread inherits that.
     """
 
     def __init__(
         self,
-        sample: Callable[[int], tuple[Any, ...]],
+        fill: Fill,
         batches: int,
         spec: tuple[tf.TensorSpec, ...],
         threads: int,
         ahead: int,
+        overdue: Overdue | None,
     ) -> None:
-        self._sample = sample
+        self._fill = fill
         self._batches = batches
-        self._spec = spec
+        self._samples = spec[0].shape[0]
         self._ahead = ahead
-        self._pool = concurrent.futures.ThreadPoolExecutor(threads, "reader")
+        self._overdue = overdue
+        # One is being used, one is waited for, and TensorFlow lets go of one some time after its last use.
+        self._buffers = [_Buffers(part.shape, part.dtype.as_numpy_dtype, ahead + 3) for part in spec]
         self._lock = threading.Lock()
-        self._begun: dict[int, tuple[list[np.ndarray], list[concurrent.futures.Future[None]]]] = {}
+        self._begun: dict[int, _Batch] = {}
+        self._tasks: _Tasks = queue.SimpleQueue()
+        for number in range(threads):
+            threading.Thread(target=_work, args=(self._tasks,), name=f"reader-{number}", daemon=True).start()
+        weakref.finalize(self, _end_work, self._tasks, threads).atexit = False
 
     def batch(self, number: np.int64) -> list[np.ndarray]:
-        """Batch `number`; the ones after it are begun."""
+        """Batch `number`; the ones after it are begun.
+
+        Raises:
+            CingulumError: a sample could not be made, or takes too long.
+        """
         wanted = range(int(number), min(int(number) + self._ahead + 1, self._batches))
         with self._lock:
             # What an iteration that was given up had begun is of no use.
-            self._begun = {key: begun for key, begun in self._begun.items() if key in wanted}
+            for key in [key for key in self._begun if key not in wanted]:
+                self._begun.pop(key).is_wanted = False
             for key in wanted:
                 if key not in self._begun:
                     self._begun[key] = self._begin(key)
-            arrays, samples = self._begun.pop(int(number))
+            batch = self._begun.pop(int(number))
         try:
-            for made in samples:
-                made.result()
+            self._wait_for(batch)
         except CingulumError as error:
             _failures.append(error)
             raise
-        return arrays
+        return [buffers.lend(a) for buffers, a in zip(self._buffers, batch.arrays, strict=True)]
 
-    def _begin(self, number: int) -> tuple[list[np.ndarray], list[concurrent.futures.Future[None]]]:
-        size = self._spec[0].shape[0]
-        arrays = [np.empty(part.shape, part.dtype.as_numpy_dtype) for part in self._spec]
+    def _begin(self, number: int) -> _Batch:
+        batch = _Batch([buffers.take() for buffers in self._buffers], self._samples)
+        for place in range(self._samples):
+            self._tasks.put((batch, self._fill, number * self._samples + place, place))
+        return batch
 
-        def fill(place: int) -> None:
-            for array, value in zip(arrays, self._sample(number * size + place), strict=True):
-                array[place] = value
+    def _wait_for(self, batch: _Batch) -> None:
+        while not batch.is_made.wait(LOOK_EVERY_S):
+            error = self._overdue() if self._overdue is not None else None
+            if error is not None:
+                raise error
+        if batch.failures:
+            raise batch.failures[min(batch.failures)]
 
-        return arrays, [self._pool.submit(fill, place) for place in range(size)]
+
+class _Batch:
+    """A batch that is being made.
+
+    Attributes:
+        arrays: its parts.
+        is_wanted: False to leave out what is not made yet.
+        is_made: set when every sample is made, or has failed.
+        failures: what went wrong, by the sample's place in the batch.
+    """
+
+    def __init__(self, arrays: list[np.ndarray], samples: int) -> None:
+        self.arrays = arrays
+        self.is_wanted = True
+        self.is_made = threading.Event()
+        self.failures: dict[int, BaseException] = {}
+        self._left = samples
+        self._lock = threading.Lock()
+
+    def make(self, fill: Fill, number: int, place: int) -> None:
+        """Make one of its samples."""
+        if self.is_wanted:
+            try:
+                fill(number, [array[place, ...] for array in self.arrays])
+            except BaseException as error:  # raised where the batch is waited for
+                self.failures[place] = error
+        with self._lock:
+            self._left -= 1
+            if not self._left:
+                self.is_made.set()
+
+
+# A batch, what makes its samples, and which sample goes to which place of it; None ends a thread.
+_Tasks = queue.SimpleQueue[tuple[_Batch, Fill, int, int] | None]
+
+
+def _work(tasks: _Tasks) -> None:
+    # Knows the tasks alone, so that a reader that nobody uses any more goes away, and ends its threads.
+    while (task := tasks.get()) is not None:
+        batch, fill, number, place = task
+        batch.make(fill, number, place)
+        del task, batch, fill
+
+
+def _end_work(tasks: _Tasks, threads: int) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            tasks.get_nowait()
+    for _ in range(threads):
+        tasks.put(None)
+
+
+class _Buffers:
+    """Arrays of one shape and type that are used again once nobody has what was lent of them.
+
+    TensorFlow takes an aligned array over as it is, and holds it as long as any tensor, slice or array of its
+    own shares the memory.
+
+    Args:
+        shape: of an array.
+        dtype: of it.
+        most: free arrays to keep.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: type, most: int) -> None:
+        self._shape, self._dtype = tuple(shape), dtype
+        # No lock: an array comes back whenever Python happens to find that it is free, in any thread.
+        self._free: deque[np.ndarray] = deque(maxlen=most)
+
+    def take(self) -> np.ndarray:
+        """An array that nobody uses; its values are anything."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return aligned(self._shape, self._dtype)
+
+    def lend(self, array: np.ndarray) -> np.ndarray:
+        """The same memory, to be given away; when the last one who holds it lets go, it is free again."""
+        lent = array.view()
+        weakref.finalize(lent, self._free.append, array).atexit = False
+        return lent

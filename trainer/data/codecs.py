@@ -48,32 +48,47 @@ def encode(codec: str, volume: np.ndarray) -> bytes:
     return volume.tobytes()
 
 
-def decode(codec: str, chunk: bytes, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def decode(codec: str, chunk: bytes | memoryview, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """The volume, of `shape` and `dtype`, that a chunk holds.
 
     Raises:
         CodecError: the bytes are no chunk of this codec, shape and dtype.
     """
     volume: np.ndarray = np.empty(shape, dtype)
-    try:
-        if codec == "blosc-lz4":
-            # Blosc fills the beginning of a buffer that is too large, and says nothing.
-            _check_size(int.from_bytes(chunk[4:8], "little"), volume)
-            blosc.decompress(chunk, volume)
-        elif codec == "gzip":
-            planes = np.frombuffer(zlib.decompress(chunk), np.uint8)
-            _check_size(planes.size, volume)
-            volume.reshape(-1).view(np.uint8).reshape(-1, dtype.itemsize)[:] = planes.reshape(
-                dtype.itemsize, -1
-            ).T
-        else:
-            _check_size(len(chunk), volume)
-            volume.reshape(-1)[:] = np.frombuffer(chunk, dtype)
-    except (RuntimeError, ValueError, zlib.error) as error:
-        raise CodecError(str(error)) from None
+    decode_into(codec, chunk, volume)
     return volume
 
 
-def _check_size(stored: int, volume: np.ndarray) -> None:
-    if stored != volume.nbytes:
-        raise ValueError(f"it holds {stored} bytes, and a volume has {volume.nbytes}")
+def decode_into(codec: str, chunk: memoryview | bytes, out: np.ndarray) -> None:
+    """Decode a chunk into a C-contiguous array of the stored type, without a copy in between but for gzip.
+
+    Raises:
+        CodecError: the bytes are no chunk of this codec and of the array's size; what is in the array then
+            is undefined.
+        ValueError: the array is not C-contiguous.
+    """
+    if not out.flags.c_contiguous:
+        raise ValueError("an array that is not C-contiguous has no place for a chunk")
+    flat = out.reshape(-1).view(np.uint8)
+    try:
+        if codec == "blosc-lz4":
+            # Blosc fills the beginning of a buffer that is too large, and reads past the end of a chunk
+            # that is too short, and says nothing.
+            _check_size(int.from_bytes(chunk[4:8], "little"), out)
+            if int.from_bytes(chunk[12:16], "little") != len(chunk):
+                raise ValueError(f"it has {len(chunk)} bytes, and says otherwise")
+            blosc.decompress(chunk, flat)
+        elif codec == "gzip":
+            planes = np.frombuffer(zlib.decompress(chunk), np.uint8)
+            _check_size(planes.size, out)
+            flat.reshape(-1, out.itemsize)[:] = planes.reshape(out.itemsize, -1).T
+        else:
+            _check_size(len(chunk), out)
+            flat[:] = np.frombuffer(chunk, np.uint8)
+    except (RuntimeError, ValueError, zlib.error) as error:
+        raise CodecError(str(error)) from None
+
+
+def _check_size(stored: int, out: np.ndarray) -> None:
+    if stored != out.nbytes:
+        raise ValueError(f"it holds {stored} bytes, and a volume has {out.nbytes}")

@@ -68,6 +68,8 @@ class Volume(VolumeMeta):
         map_offset: where the chunk of its label map begins in the shard, in bytes; None without maps.
         map_nbytes: size of that chunk, in bytes.
         map_checksum: sha256 of that chunk as stored, in hex.
+        xxh3: XXH3 of 64 bits of its chunk as stored, in hex; None in versions 1 and 2.
+        map_xxh3: the same of the chunk of its label map.
     """
 
     id: int = -1
@@ -79,6 +81,8 @@ class Volume(VolumeMeta):
     map_offset: int | None = None
     map_nbytes: int | None = None
     map_checksum: str | None = None
+    xxh3: str | None = None
+    map_xxh3: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,8 @@ class SetMeta:
 # Keys that came with version 2: of the set, of a volume, and of a volume's label map.
 SINCE_2 = ("contrasts", "map_classes")
 OF_MAP = ("map_offset", "map_nbytes", "map_checksum")
+# Keys of a volume that are not there where they would be None.
+OPTIONAL = ("further_sources", "xxh3", "map_xxh3")
 
 
 @dataclass(frozen=True)
@@ -199,11 +205,9 @@ class Index:
 
 
 def meta_to_json(meta: VolumeMeta) -> dict[str, Any]:
-    """A volume's entry as a JSON object; `further_sources` only where there are some."""
+    """A volume's entry as a JSON object; optional keys only where there is something to say."""
     tree = dataclasses.asdict(meta)
-    if tree["further_sources"] is None:
-        del tree["further_sources"]
-    return tree
+    return {key: value for key, value in tree.items() if value is not None or key not in OPTIONAL}
 
 
 def _by_line(value: Any) -> str:

@@ -16,6 +16,7 @@ from trainer.data.index import (
     FORMAT_VERSION,
     INDEX_NAME,
     OF_MAP,
+    OPTIONAL,
     PLAIN_VERSION,
     SINCE_2,
     Index,
@@ -85,7 +86,7 @@ def _from_document(document: Mapping[str, Any]) -> Index:
     contrasts, classes = meta.get("contrasts", ()), meta.get("map_classes", ())
     if contrasts and len(contrasts) != channels:
         raise ValueError(f"{len(contrasts)} contrasts of {channels} channels")
-    optional = {"further_sources"} | (set() if classes else set(OF_MAP))
+    optional = set(OPTIONAL) | (set() if classes else set(OF_MAP))
     volumes = [
         Volume(
             **{

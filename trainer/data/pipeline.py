@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +10,7 @@ import tensorflow as tf
 from trainer.config import AugmentConfig
 from trainer.data import augment as augmentation
 from trainer.data import order
-from trainer.data.batch_reader import Part, dataset, input_errors, signature
+from trainer.data.batch_reader import Overdue, Part, dataset, input_errors, signature
 from trainer.data.reader_time import ReaderTime
 from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError
@@ -37,7 +36,9 @@ def training_dataset(
     class_weights: np.ndarray | None = None,
     covariates: np.ndarray | None = None,
     prefetch: int = 2,
+    read_ahead: int | None = None,
     threads: int = 2,
+    overdue: Overdue | None = None,
 ) -> tf.data.Dataset:
     """The micro-batches of one rank for the steps `start_step` to `stop_step` of a run.
 
@@ -64,7 +65,9 @@ def training_dataset(
             `balanced_weights` the mean weight over the training list stays 1.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
         prefetch: micro-batches made ahead.
+        read_ahead: bytes that these may take at most; None for any number.
         threads: that read, decode and augment.
+        overdue: see `batch_reader.dataset`.
 
     Returns:
         (stop_step - start_step) * accumulation elements (x, y, w): x float32 (b, D, H, W, C), or a pair of it
@@ -82,8 +85,9 @@ def training_dataset(
     spent = spent or ReaderTime()
     changes = None if augment is None or augment.is_idle else augment
 
-    def sample(number: int) -> tuple[Any, ...]:
+    def fill(number: int, places: Sequence[np.ndarray]) -> None:
         began = spent.now()
+        x, *told, y, w = places
         micro_batch, place = divmod(number, batch)
         step, micro = divmod(micro_batch, accumulation)
         epoch, step = divmod(start_step + step, per_epoch)
@@ -92,27 +96,28 @@ def training_dataset(
         weight = order.weights(step, global_batch, n)[place]
         if class_weights is not None and targets is not None:
             weight = weight * class_weights[targets[position]]
-        x = shards.read(rows[position])
-        label_map = shards.read_map(rows[position]) if targets is None else None
+        _read(shards, rows[position], None if targets is None else targets[position], x, y)
         read = spent.now()
         if changes is not None:
-            x, label_map = augmentation.augment(
-                x.astype(np.float32),
-                changes,
-                config_seed,
-                epoch,
-                keys[position],
-                label_map,
-                voxel_mm=voxel_mm,
+            label_map = y if targets is None else None
+            changed, label_map = augmentation.augment(
+                x, changes, config_seed, epoch, keys[position], label_map, voxel_mm=voxel_mm
             )
+            if changed is not x:
+                x[...] = changed
+            if label_map is not None and label_map is not y:
+                y[...] = label_map
         ended = spent.now()
         spent.add(ended - began, ended - read)
-        y = label_map if targets is None else targets[position]
-        return (x, *_told(covariates, position), y, weight)
+        _tell(told, covariates, position)
+        w[...] = weight
 
     batches = max(0, stop_step - start_step) * accumulation
     spec = signature(batch, *_input_parts(shards, covariates), _target_part(shards, targets), _WEIGHT)
-    return _paired(dataset(sample, batches, spec, threads, prefetch), covariates, before=0)
+    made = dataset(
+        fill, batches, spec, threads=threads, ahead=prefetch, ahead_bytes=read_ahead, overdue=overdue
+    )
+    return _paired(made, covariates, before=0)
 
 
 def evaluation_dataset(
@@ -124,7 +129,9 @@ def evaluation_dataset(
     world_size: int = 1,
     batch: int = 1,
     covariates: np.ndarray | None = None,
+    read_ahead: int | None = None,
     threads: int = 2,
+    overdue: Overdue | None = None,
 ) -> tuple[tf.data.Dataset, int]:
     """Each of `rows` exactly once over all ranks, in as many batches on one rank as on any other.
 
@@ -136,7 +143,9 @@ def evaluation_dataset(
         world_size: number of ranks.
         batch: volumes per batch and rank.
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
+        read_ahead: bytes that batches made ahead may take at most; None for any number.
         threads: that read and decode.
+        overdue: see `batch_reader.dataset`.
 
     Returns:
         The dataset and its number of batches. Elements are (row, x, y, w): row int64 (batch,), and x, y, w as
@@ -147,18 +156,22 @@ def evaluation_dataset(
 
     target = _target_part(shards, targets)
 
-    def sample(number: int) -> tuple[Any, ...]:
+    def fill(number: int, places: Sequence[np.ndarray]) -> None:
+        row, x, *told, y, w = places
         step, place = divmod(number, batch)
         position = (step * world_size + rank) * batch + place
         if position >= len(rows):
-            nothing = () if covariates is None else (np.zeros(covariates.shape[1], np.float32),)
-            return (-1, np.zeros(shards.shape, np.float32), *nothing, np.zeros(*target), 0.0)
-        row = rows[position]
-        y = shards.read_map(row) if targets is None else targets[position]
-        return (row, shards.read(row), *_told(covariates, position), y, 1.0)
+            for part, nothing in ((row, -1), (x, 0), (y, 0), (w, 0), *((part, 0) for part in told)):
+                part[...] = nothing
+            return
+        row[...] = rows[position]
+        _read(shards, rows[position], None if targets is None else targets[position], x, y)
+        _tell(told, covariates, position)
+        w[...] = 1
 
     spec = signature(batch, ((), np.int64), *_input_parts(shards, covariates), target, _WEIGHT)
-    return _paired(dataset(sample, steps, spec, threads, ahead=2), covariates, before=1), steps
+    made = dataset(fill, steps, spec, threads=threads, ahead=2, ahead_bytes=read_ahead, overdue=overdue)
+    return _paired(made, covariates, before=1), steps
 
 
 def balanced_rows(rows: Sequence[int], targets: np.ndarray) -> tuple[int, ...]:
@@ -204,8 +217,17 @@ def _target_part(shards: ShardSet, targets: np.ndarray | None) -> Part:
     return (), np.float32 if targets.dtype == np.float32 else np.int32
 
 
-def _told(covariates: np.ndarray | None, position: int) -> tuple[np.ndarray, ...]:
-    return () if covariates is None else (covariates[position],)
+def _read(shards: ShardSet, row: int, target: np.generic | None, x: np.ndarray, y: np.ndarray) -> None:
+    shards.read_into(row, x)
+    if target is None:
+        shards.read_map_into(row, y)
+    else:
+        y[...] = target
+
+
+def _tell(told: Sequence[np.ndarray], covariates: np.ndarray | None, position: int) -> None:
+    if covariates is not None:
+        told[0][...] = covariates[position]
 
 
 def _paired(batches: tf.data.Dataset, covariates: np.ndarray | None, *, before: int) -> tf.data.Dataset:

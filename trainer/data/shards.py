@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from trainer.data import codecs
 from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
 from trainer.data.index_reading import read_index
 from trainer.data.stored_bytes import ReadFault, StoredBytes
+from trainer.data.whole_chunks import Place, WholeChunks
 from trainer.errors import ShardError
 
 __all__ = ["FORMAT_VERSION", "Origin", "ShardSet", "Volume"]
@@ -57,8 +57,7 @@ class ShardSet:
         self.maps = index.meta.map_classes
         self.content_hash = index.content_hash
         self._stored = StoredBytes(path)
-        self._checked: set[int] = set()
-        self._checked_maps: set[int] = set()
+        self._whole = WholeChunks(self._stored, self.codec)
 
     @classmethod
     def open(cls, path: Path) -> ShardSet:
@@ -105,21 +104,14 @@ class ShardSet:
     def read(self, row: int) -> np.ndarray:
         """Volume `row`, (D, H, W, C) in the stored dtype. Threads may call it at once.
 
-        The checksum of each chunk is compared when this process first reads it.
+        The checksum of the chunk is compared every time: `WholeChunks.read_into`.
 
         Raises:
             ShardError: the chunk is damaged or cannot be read.
         """
-        volume = self.volumes[row]
-        chunk = self.read_chunk(row)
-        if row not in self._checked:
-            if hashlib.sha256(chunk).hexdigest() != volume.checksum:
-                raise self._damaged(volume, "its checksum does not match")
-            self._checked.add(row)
-        try:
-            return codecs.decode(self.codec, chunk, self.shape, self.dtype)
-        except codecs.CodecError as error:
-            raise self._damaged(volume, f"it cannot be decoded ({error})") from None
+        values: np.ndarray = np.empty(self.shape, self.dtype)
+        self.read_into(row, values)
+        return values
 
     def read_chunk(self, row: int) -> bytes:
         """The stored bytes of volume `row`, neither checked nor decoded.
@@ -133,21 +125,12 @@ class ShardSet:
     def read_map(self, row: int) -> np.ndarray:
         """The label map of volume `row`, (D, H, W) uint8: places in `maps`. Threads may call it at once.
 
-        The checksum of each chunk is compared when this process first reads it.
-
         Raises:
             ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
         """
-        volume = self.volumes[row]
-        chunk = self.read_map_chunk(row)
-        if row not in self._checked_maps:
-            if hashlib.sha256(chunk).hexdigest() != volume.map_checksum:
-                raise self._damaged(volume, "its checksum does not match", _MAP)
-            self._checked_maps.add(row)
-        try:
-            return codecs.decode(self.codec, chunk, self.shape[:3], np.dtype(np.uint8))
-        except codecs.CodecError as error:
-            raise self._damaged(volume, f"it cannot be decoded ({error})", _MAP) from None
+        values: np.ndarray = np.empty(self.shape[:3], np.uint8)
+        self.read_map_into(row, values)
+        return values
 
     def read_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read volume `row`, or a part of it, into an array of any real type. Threads may call it at once.
@@ -161,7 +144,9 @@ class ShardSet:
             ShardError: the chunk is damaged or cannot be read.
             ValueError: the part does not lie in the volume.
         """
-        _copy_part(self.read(row), out, origin)
+        volume = self.volumes[row]
+        place = Place(volume.shard, volume.offset, volume.nbytes, volume.checksum, volume.xxh3)
+        self._fill(volume, place, self.shape, self.dtype, out, origin)
 
     def read_map_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read the label map of volume `row`, or a part of it, into uint8 (D, H, W); see `read_into`.
@@ -170,7 +155,9 @@ class ShardSet:
             ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
             ValueError: the part does not lie in the volume.
         """
-        _copy_part(self.read_map(row), out, origin)
+        volume = self.volumes[row]
+        place = self._map_place(volume)
+        self._fill(volume, place, self.shape[:3], np.dtype(np.uint8), out, origin, _MAP)
 
     def read_map_chunk(self, row: int) -> bytes:
         """The stored bytes of the label map of volume `row`, neither checked nor decoded.
@@ -179,12 +166,34 @@ class ShardSet:
             ShardError: the set has no label maps, the file cannot be read, or ends too soon.
         """
         volume = self.volumes[row]
-        if volume.map_offset is None or volume.map_nbytes is None:
+        place = self._map_place(volume)
+        return self._chunk(volume, place.offset, place.nbytes, _MAP)
+
+    def _map_place(self, volume: Volume) -> Place:
+        if volume.map_offset is None or volume.map_nbytes is None or volume.map_checksum is None:
             raise ShardError(
                 f"{self.path}: has no label maps.",
                 cure=f"Import the images with their maps: cingulum import SOURCE {self.path} --maps probseg",
             )
-        return self._chunk(volume, volume.map_offset, volume.map_nbytes, _MAP)
+        return Place(volume.shard, volume.map_offset, volume.map_nbytes, volume.map_checksum, volume.map_xxh3)
+
+    def _fill(
+        self,
+        volume: Volume,
+        place: Place,
+        shape: tuple[int, ...],
+        dtype: np.dtype,
+        out: np.ndarray,
+        origin: Origin | None,
+        what: str = "",
+    ) -> None:
+        part = _part(shape, out, origin)
+        try:
+            self._whole.read_into(place, shape, dtype, out, part=part)
+        except ReadFault as fault:
+            raise self._damaged(volume, str(fault), what) from None
+        except codecs.CodecError as error:
+            raise self._damaged(volume, f"it cannot be decoded ({error})", what) from None
 
     def _chunk(self, volume: Volume, offset: int, nbytes: int, what: str = "") -> bytes:
         chunk = bytearray(nbytes)
@@ -202,14 +211,16 @@ class ShardSet:
         )
 
 
-def _copy_part(whole: np.ndarray, out: np.ndarray, origin: Origin | None) -> None:
-    begin = origin or (0, 0, 0)
-    end = tuple(first + size for first, size in zip(begin, out.shape, strict=False))
-    if min(begin) < 0 or any(last > size for last, size in zip(end, whole.shape, strict=False)):
-        raise ValueError(f"no part from {begin} to {end} in a volume of {whole.shape[:3]}")
-    if origin is None and out.shape != whole.shape:
-        raise ValueError(f"an array of {out.shape} for a volume of {whole.shape}")
-    out[...] = whole[tuple(slice(first, last) for first, last in zip(begin, end, strict=True))]
+def _part(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tuple[slice, ...] | None:
+    """Which part of a volume goes into an array; None for the whole volume."""
+    if origin is None:
+        if out.shape != shape:
+            raise ValueError(f"an array of {out.shape} for a volume of {shape}")
+        return None
+    end = tuple(first + size for first, size in zip(origin, out.shape, strict=False))
+    if min(origin) < 0 or any(last > size for last, size in zip(end, shape, strict=False)):
+        raise ValueError(f"no part from {origin} to {end} in a volume of {shape[:3]}")
+    return tuple(slice(first, last) for first, last in zip(origin, end, strict=True))
 
 
 # Goes before "volume N" in what is said of damage.

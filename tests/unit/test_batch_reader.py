@@ -1,0 +1,227 @@
+"""Batches are handed out without a copy, never change under who keeps them, and take bounded memory."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.data import batch_reader, scratch
+from trainer.data.batch_reader import dataset, input_errors, signature
+from trainer.errors import ShardError
+
+SAMPLES = 3
+SPEC = signature(SAMPLES, ((4, 5), np.float32), ((), np.int32))
+
+
+def numbered(number: int, places: Sequence[np.ndarray]) -> None:
+    """Sample n is full of n."""
+    x, y = places
+    x[...] = number
+    y[...] = number
+
+
+def made(fill=numbered, batches: int = 20, threads: int = 2, ahead: int = 2, **options) -> tf.data.Dataset:
+    return dataset(fill, batches, SPEC, threads=threads, ahead=ahead, **options)
+
+
+def expected(number: int) -> np.ndarray:
+    numbers = np.arange(number * SAMPLES, (number + 1) * SAMPLES, dtype=np.float32)
+    return np.broadcast_to(numbers[:, None, None], (SAMPLES, 4, 5))
+
+
+def address(tensor: tf.Tensor) -> int:
+    return int(np.asarray(memoryview(tensor)).ctypes.data)
+
+
+def reading_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("reader-")}
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_tensorflow_takes_a_batch_over_as_it_is():
+    written = set()
+
+    def fill(number, places):
+        numbered(number, places)
+        written.add(places[0].ctypes.data)
+
+    for x, _ in made(fill):
+        assert address(x) in written
+
+
+def test_memory_is_used_again(monkeypatch):
+    arrays = []
+    monkeypatch.setattr(
+        batch_reader, "aligned", lambda *of: arrays.append(scratch.aligned(*of)) or arrays[-1]
+    )
+    seen = {address(x) for x, _ in made(batches=60, ahead=2)}
+    # Those ahead, the one in use, the one before it, and one that TensorFlow has not let go of yet.
+    assert len(seen) <= 5
+    assert len(arrays) <= 5 * len(SPEC)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 5])
+def test_batches_that_are_kept_never_change(ahead):
+    """As tensors, as slices, as arrays that share their memory, as results computed in place."""
+    batches = made(batches=40, ahead=ahead)
+    tensors = [(x, y) for x, y in batches]
+    slices = [x[1] for x, _ in batches]
+    arrays = list(batches.as_numpy_iterator())
+    computed = list(batches.map(lambda x, y: (x + 1, y)))
+    for number in range(40):
+        want = expected(number)
+        assert np.array_equal(tensors[number][0], want)
+        assert np.array_equal(tensors[number][1], want[:, 0, 0])
+        assert np.array_equal(slices[number], want[1])
+        assert np.array_equal(arrays[number][0], want)
+        assert np.array_equal(computed[number][0], want + 1)
+    del tensors
+    assert np.array_equal(slices[7], expected(7)[1])
+    for _ in batches:
+        pass
+    assert np.array_equal(slices[7], expected(7)[1])
+    assert np.array_equal(arrays[7][0], expected(7))
+
+
+@pytest.mark.parametrize(
+    ("ahead", "ahead_bytes", "begun"),
+    [
+        (0, None, 1),
+        (2, None, 3),
+        (4, 1000, 4),
+        (4, 84 * SAMPLES * 2, 3),
+        (4, 84 * SAMPLES * 2 - 1, 2),
+        (4, 0, 1),
+    ],
+)
+def test_no_more_is_begun_than_the_read_ahead_allows(ahead, ahead_bytes, begun):
+    numbers = []
+
+    def fill(number, places):
+        numbers.append(number)
+        numbered(number, places)
+
+    kept = iter(made(fill, ahead=ahead, ahead_bytes=ahead_bytes))
+    next(kept)
+    wait_until(lambda: len(numbers) == begun * SAMPLES)
+    time.sleep(0.05)
+    assert sorted(numbers) == list(range(begun * SAMPLES))
+
+
+def test_what_a_given_up_iteration_had_begun_is_not_made():
+    first_of_next = 6 * SAMPLES
+    gate, numbers = threading.Event(), []
+
+    def fill(number, places):
+        numbers.append(number)
+        if number == first_of_next:
+            gate.wait(20)
+        numbered(number, places)
+
+    batches = made(fill, threads=1, ahead=2)
+    for _ in batches.take(6):
+        pass
+    wait_until(lambda: first_of_next in numbers)
+    threading.Timer(0.2, gate.set).start()
+    again = iter(batches)
+    assert np.array_equal(next(again)[0], expected(0))
+    assert max(numbers) == first_of_next
+
+
+def test_reading_threads_end_with_their_dataset():
+    before = reading_threads()
+    batches = made(threads=3)
+    assert len(reading_threads() - before) == 3
+    kept = iter(batches)
+    next(kept)
+    assert all(thread.daemon for thread in reading_threads())
+    del batches, kept
+    gc.collect()
+    wait_until(lambda: reading_threads() <= before)
+
+
+def test_reading_threads_do_not_take_subnormal_numbers_for_zero():
+    """TensorFlow's threads do, and a thread inherits it from the one that starts it."""
+    tiny = np.array([1e-42], np.float32)
+
+    def fill(number, places):
+        numbered(number, places)
+        places[0][...] = (tiny * np.float32(1e30))[0]
+
+    for x, _ in made(fill, batches=2):
+        assert (x.numpy() > 0).all()
+
+
+def test_a_batch_that_is_overdue_raises_what_there_is_to_say(monkeypatch):
+    monkeypatch.setattr(batch_reader, "LOOK_EVERY_S", 0.01)
+    gate, answers = threading.Event(), iter([None, None, ShardError("reading takes too long", cure="Wait.")])
+
+    def fill(number, places):
+        if number == SAMPLES + 1:
+            gate.wait(20)
+        numbered(number, places)
+
+    kept = iter(made(fill, threads=1, overdue=lambda: next(answers)))
+    assert np.array_equal(next(kept)[0], expected(0))
+    with pytest.raises(ShardError, match="too long"), input_errors():
+        next(kept)
+    gate.set()
+
+
+def test_the_first_sample_that_fails_is_the_one_told():
+    def fill(number, places):
+        if number == SAMPLES:
+            time.sleep(0.05)
+        if number >= SAMPLES:
+            raise ShardError(f"sample {number}", cure="None.")
+        numbered(number, places)
+
+    with pytest.raises(ShardError, match="sample 3"), input_errors():
+        list(made(fill, threads=3))
+
+
+def test_another_error_comes_through_and_does_not_end_the_threads():
+    def fill(number, places):
+        if number == 1:
+            raise ZeroDivisionError("of a test")
+        numbered(number, places)
+
+    batches = made(fill, threads=1)
+    for _ in range(3):
+        with pytest.raises(tf.errors.OpError, match="of a test"), input_errors():
+            next(iter(batches))
+    kept = [x for x, _ in batches.skip(0).ignore_errors()]
+    assert np.array_equal(kept[0], expected(1))
+
+
+STUCK = """
+import sys, threading
+import numpy as np
+from trainer.data.batch_reader import dataset, signature
+def fill(number, places):
+    if number == 3:
+        threading.Event().wait()
+    places[0][...] = number
+kept = iter(dataset(fill, 9, signature(1, ((4,), np.float32)), threads=2, ahead=4))
+next(kept)
+sys.exit(7)
+"""
+
+
+def test_a_read_that_hangs_does_not_keep_a_process_from_ending():
+    done = subprocess.run([sys.executable, "-c", STUCK], timeout=60, check=False)
+    assert done.returncode == 7
