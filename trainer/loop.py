@@ -16,6 +16,7 @@ from trainer.checkpoint import Cursor
 from trainer.clock import Clock
 from trainer.config import RunConfig
 from trainer.data import pipeline
+from trainer.data.reader_time import ReaderTime, input_verdict
 from trainer.errors import CingulumError, NotFiniteError, Stopped
 from trainer.preparation import Data
 from trainer.progress import Reporter
@@ -47,6 +48,7 @@ class Training:
         watchdog: ends the world when this rank hangs.
         stop: whether this rank was told to stop.
         scalars: writes TensorBoard scalars of a step; on rank 0.
+        spent: seconds of this rank's reading threads.
     """
 
     config: RunConfig
@@ -60,11 +62,13 @@ class Training:
     watchdog: Watchdog
     stop: StopRequest
     scalars: Any = None
+    spent: ReaderTime = field(default_factory=ReaderTime)
     saved_step: int | None = None
     _losses: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.cursor.timed)
+        self._spent_before = (0.0, 0.0)
         self._samples_per_epoch = len(preparation.epoch_rows(self.config, self.data))
 
     @property
@@ -161,6 +165,7 @@ class Training:
 
     def _close_epoch(self) -> None:
         """Reduce the epoch's metrics, evaluate, record, and save where it is due or the best so far."""
+        self._tell_of_input()
         self._add_sums()
         loss, score, samples = self.cursor.sums
         row = {
@@ -191,6 +196,16 @@ class Training:
         if improved or self.is_done or self.cursor.epochs_done % self.config.checkpoint.every_epochs == 0:
             self.save()
         self.clock.start_epoch()
+
+    def _tell_of_input(self) -> None:
+        """Say where this epoch's steps waited for augmentation, as seen by rank 0."""
+        spent, before = self.spent.seconds, self._spent_before
+        self._spent_before = spent
+        said = input_verdict(
+            self.clock.epoch_input_wait, self.clock.epoch_seconds, spent[0] - before[0], spent[1] - before[1]
+        )
+        if said is not None:
+            self.reporter.note(f"warning: {said}")
 
     def _tell(self, row: dict[str, Any]) -> None:
         self.reporter.epoch(row)

@@ -84,7 +84,8 @@ def train(
             world,
             lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None,
         )
-        batches = agree(world, lambda: preparation.training_batches(config, data, world, cursor.step))
+        spent = training.spent
+        batches = agree(world, lambda: preparation.training_batches(config, data, world, cursor.step, spent))
 
         gpus = world.allgather_object([gpu.name for gpu in tf.config.list_physical_devices("GPU")])
         facts = _facts(config, data, model, world, gpus, command)

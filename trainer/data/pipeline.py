@@ -121,10 +121,10 @@ def training_dataset(
                 x[...] = changed
             if label_map is not None and label_map is not y:
                 y[...] = label_map
-        _tell(told, covariates, position)
-        w[...] = weight
         ended = spent.now()
         spent.add(ended - began, ended - read)
+        _tell(told, covariates, position)
+        w[...] = weight
 
     batches = max(0, stop_step - start_step) * accumulation
     spec = signature(batch, *_input_parts(shape, covariates), _target_part(shape, targets), _WEIGHT)
