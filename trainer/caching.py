@@ -81,7 +81,7 @@ def cached(
         yield Cached(data, lambda: None)
     elif config.data.cache == "memory":
         kept = agree(world, lambda: _kept(config, data, world))
-        yield Cached(dataclasses.replace(data, shards=kept), lambda: _memory_report(kept, world, reporter))
+        yield Cached(data.read_from(kept), lambda: _memory_report(kept, world, reporter))
     else:
         copy = ScratchCopy(
             data.shards, Place.find(config.data.scratch), config.data.reader_threads * world.local_size
@@ -89,7 +89,7 @@ def cached(
         try:
             facts = _stage(copy, config, world, reporter, beat, is_stopping)
             shards = agree(world, copy.open)
-            yield Cached(dataclasses.replace(data, shards=shards), lambda: facts)
+            yield Cached(data.read_from(shards), lambda: facts)
         finally:
             copy.close(keep=config.data.scratch_keep)
 
@@ -107,7 +107,7 @@ def found(config: RunConfig, data: Data, world: World) -> Iterator[Data]:
     copy = ScratchCopy(data.shards, Place.find(config.data.scratch), threads=1)
     try:
         shards = agree(world, lambda: copy.open() if copy.find() else data.shards)
-        yield dataclasses.replace(data, shards=shards)
+        yield data.read_from(shards)
     finally:
         copy.close(keep=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,11 @@ class Data:
     def sample_shape(self) -> tuple[int, int, int, int]:
         """(D, H, W, C) of what the network takes: a volume, or a patch of one."""
         return self.shards.shape if self.patches is None else self.patches.shape
+
+    def read_from(self, shards: ShardSet) -> Data:
+        """The same data, read from another place, such as a copy or memory."""
+        patches = self.patches and dataclasses.replace(self.patches, shards=shards)
+        return dataclasses.replace(self, shards=shards, patches=patches)
 
     def rows(self, name: str) -> tuple[int, ...]:
         """Rows of the split 'train', 'validation' or 'test'."""

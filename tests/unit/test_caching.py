@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from trainer import caching, config
 from trainer.agreement import Agreed
 from trainer.data import memory
 from trainer.data.node_scratch import Lock, Place, lock_of
+from trainer.data.patches import Patches
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import CingulumError, ConfigError, ScratchError, ShardError, Stopped
@@ -60,11 +62,11 @@ def scratch(tmp_path) -> Path:
 
 
 @contextlib.contextmanager
-def cached(shards, *overrides, world=None, told=None, dense=False, is_stopping=lambda: False):
+def cached(shards, *overrides, world=None, told=None, dense=False, data=None, is_stopping=lambda: False):
     beats: list[str] = []
     with caching.cached(
         run_config(shards.path, *overrides),
-        data_of(shards, dense=dense),
+        data or data_of(shards, dense=dense),
         world or World(),
         reporter=told or Told(),
         beat=lambda what, *, collective=False: beats.append(what),
@@ -242,3 +244,13 @@ def test_less_than_a_volume_is_refused(tmp_path):
 def test_a_budget_without_a_unit_is_refused(shards, text):
     with pytest.raises(ConfigError, match="cache_bytes: write a size with its unit"):
         run_config(shards.path, f"data.cache_bytes='{text}'")
+
+
+@pytest.mark.parametrize("kind", ["memory", "node-local"])
+def test_patches_are_looked_for_where_volumes_are_read(shards, scratch, kind):
+    patches = Patches.build(config.PatchConfig(size=(2, 2, 2)), shards)
+    plain = dataclasses.replace(data_of(shards), patches=patches)
+    options = (f"data.cache={kind}", f"data.scratch={scratch}")
+    with cached(shards, *options, data=plain) as found:
+        assert found.data.shards is not shards
+        assert found.data.patches.shards is found.data.shards
