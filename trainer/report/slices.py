@@ -33,7 +33,7 @@ def three_planes(
         least: pixels of a plane's longer side, at least.
         window: intensities that are drawn black and white; `window_of` the volume where None.
     """
-    image = np.nan_to_num(np.asarray(volume[..., 0], np.float32))
+    image = np.nan_to_num(np.asarray(volume[..., 0], np.float64))
     low, high = window or window_of(volume)
     image = np.clip((image - low) / (high - low if high > low else 1.0), 0, 1)
     return _side_by_side(_planes(image, voxel_size, at, least))
