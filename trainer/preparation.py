@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from trainer import models, tasks, transfer
 from trainer.config import RunConfig
-from trainer.data import order, pipeline, splits
+from trainer.data import balance, order, pipeline, splits
 from trainer.data.covariates import Covariates
 from trainer.data.patches import Patches
 from trainer.data.reader_time import ReaderTime
@@ -140,7 +140,7 @@ def epoch_rows(config: RunConfig, data: Data) -> tuple[int, ...]:
     """Training rows of one epoch: each once, or those of small classes several times; once per patch."""
     rows = data.split.train
     if config.data.sampling == "balanced":
-        rows = pipeline.balanced_rows(rows, np.asarray(data.task.targets(rows)))
+        rows = balance.balanced_rows(rows, np.asarray(data.task.targets(rows)))
     if config.data.patch is not None:
         rows = tuple(row for row in rows for _ in range(config.data.patch.per_volume))
     return rows
@@ -163,7 +163,7 @@ def training_batches(
     targets = data.task.targets(rows)
     weights = None
     if config.train.class_weights and data.task.told_apart is not None:
-        weights = pipeline.balanced_weights(np.asarray(targets), len(data.task.told_apart))
+        weights = balance.balanced_weights(np.asarray(targets), len(data.task.told_apart))
     return pipeline.training_dataset(
         data.shards,
         rows,

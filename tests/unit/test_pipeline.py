@@ -13,9 +13,8 @@ from shard_sets import flip_byte, make_shard_set, volume_of
 from trainer.config import AugmentConfig
 from trainer.data import order
 from trainer.data.augment import augment as augment_both
+from trainer.data.balance import balanced_rows, balanced_weights
 from trainer.data.pipeline import (
-    balanced_rows,
-    balanced_weights,
     evaluation_dataset,
     input_errors,
     training_dataset,
@@ -63,6 +62,18 @@ def test_batches_are_what_the_order_says(shards):
         assert np.array_equal(w, order.weights(in_epoch, 4, len(ROWS)))
     assert (x.dtype, y.dtype, w.dtype) == (np.float32, np.int32, np.float32)
     assert x.shape == (4, *shards.shape)
+
+
+def test_the_kernel_is_told_of_each_volume_before_it_is_read(shards, monkeypatch):
+    told, read = [], []
+    into = ShardSet.read_into
+    monkeypatch.setattr(ShardSet, "will_read", lambda self, row, **maps: told.append((len(read), row)))
+    monkeypatch.setattr(
+        ShardSet, "read_into", lambda self, row, *to: read.append(row) or into(self, row, *to)
+    )
+    training(shards, threads=1, rank=1, world_size=2)
+    # Two of a rank's samples are told ahead of one thread; nothing beyond the last is.
+    assert told == list(enumerate(read[2:]))
 
 
 def test_shapes_and_length_are_known_beforehand(shards):

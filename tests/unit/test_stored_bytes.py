@@ -280,3 +280,24 @@ def test_what_is_looked_at_at_each_read_takes_microseconds(shards):
     for _ in range(2000):
         shards._stored.read_into("shard-00000.h5", 4096, target)
     assert (time.thread_time() - began) / 2000 < 1e-4
+
+
+def test_the_kernel_is_told_which_bytes_will_be_read(tmp_path, monkeypatch):
+    shards = make_mapped_set(tmp_path)
+    told = []
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda _, offset, nbytes, advice: told.append((offset, nbytes, advice))
+    )
+    shards.will_read(1)
+    shards.will_read(2, with_map=True)
+    one, two = shards.volumes[1], shards.volumes[2]
+    wanted = [(one.offset, one.nbytes), (two.offset, two.nbytes), (two.map_offset, two.map_nbytes)]
+    assert told == [(*place, os.POSIX_FADV_WILLNEED) for place in wanted]
+    assert shards.bytes_read == 0
+
+
+def test_only_the_read_itself_tells_of_a_file_that_is_gone(shards):
+    (shards.path / "shard-00000.h5").unlink()
+    shards.will_read(0)
+    with pytest.raises(ShardError, match="removed"):
+        shards.read(0)

@@ -109,6 +109,11 @@ class KeptVolumes(ShardSet):
         else:
             _give(kept, out, origin)
 
+    def will_read(self, row: int, *, with_map: bool = False) -> None:
+        """As of `ShardSet`, where it is not kept."""
+        if (row, False) not in self._kept:
+            self._plain.will_read(row, with_map=with_map)
+
     def read_map_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """As of `ShardSet`; see `read_into`."""
         kept = self._from_memory((row, True), self._plain.read_map)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +17,17 @@ from trainer.data.reader_time import ReaderTime
 from trainer.data.shards import Origin, ShardSet
 from trainer.errors import ConfigError
 
-__all__ = ["balanced_rows", "balanced_weights", "evaluation_dataset", "input_errors", "training_dataset"]
+__all__ = ["evaluation_dataset", "input_errors", "training_dataset"]
+
+# The kernel is told of so many samples per thread before they are read, so that a disk works while threads
+# decode: with one read per thread it would wait for them.
+TOLD_AHEAD = 2
+
+
+class _Sample(NamedTuple):
+    epoch: int
+    position: int
+    weight: np.float32
 
 
 def training_dataset(
@@ -91,16 +102,24 @@ def training_dataset(
     spent = spent or ReaderTime()
     changes = None if augment is None or augment.is_idle else augment
     shape = shards.shape if patches is None else patches.shape
+    batches = max(0, stop_step - start_step) * accumulation
+    samples = batches * batch
+    soon = TOLD_AHEAD * threads
 
-    def fill(number: int, places: Sequence[np.ndarray]) -> None:
-        began = spent.now()
-        x, *told, y, w = places
+    def sample(number: int) -> _Sample:
         micro_batch, place = divmod(number, batch)
         step, micro = divmod(micro_batch, accumulation)
         epoch, step = divmod(start_step + step, per_epoch)
         place += order.micro_batch_positions(global_batch, rank, world_size, accumulation, micro).start
         position = order.order(config_seed, epoch, step, global_batch, n, shuffle=shuffle)[place]
-        weight = order.weights(step, global_batch, n)[place]
+        return _Sample(epoch, int(position), order.weights(step, global_batch, n)[place])
+
+    def fill(number: int, places: Sequence[np.ndarray]) -> None:
+        began = spent.now()
+        if patches is None and number + soon < samples:
+            shards.will_read(rows[sample(number + soon).position], with_map=targets is None)
+        x, *told, y, w = places
+        epoch, position, weight = sample(number)
         if class_weights is not None and targets is not None:
             weight = weight * class_weights[targets[position]]
         row, key = rows[position], keys[position]
@@ -126,7 +145,6 @@ def training_dataset(
         _tell(told, covariates, position)
         w[...] = weight
 
-    batches = max(0, stop_step - start_step) * accumulation
     spec = signature(batch, *_input_parts(shape, covariates), _target_part(shape, targets), _WEIGHT)
     made = dataset(
         fill, batches, spec, threads=threads, ahead=prefetch, ahead_bytes=read_ahead, overdue=overdue
@@ -186,35 +204,6 @@ def evaluation_dataset(
     spec = signature(batch, ((), np.int64), *_input_parts(shards.shape, covariates), target, _WEIGHT)
     made = dataset(fill, steps, spec, threads=threads, ahead=2, ahead_bytes=read_ahead, overdue=overdue)
     return _paired(made, covariates, before=1), steps
-
-
-def balanced_rows(rows: Sequence[int], targets: np.ndarray) -> tuple[int, ...]:
-    """The rows with those of smaller classes repeated, so that every class comes equally often.
-
-    Args:
-        rows: training rows.
-        targets: int32 (len(rows),), the class of each.
-
-    Returns:
-        Each row at least once, and none of a class twice more often than another of it. Which rows of a class
-        come once more than the others is a matter of their order.
-    """
-    members = [np.flatnonzero(targets == k) for k in np.unique(targets)]
-    most = max(len(m) for m in members)
-    places = np.concatenate([np.resize(m, most) for m in members])
-    return tuple(rows[place] for place in np.sort(places))
-
-
-def balanced_weights(targets: np.ndarray, classes: int) -> np.ndarray:
-    """Class weights n / (classes * members of the class), float32 (classes,): their mean over `targets` is 1.
-
-    Raises:
-        ValueError: a class has no member.
-    """
-    members = np.bincount(targets, minlength=classes)
-    if len(members) > classes or not members.all():
-        raise ValueError(f"{classes} classes, but members {members.tolist()}")
-    return (len(targets) / (classes * members)).astype(np.float32)
 
 
 _WEIGHT: Part = ((), np.float32)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from trainer.data import codecs, stored_types
 from trainer.data.bricks import read_box, unpack_table
-from trainer.data.index import FORMAT_VERSION, INDEX_NAME, Index, Volume
-from trainer.data.index_reading import read_index
+from trainer.data.index import FORMAT_VERSION, Index, Volume
 from trainer.data.layout import Layout
 from trainer.data.stored_bytes import Identity, ReadFault, StoredBytes
 from trainer.data.whole_chunks import Place, WholeChunks
+from trainer.data.whole_set import places, restore, whole_index
 from trainer.errors import ShardError
 
 __all__ = ["FORMAT_VERSION", "Origin", "ShardSet", "Volume"]
@@ -67,7 +67,7 @@ class ShardSet:
         self.content_hash = index.content_hash
         self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
         self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
-        self.cure = _restore(path)
+        self.cure = restore(path)
         self._stored = StoredBytes(path, seen)
         self._whole = WholeChunks(self._stored, self.codec)
 
@@ -80,28 +80,7 @@ class ShardSet:
                 missing or of another size than the index says.
         """
         path = Path(path)
-        if not (path / INDEX_NAME).is_file():
-            raise _no_index(path)
-        index = read_index(path)
-        seen = {}
-        for shard in index.shards:
-            try:
-                seen[shard.file] = Identity.of((path / shard.file).stat())
-            except OSError:
-                raise ShardError(f"{path}: the shard {shard.file} is missing.", cure=_restore(path)) from None
-            size = seen[shard.file].nbytes
-            if size != shard.nbytes:
-                raise ShardError(
-                    f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: cut short or replaced.",
-                    cure=_restore(path),
-                )
-            for volume in shard.volumes:
-                if any(_outside(*place, size) for place in _places(volume)):
-                    raise ShardError(
-                        f"{path}: the index places volume {volume.id} outside {shard.file}.",
-                        cure=_restore(path),
-                    )
-        return cls(path, index, seen)
+        return cls(path, *whole_index(path))
 
     def __len__(self) -> int:
         """Number of volumes."""
@@ -160,6 +139,14 @@ class ShardSet:
         volume = self.volumes[row]
         place = Place(volume.shard, volume.offset, volume.nbytes, volume.checksum, volume.xxh3)
         self._fill(volume, self._layout, place, volume.brick_table, out, origin, scale=volume.scale)
+
+    def will_read(self, row: int, *, with_map: bool = False) -> None:
+        """Let the kernel begin to read a volume that is one chunk, and its label map; of bricks, nothing."""
+        volume = self.volumes[row]
+        if volume.brick_table is None:
+            self._stored.will_read(volume.shard, volume.offset, volume.nbytes)
+            if with_map and volume.map_offset is not None and volume.map_nbytes is not None:
+                self._stored.will_read(volume.shard, volume.map_offset, volume.map_nbytes)
 
     def read_map_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read the label map of volume `row`, or a part of it, into uint8 (D, H, W); see `read_into`.
@@ -224,7 +211,7 @@ class ShardSet:
                 f"{what}volume {volume.id} (subject {volume.subject})"
                 for volume in self.volumes
                 if volume.shard == read.shard
-                for (offset, nbytes), what in zip(_places(volume), ("", _MAP), strict=False)
+                for (offset, nbytes), what in zip(places(volume), ("", _MAP), strict=False)
                 if offset <= read.offset < offset + nbytes
             ),
             "a volume",
@@ -281,44 +268,3 @@ def part_of(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> t
 
 # Goes before "volume N" in what is said of damage.
 _MAP = "the label map of "
-
-
-def _places(volume: Volume) -> Iterator[tuple[int, int]]:
-    """Where the chunks of a volume and of its label map lie: offset and size in bytes."""
-    for offset, nbytes, text in (
-        (volume.offset, volume.nbytes, volume.brick_table),
-        (volume.map_offset, volume.map_nbytes, volume.map_brick_table),
-    ):
-        if text is not None:
-            table = unpack_table(text)
-            # The bricks that begin first and end last speak for all.
-            first, last = table["offset"].min(), (table["offset"] + table["nbytes"]).max()
-            yield int(first), int(last - first)
-        elif offset is not None and nbytes is not None:
-            yield offset, nbytes
-
-
-def _outside(offset: int, nbytes: int, size: int) -> bool:
-    return offset < 0 or nbytes < 1 or offset + nbytes > size
-
-
-def _no_index(path: Path) -> ShardError:
-    if path.is_file():
-        return ShardError(f"{path}: is a file, and a shard set is a folder.", cure="Give the folder.")
-    if not path.is_dir():
-        return ShardError(
-            f"{path}: there is no such folder.", cure="`cingulum import SOURCE SHARDS` makes a shard set."
-        )
-    if any(path.glob("*shard-*.h5*")):
-        return ShardError(
-            f"{path}: is half written: it has shards but no index.",
-            cure="Run the same `cingulum import` command again: it goes on where it stopped.",
-        )
-    return ShardError(
-        f"{path}: is not a shard set, it has no {INDEX_NAME}.",
-        cure=f"To make one from images: cingulum import {path} SHARDS --label diagnosis",
-    )
-
-
-def _restore(path: Path) -> str:
-    return f"All damage: cingulum verify {path}. To make it anew: cingulum import SOURCE {path} --overwrite"

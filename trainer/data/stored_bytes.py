@@ -6,6 +6,7 @@ read that takes too long is known while it hangs.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -96,6 +97,13 @@ class StoredBytes:
             del self._under_way[thread]
         with self._counting:
             self.bytes_read += len(target)
+
+    def will_read(self, shard: str, offset: int, nbytes: int) -> None:
+        """Let the kernel begin to read bytes that will be asked for soon; it may do nothing."""
+        # What is wrong with the file, the read itself will tell.
+        with contextlib.suppress(OSError):
+            file = self._files.get(shard)
+            os.posix_fadvise(file.descriptor, offset, nbytes, os.POSIX_FADV_WILLNEED)
 
     def overdue(self, limit_s: float) -> UnderWay | None:
         """The read that has been under way for longest, if that is longer than `limit_s` seconds."""
