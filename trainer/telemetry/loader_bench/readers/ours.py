@@ -35,12 +35,26 @@ class Reader:
         return [] if self._kind == "memory" else sorted(self._folder.glob("shard-*.h5"))
 
     def open(self) -> None:
-        """Open the set, once per run."""
+        """Open the set and make the data set, once per run."""
         self._shards = ShardSet.open(self._folder)
         if self._kind == "memory":
             from trainer.data.cache import KeptVolumes
 
             self._shards = KeptVolumes(self._shards, budget=sys.maxsize)
+        job = self._job
+        self._batches = pipeline.training_dataset(
+            self._shards,
+            range(job.volumes),
+            np.zeros(job.volumes, np.int32),
+            config_seed=job.seed,
+            start_step=0,
+            stop_step=job.mine // job.batch,
+            global_batch=job.batch * job.world_size,
+            rank=job.rank,
+            world_size=job.world_size,
+            prefetch=AHEAD,
+            threads=job.threads,
+        )
 
     @property
     def bytes_read(self) -> int:
@@ -48,27 +62,12 @@ class Reader:
         return self._shards.bytes_read
 
     def epoch(self, number: int) -> Iterable[Any]:
-        """The batches of one rank.
+        """The batches of one rank, in the order of a run's first epoch each time.
 
-        A run makes one data set and one iterator for all its epochs, so that making them belongs to no epoch;
-        nothing is read before the first batch is asked for.
+        A run makes one data set for all its epochs, so that its memory is used again from one to the next,
+        and making it belongs to none. Nothing is read before the first batch is asked for.
         """
-        job = self._job
-        steps = job.mine // job.batch
-        batches = pipeline.training_dataset(
-            self._shards,
-            range(job.volumes),
-            np.zeros(job.volumes, np.int32),
-            config_seed=job.seed,
-            start_step=number * steps,
-            stop_step=(number + 1) * steps,
-            global_batch=job.batch * job.world_size,
-            rank=job.rank,
-            world_size=job.world_size,
-            prefetch=AHEAD,
-            threads=job.threads,
-        )
-        return _volumes(iter(batches))
+        return _volumes(iter(self._batches))
 
 
 def _volumes(batches: Any) -> Iterator[Any]:
