@@ -9,11 +9,13 @@ CingulumError                 exit code 1: something failed while we worked
 │   ├── ShardError            a shard set: not one, half written, damaged, of a newer format
 │   ├── ScratchError          a host's local scratch: not ours, full, missing
 │   ├── ModelError            a network: unknown name, input of another size
-│   └── RunError              a run folder: not one, nothing to resume, made by another configuration
+│   ├── RunError              a run folder: not one, nothing to resume, made by another configuration
+│   └── JobError              a job specification, a site profile or a job id that cannot be used
 ├── TrainingError             the numbers went wrong
 │   ├── NotFiniteError        loss or weights became NaN or infinite
 │   └── DivergenceError       ranks no longer hold the same weights
 ├── FoldError                 the exit code of the training that failed within a cross-validation
+├── LauncherError             what starts jobs could not: Slurm, ssh, docker or apptainer said no
 ├── WorldError                ranks could not work together: time-out, a rank lost, no MPI
 └── Stopped                   exit code 75: asked to stop, state saved, run again with --resume
 """
@@ -99,6 +101,10 @@ class RunError(InputError):
     """A run folder that cannot be used as asked."""
 
 
+class JobError(InputError):
+    """A job specification, a site profile or a job id that cannot be used."""
+
+
 class TrainingError(CingulumError):
     """The numbers went wrong during training."""
 
@@ -123,6 +129,10 @@ class FoldError(CingulumError):
     def __init__(self, message: str, *, exit_code: int = 1, cure: str | None = None) -> None:
         super().__init__(message, cure=cure)
         self.exit_code = exit_code
+
+
+class LauncherError(CingulumError):
+    """What starts jobs could not: Slurm, ssh, docker or apptainer said no, or did not answer in time."""
 
 
 class WorldError(CingulumError):

@@ -1,0 +1,104 @@
+"""What every launcher can do. `plan` is a pure function; only the others touch the world."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from jobs.sites import Site
+from jobs.spec import JobSpec
+
+# States by the names that Slurm gives them (squeue, sacct); SUBMITTING and LOST are ours.
+WAITING = ("SUBMITTING", "PENDING", "REQUEUED", "SUSPENDED")
+ACTIVE = (*WAITING, "CONFIGURING", "RUNNING", "COMPLETING")
+ENDED = (
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "OUT_OF_MEMORY",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "LOST",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a launch would do; `--dry-run` prints exactly this.
+
+    Attributes:
+        files: text of each file that is written into the job's folder first, by name.
+        command: what is then run there, as an argument list (no shell).
+        environment: additions to its environment.
+    """
+
+    files: Mapping[str, str]
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """What is known of one task of a job (of the job itself, where it is no array).
+
+    Attributes:
+        task: number within the array; 0 where there is none.
+        state: one of ACTIVE or ENDED.
+        exit_code: of the command; None while it runs. 128 + n: killed by signal n.
+        reason: why it waits or how it failed, in words: "Priority", "rank 2 @ n3 was lost", ...
+        hosts: where it runs or ran.
+        restarts: how often it was started again.
+        started, ended: seconds since 1970; None: not yet.
+    """
+
+    task: int
+    state: str
+    exit_code: int | None = None
+    reason: str = ""
+    hosts: tuple[str, ...] = ()
+    restarts: int = 0
+    started: float | None = None
+    ended: float | None = None
+
+
+class Launcher(Protocol):
+    """One way to start jobs. `external` is its own name of a job: Slurm's job id, an attendant's folder."""
+
+    name: str
+
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
+        """What `start` would do for this job in this folder (pure); `token` names the submission."""
+        ...
+
+    def preflight(self, spec: JobSpec, site: Site) -> None:
+        """Raise LauncherError or JobError where this job could not run here."""
+        ...
+
+    def start(self, plan: Plan, folder: Path, after: Sequence[str]) -> str:
+        """Write the files into the (existing, private) folder, start, and return `external`."""
+        ...
+
+    def find(self, token: str) -> str | None:
+        """The job started with this token, also one whose `start` never returned; None: there is none."""
+        ...
+
+    def states(self, externals: Sequence[str]) -> dict[str, list[TaskState]]:
+        """State of every task of these jobs; a job that the system knows no more is left out."""
+        ...
+
+    def cancel(self, external: str, task: int | None = None) -> None:
+        """End a job, or one task of it; one that has ended already stays as it is."""
+        ...
+
+    def requeue(self, external: str, task: int | None = None) -> None:
+        """Let it save, and start it again."""
+        ...
+
+    def logs(self, folder: Path, external: str, task: int) -> Path:
+        """Where this task's output goes, both streams, all its starts one after the other."""
+        ...

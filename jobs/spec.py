@@ -1,0 +1,124 @@
+"""What to run, on what, for how long: values only, written to and read from JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.errors import JobError
+
+Arguments = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one job asks for. World size is `nodes * ranks_per_node`.
+
+    Attributes:
+        nodes: hosts.
+        least_nodes: hosts that are enough when the job is started again after a host was lost; None: `nodes`.
+        ranks_per_node: MPI processes on each host; one per GPU where there are GPUs.
+        gpus_per_node: GPUs on each host; 0: train on the CPU.
+        cpus_per_rank: cores of each rank.
+        memory_mib: memory on each host, MiB; None: the site's default.
+        minutes: longest time to run; None: the site's default.
+    """
+
+    nodes: int = 1
+    least_nodes: int | None = None
+    ranks_per_node: int = 1
+    gpus_per_node: int = 0
+    cpus_per_rank: int = 1
+    memory_mib: int | None = None
+    minutes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "ranks_per_node", "cpus_per_rank"):
+            if getattr(self, name) < 1:
+                raise JobError(f"{name}: {getattr(self, name)} is too few.", cure="Give 1 or more.")
+        if self.least_nodes is not None and not 1 <= self.least_nodes <= self.nodes:
+            raise JobError(f"least_nodes: {self.least_nodes} is not between 1 and nodes ({self.nodes}).")
+        if self.gpus_per_node < 0:
+            raise JobError(f"gpus_per_node: {self.gpus_per_node} is negative.", cure="Give 0 for the CPU.")
+        for name in ("memory_mib", "minutes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise JobError(f"{name}: {value} is too little.", cure="Give 1 or more, or leave it out.")
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job: what every rank runs, and under which terms.
+
+    Attributes:
+        name: as Slurm shows it; any text, made safe where it is used.
+        kind: "train", "crossval", "import", "evaluate", "report" or "command"; says how the result is shown.
+        tasks: for every task of the job, the command and its arguments, run as they are, without a shell.
+            One task: an ordinary job. Several: an array (k folds, seeds).
+        folder: absolute path of the folder to run in.
+        resources: of each task.
+        parallel: whether every rank runs the command (under MPI), or one process does (import, report).
+        at_once: tasks of an array that may run side by side; None: all.
+        after: labels of jobs that must have completed with exit code 0 first.
+        requeues: how often a task is started again after a rank, a host or the network failed. Being
+            preempted, or stopped at its time limit (exit code 75), does not count.
+        shrink: whether a task that is started again may do without the hosts that failed, down to
+            `least_nodes`.
+        grace_s: seconds between the request to save (SIGUSR2) and the end of the time limit.
+        environment: variables for every rank, besides the site's.
+        image: container image for the docker and apptainer launchers, and for Slurm with a container runtime.
+        binds: host folders that the container sees at the same path, besides `folder`.
+    """
+
+    name: str
+    kind: str
+    tasks: tuple[Arguments, ...]
+    folder: str
+    resources: Resources = field(default_factory=Resources)
+    parallel: bool = True
+    at_once: int | None = None
+    after: tuple[str, ...] = ()
+    requeues: int = 3
+    shrink: bool = False
+    grace_s: int = 120
+    environment: dict[str, str] = field(default_factory=dict)
+    image: str | None = None
+    binds: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.tasks or not all(self.tasks):
+            raise JobError(f"Job {self.name!r} has nothing to run.")
+        if "\0" in "".join([self.name, self.folder, *(word for task in self.tasks for word in task)]):
+            raise JobError(f"Job {self.name!r}: a name, path or argument holds a NUL byte.")
+
+    @property
+    def is_array(self) -> bool:
+        """Whether there are several tasks."""
+        return len(self.tasks) > 1
+
+    def to_json(self) -> str:
+        """All of it, as `from_json` reads it."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> JobSpec:
+        """The job that `to_json` wrote.
+
+        Raises:
+            JobError: not such a text.
+        """
+        try:
+            found: dict[str, Any] = json.loads(text)
+            return cls(
+                **{
+                    **found,
+                    "tasks": tuple(tuple(task) for task in found["tasks"]),
+                    "resources": Resources(**found["resources"]),
+                    "after": tuple(found["after"]),
+                    "binds": tuple(found["binds"]),
+                }
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise JobError(f"Not a job specification: {error}.") from error
