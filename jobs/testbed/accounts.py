@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from jobs.testbed import programs
+from jobs.testbed import namespaces, programs
 from jobs.testbed.layout import USER, Settings, hosts_file
 
 _FIRST_FREE = 20000
@@ -71,7 +71,7 @@ def _write_ssh(folder: Path, number: int) -> None:
         "MaxStartups 200\n"
         "MaxSessions 200\n"
         "PrintLastLog no\n"
-        f"SetEnv SLURM_CONF={folder}/etc/slurm.conf\n"
+        f"SetEnv SLURM_CONF={folder}/etc/slurm.conf {namespaces.MARK}={folder}\n"
         "Subsystem sftp internal-sftp\n"
     )
 

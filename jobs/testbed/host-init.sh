@@ -31,7 +31,8 @@ for number in "${!kept[@]}"; do
   path=${kept[$number]}
   mkdir -p "$path"
   mount --no-canonicalize --bind "/proc/self/fd/${held[$number]}" "$path"
-  exec {held[$number]}<&-
+  handle=${held[$number]}
+  exec {handle}<&-
 done
 exec {cgroups}<&-
 

@@ -16,6 +16,19 @@ _HERE = Path(__file__).parent
 SWITCH = "switch"
 
 
+def check_outside() -> None:
+    """Refuse to work from within a testbed, where the machine's processes cannot be seen.
+
+    Raises:
+        LauncherError: we run in a host of a testbed.
+    """
+    if MARK in os.environ:
+        raise LauncherError(
+            "This is a host of a testbed; from within, testbeds can be neither made nor changed.",
+            cure="Leave the host first.",
+        )
+
+
 def start_switch(folder: Path, *, tied: bool) -> None:
     """Start process 1 of a testbed, which holds the switch's network.
 

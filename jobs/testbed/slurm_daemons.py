@@ -11,6 +11,7 @@ from jobs.testbed import namespaces, programs, slurm_config
 from jobs.testbed.layout import CONTROLLER, Settings
 from trainer.errors import LauncherError
 
+CONTROLLER_SECONDS = 30
 _DATABASE_SECONDS = 60
 _CONTROLLER_PORT = 6817
 _DATABASE_PORT = 6819
@@ -61,7 +62,7 @@ def start_controller_host(settings: Settings, folder: Path) -> None:
 def start_controller(folder: Path) -> None:
     """Start slurmctld and wait until it answers."""
     daemon(folder, CONTROLLER, ["slurmctld", "-D"], "slurmctld.out")
-    wait_for_port(folder, _CONTROLLER_PORT, "slurmctld", 30)
+    wait_for_port(folder, _CONTROLLER_PORT, "slurmctld", CONTROLLER_SECONDS)
 
 
 def kill_controller(folder: Path) -> None:

@@ -19,9 +19,10 @@ def take_down(name: str) -> bool:
 
     Raises:
         JobError: this cannot be the name of a testbed.
-        LauncherError: something would not end.
+        LauncherError: something would not end, or this is run in a testbed's host.
     """
     place = layout.place(name)
+    namespaces.check_outside()
     if not os.path.lexists(place):
         return False
     folder = place.resolve()

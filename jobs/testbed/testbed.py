@@ -91,6 +91,7 @@ class Testbed:
         for path in settings.kept:
             if not Path(path).is_dir():
                 raise JobError(f"{path} is no folder, and cannot be shared.")
+        namespaces.check_outside()
         programs.check(slurm=slurm, accounting=accounting, delay=delay is not None)
         made = _claim(settings, folder)
         try:
@@ -107,8 +108,9 @@ class Testbed:
 
         Raises:
             JobError: there is none.
-            LauncherError: it was only half made.
+            LauncherError: it was only half made, or we are in a host ourselves.
         """
+        namespaces.check_outside()
         return cls(*layout.load(name))
 
     def down(self) -> None:
@@ -198,6 +200,10 @@ class Testbed:
             said = (error.stderr or b"").decode(errors="replace")[-500:]
             raise LauncherError(f"{host}: {argv[0]} did not end within {timeout:g} s. {said}") from error
 
+    def is_up(self, host: str) -> bool:
+        """Whether a host has power."""
+        return namespaces.pid(self.folder, self._known(host)) is not None
+
     def shape(self, host: str, rate: str | None) -> None:
         """Limit a host's link to a rate ("200mbit"), each way; None: no limit."""
         links.shape(self.folder, self._known(host), rate)
@@ -218,7 +224,7 @@ class Testbed:
 
     def boot(self, host: str) -> None:
         """Start a host that was powered off, with its daemons; Slurm takes it back by itself."""
-        if namespaces.pid(self.folder, self._known(host)) is not None:
+        if self.is_up(host):
             raise LauncherError(f"{host} is up already.")
         self._start_hosts([host])
         if self.settings.slurm and host != CONTROLLER:
@@ -252,7 +258,7 @@ class Testbed:
             LauncherError: it would not, within so many seconds.
         """
         for host in self.settings.all_names:
-            if namespaces.pid(self.folder, host) is None:
+            if not self.is_up(host):
                 self.boot(host)
         cut = [host for host, up in links.ports(self.folder).items() if not up]
         for host in cut:
@@ -288,7 +294,7 @@ class Testbed:
             {
                 "host": host,
                 "address": layout.address(host),
-                "up": namespaces.pid(self.folder, host) is not None,
+                "up": self.is_up(host),
                 "link": ports.get(host, False),
                 "slurm": states.get(host),
             }

@@ -20,35 +20,36 @@ from trainer.errors import LauncherError
 ROOT = Path(__file__).parents[2]
 
 
-def no_cluster(why: str) -> None:
-    """Skip, or fail where the gate has seen to it that a cluster can be had."""
-    if os.environ.get("CINGULUM_REQUIRE_CLUSTER") == "1":
-        pytest.fail(f"a cluster is required here: {why}")
-    pytest.skip(f"no cluster here: {why}")
-
-
-def bring_up(tmp_path_factory: pytest.TempPathFactory, name: str, **wanted: object) -> Testbed:
-    """A testbed that sees what tests need, and ends with pytest whatever happens."""
+@pytest.fixture(scope="session")
+def cluster_machine() -> None:
+    """Skip where no testbed can be had; fail there where the gate has seen to it that one can."""
     try:
-        programs.check(slurm=True, accounting=bool(wanted.get("accounting")), delay=False)
+        programs.check(slurm=True, accounting=True, delay=True)
     except LauncherError as error:
-        no_cluster(str(error))
+        if os.environ.get("CINGULUM_REQUIRE_CLUSTER") == "1":
+            pytest.fail(f"a testbed is required here: {error}")
+        pytest.skip(f"no testbed here: {error}")
+
+
+def bring_up(tmp_path_factory: pytest.TempPathFactory, name: str, *, accounting: bool) -> Testbed:
+    """Hosts that see what tests need, and end with pytest whatever happens."""
     shared = [tmp_path_factory.getbasetemp(), ROOT, Path(sys.prefix), Path(sys.base_prefix)]
-    return Testbed.up(3, shared=shared, name=f"{name}-{os.getpid()}", tied=True, **wanted)
+    name = f"{name}-{os.getpid()}"
+    return Testbed.up(3, gpus=2, accounting=accounting, shared=shared, name=name, tied=True)
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory) -> Iterator[Testbed]:
+def cluster(cluster_machine, tmp_path_factory) -> Iterator[Testbed]:
     """Three hosts with Slurm, without accounting (no sacct); each has 2 CPUs and 2 pretended GPUs."""
-    testbed = bring_up(tmp_path_factory, "test", gpus=2)
+    testbed = bring_up(tmp_path_factory, "test", accounting=False)
     yield testbed
     testbed.down()
 
 
 @pytest.fixture(scope="session")
-def cluster_with_accounting(tmp_path_factory) -> Iterator[Testbed]:
+def cluster_with_accounting(cluster_machine, tmp_path_factory) -> Iterator[Testbed]:
     """As `cluster`, with slurmdbd, for tests of what sacct tells; starts 3 s later."""
-    testbed = bring_up(tmp_path_factory, "test-acct", gpus=2, accounting=True)
+    testbed = bring_up(tmp_path_factory, "test-acct", accounting=True)
     yield testbed
     testbed.down()
 
