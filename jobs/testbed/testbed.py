@@ -93,7 +93,7 @@ class Testbed:
                 raise JobError(f"{path} is no folder, and cannot be shared.")
         namespaces.check_outside()
         programs.check(slurm=slurm, accounting=accounting, delay=delay is not None)
-        made = _claim(settings, folder)
+        made = _claim(name, folder)
         try:
             testbed = cls(settings, made)
             testbed._make(tied)
@@ -304,6 +304,9 @@ class Testbed:
 
     def _make(self, tied: bool) -> None:
         settings, folder = self.settings, self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)  # whatever the umask: jobs of other users read it
+        layout.save(settings, folder)
         for name in ("log", "pids"):
             (folder / name).mkdir(mode=0o755)
         kept = {*settings.kept, *([str(folder)] if _hidden(folder) else [])}
@@ -354,28 +357,26 @@ class Testbed:
         raise JobError(f"There is no user {user!r} in the testbed.", cure=f"Use root or {USER}.")
 
 
-def _claim(settings: Settings, folder: Path | None) -> Path:
-    """Make the testbed's folder, unless a testbed of this name is there."""
-    place = layout.place(settings.name)
+def _claim(name: str, folder: Path | None) -> Path:
+    """Take a name, and return where the files go; nobody else can take it then.
+
+    Raises:
+        JobError: there is a testbed of this name, or the folder exists.
+    """
+    place = layout.place(name)
+    if folder is not None and folder.exists():
+        raise JobError(f"{folder} exists already.", cure="Name a folder that does not.")
     layout.BASE.mkdir(parents=True, exist_ok=True)
     try:
         if folder is None:
-            place.mkdir(mode=0o755)
-            made = place
+            place.mkdir()
         else:
-            made = folder.resolve()
-            if made.exists():
-                raise JobError(f"{made} exists already.", cure="Name a folder that does not.")
-            place.symlink_to(made)
-            made.mkdir(mode=0o755)
+            place.symlink_to(folder.resolve())
     except FileExistsError as error:
         raise JobError(
-            f"There is a testbed {settings.name!r} already.",
-            cure=f"cingulum testbed down --name {settings.name}",
+            f"There is a testbed {name!r} already.", cure=f"cingulum testbed down --name {name}"
         ) from error
-    made.chmod(0o755)  # whatever the umask: jobs of other users read it
-    layout.save(settings, made)
-    return made
+    return place.resolve()
 
 
 def _hidden(path: Path) -> bool:

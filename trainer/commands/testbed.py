@@ -17,7 +17,12 @@ testbed = typer.Typer(
 )
 
 Name = Annotated[
-    str | None, typer.Option(help="Which testbed, where several are up.", show_default="the only one")
+    str | None,
+    typer.Option(
+        help="Which testbed, where several are up.",
+        show_default="the only one",
+        envvar="CINGULUM_TESTBED_NAME",
+    ),
 ]
 Host = Annotated[str, typer.Argument(help="n1, n2, ..., or ctl.")]
 
@@ -44,7 +49,12 @@ def up(
         list[Path] | None,
         typer.Option(help="A folder in /tmp that all hosts shall see (they see all else); may be repeated."),
     ] = None,
-    name: Annotated[str, typer.Option(help="Several testbeds can be up under different names.")] = "testbed",
+    name: Annotated[
+        str,
+        typer.Option(
+            help="Several testbeds can be up under different names.", envvar="CINGULUM_TESTBED_NAME"
+        ),
+    ] = "testbed",
 ) -> int:
     """Bring a testbed up: hosts, network, ssh between them, and Slurm; return when all nodes are idle.
 
