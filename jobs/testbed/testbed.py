@@ -223,7 +223,7 @@ class Testbed:
         namespaces.end(number)
 
     def boot(self, host: str) -> None:
-        """Start a host that was powered off, with its daemons; Slurm takes it back by itself."""
+        """Start a host that was powered off, with its daemons; its link is as it was asked for at first."""
         if self.is_up(host):
             raise LauncherError(f"{host} is up already.")
         self._start_hosts([host])
@@ -252,7 +252,7 @@ class Testbed:
         self.start_controller()
 
     def settle(self, seconds: float = _IDLE_SECONDS) -> None:
-        """Bring it back to how it was at first: no job, all hosts up, links mended, every node idle.
+        """Bring it back to how it was at first: no job, all hosts up, links as asked for, every node idle.
 
         Raises:
             LauncherError: it would not, within so many seconds.
@@ -263,9 +263,12 @@ class Testbed:
         cut = [host for host, up in links.ports(self.folder).items() if not up]
         for host in cut:
             self.link(host, True)
+        for host in self.hosts:
+            self.shape(host, self.settings.bandwidth)
+            self.set_delay(host, self.settings.delay)
         if not self.settings.slurm:
             return
-        if slurm_daemons.daemon_pid(self.folder, CONTROLLER, "slurmctld", "slurmctld.pid") is None:
+        if not slurm_daemons.runs(self.folder, CONTROLLER, "slurmctld"):
             self.start_controller()
         for host in self.hosts:
             slurm_daemons.start_slurmd(self.folder, host)

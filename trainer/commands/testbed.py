@@ -69,7 +69,8 @@ def up(
     from jobs.testbed import Testbed
 
     # Asked to end, it takes down what it has made, as after Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for asked in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(asked, lambda number, _: sys.exit(128 + number))
     started = time.monotonic()
     testbed = Testbed.up(
         hosts,
@@ -140,6 +141,7 @@ def exec_(
       cingulum testbed exec n1 -- srun -N2 hostname
     """
     import os
+    import signal
     import sys
 
     from trainer.errors import JobError
@@ -150,6 +152,7 @@ def exec_(
         raise JobError("No command was given.", cure=f"cingulum testbed exec {host} -- hostname")
     line = _open(name).argv(host, command, None if user == "root" else user)
     sys.stdout.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores closed pipes; other programs expect them
     os.execvp(line[0], line)  # noqa: S606 (a list of arguments, no shell)
 
 
