@@ -18,7 +18,8 @@ def quote(text: str) -> str:
     escape sequence would write to the terminal of whoever looks at it.
     """
     if text.isprintable():
-        return shlex.quote(text)
+        # bash takes `export A==b` as it is meant; readers and linters do not.
+        return f"'{text}'" if text.startswith("=") and "'" not in text else shlex.quote(text)
     return "$'" + "".join(map(_ansi, text)) + "'"
 
 
