@@ -34,6 +34,7 @@ class Wanted:
         then: what follows, of FOLLOWING.
         source: images to import first; None: nothing is imported.
         import_options: further words for `cingulum import`.
+        at_once: runs of a cross-validation that may train side by side; None: all.
         job: terms of the main job; its name, kind and tasks are replaced.
     """
 
@@ -47,6 +48,7 @@ class Wanted:
     kind: str = "train"
     folds: int | None = None
     seeds: int = 1
+    at_once: int | None = None
     then: tuple[str, ...] = ()
     source: str | None = None
     import_options: tuple[str, ...] = field(default=())
@@ -106,8 +108,8 @@ def _hint(word: str, known: Sequence[str]) -> str:
 def _check(wanted: Wanted) -> None:
     if wanted.kind == "crossval" and wanted.folds is None:
         raise JobError("A cross-validation needs to know how many folds.", cure="Add --folds 5.")
-    if wanted.kind != "crossval" and (wanted.folds is not None or wanted.seeds > 1):
-        raise JobError("--folds and --seeds are for a cross-validation.", cure="Leave out --kind, or them.")
+    if wanted.kind != "crossval" and (wanted.folds is not None or wanted.seeds > 1 or wanted.at_once):
+        raise JobError("--folds, --seeds and --at-once are for a cross-validation.", cure="Add --folds 5.")
     if wanted.kind == "crossval" and "evaluate" in wanted.then:
         raise JobError(
             "The folds of a cross-validation are evaluated as they end.", cure="--then report pools them."
@@ -129,7 +131,7 @@ def _main(wanted: Wanted) -> JobSpec:
         for seed in range(wanted.seeds)
         for fold in range(wanted.folds or 0)
     )
-    return replace(wanted.job, name=wanted.name, kind="crossval", tasks=tasks)
+    return replace(wanted.job, name=wanted.name, kind="crossval", tasks=tasks, at_once=wanted.at_once)
 
 
 def _following(wanted: Wanted, what: str) -> JobSpec:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -42,6 +43,11 @@ class Slurm:
     """One cluster, reached through Slurm's own commands."""
 
     name = "slurm"
+
+    @property
+    def place(self) -> str:
+        """The cluster's name, within which job ids are unique; "" where the configuration does not say."""
+        return os.environ.get("SLURM_CLUSTERS") or _cluster_name()
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
         """The batch script, and the sbatch that submits it."""
@@ -149,6 +155,18 @@ def with_dependency(command: Sequence[str], after: Sequence[str]) -> list[str]:
     if not after:
         return list(command)
     return [*command[:-1], f"--dependency=afterok:{':'.join(after)}", command[-1]]
+
+
+def _cluster_name() -> str:
+    """ClusterName of slurm.conf, read without asking slurmctld, which may be away."""
+    for path in (os.environ.get("SLURM_CONF"), "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"):
+        try:
+            text = Path(path or "").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        found = re.search(r"^\s*ClusterName\s*=\s*(\S+)", text, re.M | re.I)
+        return found[1] if found else ""
+    return ""
 
 
 def _is_array(folder: Path) -> bool:
