@@ -30,6 +30,7 @@ from trainer.commands.requeue import requeue
 from trainer.commands.scratch import scratch
 from trainer.commands.show_job import show
 from trainer.commands.submit import submit
+from trainer.commands.testbed import testbed
 from trainer.commands.train import train
 from trainer.commands.verify import verify_shards
 from trainer.commands.wait import wait
@@ -59,6 +60,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "cancel": cancel,
     "requeue": requeue,
     "scratch": scratch,
+    "testbed": testbed,
     "doctor": doctor,
     "bench": bench,
 }
