@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.variables import check_texts, check_variables
 from trainer.errors import JobError
 
 Arguments = tuple[str, ...]
@@ -90,8 +91,16 @@ class JobSpec:
     def __post_init__(self) -> None:
         if not self.tasks or not all(self.tasks):
             raise JobError(f"Job {self.name!r} has nothing to run.")
-        if "\0" in "".join([self.name, self.folder, *(word for task in self.tasks for word in task)]):
-            raise JobError(f"Job {self.name!r}: a name, path or argument holds a NUL byte.")
+        for number, task in enumerate(self.tasks):
+            check_texts(f"Job {self.name!r}: an argument of task {number}", task)
+        check_texts(f"Job {self.name!r}: its name", [self.name])
+        paths = [self.folder, *self.binds, *([] if self.image is None else [self.image])]
+        check_texts(f"Job {self.name!r}: a path", paths)
+        check_variables(self.environment)
+        if self.at_once is not None and self.at_once < 1:
+            raise JobError(f"at_once: {self.at_once} is too few.", cure="Give 1 or more, or leave it out.")
+        if self.requeues < 0 or self.grace_s < 0:
+            raise JobError("requeues and grace_s cannot be negative.", cure="Give 0 or more.")
 
     @property
     def is_array(self) -> bool:
