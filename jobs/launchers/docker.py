@@ -1,7 +1,7 @@
 """Jobs in a Docker container on this host: mpirun inside it, and an attendant outside (`attended`).
 
-The container sees the job's folder and the folders of `binds` at the paths that they have outside, and nothing else of the
-host's files. It runs as the calling user. Several hosts: docs/how-to/run-in-docker.md.
+The container sees the job's folder and the folders of `binds` at the paths that they have outside, and
+nothing else of the host's files. It runs as the calling user. Several hosts: docs/how-to/run-in-docker.md.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ class Docker(Attended):
 
     name = "docker"
 
-    def __init__(self, program: str | None = None, user: tuple[int, int, Sequence[int]] | None = None) -> None:
+    def __init__(
+        self, program: str | None = None, user: tuple[int, int, Sequence[int]] | None = None
+    ) -> None:
         self._program = program or os.environ.get("CINGULUM_DOCKER") or "docker"
         self._user = user or (os.getuid(), os.getgid(), os.getgroups())
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
-        """One `docker run` per task, attached, so that it hands on signals and ends with the task's exit code.
+        """One `docker run` per task, attached: it hands on signals, and ends with the task's exit code.
 
         Raises:
             JobError: several hosts are asked for, or a path cannot be mounted.
@@ -102,13 +104,13 @@ class Docker(Attended):
         line = [self._program, "run"]
         # By its name, a container is found and removed whatever became of those who started it.
         line += ["--rm", f"--name={container}"]
-        # Attached, the client hands every signal on: SIGUSR2 reaches mpirun, and mpirun its ranks. The init process
-        # of the container does so too, and reaps what they leave.
+        # Attached, the client hands every signal on: SIGUSR2 reaches mpirun, and by it the ranks. The init
+        # process of the container does so too, and reaps what they leave.
         line += ["--init", "--sig-proxy=true"]
         line += [f"--user={user}:{group}", *(f"--group-add={other}" for other in groups if other != group)]
         line += ["--cap-drop=ALL", "--security-opt=no-new-privileges"]
-        # The host's interfaces and names, as without a container: messages name the host, and nothing is translated
-        # between ranks and shared storage, trackers or a database.
+        # The host's interfaces and names, as without a container: messages name the host, and nothing is
+        # translated between ranks and shared storage, trackers or a database.
         line += ["--network=host"]
         # Memory that ranks share is the container's own, so that what killed ranks leave vanishes with it.
         line += ["--ipc=private", f"--shm-size={_SHARED_MEMORY_MIB_PER_RANK * (ranks + 1)}m"]
@@ -118,8 +120,8 @@ class Docker(Attended):
             line += [f"--gpus={resources.gpus_per_node}"]
         line += [f"--mount={mount(spec.folder)}", f"--workdir={spec.folder}"]
         line += [f"--mount={mount(path, readonly=True)}" for path in spec.binds if path != spec.folder]
-        # Names only: the client takes the values from its environment, where other users cannot read them. The mark
-        # lets the attendant find the container's processes.
+        # Names only: the client takes the values from its environment, where other users cannot read them.
+        # The mark lets the attendant find the container's processes.
         line += [f"--env={name}" for name in (*sorted(environment), processes.MARK)]
         if user == 0:
             line += ["--env=OMPI_ALLOW_RUN_AS_ROOT=1", "--env=OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"]
