@@ -1,7 +1,8 @@
 """Jobs in a Docker container on this host: mpirun inside it, and an attendant outside (`attended`).
 
-The container sees the job's folder and the folders of `binds` at the paths that they have outside, and
-nothing else of the host's files. It runs as the calling user. Several hosts: docs/how-to/run-in-docker.md.
+The container sees the job's folder, `binds` and, without being able to change them, the folders of
+`readonly` at the paths that they have outside, and nothing else of the host's files. It runs as the calling
+user. Several hosts: docs/how-to/run-in-docker.md.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Docker(Attended):
                 f"Image {image!r} holds cingulum {theirs or '(no version label)'}, and this is {ours}.",
                 cure=f"Build it anew: docker build -f docker/Dockerfile -t {image} .",
             )
-        for path in (spec.folder, *spec.binds):
+        for path in (spec.folder, *spec.binds, *spec.readonly):
             if not Path(path).exists():
                 raise JobError(f"{path}: is not there, so a container cannot see it.")
 
@@ -118,8 +119,10 @@ class Docker(Attended):
             line += [f"--memory={resources.memory_mib}m", f"--memory-swap={resources.memory_mib}m"]
         if resources.gpus_per_node:
             line += [f"--gpus={resources.gpus_per_node}"]
-        line += [f"--mount={mount(spec.folder)}", f"--workdir={spec.folder}"]
-        line += [f"--mount={mount(path, readonly=True)}" for path in spec.binds if path != spec.folder]
+        line += [f"--workdir={spec.folder}"]
+        written = dict.fromkeys((spec.folder, *spec.binds))
+        line += [f"--mount={mount(path)}" for path in written if path not in spec.readonly]
+        line += [f"--mount={mount(path, readonly=True)}" for path in dict.fromkeys(spec.readonly)]
         # Names only: the client takes the values from its environment, where other users cannot read them.
         # The mark lets the attendant find the container's processes.
         line += [f"--env={name}" for name in (*sorted(environment), processes.MARK)]
@@ -163,7 +166,9 @@ def image_of(spec: JobSpec) -> str:
     Raises:
         JobError: no name of an image.
     """
-    image = spec.image or ("cingulum:gpu" if spec.resources.gpus_per_node else "cingulum")
+    image = spec.image
+    if image is None:
+        image = "cingulum:gpu" if spec.resources.gpus_per_node else "cingulum"
     if not _IMAGE.fullmatch(image):
         raise JobError(f"image: {image!r} is no name of an image.", cure="Such as cingulum:0.1.0.")
     return image
