@@ -10,7 +10,7 @@ from jobs.launchers import slurm_output
 from jobs.launchers.base import TaskState
 
 ANSWERS = Path(__file__).parent / "slurm_answers"
-TOKEN = "8d1b85eb36644d88"
+MINE = "8d1b85eb36644d88"
 
 
 def answer(name: str) -> str:
@@ -76,15 +76,16 @@ def test_of_a_requeued_job_the_newest_start_counts(accounts):
 
 
 def test_a_submission_is_found_again_by_its_token():
-    assert slurm_output.with_comment(answer("squeue.txt"), TOKEN) == "16"
-    assert slurm_output.submitted_with(answer("sacct-submit-lines.txt"), TOKEN) == "16"
+    assert slurm_output.with_comment(answer("squeue.txt"), MINE) == "16"
+    assert slurm_output.submitted_with(answer("sacct-submit-lines.txt"), MINE) == "16"
     assert slurm_output.with_comment(answer("squeue.txt"), "f" * 16) is None
     assert slurm_output.submitted_with(answer("sacct-submit-lines.txt"), "f" * 16) is None
 
 
 def test_a_token_within_another_text_is_not_the_token():
-    line = f"5|sbatch --parsable --comment=cingulum:{TOKEN}0 job.sbatch\n6|sbatch -J --comment=cingulum:{TOKEN} a\n"
-    assert slurm_output.submitted_with(line, TOKEN) is None
+    longer = f"5|sbatch --parsable --comment=cingulum:{MINE}0 job.sbatch\n"
+    elsewhere = f"6|sbatch --parsable -J --comment=cingulum:{MINE} job.sbatch\n"
+    assert slurm_output.submitted_with(longer + elsewhere, MINE) is None
 
 
 @pytest.mark.parametrize(
