@@ -46,7 +46,7 @@ def wrap(
         folder: absolute path to run in, within `binds`; default: where the launcher starts the rank.
         options: further options of `apptainer exec`; they come last, so they win.
         home: whether the home folder is seen as well.
-        program: "apptainer", or "singularity" where the site still calls it that.
+        program: "apptainer", or "singularity" where the site still calls it that; or the path of one.
 
     Returns:
         An argument list, each value in one word of its own.
@@ -67,7 +67,7 @@ def wrap(
             raise JobError(f"environment: {name!r} is not the name of a variable.")
         if "\0" in value:
             raise JobError(f"environment: the value of {name} holds a NUL byte.")
-    prefix = program.upper() + "ENV_"
+    prefix = "SINGULARITYENV_" if program.endswith("singularity") else "APPTAINERENV_"
     variables = [f"{prefix}{name}={environment[name]}" for name in sorted(environment)]
     line = ["env", *variables] if variables else []
     line += [program, "exec", "--no-eval"]
