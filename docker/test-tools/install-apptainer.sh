@@ -34,8 +34,8 @@ chmod 755 "$work" # apt downloads as a user of its own
 
 # The same mirror and keys as the system's, another suite, and lists of its own.
 mkdir -p "$work/sources" "$work/lists/partial" "$work/cache/archives/partial" "$work/debs"
-source=$(grep -rlE '^(URIs:|deb ).*/debian/? ?' /etc/apt/sources.list /etc/apt/sources.list.d/*.sources 2>/dev/null | head -n 1)
-mirror=$(grep -ohE '[a-z+]+://[^ ]*/debian/?( |$)' "$source" | head -n 1 | tr -d ' ')
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | sort -u | sed -n 1p)
+[[ -n $mirror ]] || { echo "no Debian mirror is among apt's sources" >&2 && exit 1; }
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 printf 'Types: deb\nURIs: %s\nSuites: sid trixie\nComponents: main\nSigned-By: %s\n' "$mirror" "$keys" \
   >"$work/sources/debian.sources"
