@@ -71,7 +71,6 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
         requeues=spec.requeues,
         shrink=int(spec.shrink),
         ranks_per_node=resources.ranks_per_node,
-        nodes=resources.nodes,
         least_nodes=least,
     )
     if len(text.encode()) > _LONGEST_SCRIPT:

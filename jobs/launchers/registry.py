@@ -20,8 +20,3 @@ def named(name: str) -> Launcher:
     """The launcher of this name, one of NAMES."""
     module, kind = _WHERE[name]
     return cast(Launcher, getattr(importlib.import_module(module), kind)())
-
-
-def every() -> dict[str, Launcher]:
-    """All of them, by name."""
-    return {name: named(name) for name in NAMES}

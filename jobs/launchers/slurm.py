@@ -36,7 +36,8 @@ _CURES = {
     "invalid job id": "Slurm remembers ended jobs for minutes. Submit it again: it goes on where it was.",
     "access/permission denied": "Only its owner may do that.",
 }
-_SECONDS = {"SLURM_TIME_FORMAT": "%s"}  # times as seconds since 1970
+# Times as seconds since 1970, and lists of tasks whole: by default Slurm cuts them to 64 characters.
+_EXACT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 class Slurm:
@@ -184,7 +185,7 @@ def _squeue() -> str:
     """All jobs of this user that Slurm remembers."""
     mine = ["--states=all", f"--user={os.getuid()}"]
     line = ["squeue", "--noheader", *mine, f"--Format={slurm_output.QUEUE_FORMAT}"]
-    return _call(line, ASK_S, environment=_SECONDS)
+    return _call(line, ASK_S, environment=_EXACT)
 
 
 def _sacct(options: Sequence[str]) -> str:
@@ -193,7 +194,7 @@ def _sacct(options: Sequence[str]) -> str:
         return ""
     try:
         line = ["sacct", "--allocations", "--noheader", "--parsable2", *options]
-        return _call(line, ASK_S, environment=_SECONDS)
+        return _call(line, ASK_S, environment=_EXACT)
     except LauncherError as error:
         said = error.message.lower()
         if "accounting storage is disabled" in said or "invalid field" in said:

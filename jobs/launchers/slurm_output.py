@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 
 from jobs.launchers.base import ACTIVE, ENDED, TaskState
 
-# squeue cuts a field to its width; 4000 holds the names of some hundred hosts that follow no pattern.
+# squeue cuts a field to its width; 2000 holds the names of some hundred hosts that follow no pattern.
 QUEUE_FORMAT = (
-    "ArrayJobID:24|,ArrayTaskID:4000|,State:32|,exit_code:24|,RestartCnt:16|,"
-    "StartTime:32|,EndTime:32|,NodeList:4000|,Reason:400|,Comment:64|"
+    "ArrayJobID:24|,ArrayTaskID:2000|,State:32|,exit_code:24|,RestartCnt:16|,"
+    "StartTime:32|,EndTime:32|,NodeList:2000|,Reason:400|,Comment:64|"
 )
 ACCOUNT_FIELDS = "JobID,State,ExitCode,Start,End,NodeList,Reason"
 
@@ -140,7 +140,7 @@ def host_names(text: str) -> tuple[str, ...]:
     ('login', 'gpu08-ib', 'gpu09-ib', 'gpu10-ib', 'gpu12-ib')
     """
     names: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*(?:\]|$))+", text):
         names.extend(_expanded(part))
     return tuple(names)
 
@@ -152,10 +152,12 @@ def _expanded(name: str) -> Iterator[str]:
         return
     inner, _, after = rest.partition("]")
     for part in inner.split(","):
-        first, _, last = part.partition("-")
-        for number in range(int(first), int(last or first) + 1):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if match is None:  # cut to the field's width
+            continue
+        for number in range(int(match[1]), int(match[2] or match[1]) + 1):
             for end in _expanded(after):
-                yield f"{before}{number:0{len(first)}d}{end}"
+                yield f"{before}{number:0{len(match[1])}d}{end}"
 
 
 def _rows(text: str, count: int) -> Iterable[list[str]]:

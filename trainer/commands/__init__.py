@@ -28,9 +28,9 @@ from trainer.commands.predict import predict
 from trainer.commands.report import report
 from trainer.commands.requeue import requeue
 from trainer.commands.scratch import scratch
-from trainer.commands.testbed import testbed
 from trainer.commands.show_job import show
 from trainer.commands.submit import submit
+from trainer.commands.testbed import testbed
 from trainer.commands.train import train
 from trainer.commands.verify import verify_shards
 from trainer.commands.wait import wait

@@ -25,10 +25,27 @@ def refresh(store: Store, jobs: Sequence[Job] | None = None) -> None:
     from jobs import reconciling
     from jobs.launchers import registry
 
-    launchers = registry.every() if jobs is None else {job.launcher: launcher_of(job) for job in jobs}
-    found = reconciling.refresh(store, launchers, jobs)
+    names = {job.launcher for job in (_of_interest(store) if jobs is None else jobs)}
+    found = reconciling.refresh(store, {name: registry.named(name) for name in sorted(names)}, jobs)
     for name, error in found.silent.items():
         typer.echo(f"warning: {name} did not tell; what follows may be old: {error.message}", err=True)
+
+
+def _of_interest(store: Store) -> list[Job]:
+    """Jobs whose launchers have to be asked: only those are loaded."""
+    import time
+
+    from jobs import submitter
+    from jobs.launchers.base import ACTIVE, ENDED
+    from jobs.reconciling import AGAIN_S
+    from jobs.recovery import LOOK_AGAIN_S
+
+    mine, now = submitter.user(), time.time()
+    return [
+        *store.list(states=ACTIVE, user=mine),
+        *store.list(states=ENDED, user=mine, changed_since=now - AGAIN_S),
+        *store.list(states=["LOST"], user=mine, since=now - LOOK_AGAIN_S),
+    ]
 
 
 def current(store: Store, text: str) -> tuple[Job, int | None]:

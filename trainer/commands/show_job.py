@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from jobs.job import Job
+    from jobs.job import Change, Job
     from jobs.store import Store
 
 TAIL_LINES = 10
@@ -64,23 +64,29 @@ def show(
 def _resources(job: Job) -> str:
     asked = job.spec.resources
     parts = [
-        f"{asked.nodes} nodes x {asked.ranks_per_node} ranks x {asked.cpus_per_rank} cores",
-        f"{asked.gpus_per_node} GPUs per node" if asked.gpus_per_node else "",
-        f"{asked.memory_mib} MiB per node" if asked.memory_mib else "",
+        f"nodes {asked.nodes}, ranks per node {asked.ranks_per_node}, cores per rank {asked.cpus_per_rank}",
+        f"GPUs per node {asked.gpus_per_node}" if asked.gpus_per_node else "",
+        f"memory per node {asked.memory_mib} MiB" if asked.memory_mib else "",
         f"{asked.minutes} min" if asked.minutes else "",
     ]
     return ", ".join(part for part in parts if part)
 
 
 def _history(store: Store, job: Job, identity: str) -> list[str]:
+    """A line per change; tasks of an array that changed alike at the same time share one."""
+    from itertools import groupby
+
     from trainer.commands import job_display
 
+    def alike(change: Change) -> tuple[str, int | None, str, str | None]:
+        return change.state, change.exit_code, change.reason, job_display.iso(change.time)
+
     lines = [""]
-    for change in store.changes(identity):
-        code = "" if change.exit_code is None else f" exit code {change.exit_code}"
-        task = f" task {change.task}" if job.spec.is_array else ""
-        why = f" {job_display.plain(change.reason)}" if change.reason else ""
-        lines.append(f"{job_display.iso(change.time)}{task} {change.state}{code}{why}")
+    for (state, exit_code, reason, time), changes in groupby(store.changes(identity), alike):
+        tasks = ",".join(str(change.task) for change in changes)
+        code = "" if exit_code is None else f" exit code {exit_code}"
+        why = f" {job_display.plain(reason)}" if reason else ""
+        lines.append(f"{time}{f' task {tasks}' if job.spec.is_array else ''} {state}{code}{why}")
     return lines
 
 

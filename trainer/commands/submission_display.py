@@ -31,7 +31,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Preview:
-    """All that `--dry-run` shows: the configuration that would be kept, and the jobs."""
+    """All that `--dry-run` shows: the configuration that would be kept (its text as JSON), and the jobs."""
 
     kept: str
     text: str
@@ -62,7 +62,7 @@ class Preview:
         """As text: a heading for each job, its files, and the command line."""
         from trainer.commands.job_display import plain
 
-        lines = [f"The jobs would read {plain(self.kept)}:", *_indented(self.text)]
+        lines = [f"CONFIG as it is now, with its changes, would be kept as {plain(self.kept)}"]
         for number, job in enumerate(self.jobs, 1):
             waits = f", after {', '.join(job.after)}" if job.after else ""
             lines += [
