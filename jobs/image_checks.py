@@ -88,9 +88,10 @@ def check_mpi(mpirun: str, program: str, image: str) -> None:
     Raises:
         LauncherError: the versions differ, or the ranks found no common world.
     """
-    host = version_of(_ask([mpirun, "--version"]))
+    host = open_mpi_version(mpirun, _ask([mpirun, "--version"]))
     # As a rank would: what the host's settings do to it is part of the question.
-    inside = version_of(_ask([program, "exec", "--no-eval", "--no-home", image, "mpirun", "--version"]))
+    said = _ask([program, "exec", "--no-eval", "--no-home", image, "mpirun", "--version"])
+    inside = open_mpi_version(f"mpirun of {image}", said)
     if host[:2] != inside[:2]:
         raise LauncherError(
             f"Open MPI is {_dotted(host)} on the host ({mpirun}) and {_dotted(inside)} in {image}: ranks "
@@ -109,6 +110,20 @@ def check_mpi(mpirun: str, program: str, image: str) -> None:
             cure="Host and image speak different PMIx. Build the image with the host's very version: "
             f"--build-arg OPENMPI={_dotted(host)}",
         )
+
+
+def open_mpi_version(mpirun: str, text: str) -> tuple[int, ...]:
+    """The version in what an Open MPI's mpirun says of itself.
+
+    Raises:
+        LauncherError: it is another MPI's, whose ranks would not see one another.
+    """
+    if "Open MPI" not in text:
+        raise LauncherError(
+            f"{mpirun} is not Open MPI's; it says {text.strip()[:100]!r}.",
+            cure="Load a module with Open MPI: images are built with no other MPI.",
+        )
+    return version_of(text)
 
 
 def version_of(text: str) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ class User:
 
     @property
     def python(self) -> str:
-        """The image's environment, seen from outside: a Python with cingulum and mpirun that is not root's."""
+        """The image's environment, seen from outside: a Python with cingulum that is not root's."""
         return str(self.image / "opt" / "cingulum" / "bin" / "python")
 
     @property
