@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.variables import check_texts, check_variables
 from trainer.errors import JobError
 
 Arguments = tuple[str, ...]
@@ -70,6 +71,7 @@ class JobSpec:
         environment: variables for every rank, besides the site's.
         image: container image for the docker and apptainer launchers, and for Slurm with a container runtime.
         binds: host folders that the container sees at the same path, besides `folder`.
+        readonly: host folders that it sees at the same path and cannot change, also within the others.
     """
 
     name: str
@@ -86,12 +88,21 @@ class JobSpec:
     environment: dict[str, str] = field(default_factory=dict)
     image: str | None = None
     binds: tuple[str, ...] = ()
+    readonly: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tasks or not all(self.tasks):
             raise JobError(f"Job {self.name!r} has nothing to run.")
-        if "\0" in "".join([self.name, self.folder, *(word for task in self.tasks for word in task)]):
-            raise JobError(f"Job {self.name!r}: a name, path or argument holds a NUL byte.")
+        for number, task in enumerate(self.tasks):
+            check_texts(f"Job {self.name!r}: an argument of task {number}", task)
+        check_texts(f"Job {self.name!r}: its name", [self.name])
+        paths = [self.folder, *self.binds, *self.readonly, *([] if self.image is None else [self.image])]
+        check_texts(f"Job {self.name!r}: a path", paths)
+        check_variables(self.environment)
+        if self.at_once is not None and self.at_once < 1:
+            raise JobError(f"at_once: {self.at_once} is too few.", cure="Give 1 or more, or leave it out.")
+        if self.requeues < 0 or self.grace_s < 0:
+            raise JobError("requeues and grace_s cannot be negative.", cure="Give 0 or more.")
 
     @property
     def is_array(self) -> bool:
@@ -118,6 +129,7 @@ class JobSpec:
                     "resources": Resources(**found["resources"]),
                     "after": tuple(found["after"]),
                     "binds": tuple(found["binds"]),
+                    "readonly": tuple(found.get("readonly", ())),
                 }
             )
         except (ValueError, TypeError, KeyError) as error:

@@ -48,7 +48,7 @@ def parse(text: str, overrides: Sequence[str] = (), *, source: str = "configurat
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(source, problem) for problem in error.errors())) from None
+        raise ConfigError("\n".join(explain(source, problem) for problem in error.errors())) from None
 
 
 def dump(config: RunConfig) -> str:
@@ -95,10 +95,11 @@ def _apply_override(tree: dict[str, Any], override: str) -> None:
     node[last] = value
 
 
-def _explain(source: str, problem: Any) -> str:
+def explain(source: str, problem: Any, section: type[BaseModel] = RunConfig) -> str:
+    """One of pydantic's errors about a `section`, in a sentence that names the key, and one like it."""
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        known = [key for key, _ in fields()]
+        known = [key for key, _ in fields(section)]
         # The last word is what was mistyped; a right word in a wrong place is found by its full name.
         close = difflib.get_close_matches(where, known, n=1, cutoff=0.6) or [
             key for key in known if key.rsplit(".", 1)[-1] == where.rsplit(".", 1)[-1]

@@ -2,7 +2,7 @@
 
     python faulty_train.py FAULT RANK STEP CONFIG [arguments of cingulum train ...]
 
-FAULT: none, kill, raise, hang, stop (as by SIGUSR2), nan, diverge, full (no file may grow any more); or
+FAULT: none, kill, raise, hang, freeze (the whole process), stop (as by SIGUSR2), nan, diverge, full (no file may grow any more); or
 during the saving of the checkpoint of STEP: kill-writing, kill-renaming. STEP counts updates from 1.
 """
 
@@ -50,6 +50,8 @@ def _strike(training) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "raise":
         raise KeyError("a fault of the test")
+    elif fault == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
     elif fault == "hang":
         training.watchdog.beat("doing what the test wants")
         time.sleep(600)

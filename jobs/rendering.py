@@ -1,0 +1,231 @@
+"""From a job and a site to the script that Slurm runs: a pure function.
+
+Values reach the script in two ways only: as bash words (`jobs/bash_words.py`), and as options in `#SBATCH`
+lines, whose values are plain or were made so. The templates cannot do otherwise: what they print must be a
+`Safe` text or a number.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from jobs import bash_words, fabric
+from jobs.sites import Site
+from jobs.spec import JobSpec
+from trainer.errors import JobError
+
+_TOKEN = re.compile(r"[0-9a-f]{16}")
+# Slurm's own limit of a script (max_script_size), bytes.
+_LONGEST_SCRIPT = 4 * 1024 * 1024
+# Slurm reads a #SBATCH line into a buffer of 8192 bytes.
+_LONGEST_PATH = 4000
+
+
+class Safe(str):
+    """Text that may stand in a script as it is."""
+
+
+def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
+    """The text of `job.sbatch`.
+
+    Args:
+        spec: what to run.
+        site: where.
+        folder: the job's private folder, seen by all hosts: output and failures go there.
+        token: names the submission: 16 hex digits, found again in Slurm's comment of the job.
+
+    Raises:
+        JobError: the site cannot run such a job, or a value can be given to no Slurm or no program.
+    """
+    _check(spec, site)
+    resources = spec.resources
+    container = in_container(spec, site, folder)
+    least = resources.nodes if resources.least_nodes is None else resources.least_nodes
+    text = _template("job.sbatch.j2").render(
+        options=[Safe(option) for option in options(spec, site, folder, token)],
+        title=Safe(f"{plain_name(spec.name)} ({plain_name(spec.kind)})"),
+        modules=site.modules,
+        setup=site.setup.strip(),
+        settings=[
+            (Safe(s.name), s.value, Safe(s.reason))
+            for s in fabric.settings(site, gpus=resources.gpus_per_node > 0)
+        ]
+        if spec.parallel
+        else [],
+        scratch=site.scratch,
+        environment=[(Safe(k), v) for k, v in {**site.environment, **spec.environment}.items()],
+        tasks=spec.tasks,
+        container=container,
+        parallel=spec.parallel,
+        launcher=site.launcher,
+        mpi=Safe(site.mpi),
+        mpirun=site.mpirun,
+        folder=spec.folder,
+        job_folder=str(folder),
+        requeues=spec.requeues,
+        shrink=int(spec.shrink),
+        ranks_per_node=resources.ranks_per_node,
+        nodes=resources.nodes,
+        least_nodes=least,
+    )
+    if len(text.encode()) > _LONGEST_SCRIPT:
+        raise JobError(
+            f"Job {plain_name(spec.name)}: its script is larger than the 4 MiB that Slurm takes.",
+            cure="Put long lists into a file, or submit fewer tasks at once.",
+        )
+    return text
+
+
+def options(spec: JobSpec, site: Site, folder: Path, token: str) -> list[str]:
+    """Options of sbatch as they stand in `#SBATCH` lines, quoted as Slurm reads them.
+
+    Raises:
+        JobError: the folder cannot be written in such a line, or the token is none.
+    """
+    if not _TOKEN.fullmatch(token):
+        raise JobError(f"{token!r} is no token of a submission.", cure="It has 16 hex digits.")
+    resources = spec.resources
+    found = [f"--job-name={plain_name(spec.name)}", f"--comment=cingulum:{token}"]
+    for key in ("partition", "account", "qos"):
+        if (value := getattr(site, key)) is not None:
+            found.append(f"--{key}={value}")
+    found += [
+        f"--nodes={resources.nodes}",
+        f"--ntasks-per-node={resources.ranks_per_node}",
+        f"--cpus-per-task={resources.cpus_per_rank}",
+    ]
+    if resources.gpus_per_node:
+        found.append(_gpus(spec, site))
+    if resources.memory_mib is not None:
+        found.append(f"--mem={resources.memory_mib}M")
+    if (minutes := resources.minutes or site.minutes) is not None:
+        found.append(f"--time={minutes}")
+    if spec.is_array:
+        some = f"%{spec.at_once}" if spec.at_once else ""
+        found.append(f"--array=0-{len(spec.tasks) - 1}{some}")
+    log = _slurm_path(folder) + ("/out-%a.log" if spec.is_array else "/out.log")
+    found += [
+        f'--output="{log}"' if _needs_quotes(log) else f"--output={log}",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=B:USR2@{spec.grace_s}",
+    ]
+    return found + list(site.options)
+
+
+def in_container(spec: JobSpec, site: Site, folder: Path) -> list[str]:
+    """The words before a command that runs in the job's image; none without an image.
+
+    Raises:
+        JobError: the site has nothing that runs images under Slurm, or a path that Apptainer would misread.
+    """
+    if spec.image is None:
+        return []
+    if site.container != "apptainer":
+        raise JobError(
+            f"The job has an image, but site {site.name!r} names no runtime for it under Slurm.",
+            cure="Set `container: apptainer` in its profile, or submit without an image.",
+        )
+    if spec.image.startswith("-") or not spec.image:
+        raise JobError(f"{spec.image!r} is no container image.", cure="Give its absolute path.")
+    binds = [spec.folder, str(folder), *spec.binds]
+    for path in binds:
+        if any(sign in path for sign in ",:\\\"'\n"):
+            raise JobError(f"{path!r}: Apptainer cannot bind a folder with , : \\ or a quote in its name.")
+    gpus = ["--nv"] if spec.resources.gpus_per_node else []
+    return [
+        *("apptainer", "exec", *gpus, *(f"--bind={path}" for path in dict.fromkeys(binds))),
+        *(f"--pwd={spec.folder}", *site.container_options, spec.image),
+    ]
+
+
+def plain_name(text: str) -> str:
+    """`text` as Slurm can show it: letters, digits, `.`, `_`, `+`, `@` and `-`, 64 at most."""
+    return re.sub(r"[^A-Za-z0-9._+@-]+", "_", text).lstrip("-")[:64] or "job"
+
+
+def _check(spec: JobSpec, site: Site) -> None:
+    resources = spec.resources
+    ranks, gpus = resources.ranks_per_node, resources.gpus_per_node
+    if not spec.folder.startswith("/"):
+        raise JobError(f"{spec.folder!r}: the folder to run in is not absolute.")
+    if not spec.parallel and (resources.nodes > 1 or ranks > 1):
+        raise JobError(
+            f"Job {plain_name(spec.name)} is one process, not {resources.nodes} nodes x {ranks} ranks.",
+            cure="Ask for one node and one rank.",
+        )
+    if spec.parallel and gpus and ranks != gpus:
+        raise JobError(
+            f"{ranks} ranks and {gpus} GPUs on each node: each rank needs its own GPU, each GPU a rank.",
+            cure=f"Ask for {gpus} ranks per node.",
+        )
+    for task in spec.tasks:
+        if task[0].startswith("-") or not task[0]:
+            raise JobError(f"{task[0]!r} is no program: it would be read as an option of the launcher.")
+        if spec.parallel and ":" in task:
+            raise JobError("An argument ':' cannot be given to ranks: mpirun and srun take it for theirs.")
+
+
+def _gpus(spec: JobSpec, site: Site) -> str:
+    count = spec.resources.gpus_per_node
+    kind = f"{site.gpu_type}:" if site.gpu_type else ""
+    if site.gpu_request == "gres":
+        return f"--gres=gpu:{kind}{count}"
+    if site.gpu_request == "gpus-per-task" and spec.parallel:
+        return f"--gpus-per-task={kind}1"
+    return f"--gpus-per-node={kind}{count}"
+
+
+def _slurm_path(folder: Path) -> str:
+    """`folder` as Slurm's pattern of a file name, to be put in double quotes."""
+    text = str(folder)
+    if not text.isprintable() or "\\" in text or len(text.encode()) > _LONGEST_PATH or text[:1] != "/":
+        raise JobError(
+            f"{text!r}: Slurm cannot write to a path with a backslash or a control character, "
+            "nor to one that is relative or very long.",
+            cure="Set CINGULUM_HOME to a plain absolute path.",
+        )
+    return text.replace("%", "%%").replace('"', '\\"')
+
+
+def _needs_quotes(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9_./%+@:,-]+", text) is None
+
+
+@functools.cache
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("jobs"),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701 - no HTML; `finalize` refuses every text that no filter made safe
+        finalize=_only_safe,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        quote=lambda text: Safe(bash_words.quote(text)),
+        words=lambda values: Safe(bash_words.words(values)),
+        expanding=lambda text: Safe(bash_words.expanding(text)),
+        lines=lambda text: Safe(_lines(text)),
+    )
+    return environment.get_template(name)
+
+
+def _only_safe(value: Any) -> Any:
+    if not isinstance(value, (Safe, int)):
+        raise TypeError(f"a template prints {value!r} without `quote`")
+    return value
+
+
+def _lines(text: str) -> str:
+    """Several lines as one bash word over several lines."""
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return shlex.quote(f"\n{text}\n")
+    return bash_words.quote(text)
