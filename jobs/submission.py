@@ -11,7 +11,6 @@ ever started from a row, so nothing is started twice. docs/decisions/0013-submis
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
