@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -202,35 +199,3 @@ def test_two_jobs_of_one_token_are_told(store, cluster) -> None:
     job = submit(store, cluster, SPEC, HERE)
     with pytest.raises(StoreError, match="is there twice"):
         store.adopt(job, "77")
-
-
-def test_processes_that_submit_at_once_lose_and_double_nothing(tmp_path) -> None:
-    """All of them find no store at first, and one makes it."""
-    program = """\
-import os, sys
-from pathlib import Path
-from stand_in_cluster import StandInCluster
-from jobs.sites import HERE
-from jobs.spec import JobSpec
-from jobs.store import Store
-from jobs.submission import submit
-sys.stdin.readline()
-cluster = StandInCluster(Path(sys.argv[1]))
-for number in range(5):
-    submit(Store(), cluster, JobSpec(f"{os.getpid()} {number}", "train", (("true",),), "/"), HERE)
-"""
-    path = os.pathsep.join([str(Path(__file__).parents[1] / "helpers"), *filter(None, sys.path)])
-    environment = {**os.environ, "CINGULUM_HOME": str(tmp_path / "home"), "PYTHONPATH": path}
-    environment.pop("CINGULUM_STORE", None)
-    line = [sys.executable, "-c", program, str(tmp_path / "cluster")]
-    workers = [
-        subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(6)
-    ]
-    told = [worker.communicate("go\n", timeout=120)[1] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0] * 6, "\n".join(told)
-    jobs = Store(tmp_path / "home/jobs.db").list()
-    tokens = (tmp_path / "cluster").read_text().split()
-    assert len(tokens) == len(set(tokens)) == 30
-    assert {job.token: job.external for job in jobs} == {token: str(n) for n, token in enumerate(tokens, 1)}
-    assert {job.spec.name for job in jobs} == {f"{w.pid} {number}" for w in workers for number in range(5)}
