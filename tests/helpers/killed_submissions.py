@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +24,7 @@ import stand_in_cluster
 from stand_in_cluster import StandInCluster
 
 from jobs import home, recovery, store, submission
+from jobs.launchers.base import Launcher
 from jobs.sites import HERE
 from jobs.spec import JobSpec
 from jobs.store import Store
@@ -42,8 +44,10 @@ def main(folder: Path) -> None:
     point = 0
     while not found["finished"]:
         point += 1
-        where, survived = killed_at(point, known, cluster)
-        kind, wrong = compare(known, cluster)
+        where, survived = killed_at(point, known, cluster, SPEC)
+        there = [(token, str(number)) for number, token in enumerate(cluster.tokens(), 1)]
+        wrong = disagreements(known, there)
+        kind = ("adopted" if there else "lost") if known.list() else "nothing"
         found["finished" if survived else kind].append(where)
         found["wrong"] += [f"killed at {where}: {what}" for what in wrong]
         for path in [*folder.glob("jobs.db*"), cluster.file]:
@@ -52,50 +56,69 @@ def main(folder: Path) -> None:
     sys.stdout.write(json.dumps(found))
 
 
-def killed_at(point: int, known: Store, cluster: StandInCluster) -> tuple[str, bool]:
-    """Where a submitter was killed, and whether it came to its end before that line."""
+def killed_at(point: int, known: Store, launcher: Launcher, spec: JobSpec) -> tuple[str, bool]:
+    """Where a submitter was killed, and whether it ended before that line; then all is recovered."""
     inlet, outlet = os.pipe()
     process = os.fork()
     if process == 0:
         os.setsid()
         os.close(inlet)
-        _submit_until(point, known, cluster, outlet)
+        _submit_until(point, known, launcher, spec, outlet)
         os._exit(0)
     os.close(outlet)
     with os.fdopen(inlet) as pipe:
         where = pipe.readline()
     code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     assert code in (0, -signal.SIGKILL), code
-    recovery.recover(known, {"slurm": cluster}, settle_s=0)  # while the launcher's program may still run
+    recovery.recover(known, {"slurm": launcher}, settle_s=0)  # while the launcher's program may still run
     deadline = time.monotonic() + 30
     while _any_left(process):
         assert time.monotonic() < deadline, f"the launcher's program still runs after a kill at {where}"
         time.sleep(0.001)
-    recovery.recover(known, {"slurm": cluster}, settle_s=0)
+    recovery.recover(known, {"slurm": launcher}, settle_s=0)
     return where, code == 0
 
 
-def compare(known: Store, cluster: StandInCluster) -> tuple[str, list[str]]:
-    """What became of the submission, and all in which store and cluster do not agree."""
-    tokens = cluster.tokens()
+def disagreements(known: Store, there: list[tuple[str, str]]) -> list[str]:
+    """All in which the store and a cluster do not agree, which has jobs of these tokens and ids."""
+    tokens = [token for token, _ in there]
     rows = {job.token: job for job in known.list()}
     wrong = [
         f"{token} is there {tokens.count(token)} times" for token in set(tokens) if tokens.count(token) > 1
     ]
     wrong += [f"{token} is lost" for token in tokens if token not in rows]
     for token, job in rows.items():
-        external = str(tokens.index(token) + 1) if token in tokens else None
+        external = dict(there).get(token)
         state = "LOST" if external is None else "PENDING"
         if (job.external, job.state) != (external, state):
             wrong.append(f"{token} is {job.state} as {job.external}, and should be {state} as {external}")
-        if [change.task for change in known.changes(job.label)][:2] != [0, 1]:
-            wrong.append(f"{token} has no whole history")
-    if len(rows) > 1:
-        wrong.append("there are two rows")
-    return ("adopted" if tokens else "lost") if rows else "nothing", wrong
+        history = [change.state for change in known.changes(f"new-{job.number}_0")]
+        if history not in (["SUBMITTING", state], ["SUBMITTING", "LOST", state]):
+            wrong.append(f"{token} has the history {history}")
+    return wrong
 
 
-def _submit_until(point: int, known: Store, cluster: StandInCluster, outlet: int) -> None:
+def lines_of(known: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
+    """The lines that a submission runs, in order: it does submit a job."""
+    met: list[str] = []
+    _submit(known, launcher, spec, met.append)
+    return met
+
+
+def _submit_until(point: int, known: Store, launcher: Launcher, spec: JobSpec, outlet: int) -> None:
+    met = 0
+
+    def kill(where: str) -> None:
+        nonlocal met
+        met += 1
+        if met == point:
+            os.write(outlet, where.encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _submit(known, launcher, spec, kill)
+
+
+def _submit(known: Store, launcher: Launcher, spec: JobSpec, at: Callable[[str], object]) -> None:
     met: set[tuple[str, str]] = set()
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -103,15 +126,17 @@ def _submit_until(point: int, known: Store, cluster: StandInCluster, outlet: int
         if name not in TRACED and code != "writing":
             return None
         if event == "line":
-            where = f"{Path(name).name}:{frame.f_lineno} ({code})"
-            met.add((_line_of_submit(frame), where))
-            if len(met) == point:
-                os.write(outlet, where.encode())
-                os.kill(os.getpid(), signal.SIGKILL)
+            line = _line_of_submit(frame), f"{Path(name).name}:{frame.f_lineno} ({code})"
+            if line not in met:
+                met.add(line)
+                at(line[1])
         return trace
 
     sys.settrace(trace)
-    submission.submit(known, cluster, SPEC, HERE)
+    try:
+        submission.submit(known, launcher, spec, HERE)
+    finally:
+        sys.settrace(None)
 
 
 def _line_of_submit(frame: FrameType | None) -> str:

@@ -10,7 +10,7 @@ import pytest
 from stand_in_cluster import StandInCluster
 
 from jobs import recovery, submitter
-from jobs.home import job_path, new_token
+from jobs.home import job_folder, job_path, new_token
 from jobs.launchers.base import TaskState
 from jobs.sites import HERE
 from jobs.spec import JobSpec
@@ -126,6 +126,15 @@ def test_a_job_said_to_be_lost_is_found_when_it_appears_all_the_same(store, clus
     cluster.file.write_text(f"{job.token}\n")
     recovery.recover(store, {"slurm": cluster})
     assert (store.get("new-1").external, store.get("new-1").state) == ("1", "PENDING")
+
+
+def test_a_job_that_ran_and_was_forgotten_is_lost_and_says_where_its_output_is(
+    store, cluster, monkeypatch
+) -> None:
+    job = half_submitted(store, monkeypatch, ago=2 * recovery.SETTLE_S)
+    job_folder(job.token).joinpath("out.log").touch()
+    recovery.recover(store, {"slurm": cluster})
+    assert f"it did start: its output is in {job.folder}" in store.get("new-1").reason
 
 
 def test_a_submitter_that_lives_or_cannot_be_asked_is_given_longer(store, cluster, monkeypatch) -> None:
