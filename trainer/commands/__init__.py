@@ -24,6 +24,7 @@ from trainer.commands.phantom import phantom
 from trainer.commands.predict import predict
 from trainer.commands.report import report
 from trainer.commands.scratch import scratch
+from trainer.commands.testbed import testbed
 from trainer.commands.train import train
 from trainer.commands.verify import verify_shards
 
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "explain": explain,
     "report": report,
     "scratch": scratch,
+    "testbed": testbed,
     "doctor": doctor,
     "bench": bench,
 }

@@ -1,0 +1,91 @@
+"""Files below /etc that a testbed's hosts have of their own: one more user, and ssh without questions.
+
+Hosts share the machine's file system; these files are laid over its own, within the hosts only.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from jobs.testbed import namespaces, programs
+from jobs.testbed.layout import USER, Settings, hosts_file
+
+_FIRST_FREE = 20000
+
+
+def write(settings: Settings, folder: Path) -> None:
+    """Write hosts, passwd, group, shadow and what ssh and sshd need into a testbed's folder."""
+    etc = folder / "etc"
+    (etc / "ssh").mkdir(parents=True)
+    (etc / "hosts").write_text(hosts_file(settings))
+    people = _entries(Path("/etc/passwd"))
+    groups = _entries(Path("/etc/group"))
+    number = max([_FIRST_FREE, *(int(entry[2]) + 1 for entry in people if int(entry[2]) < 60000)])
+    home = folder / "home" / USER
+    home.mkdir(parents=True)
+    people.append([USER, "x", str(number), str(number), "", str(home), "/bin/bash"])
+    groups.append([USER, "x", str(number), ""])
+    _write_entries(etc / "passwd", people)
+    _write_entries(etc / "group", groups)
+    # Nobody has a password: keys are the only way in. "!" would lock even those out.
+    (etc / "shadow").touch(0o600)
+    _write_entries(etc / "shadow", [[entry[0], "*", "19000", "", "", "", "", "", ""] for entry in people])
+    _write_ssh(folder, number)
+    os.chown(home, number, number)
+    home.chmod(0o700)
+
+
+def _write_ssh(folder: Path, number: int) -> None:
+    ssh = folder / "etc" / "ssh"
+    _make_key(ssh / "host_key")
+    (ssh / "known_hosts").write_text(f"* {(ssh / 'host_key.pub').read_text()}")
+    (ssh / "authorized").mkdir()
+    for user, owner in (("root", 0), (USER, number)):
+        keys = ssh / "keys" / user
+        keys.mkdir(parents=True)
+        _make_key(keys / "id")
+        (ssh / "authorized" / user).write_text((keys / "id.pub").read_text())
+        for path in (keys, keys / "id"):
+            os.chown(path, owner, owner)
+        keys.chmod(0o700)
+    (ssh / "ssh_config").write_text(
+        "# Of the testbed's hosts: each user has a key of its own here, and every host is known.\n"
+        "Host *\n"
+        f"  IdentityFile {ssh}/keys/%u/id\n"
+        f"  UserKnownHostsFile {ssh}/known_hosts\n"
+        "  StrictHostKeyChecking yes\n"
+        "  BatchMode yes\n"
+        "  ConnectTimeout 10\n"
+        "  LogLevel ERROR\n"
+    )
+    (ssh / "sshd_config").write_text(
+        f"HostKey {ssh}/host_key\n"
+        f"AuthorizedKeysFile {ssh}/authorized/%u\n"
+        "PidFile /run/sshd.pid\n"
+        "PermitRootLogin prohibit-password\n"
+        "PasswordAuthentication no\n"
+        "KbdInteractiveAuthentication no\n"
+        "UsePAM no\n"
+        "UseDNS no\n"
+        "MaxStartups 200\n"
+        "MaxSessions 200\n"
+        "PrintLastLog no\n"
+        f"SetEnv SLURM_CONF={folder}/etc/slurm.conf {namespaces.MARK}={folder}\n"
+        "Subsystem sftp internal-sftp\n"
+    )
+
+
+def _make_key(path: Path) -> None:
+    programs.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cingulum-testbed", "-f", str(path)],
+        "making a key",
+    )
+
+
+def _entries(path: Path) -> list[list[str]]:
+    return [line.split(":") for line in path.read_text().splitlines() if line.count(":") >= 3]
+
+
+def _write_entries(path: Path, entries: list[list[str]]) -> None:
+    path.write_text("".join(":".join(entry) + "\n" for entry in entries))

@@ -1,0 +1,103 @@
+"""The network of a testbed: one switch (a bridge), one link (a veth pair) to each host, shaped by htb."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from jobs.testbed import namespaces, programs
+from jobs.testbed.layout import address, check_rate
+from trainer.errors import LauncherError
+
+_BRIDGE = "br0"
+
+
+def make_switch(folder: Path) -> None:
+    """Make the bridge that all links end at."""
+    _ip_batch(
+        folder,
+        "making the switch",
+        "link set lo up",
+        f"link add {_BRIDGE} type bridge forward_delay 0 stp_state 0",
+        f"link set {_BRIDGE} up",
+    )
+
+
+def plug_in(folder: Path, hosts: Iterable[str]) -> None:
+    """Give hosts that have just started their link and address."""
+    for host in hosts:
+        number = namespaces.need(folder, host)
+        unplug(folder, host)  # the kernel takes a dead host's link away only after a while
+        _ip_batch(
+            folder,
+            f"making the link of {host}",
+            f"link add {host} type veth peer name eth0 netns {number}",
+            f"link set {host} master {_BRIDGE} up",
+        )
+        programs.run(
+            ["nsenter", "--target", str(number), "--net", "ip", "-batch", "-"],
+            f"giving {host} its address",
+            given=f"link set lo up\naddr add {address(host)}/24 dev eth0\nlink set eth0 up\n",
+        )
+
+
+def unplug(folder: Path, host: str) -> None:
+    """Take a host's link away, if it has one: nothing that the host sends arrives any more."""
+    if host in ports(folder):
+        try:
+            _ip_batch(folder, f"unplugging {host}", f"link del {host}")
+        except LauncherError:
+            # The kernel was quicker, where the host had died.
+            if host in ports(folder):
+                raise
+
+
+def set_link(folder: Path, host: str, *, up: bool) -> None:
+    """Cut a host's link at the switch, or mend it; the host itself sees its cable lose the signal."""
+    namespaces.need(folder, host)
+    _ip_batch(folder, f"setting the link of {host}", f"link set {host} {'up' if up else 'down'}")
+
+
+def ports(folder: Path) -> dict[str, bool]:
+    """The hosts whose link ends at the switch, and whether it is up."""
+    told = programs.run([*_switch(folder), "ip", "-json", "link"], "asking the switch for its links")
+    return {
+        link["ifname"]: "UP" in link["flags"] for link in json.loads(told) if link.get("master") == _BRIDGE
+    }
+
+
+def shape(folder: Path, host: str, rate: str | None) -> None:
+    """Limit a host's link to a rate, each way; None: no limit.
+
+    htb with a burst of 16 kB holds the rate within a few per cent, also for single messages of MPI;
+    tbf needs a burst that lets small messages pass unshaped.
+    """
+    number = namespaces.need(folder, host)
+    host_side = ["nsenter", "--target", str(number), "--net"]
+    for inside, device in ((host_side, "eth0"), (_switch(folder), host)):
+        subprocess.run(  # there may be none yet
+            [*inside, "tc", "qdisc", "del", "dev", device, "root"],
+            env={"PATH": programs.PATH},
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        if rate is not None:
+            limit = check_rate(rate)
+            programs.run(
+                [*inside, "tc", "-batch", "-"],
+                f"shaping the link of {host}",
+                given=f"qdisc add dev {device} root handle 1: htb default 10\n"
+                f"class add dev {device} parent 1: classid 1:10 htb rate {limit} ceil {limit} "
+                "burst 16kb cburst 16kb quantum 60000\n",
+            )
+
+
+def _switch(folder: Path) -> list[str]:
+    return ["nsenter", "--target", str(namespaces.need(folder, namespaces.SWITCH)), "--net"]
+
+
+def _ip_batch(folder: Path, doing: str, *lines: str) -> None:
+    programs.run([*_switch(folder), "ip", "-batch", "-"], doing, given="\n".join([*lines, ""]))

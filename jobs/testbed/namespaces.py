@@ -1,0 +1,187 @@
+"""The processes of a testbed: one that holds the switch, one that is each host's process 1."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from jobs.testbed import programs
+from trainer.errors import LauncherError
+
+# Every process of a testbed carries its folder in this variable; so they are found again after any crash.
+MARK = "CINGULUM_TESTBED"
+_HERE = Path(__file__).parent
+SWITCH = "switch"
+
+
+def check_outside() -> None:
+    """Refuse to work from within a testbed, where the machine's processes cannot be seen.
+
+    Raises:
+        LauncherError: we run in a host of a testbed.
+    """
+    if MARK in os.environ:
+        raise LauncherError(
+            "This is a host of a testbed; from within, testbeds can be neither made nor changed.",
+            cure="Leave the host first.",
+        )
+
+
+def start_switch(folder: Path, *, tied: bool) -> None:
+    """Start process 1 of a testbed, which holds the switch's network.
+
+    Args:
+        folder: of the testbed.
+        tied: whether the testbed dies when the process that calls this ends.
+    """
+    os.mkfifo(folder / "boot", 0o600)
+    argv = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child=KILL"]
+    if tied:
+        argv = ["setpriv", "--pdeathsig", "KILL", *argv]
+    log = os.open(folder / "log" / "switch.log", os.O_WRONLY | os.O_CREAT, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        # No Popen: this process outlives the object, and us.
+        os.posix_spawnp(
+            argv[0],
+            [*argv, "bash", str(_HERE / "testbed-init.sh"), str(folder)],
+            {"PATH": programs.PATH, MARK: str(folder)},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, nothing, 0),
+                (os.POSIX_SPAWN_DUP2, log, 1),
+                (os.POSIX_SPAWN_DUP2, log, 2),
+            ],
+            setsid=True,
+        )
+    finally:
+        os.close(log)
+        os.close(nothing)
+    _wait(folder, SWITCH, folder / "log" / "switch.log")
+
+
+def start_host(folder: Path, host: str) -> int:
+    """Start a host's process 1 and return its number."""
+    (folder / "pids" / host).unlink(missing_ok=True)
+    with (folder / "boot").open("w") as fifo:
+        fifo.write(f"{host}\n")
+    return _wait(folder, host, folder / "log" / f"init.{host}.log")
+
+
+def _wait(folder: Path, host: str, log: Path) -> int:
+    try:
+        programs.wait_for(lambda: pid(folder, host) is not None, f"process 1 of {host}", 20)
+    except LauncherError as error:
+        said = log.read_text(errors="replace").strip()[-1000:] if log.exists() else ""
+        raise LauncherError(f"{error.message} It said: {said or 'nothing'}") from error
+    number = pid(folder, host)
+    if number is None:
+        raise LauncherError(f"Process 1 of {host} has died again.")
+    return number
+
+
+def pid(folder: Path, host: str) -> int | None:
+    """Number of a host's process 1 (or of the switch's); None: it does not run."""
+    try:
+        number = int((folder / "pids" / host).read_text())
+    except (OSError, ValueError):
+        return None
+    # A number may have been given to another process since.
+    return number if _mark(number) == str(folder) and _is_first(number) else None
+
+
+def need(folder: Path, host: str) -> int:
+    """Number of a host's process 1.
+
+    Raises:
+        LauncherError: the host is powered off.
+    """
+    number = pid(folder, host)
+    if number is None:
+        raise LauncherError(f"{host} is powered off.", cure=f"cingulum testbed boot {host}")
+    return number
+
+
+def enter(number: int) -> list[str]:
+    """Start of a command line that runs its rest within the namespaces of a host's process 1."""
+    return ["nsenter", "--target", str(number), "--mount", "--uts", "--ipc", "--net", "--pid"]
+
+
+def enter_switch(folder: Path) -> list[str]:
+    """Start of a command line that runs its rest within the switch's network, and dies with the testbed."""
+    return ["nsenter", "--target", str(need(folder, SWITCH)), "--mount", "--net", "--pid"]
+
+
+def end(number: int) -> None:
+    """Kill a process 1, and with it all processes of its host, and wait until it is gone."""
+    _kill(number)
+    programs.wait_for(lambda: not _runs(number), f"the end of process {number}", 20)
+
+
+def end_all(folder: Path) -> None:
+    """Kill every process of a testbed, also of one that was half made, and wait until they are gone."""
+    # Those of which we are a child would end us in the middle.
+    spared = {os.getpid(), os.getppid()}
+
+    def rest() -> list[int]:
+        found = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+        return [number for number in found if number not in spared and _mark(number) == str(folder)]
+
+    def all_gone() -> bool:
+        left = rest()
+        for number in left:
+            _kill(number)
+            _reap(number)
+        return not left
+
+    programs.wait_for(all_gone, f"the end of the processes of {folder}", 30)
+
+
+def inner(number: int, path: str) -> Path:
+    """A path as a host's process 1 sees it, for reading from outside."""
+    return Path(f"/proc/{number}/root{path}")
+
+
+def environment(variables: Mapping[str, str]) -> list[str]:
+    """Arguments for `env`."""
+    return [f"{key}={value}" for key, value in variables.items()]
+
+
+def _mark(number: int) -> str | None:
+    try:
+        variables = Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    wanted = f"{MARK}=".encode()
+    return next((v[len(wanted) :].decode() for v in variables if v.startswith(wanted)), None)
+
+
+def _is_first(number: int) -> bool:
+    try:
+        status = Path(f"/proc/{number}/status").read_text()
+    except OSError:
+        return False
+    return any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in status.splitlines())
+
+
+def _runs(number: int) -> bool:
+    _reap(number)
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _kill(number: int) -> None:
+    try:
+        os.kill(number, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _reap(number: int) -> None:
+    try:
+        os.waitpid(number, os.WNOHANG)
+    except ChildProcessError:
+        return

@@ -1,0 +1,235 @@
+"""Slurm's daemons on a testbed: munged, slurmdbd with MariaDB, slurmctld, one slurmd per host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+from jobs.testbed import namespaces, programs, slurm_config
+from jobs.testbed.layout import CONTROLLER, Settings
+from trainer.errors import LauncherError
+
+CONTROLLER_SECONDS = 30
+_DATABASE_SECONDS = 60
+_CONTROLLER_PORT = 6817
+_DATABASE_PORT = 6819
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What tells Slurm's programs of this cluster."""
+    return {"SLURM_CONF": f"{folder}/etc/slurm.conf"}
+
+
+def write(settings: Settings, folder: Path) -> None:
+    """Write Slurm's configuration, munge's key, and the device files of the pretended GPUs."""
+    etc = folder / "etc"
+    (etc / "slurm.conf").write_text(slurm_config.slurm_conf(settings, folder))
+    (etc / "gres.conf").write_text(slurm_config.gres_conf(settings, folder))
+    (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # else slurmd looks for one, and may die
+    (etc / "slurmdbd.conf").touch(0o600)
+    (etc / "slurmdbd.conf").write_text(slurm_config.slurmdbd_conf(folder))
+    key = folder / "munge.key"
+    key.touch(0o600)
+    key.write_bytes(os.urandom(128))
+    for name in ("state", "spool", "dev"):
+        (folder / name).mkdir()
+    for number in range(settings.gpus):
+        os.mknod(folder / "dev" / f"gpu{number}", 0o666 | 0o020000, os.makedev(1, 3))
+
+
+def start_controller_host(settings: Settings, folder: Path) -> None:
+    """Start munged, the database where accounting is asked for, and slurmctld."""
+    programs.run(
+        [
+            *namespaces.enter_switch(folder),
+            "munged",
+            f"--socket={folder}/munge.socket",
+            f"--key-file={folder}/munge.key",
+            f"--pid-file={folder}/pids/munged.pid",
+            f"--log-file={folder}/log/munged.log",
+            f"--seed-file={folder}/munge.seed",
+        ],
+        "starting munged",
+        environment={namespaces.MARK: str(folder)},
+    )
+    if settings.accounting:
+        _start_database(folder)
+    start_controller(folder)
+
+
+def start_controller(folder: Path) -> None:
+    """Start slurmctld and wait until it answers."""
+    daemon(folder, CONTROLLER, ["slurmctld", "-D"], "slurmctld.out")
+    wait_for_port(folder, _CONTROLLER_PORT, "slurmctld", CONTROLLER_SECONDS)
+
+
+def kill_controller(folder: Path) -> None:
+    """Kill slurmctld as a crash would."""
+    kill_daemon(folder, CONTROLLER, "slurmctld", "slurmctld.pid")
+
+
+def start_slurmd(folder: Path, host: str) -> None:
+    """Start a host's slurmd; it registers with the controller by itself."""
+    (folder / "spool" / host).mkdir(exist_ok=True)
+    if daemon_pid(folder, host, "slurmd", f"slurmd.{host}.pid") is None:
+        daemon(folder, host, ["slurmd", "-D", "-N", host], f"slurmd.{host}.out")
+
+
+def kill_slurmd(folder: Path, host: str) -> None:
+    """Kill a host's slurmd as a crash would; jobs' own processes stay."""
+    kill_daemon(folder, host, "slurmd", f"slurmd.{host}.pid")
+
+
+def daemon_pid(folder: Path, host: str, program: str, pid_file: str) -> int | None:
+    """Number of a daemon within its host; None: it does not run."""
+    first = namespaces.pid(folder, host)
+    try:
+        number = int((folder / "pids" / pid_file).read_text())
+        comm = namespaces.inner(first or 0, f"/proc/{number}/comm").read_text().strip()
+        stat = namespaces.inner(first or 0, f"/proc/{number}/stat").read_text()
+    except (OSError, ValueError):
+        return None
+    return number if comm == program and stat.rpartition(")")[2].split()[0] != "Z" else None
+
+
+def kill_daemon(folder: Path, host: str, program: str, pid_file: str) -> None:
+    """Kill a daemon with SIGKILL and wait until it is gone."""
+    number = daemon_pid(folder, host, program, pid_file)
+    if number is None:
+        raise LauncherError(f"{program} does not run on {host}.")
+    inside = namespaces.enter(namespaces.need(folder, host))
+    programs.run([*inside, "kill", "-9", str(number)], f"killing {program} on {host}")
+    programs.wait_for(
+        lambda: daemon_pid(folder, host, program, pid_file) is None, f"the end of {program} on {host}", 10
+    )
+
+
+def daemon(folder: Path, host: str, argv: list[str], log: str) -> None:
+    """Start a program in a host that outlives us; its output goes to a file in the testbed's log folder."""
+    inside = namespaces.enter(namespaces.need(folder, host))
+    cgroup = folder / "quotas" / host
+    # A shell in between, so that the host's process 1 becomes the parent.
+    script = (
+        'if [ -e "$1" ]; then echo 0 >"$(cat "$1")"; fi; log=$2; shift 2; '
+        'setsid "$@" </dev/null >>"$log" 2>&1 &'
+    )
+    programs.run(
+        [*inside, "sh", "-c", script, "sh", str(cgroup), str(folder / "log" / log), *argv],
+        f"starting {argv[0]} on {host}",
+        environment={**environment(folder), namespaces.MARK: str(folder)},
+    )
+
+
+def node_states(folder: Path) -> dict[str, str]:
+    """State of each node as `sinfo` names it; empty where slurmctld does not answer."""
+    try:
+        told = client(folder, ["sinfo", "-h", "-N", "-p", "all", "-o", "%N %T"], timeout=10)
+    except LauncherError:
+        return {}
+    return dict(line.split(maxsplit=1) for line in told.splitlines())
+
+
+def client(folder: Path, argv: list[str], *, timeout: float = 20) -> str:
+    """Run one of Slurm's commands as root on the controller's host, and return what it prints."""
+    inside = namespaces.enter(namespaces.need(folder, CONTROLLER))
+    return programs.run(
+        [*inside, *argv], f"asking Slurm ({argv[0]})", environment=environment(folder), timeout=timeout
+    )
+
+
+def wait_for_nodes(folder: Path, hosts: tuple[str, ...], seconds: float) -> None:
+    """Wait until all these nodes are idle.
+
+    Raises:
+        LauncherError: they are not in time; the message holds their states and the end of slurmctld's log.
+    """
+    try:
+        programs.wait_for(
+            lambda: dict.fromkeys(hosts, "idle").items() <= node_states(folder).items(),
+            f"idle nodes: {', '.join(hosts)}",
+            seconds,
+            every=0.1,
+        )
+    except LauncherError as error:
+        states = ", ".join(f"{host} {state}" for host, state in node_states(folder).items())
+        raise LauncherError(
+            f"{error.message} They are: {states or 'unknown'}.\n{log_end(folder, 'slurmctld.log')}"
+        ) from error
+
+
+def log_end(folder: Path, name: str, lines: int = 10) -> str:
+    """The last lines of a log of the testbed."""
+    try:
+        text = (folder / "log" / name).read_text(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def wait_for_port(folder: Path, port: int, program: str, seconds: float) -> None:
+    """Wait until a daemon on the controller's host answers on its port."""
+    inside = namespaces.enter(namespaces.need(folder, CONTROLLER))
+    knock = [*inside, "bash", "-c", f"exec 3<>/dev/tcp/{CONTROLLER}/{port}"]
+
+    def answers() -> bool:
+        with contextlib.suppress(LauncherError):
+            programs.run(knock, f"knocking at {program}", timeout=5)
+            return True
+        return False
+
+    try:
+        programs.wait_for(answers, f"{program} to answer on port {port}", seconds, every=0.05)
+    except LauncherError as error:
+        logs = [log_end(folder, f"{program}.{kind}") for kind in ("out", "log")]
+        raise LauncherError("\n".join([error.message, *logs])) from error
+
+
+def _start_database(folder: Path) -> None:
+    data, handle = folder / "db", folder / "mariadb.socket"
+    programs.run(
+        [
+            "mariadb-install-db",
+            "--no-defaults",
+            f"--datadir={data}",
+            "--user=root",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--innodb-log-file-size=8M",
+        ],
+        "making the accounting's database",
+        timeout=120,
+    )
+    daemon(
+        folder,
+        CONTROLLER,
+        [
+            "mariadbd",
+            "--no-defaults",
+            "--user=root",
+            f"--datadir={data}",
+            f"--socket={handle}",
+            "--skip-networking",
+            f"--pid-file={folder}/pids/mariadb.pid",
+            "--innodb-flush-log-at-trx-commit=0",
+            "--innodb-buffer-pool-size=64M",
+            "--innodb-log-file-size=8M",
+            "--innodb-lock-wait-timeout=900",
+        ],
+        "mariadb.log",
+    )
+    programs.wait_for(lambda: _accepts(handle), "MariaDB to answer", _DATABASE_SECONDS, every=0.05)
+    daemon(folder, CONTROLLER, ["env", f"MYSQL_UNIX_PORT={handle}", "slurmdbd", "-D"], "slurmdbd.out")
+    wait_for_port(folder, _DATABASE_PORT, "slurmdbd", _DATABASE_SECONDS)
+    client(folder, ["sacctmgr", "-i", "add", "cluster", "testbed"], timeout=_DATABASE_SECONDS)
+
+
+def _accepts(handle: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as tried:
+        tried.settimeout(5)
+        try:
+            tried.connect(str(handle))
+        except OSError:
+            return False
+        return True

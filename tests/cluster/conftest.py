@@ -1,0 +1,62 @@
+"""Tests on emulated hosts with a real Slurm cluster.
+
+`cluster` is up for the whole session: hosts n1, n2, n3 and the controller's host ctl. After each test that
+asks for it, it is brought back to idle nodes and an empty queue. Hosts see this checkout, its environment and
+pytest's temporary folders.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.testbed import Testbed, programs
+from trainer.errors import LauncherError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def cluster_machine() -> None:
+    """Skip where no testbed can be had; fail there where the gate has seen to it that one can."""
+    try:
+        programs.check(slurm=True, accounting=True, delay=True)
+    except LauncherError as error:
+        if os.environ.get("CINGULUM_REQUIRE_CLUSTER") == "1":
+            pytest.fail(f"a testbed is required here: {error}")
+        pytest.skip(f"no testbed here: {error}")
+
+
+def bring_up(tmp_path_factory: pytest.TempPathFactory, name: str, *, accounting: bool) -> Testbed:
+    """Hosts that see what tests need, and end with pytest whatever happens."""
+    shared = [tmp_path_factory.getbasetemp(), ROOT, Path(sys.prefix), Path(sys.base_prefix)]
+    name = f"{name}-{os.getpid()}"
+    return Testbed.up(3, gpus=2, accounting=accounting, shared=shared, name=name, tied=True)
+
+
+@pytest.fixture(scope="session")
+def cluster(cluster_machine, tmp_path_factory) -> Iterator[Testbed]:
+    """Three hosts with Slurm, without accounting (no sacct); each has 2 CPUs and 2 pretended GPUs."""
+    testbed = bring_up(tmp_path_factory, "test", accounting=False)
+    yield testbed
+    testbed.down()
+
+
+@pytest.fixture(scope="session")
+def cluster_with_accounting(cluster_machine, tmp_path_factory) -> Iterator[Testbed]:
+    """As `cluster`, with slurmdbd, for tests of what sacct tells; starts 3 s later."""
+    testbed = bring_up(tmp_path_factory, "test-acct", accounting=True)
+    yield testbed
+    testbed.down()
+
+
+@pytest.fixture(autouse=True)
+def _left_idle(request) -> Iterator[None]:
+    """The next test finds every cluster that this one used as if it were new."""
+    yield
+    for name in {"cluster", "cluster_with_accounting"} & set(request.fixturenames):
+        request.getfixturevalue(name).settle()

@@ -1,0 +1,267 @@
+"""`cingulum testbed`: emulated hosts with a real Slurm cluster, to try a job before queueing for hours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from jobs.testbed import Testbed
+
+testbed = typer.Typer(
+    help="Emulate a cluster of hosts with Slurm on this machine (Linux, root), and break it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Name = Annotated[
+    str | None, typer.Option(help="Which testbed, where several are up.", show_default="the only one")
+]
+Host = Annotated[str, typer.Argument(help="n1, n2, ..., or ctl.")]
+
+
+@testbed.command()
+def up(
+    hosts: Annotated[int, typer.Option(help="Number of hosts n1, n2, ... besides the controller's.")] = 4,
+    bandwidth: Annotated[
+        str | None, typer.Option(help="Of each host's link, each way, such as 1gbit or 200mbit.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(help="Added to each packet that leaves a host, such as 0.2ms.")
+    ] = None,
+    cpus_per_host: Annotated[
+        float | None, typer.Option(help="Cores whose time each host gets at most, such as 0.5.")
+    ] = None,
+    cpus: Annotated[int, typer.Option(help="CPUs that Slurm believes each host to have.")] = 2,
+    gpus: Annotated[int, typer.Option(help="GPUs that Slurm believes each host to have.")] = 0,
+    accounting: Annotated[
+        bool, typer.Option("--accounting", help="Run slurmdbd and MariaDB too, for sacct.")
+    ] = False,
+    slurm: Annotated[bool, typer.Option("--slurm/--no-slurm", help="Whether to run Slurm at all.")] = True,
+    shared: Annotated[
+        list[Path] | None,
+        typer.Option(help="A folder in /tmp that all hosts shall see (they see all else); may be repeated."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Several testbeds can be up under different names.")] = "testbed",
+) -> int:
+    """Bring a testbed up: hosts, network, ssh between them, and Slurm; return when all nodes are idle.
+
+    \b
+    Example:
+      cingulum testbed up --hosts 4 --bandwidth 1gbit --delay 0.2ms
+    """
+    import signal
+    import sys
+    import time
+
+    from jobs.testbed import Testbed
+
+    # Asked to end, it takes down what it has made, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    started = time.monotonic()
+    testbed = Testbed.up(
+        hosts,
+        cpus,
+        gpus,
+        bandwidth,
+        delay,
+        slurm,
+        accounting,
+        shared=[Path.cwd(), Path(sys.prefix), Path(sys.base_prefix), *(shared or [])],
+        name=name,
+        cpus_per_host=cpus_per_host,
+    )
+    typer.echo(f"{name}: {hosts} hosts are up after {time.monotonic() - started:.1f} s")
+    _tell(testbed)
+    return 0
+
+
+@testbed.command()
+def status(
+    name: Name = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all testbeds as JSON.")] = False,
+) -> int:
+    """Show the testbeds of this machine: each host, its link, and its state in Slurm.
+
+    \b
+    Example:
+      cingulum testbed status --json
+    """
+    import json
+
+    from jobs.testbed import Testbed, layout
+    from trainer.errors import LauncherError
+
+    shown = []
+    for known in layout.names() if name is None else [name]:
+        try:
+            found = Testbed.open(known)
+        except LauncherError as error:
+            if name is not None:
+                raise
+            shown.append({"name": known, "trouble": error.message})
+            if not as_json:
+                typer.echo(f"{known}: {error}")
+            continue
+        shown.append(found.status())
+        if not as_json:
+            typer.echo(f"{known}: {found.folder}")
+            _tell(found)
+    if as_json:
+        typer.echo(json.dumps(shown, indent=1))
+    elif not shown:
+        typer.echo("no testbed is up")
+    return 0
+
+
+@testbed.command("exec", context_settings={"allow_interspersed_args": False})
+def exec_(
+    host: Host,
+    command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
+    name: Name = None,
+    user: Annotated[str, typer.Option(help="Who runs it: root, or tester, who has no rights.")] = "root",
+) -> int:
+    """Run a command in a host; its streams and its exit code are passed on. Options come before HOST.
+
+    \b
+    Example:
+      cingulum testbed exec n1 -- srun -N2 hostname
+    """
+    import os
+    import sys
+
+    from trainer.errors import JobError
+
+    if command[0] == "--":
+        command = command[1:]
+    if not command:
+        raise JobError("No command was given.", cure=f"cingulum testbed exec {host} -- hostname")
+    line = _open(name).argv(host, command, None if user == "root" else user)
+    sys.stdout.flush()
+    os.execvp(line[0], line)  # noqa: S606 (a list of arguments, no shell)
+
+
+@testbed.command()
+def shape(
+    host: Host,
+    bandwidth: Annotated[str | None, typer.Option(help="Such as 200mbit; none: no limit.")] = None,
+    delay: Annotated[str | None, typer.Option(help="Such as 0.2ms; none: no delay.")] = None,
+    name: Name = None,
+) -> int:
+    """Change the bandwidth or the delay of a host's link.
+
+    \b
+    Example:
+      cingulum testbed shape n2 --bandwidth 100mbit
+    """
+    from trainer.errors import JobError
+
+    if bandwidth is None and delay is None:
+        raise JobError("Nothing was asked for.", cure="Give --bandwidth, --delay, or both.")
+    found = _open(name)
+    if bandwidth is not None:
+        found.shape(host, None if bandwidth == "none" else bandwidth)
+    if delay is not None:
+        found.set_delay(host, None if delay == "none" else delay)
+    return 0
+
+
+@testbed.command()
+def link(host: Host, state: Annotated[str, typer.Argument(help="up or down.")], name: Name = None) -> int:
+    """Cut a host's link, or mend it; the host runs on.
+
+    \b
+    Example:
+      cingulum testbed link n2 down
+    """
+    from trainer.errors import JobError
+
+    if state not in ("up", "down"):
+        raise JobError(f"A link cannot be {state!r}.", cure="Say up or down.")
+    _open(name).link(host, state == "up")
+    return 0
+
+
+@testbed.command()
+def kill(
+    host: Host,
+    slurmd: Annotated[bool, typer.Option("--slurmd", help="Only its slurmd.")] = False,
+    name: Name = None,
+) -> int:
+    """Take a host's power, or kill its slurmd.
+
+    \b
+    Example:
+      cingulum testbed kill n3
+    """
+    found = _open(name)
+    if slurmd:
+        found.kill_slurmd(host)
+    else:
+        found.power_off(host)
+    return 0
+
+
+@testbed.command()
+def boot(host: Host, name: Name = None) -> int:
+    """Start a host that has no power, or the slurmd of one that has.
+
+    \b
+    Example:
+      cingulum testbed boot n3
+    """
+    found = _open(name)
+    if found.is_up(host):
+        found.start_slurmd(host)
+    else:
+        found.boot(host)
+    return 0
+
+
+@testbed.command()
+def down(
+    name: Name = None,
+    everything: Annotated[bool, typer.Option("--all", help="All testbeds of this machine.")] = False,
+) -> int:
+    """Take a testbed down, whatever state it is in; nothing of it stays.
+
+    \b
+    Example:
+      cingulum testbed down
+    """
+    from jobs.testbed import layout, teardown
+
+    for known in layout.names() if everything else [_chosen(name)]:
+        if known is None or not teardown.take_down(known):
+            typer.echo("there is no testbed to take down")
+        else:
+            typer.echo(f"{known}: is down")
+    return 0
+
+
+def _chosen(name: str | None) -> str | None:
+    """The name that was given, or that of the only testbed; None: there is none."""
+    from jobs.testbed import layout
+    from trainer.errors import JobError
+
+    if name is not None:
+        return name
+    names = layout.names()
+    if len(names) > 1:
+        raise JobError(f"Several testbeds are up: {', '.join(names)}.", cure=f"Say --name {names[0]}.")
+    return names[0] if names else None
+
+
+def _open(name: str | None) -> Testbed:
+    from jobs.testbed import Testbed
+
+    return Testbed.open(_chosen(name) or "testbed")
+
+
+def _tell(found: Testbed) -> None:
+    for host in found.status()["host_states"]:
+        power = "up" if host["up"] else "off"
+        cable = "link up" if host["link"] else "link down"
+        typer.echo(f"  {host['host']:5s} {host['address']:12s} {power:4s} {cable:10s} {host['slurm'] or '-'}")
