@@ -21,6 +21,7 @@ from trainer.loop import Training
 from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.record import RunFolder
+from trainer.rollcall import RollCall
 from trainer.stopping import Patience, StopRequest, columns
 from trainer.strategies import data as data_parallel
 from trainer.watchdog import Watchdog
@@ -54,6 +55,7 @@ def train(
         contextlib.ExitStack() as leaving,
     ):
         watchdog.beat("preparing", collective=True)
+        watchdog.missing = leaving.enter_context(contextlib.closing(RollCall(world))).missing
         agree(world, lambda: _check_folder(folder, config, resume) if world.is_main else None)
         data, model, optimizer = agree(world, lambda: _prepare(config, world))
 

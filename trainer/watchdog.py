@@ -2,7 +2,8 @@
 
 The loop calls `beat("reading the next batch")` before each thing it does. A rank that hangs outside a
 collective speaks first; ranks that wait for it inside one (`collective=True`) wait `PATIENCE` times longer,
-so that the message that comes first is the one of the rank at fault.
+so that the message that comes first is the one of the rank at fault. If they have to speak, no rank hangs
+that could say so: they ask who is missing (trainer/rollcall.py), and name it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 PATIENCE = 1.5
@@ -27,9 +28,13 @@ class Watchdog:
         timeout_s: seconds without `beat` after which the world is ended.
         who: this rank in messages, such as "rank 1 @ node07".
         abort: ends all ranks; called once, from the watching thread.
+
+    Attributes:
+        missing: finds ranks that no longer answer, such as "rank 2 @ node08", within a few seconds.
     """
 
     def __init__(self, timeout_s: float, who: str, abort: Callable[[], None]) -> None:
+        self.missing: Callable[[], Sequence[str]] = tuple
         self._timeout_s = timeout_s
         self._who = who
         self._abort = abort
@@ -64,11 +69,16 @@ class Watchdog:
             since, what, collective = self._last
             idle = time.monotonic() - since
             if idle > self._timeout_s * (PATIENCE if collective else 1.0):
-                self._bark(idle, what)
+                self._bark(idle, what, self.missing() if collective else ())
                 break
         faulthandler.cancel_dump_traceback_later()
 
-    def _bark(self, idle: float, what: str) -> None:
+    def _bark(self, idle: float, what: str, missing: Sequence[str]) -> None:
+        # Under the name of who is missing, and first: this is what people and batch scripts look for.
+        for rank in missing:
+            sys.stderr.write(
+                f"[{rank}] error: does not answer {self._who}: it is stopped, or its host or link is down\n"
+            )
         sys.stderr.write(
             f"[{self._who}] no progress for {idle:.0f} s while {what}; ending all ranks "
             f"(guards.timeout_s = {self._timeout_s:g}). Where it stands:\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -23,6 +24,9 @@ import numpy as np
 from trainer import launch
 from trainer.errors import CingulumError, WorldError
 from trainer.quiet import import_tensorflow
+
+# Longest time that MPI's own abort may take.
+_ABORT_S = 10
 
 Op = Literal["mean", "sum", "max", "min"]
 
@@ -158,6 +162,9 @@ class _HorovodWorld(World):
         sys.stderr.flush()
         # The launcher forwards our last words while we still live; after the abort it may not.
         time.sleep(0.2)
+        # MPI waits for an answer of the launcher, which a host that was cut off never gets. SIGALRM ends the
+        # process without asking anyone.
+        signal.alarm(_ABORT_S)
         _mpi().COMM_WORLD.Abort(exit_code)
         os._exit(exit_code)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,16 @@ def test_a_rank_that_hangs_says_where_it_stands_and_ends_the_others(tmp_path, sh
     assert "no progress for 8 s while doing what the test wants" in outcome.err
     assert "in _strike" in outcome.err
     assert "[rank 0" not in outcome.err
+    assert outcome.seconds < BOUND_S + 8
+
+
+def test_a_rank_that_is_frozen_is_named_by_those_that_wait_for_it(tmp_path, shards, launch):
+    """It cannot speak itself, and MPI does not know whom it waits for."""
+    config = tiny_runs.write_config(tmp_path, shards, "run", guards__timeout_s=8)
+    outcome = launch(2, PROGRAM, "freeze", 1, 5, config)
+    assert outcome.exit_code == 1
+    assert re.match(r"\[rank 1 @ \S+\] error: does not answer rank 0 @ ", first_line(outcome.err))
+    assert not re.search(r"\[rank [02] @ \S+\] error: does not answer", outcome.err)
     assert outcome.seconds < BOUND_S + 8
 
 

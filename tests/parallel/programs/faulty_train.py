@@ -2,7 +2,8 @@
 
     python faulty_train.py FAULT RANK STEP CONFIG [arguments of cingulum train ...]
 
-FAULT: none, kill, raise, hang, stop (as by SIGUSR2), nan, diverge, full (no file may grow any more); or
+FAULT: none, kill, raise, hang, freeze (the whole process), wait (CONFIG.waiting is made; until CONFIG.go is
+there, or a signal comes), stop (as by SIGUSR2), nan, diverge, full (no file may grow any more); or
 during the saving of the checkpoint of STEP: kill-writing, kill-renaming. STEP counts updates from 1.
 """
 
@@ -50,6 +51,10 @@ def _strike(training) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "raise":
         raise KeyError("a fault of the test")
+    elif fault == "wait":
+        _wait(training)
+    elif fault == "freeze":
+        os.kill(os.getpid(), signal.SIGSTOP)
     elif fault == "hang":
         training.watchdog.beat("doing what the test wants")
         time.sleep(600)
@@ -64,6 +69,14 @@ def _strike(training) -> None:
         variable.assign(variable + 1e-3)
     else:
         raise SystemExit(f"unknown fault {fault}")
+
+
+def _wait(training) -> None:
+    config = sys.argv[4]
+    open(f"{config}.waiting", "w").close()
+    while not os.path.exists(f"{config}.go") and not training.stop.requested:
+        training.watchdog.beat("waiting for the test")
+        time.sleep(0.05)
 
 
 def _in_saving(checkpoint) -> None:
