@@ -150,8 +150,10 @@ class Attendant:
         if len(room) < len(fitting):
             task.entry.reason = "Resources"
             return None
-        if self.terms.shrink and len(back) >= self.terms.least_nodes:
-            return back
+        if self.terms.shrink:
+            for number in range(len(back), self.terms.least_nodes - 1, -1):
+                if (self.terms.global_batch or 0) % (number * self.terms.slots) == 0:
+                    return back[:number]
         wanted = self.terms.least_nodes if self.terms.shrink else self.terms.nodes
         task.failed(
             None,

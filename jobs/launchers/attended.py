@@ -69,6 +69,7 @@ def attended_plan(
         at_once=spec.at_once or at_once,
         requeues=spec.requeues,
         shrink=spec.shrink,
+        global_batch=spec.global_batch,
         grace_s=spec.grace_s,
         minutes=resources.minutes,
         probe=tuple(probe),

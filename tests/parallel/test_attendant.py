@@ -28,6 +28,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 PROGRAM = (sys.executable, str(PROGRAMS / "attended.py"))
 # Two ranks start in about a second; others may use the cores.
 WAIT_S = 60.0
+TRAINING_S = 240.0
 
 
 @pytest.fixture(autouse=True)
@@ -62,15 +63,15 @@ class Job:
     def log(self) -> str:
         return self.launcher.logs(self.folder, self.external, 0).read_text()
 
-    def wait(self, done: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + WAIT_S
+    def wait(self, done: Callable[[], Any], what: str, seconds: float = WAIT_S) -> Any:
+        deadline = time.monotonic() + seconds
         while not (found := done()):
             assert time.monotonic() < deadline, f"waited for {what}; {self.states()}\n{self.log}"
             time.sleep(0.05)
         return found
 
-    def end(self) -> list[TaskState]:
-        self.wait(lambda: all(one.state in ENDED for one in self.states()), "the end")
+    def end(self, seconds: float = WAIT_S) -> list[TaskState]:
+        self.wait(lambda: all(one.state in ENDED for one in self.states()), "the end", seconds)
         return self.states()
 
     def rank(self, place: Path, rank: int = 0, start: int = 0) -> int:
@@ -285,7 +286,7 @@ def test_a_training_whose_rank_is_killed_ends_finished(tmp_path, step):
     program = (sys.executable, str(PROGRAMS / "fails_at_first.py"))
     task = (*program, "kill", "1", str(step), str(config), "--resume")
     started = job(tmp_path / "a", tasks=(task,), kind="train")
-    (state,) = started.end()
+    (state,) = started.end(TRAINING_S)
     assert (state.state, state.restarts) == ("COMPLETED", 1), started.log
     assert tiny_runs.result(tmp_path / "run")["epochs"] == 4
     assert (f"resumed from {tmp_path / 'run'}" in started.log) == (step == 5)
