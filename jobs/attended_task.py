@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -83,7 +84,12 @@ class Task:
         self._say(f"start {self.entry.restarts + 1}" + (f" on {', '.join(hosts)}" if hosts else ""))
         self._word, self._terminated = None, False
         self._end_at = self._kill_at = float("inf")
-        environment = {**os.environ, **self.terms.environment, processes.MARK: self.mark}
+        environment = {
+            **os.environ,
+            **self.terms.environment,
+            processes.MARK: self.mark,
+            terms.RESTARTS: str(self.entry.restarts),
+        }
         try:
             with self.log.open("ab") as log:
                 self._log_begins = log.tell()
@@ -108,7 +114,7 @@ class Task:
         entry = self.entry
         entry.pid, entry.process = self._process.pid, processes.identity(self._process.pid)
         entry.state, entry.reason, entry.exit_code = "RUNNING", "", None
-        entry.hosts, entry.started, entry.ended = tuple(hosts), time.time(), None
+        entry.hosts, entry.started, entry.ended = tuple(hosts) or (socket.gethostname(),), time.time(), None
         return True
 
     def save(self, word: Word) -> None:

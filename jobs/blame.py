@@ -56,7 +56,8 @@ _NO_SSH = re.compile(r"ssh: (?:connect to host|Could not resolve hostname) (?P<h
 _NO_DAEMON = re.compile(r"ORTE was unable to reliably start one or more daemons")
 _NO_SLOTS = re.compile(r"There are not enough slots available")
 _NO_PROGRAM = re.compile(
-    r"could not access or execute an executable:.*?Executable:\s+(?P<what>[^\n]+)\n.*?Node:\s+(?P<host>\S+)",
+    r"(?:unable to find the specified executable|could not access or execute an executable).*?"
+    r"Node:\s+(?P<host>\S+)\s+Executable:\s+(?P<what>[^\n]+)",
     re.S,
 )
 _TCP = re.compile(r"mca_btl_tcp.*?(?P<why>Connection (?:timed out|reset by peer|refused)|No route to host)")

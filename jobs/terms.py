@@ -14,6 +14,8 @@ TERMS = "attended.json"
 AFTER = "after.json"
 LOCK = "attendant.lock"
 OWN_LOG = "attendant.log"
+# Variable of the command's environment: how often it was started before, as SLURM_RESTART_COUNT.
+RESTARTS = "CINGULUM_RESTARTS"
 
 Arguments = tuple[str, ...]
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jobs
-from jobs import ledger, processes, terms
+from jobs import home, ledger, processes, terms
 from jobs.launchers.base import ENDED, Plan, TaskState
 from jobs.ledger import Entry, Ledger
 from jobs.spec import Arguments, JobSpec
@@ -100,8 +100,6 @@ class Attended:
 
     def find(self, token: str) -> str | None:
         """The job started with this token; its attendant holds the folder's lock from its first instant."""
-        from jobs import home
-
         folder = home.job_path(token)
         if not (folder / terms.TERMS).is_file():
             return None
