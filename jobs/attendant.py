@@ -8,6 +8,7 @@ to `state.json`. SIGUSR2: every task saves and is started again. SIGTERM: every 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -66,12 +67,14 @@ class Attendant:
                 self._start_some()
             state = json.dumps([vars(task.entry) for task in self.tasks])
             if state != written:
-                self.ledger.write(self.folder)
-                written, beaten = state, time.monotonic()
+                # A full disk is no reason to leave the tasks alone.
+                with contextlib.suppress(OSError):
+                    self.ledger.write(self.folder)
+                    written, beaten = state, time.monotonic()
             elif time.monotonic() - beaten > ledger.BEAT_S:
                 ledger.beat(self.folder)
                 beaten = time.monotonic()
-            if all(task.entry.state in ENDED for task in self.tasks):
+            if state == written and all(task.entry.state in ENDED for task in self.tasks):
                 return
             time.sleep(POLL_S)
 
@@ -150,8 +153,10 @@ class Attendant:
         if len(room) < len(fitting):
             task.entry.reason = "Resources"
             return None
-        if self.terms.shrink and len(back) >= self.terms.least_nodes:
-            return back
+        if self.terms.shrink:
+            for number in range(len(back), self.terms.least_nodes - 1, -1):
+                if (self.terms.global_batch or 0) % (number * self.terms.slots) == 0:
+                    return back[:number]
         wanted = self.terms.least_nodes if self.terms.shrink else self.terms.nodes
         task.failed(
             None,

@@ -56,7 +56,8 @@ _NO_SSH = re.compile(r"ssh: (?:connect to host|Could not resolve hostname) (?P<h
 _NO_DAEMON = re.compile(r"ORTE was unable to reliably start one or more daemons")
 _NO_SLOTS = re.compile(r"There are not enough slots available")
 _NO_PROGRAM = re.compile(
-    r"could not access or execute an executable:.*?Executable:\s+(?P<what>[^\n]+)\n.*?Node:\s+(?P<host>\S+)",
+    r"(?:unable to find the specified executable|could not access or execute an executable).*?"
+    r"Node:\s+(?P<host>\S+)\s+Executable:\s+(?P<what>[^\n]+)",
     re.S,
 )
 _TCP = re.compile(r"mca_btl_tcp.*?(?P<why>Connection (?:timed out|reset by peer|refused)|No route to host)")
@@ -80,8 +81,8 @@ def read(text: str, exit_code: int, *, hosts: Sequence[str] = (), silent: Sequen
         why = f"ssh: {found['why'].strip(' :')}" if found["why"].strip(" :") else "ssh cannot reach it"
         return Blame(why, host=_as_named(found["host"], hosts), lost=True)
     if found := _OURS.search(text):
-        host = _as_named(found["host"], hosts)
-        return Blame(found["why"].removeprefix("error: "), int(found["rank"]), host)
+        host, why = _as_named(found["host"], hosts), found["why"].removeprefix("error: ")
+        return Blame(why, int(found["rank"]), host, lost=why.startswith("does not answer"))
     if found := _SIGNAL.search(text):
         return Blame(
             f"was killed by {_signal(int(found['signal']))}",

@@ -28,6 +28,9 @@ def wrap(
     gpus: int,
     environment: Mapping[str, str],
     *,
+    readonly: Sequence[str] = (),
+    folder: str | None = None,
+    options: Sequence[str] = (),
     home: bool = False,
     program: str = "apptainer",
 ) -> tuple[str, ...]:
@@ -39,8 +42,11 @@ def wrap(
         binds: absolute paths that the container sees where the host has them; the job's folder among them.
         gpus: GPUs on each host; above 0 the host's NVIDIA driver is brought in (`--nv`; not run on a GPU).
         environment: variables for the rank; they win over the image's own.
+        readonly: absolute paths that it sees there as well and cannot change, also within `binds`.
+        folder: absolute path to run in, within `binds`; default: where the launcher starts the rank.
+        options: further options of `apptainer exec`; they come last, so they win.
         home: whether the home folder is seen as well.
-        program: "apptainer", or "singularity" where the site still calls it that.
+        program: "apptainer", or "singularity" where the site still calls it that; or the path of one.
 
     Returns:
         An argument list, each value in one word of its own.
@@ -50,7 +56,10 @@ def wrap(
     """
     if not argv:
         raise JobError("There is nothing to run in the container.")
-    for what, path in (("image", image), *(("bind", bind) for bind in binds)):
+    named = [("image", image), *(("bind", path) for path in (*binds, *readonly))]
+    if folder is not None:
+        named.append(("folder", folder))
+    for what, path in named:
         if not path.startswith("/"):
             raise JobError(f"{what}: {path!r} is not an absolute path.", cure="Begin it with '/'.")
     for name, value in environment.items():
@@ -58,7 +67,7 @@ def wrap(
             raise JobError(f"environment: {name!r} is not the name of a variable.")
         if "\0" in value:
             raise JobError(f"environment: the value of {name} holds a NUL byte.")
-    prefix = program.upper() + "ENV_"
+    prefix = "SINGULARITYENV_" if program.endswith("singularity") else "APPTAINERENV_"
     variables = [f"{prefix}{name}={environment[name]}" for name in sorted(environment)]
     line = ["env", *variables] if variables else []
     line += [program, "exec", "--no-eval"]
@@ -66,9 +75,15 @@ def wrap(
         line += ["--no-home"]
     if gpus:
         line += ["--nv"]
-    for bind in dict.fromkeys(binds):
-        line += ["--mount", ",".join(["type=bind", _field("source", bind), _field("destination", bind)])]
-    return (*line, image, *argv)
+    line += [f"--mount={_mount(path)}" for path in dict.fromkeys(binds) if path not in readonly]
+    line += [f"--mount={_mount(path)},ro" for path in dict.fromkeys(readonly)]
+    if folder is not None:
+        line += [f"--pwd={folder}"]
+    return (*line, *options, image, *argv)
+
+
+def _mount(path: str) -> str:
+    return ",".join(["type=bind", _field("source", path), _field("destination", path)])
 
 
 def _field(key: str, value: str) -> str:

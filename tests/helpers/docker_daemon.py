@@ -32,9 +32,16 @@ def missing() -> str | None:
     """Why no daemon can be started here; None: it can."""
     if os.getuid() != 0:
         return "a Docker daemon needs root"
-    for program, package in (("dockerd", "docker.io"), (CLIENT, "docker.io"), ("mmdebstrap", "mmdebstrap")):
+    for program, package in (("dockerd", "docker.io"), (CLIENT, "docker.io")):
         if shutil.which(program) is None:
             return f"{program} is not installed (apt-get install {package})"
+    return missing_for_base()
+
+
+def missing_for_base() -> str | None:
+    """Why no base image can be made here; None: it can."""
+    if shutil.which("mmdebstrap") is None:
+        return "mmdebstrap is not installed (apt-get install mmdebstrap)"
     if not _debian_sources():
         return "this is no Debian, of which a base image could be made"
     return None
@@ -112,7 +119,14 @@ def make_base(running: Daemon) -> str:
     """Make the image that the Dockerfile stands on, by the name that it asks for (half a minute)."""
     found = re.search(r"^ARG BASE_IMAGE=(\S+)$", DOCKERFILE.read_text(), re.M)
     assert found, "the Dockerfile names no BASE_IMAGE"
-    archive = running.folder / "base.tar"
+    archive = make_base_archive(running.folder / "base.tar")
+    running.client("import", str(archive), found[1], timeout=300)
+    archive.unlink()
+    return found[1]
+
+
+def make_base_archive(archive: Path) -> Path:
+    """The files of such an image: a small Debian that reaches what this host reaches."""
     hooks = []
     if CERTIFICATES.is_dir():
         hooks += [f"--customize-hook=copy-in {CERTIFICATES} {CERTIFICATES.parent}"]
@@ -124,9 +138,7 @@ def make_base(running: Daemon) -> str:
     command += [*hooks, _codename(), str(archive), *map(str, _debian_sources())]
     made = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert made.returncode == 0, made.stderr[-3000:]
-    running.client("import", str(archive), found[1], timeout=300)
-    archive.unlink()
-    return found[1]
+    return archive
 
 
 def build(running: Daemon, context: Path, tag: str, *options: str) -> None:

@@ -18,7 +18,7 @@ text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 def test_a_rank_runs_its_command_in_the_image() -> None:
     assert containers.wrap(ARGV, "/images/c.sif", ["/data"], 0, {}) == (
         *("apptainer", "exec", "--no-eval", "--no-home"),
-        *("--mount", "type=bind,source=/data,destination=/data"),
+        "--mount=type=bind,source=/data,destination=/data",
         "/images/c.sif",
         *ARGV,
     )
@@ -31,6 +31,20 @@ def test_the_driver_comes_in_with_gpus_only() -> None:
 
 def test_the_home_folder_is_seen_when_asked_for() -> None:
     assert "--no-home" not in containers.wrap(ARGV, "/c.sif", [], 0, {}, home=True)
+
+
+def test_a_folder_to_be_read_is_no_folder_to_be_written() -> None:
+    line = containers.wrap(ARGV, "/c.sif", ["/a", "/b"], 0, {}, readonly=["/b", "/a/x"])
+    assert [word for word in line if word.startswith("--mount")] == [
+        "--mount=type=bind,source=/a,destination=/a",
+        "--mount=type=bind,source=/b,destination=/b,ro",
+        "--mount=type=bind,source=/a/x,destination=/a/x,ro",
+    ]
+
+
+def test_options_of_the_site_come_after_ours_and_before_the_image() -> None:
+    line = containers.wrap(ARGV, "/c.sif", ["/a"], 0, {}, folder="/a", options=["--bind=/scratch"])
+    assert line[-6:] == ("--pwd=/a", "--bind=/scratch", "/c.sif", *ARGV)
 
 
 def test_what_the_launcher_tells_a_rank_is_not_cleaned_away() -> None:
@@ -48,9 +62,9 @@ def test_hostile_text_stays_in_its_own_word(path: str, value: str, word: str) ->
     line = containers.wrap(["cingulum", word], "/c.sif", ["/" + path], 0, {"A": value})
     assert line[:3] == ("env", f"APPTAINERENV_A={value}", "apptainer")
     assert line[-3:] == ("/c.sif", "cingulum", word)
-    (fields,) = csv.reader([line[line.index("--mount") + 1]], strict=True)
+    (fields,) = csv.reader([line[6].removeprefix("--mount=")], strict=True)
     assert fields == ["type=bind", f"source=/{path}", f"destination=/{path}"]
-    assert len(line) == 11
+    assert len(line) == 10
 
 
 @pytest.mark.parametrize("image", ["c.sif", "--nv", "", "docker://x"])

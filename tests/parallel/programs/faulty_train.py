@@ -2,7 +2,8 @@
 
     python faulty_train.py FAULT RANK STEP CONFIG [arguments of cingulum train ...]
 
-FAULT: none, kill, raise, hang, freeze (the whole process), stop (as by SIGUSR2), nan, diverge, full (no file may grow any more); or
+FAULT: none, kill, raise, hang, freeze (the whole process), wait (CONFIG.waiting is made; until CONFIG.go is
+there, or a signal comes), stop (as by SIGUSR2), nan, diverge, full (no file may grow any more); or
 during the saving of the checkpoint of STEP: kill-writing, kill-renaming. STEP counts updates from 1.
 """
 
@@ -13,6 +14,7 @@ import resource
 import signal
 import sys
 import time
+from pathlib import Path
 
 fault, at_rank, at_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
@@ -50,6 +52,8 @@ def _strike(training) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "raise":
         raise KeyError("a fault of the test")
+    elif fault == "wait":
+        _wait(training)
     elif fault == "freeze":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif fault == "hang":
@@ -66,6 +70,14 @@ def _strike(training) -> None:
         variable.assign(variable + 1e-3)
     else:
         raise SystemExit(f"unknown fault {fault}")
+
+
+def _wait(training) -> None:
+    config = sys.argv[4]
+    Path(f"{config}.waiting").touch()
+    while not Path(f"{config}.go").exists() and not training.stop.requested:
+        training.watchdog.beat("waiting for the test")
+        time.sleep(0.05)
 
 
 def _in_saving(checkpoint) -> None:

@@ -1,0 +1,113 @@
+"""Jobs that Slurm interrupts save, start again, and end with the weights of one that nothing interrupted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import tiny_runs
+from slurm_jobs import FAULTY, SAVER, Job, preempt, slurm, submit, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory) -> Path:
+    return tiny_runs.make_shards(tmp_path_factory.mktemp("data") / "shards")
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, shards, cluster) -> str:
+    """Hash of the weights after a job of two hosts that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("reference")
+    config = tiny_runs.write_config(folder, shards, "run")
+    job = submit(cluster, folder / "job", [FAULTY, "none", 0, 0, config, "--resume"])
+    job.wait_for_state("COMPLETED")
+    assert job.failures == [] and not (job.folder / "attempt").exists()
+    return weights(folder)
+
+
+def weights(folder: Path) -> str:
+    return tiny_runs.result(folder / "run")["weights_sha256"]
+
+
+def started_and_waiting(cluster, tmp_path: Path, shards: Path, step: int = 7) -> tuple[Job, Path]:
+    """A training of two hosts whose rank 0 waits after this step, until told to save."""
+    config = tiny_runs.write_config(tmp_path, shards, "run")
+    job = submit(cluster, tmp_path / "job", [FAULTY, "wait", 0, step, config, "--resume"])
+    wait_until(lambda: Path(f"{config}.waiting").exists(), f"step {step}")
+    return job, config
+
+
+def test_a_preempted_job_goes_on_at_the_very_step_and_ends_with_the_same_bits(
+    tmp_path, shards, reference, cluster
+):
+    job, _ = started_and_waiting(cluster, tmp_path, shards)
+    preempt(cluster, tmp_path)
+    job.wait_for_state("COMPLETED")
+    assert int(job.says("Restarts")) == 1
+    saved = re.search(r"stopped at step (\d+) of 24", job.log)
+    assert saved and int(saved[1]) >= 7
+    assert f"resumed from {tmp_path}/run/checkpoints/step-{int(saved[1]):08d}" in job.log
+    assert "told to save (USR2)" in job.log and "saved and stopped; to be started again" in job.log
+    assert weights(tmp_path) == reference
+    assert job.failures == []
+
+
+def test_a_cancelled_job_saves_and_stays_cancelled(tmp_path, shards, reference, cluster):
+    job, config = started_and_waiting(cluster, tmp_path, shards)
+    slurm(cluster, "scancel", job.label)
+    wait_until(lambda: "stopped at step" in job.log, "the state to be saved")
+    job.wait_for_state("CANCELLED")
+    assert job.failures == [] and not (job.folder / "attempt").exists()
+
+    # The same command goes on, by hand.
+    again = submit(cluster, tmp_path / "again", [FAULTY, "none", 0, 0, config, "--resume"])
+    again.wait_for_state("COMPLETED")
+    assert int(job.says("Restarts")) == 0 and job.state == "CANCELLED"
+    assert weights(tmp_path) == reference
+
+
+def test_a_job_killed_before_its_first_checkpoint_starts_over(tmp_path, shards, reference, cluster):
+    job, config = started_and_waiting(cluster, tmp_path, shards, step=1)
+    assert not tiny_runs.steps(tmp_path / "run")
+    Path(f"{config}.go").touch()  # for the next start; this one is stopped at once
+    (rank,) = job.pids("n2")
+    cluster.exec("n2", ["kill", "-9", str(rank)])
+    job.wait_for_state("COMPLETED")
+    ((_, code, where, why),) = job.failures
+    assert (code, where, why) == ("137", "rank 1 @ n2", "was killed by signal 9")
+    assert weights(tmp_path) == reference
+
+
+def test_without_a_signal_of_its_own_a_job_is_preempted_by_sigterm_and_saves(tmp_path, cluster):
+    """Slurm sends it to mpirun's daemons, too; they must not end their ranks."""
+    job = submit(
+        cluster,
+        tmp_path / "job",
+        [SAVER, tmp_path / "job"],
+        nodes=3,
+        change=lambda script: re.sub("#SBATCH --signal.*\n", "", script),
+    )
+    wait_until(lambda: job.events == ["started"], "the start")
+    preempt(cluster, tmp_path)
+    job.wait_for_state("COMPLETED")
+    assert job.events[1].startswith("saved-on-") and job.events[2:] == ["started", "done"]
+    assert "USR2" not in job.log and job.failures == []
+
+
+def test_a_job_at_its_time_limit_saves_and_is_started_again(tmp_path, cluster):
+    job = submit(cluster, tmp_path / "job", [SAVER, tmp_path / "job"], minutes=1, grace_s=40)
+    job.wait_for_state("COMPLETED")
+    assert job.events == ["started", "saved-on-SIGUSR2", "started", "done"]
+    assert int(job.says("Restarts")) == 1 and job.failures == []
+
+
+def test_a_job_requeued_by_its_user_saves_first(tmp_path, cluster):
+    job = submit(cluster, tmp_path / "job", [SAVER, tmp_path / "job"], requeues=0)
+    wait_until(lambda: job.events == ["started"], "the start")
+    slurm(cluster, "scontrol", "requeue", job.label)
+    job.wait_for_state("COMPLETED")
+    assert job.events[1].startswith("saved-on-") and job.events[2:] == ["started", "done"]
+    assert int(job.says("Restarts")) == 1 and job.failures == []
