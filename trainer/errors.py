@@ -16,6 +16,7 @@ CingulumError                 exit code 1: something failed while we worked
 │   └── DivergenceError       ranks no longer hold the same weights
 ├── FoldError                 the exit code of the training that failed within a cross-validation
 ├── LauncherError             what starts jobs could not: Slurm, ssh, docker or apptainer said no
+├── StoreError                the store of jobs could not be read or written
 ├── WorldError                ranks could not work together: time-out, a rank lost, no MPI
 └── Stopped                   exit code 75: asked to stop, state saved, run again with --resume
 """
@@ -133,6 +134,10 @@ class FoldError(CingulumError):
 
 class LauncherError(CingulumError):
     """What starts jobs could not: Slurm, ssh, docker or apptainer said no, or did not answer in time."""
+
+
+class StoreError(CingulumError):
+    """The store of jobs could not be read or written: the database does not answer, is full, or is newer."""
 
 
 class WorldError(CingulumError):

@@ -1,4 +1,4 @@
-"""The command line of an mpirun launch, as a pure function."""
+"""Jobs under mpirun without a scheduler: on this host, on hosts over ssh, or in an allocation of Slurm's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,180 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainer.errors import WorldError
+from jobs import fabric, host_checks, hostfile, processes, terms
+from jobs.launchers.attended import Attended, attended_plan
+from jobs.launchers.base import Plan
+from jobs.sites import Site
+from jobs.spec import Arguments, JobSpec
+from trainer.errors import JobError, WorldError
 
 # MPI's and our own settings reach ranks on other hosts only when mpirun is told to send them.
 _FORWARDED = ("CINGULUM_", "HOROVOD_", "TF_", "NCCL_", "OMP_", "PYTHONPATH", "LD_LIBRARY_PATH")
+
+# So that a host or a link that is gone is noticed in half a minute; each can be set anew in a site's or a
+# job's `environment`. Measured: docs/how-to/run-on-mpi-hosts.md.
+DETECTION = {
+    # mpirun asks the daemon of a silent host after 10 s, then every 5 s, and gives it up after the fourth
+    # question; by itself it would wait 8 minutes. The daemon does the same, and ends its ranks.
+    "OMPI_MCA_oob_tcp_keepalive_time": "10",
+    "OMPI_MCA_oob_tcp_keepalive_intvl": "5",
+    "OMPI_MCA_oob_tcp_keepalive_probes": "4",
+    # Nothing asks while something is under way to a host that is gone; ssh, which lasts as long as the
+    # daemon, asks all the same. BatchMode: nobody is there to type a password.
+    "OMPI_MCA_plm_rsh_args": "-o BatchMode=yes -o ConnectTimeout=10 "
+    "-o ServerAliveInterval=10 -o ServerAliveCountMax=4",
+    # Only the host with mpirun needs a key for the others.
+    "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+}
+_PROBE = (
+    *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"),
+    *("-o", "RemoteCommand=true", "-o", "RequestTTY=no"),
+)
+_PROBE_IN_ALLOCATION = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--immediate=5", "--nodelist")
+
+
+class Mpirun(Attended):
+    """Starts jobs with mpirun; see `jobs.launchers.base.Launcher` for what each method does."""
+
+    name = "mpirun"
+
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
+        """What `start` would do; reads the site's hostfile and, in an allocation, Slurm's variables.
+
+        Raises:
+            JobError: the hostfile cannot be used, or the hosts do not suffice.
+            WorldError: there is no mpirun.
+        """
+        if not spec.parallel:
+            return attended_plan(spec, token, spec.tasks, environment=site.environment, at_once=1)
+        hosts = hosts_of(spec, site)
+        settings = {
+            one.name: one.value for one in fabric.settings(site, gpus=spec.resources.gpus_per_node > 0)
+        }
+        if hosts is None:
+            lines = [command(spec.resources.ranks_per_node, task) for task in spec.tasks]
+            return attended_plan(
+                spec,
+                token,
+                [line for line, _ in lines],
+                environment={**lines[0][1], **settings, **site.environment},
+                at_once=_side_by_side(spec),
+            )
+        _check_room(spec, hosts)
+        environment = {**_as_root(), **DETECTION, **settings, **site.environment}
+        forwarded = [*environment, *spec.environment, "PATH", processes.MARK, terms.RESTARTS]
+        commands = [
+            on_hosts(
+                terms.hostfile(folder, number),
+                task,
+                mpirun=_mpirun(site),
+                folder=spec.folder,
+                forwarded=forwarded,
+            )
+            for number, task in enumerate(spec.tasks)
+        ]
+        probe = _PROBE_IN_ALLOCATION if _in_allocation() else _PROBE
+        return attended_plan(spec, token, commands, environment=environment, hosts=hosts, probe=probe)
+
+    def preflight(self, spec: JobSpec, site: Site) -> None:
+        """See that the hosts answer, hold the same Open MPI and the same cingulum, and have room.
+
+        Raises:
+            JobError: the hostfile cannot be used, or the hosts do not suffice.
+            WorldError: there is no mpirun.
+            LauncherError: a host does not answer in time, or differs from this one.
+        """
+        if not spec.parallel:
+            return
+        mpirun = _mpirun(site)
+        hosts = hosts_of(spec, site)
+        if hosts is None:
+            return
+        _check_room(spec, hosts)
+        if not _in_allocation():
+            host_checks.check(list(hosts), mpirun=mpirun, spec=spec, site=site)
+
+
+def hosts_of(
+    spec: JobSpec, site: Site, environment: Mapping[str, str] | None = None
+) -> dict[str, int] | None:
+    """Slots by host: of the allocation that we are in, else of the site's hostfile; None: this host.
+
+    Args:
+        spec: the job.
+        site: may name a hostfile.
+        environment: with Slurm's variables; default: that of this process.
+
+    Raises:
+        JobError: the hostfile cannot be read, or the job wants several hosts and there is none.
+    """
+    environment = os.environ if environment is None else environment
+    if _in_allocation(environment):
+        names = hostfile.expand(environment["SLURM_JOB_NODELIST"])
+        text = environment.get("SLURM_TASKS_PER_NODE")
+        slots = hostfile.tasks_per_node(text) if text else [spec.resources.ranks_per_node] * len(names)
+        return dict(zip(names, slots, strict=False))
+    if site.hostfile is not None:
+        path = Path(site.hostfile).expanduser()
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise JobError(f"{path}: the hostfile of site {site.name} cannot be read: {error}.") from error
+        return hostfile.parse(text, str(path), default_slots=spec.resources.ranks_per_node)
+    if spec.resources.nodes > 1:
+        raise JobError(
+            f"{spec.resources.nodes} nodes were asked for, but site {site.name} names no hosts.",
+            cure="Write `hostfile: PATH` into the site's profile, or run this within salloc.",
+        )
+    return None
+
+
+def on_hosts(
+    hosts: Path, argv: Arguments, *, mpirun: str, folder: str, forwarded: Sequence[str]
+) -> list[str]:
+    """The argument list that starts `argv` on every slot of a hostfile (pure but for the names of variables).
+
+    Args:
+        hosts: path of the hostfile; as many ranks are started as it has slots.
+        argv: the program and its arguments.
+        mpirun: path of mpirun.
+        folder: to run in, on every host.
+        forwarded: names of variables that ranks on other hosts need, besides ours that are set here.
+    """
+    names = {key for key in os.environ if key.startswith(_FORWARDED)} | set(forwarded)
+    # mpirun sends its own by itself, and complains when it is told to.
+    sent = [word for name in sorted(names) if not name.startswith("OMPI_") for word in ("-x", name)]
+    return [mpirun, "--hostfile", str(hosts), "--wdir", folder, "--bind-to", "none", *sent, *argv]
+
+
+def _check_room(spec: JobSpec, hosts: Mapping[str, int]) -> None:
+    wanted = spec.resources
+    fitting = [host for host, slots in hosts.items() if slots >= wanted.ranks_per_node]
+    if len(fitting) < wanted.nodes:
+        listed = ", ".join(f"{host} ({slots})" for host, slots in hosts.items())
+        raise JobError(
+            f"{wanted.nodes} hosts with {wanted.ranks_per_node} slots each were asked for; "
+            f"{len(fitting)} of these have so many: {listed}.",
+            cure="Ask for fewer nodes or ranks, or raise `slots=` in the hostfile.",
+        )
+
+
+def _in_allocation(environment: Mapping[str, str] | None = None) -> bool:
+    return "SLURM_JOB_NODELIST" in (os.environ if environment is None else environment)
+
+
+def _side_by_side(spec: JobSpec) -> int:
+    ranks = spec.resources.ranks_per_node * spec.resources.cpus_per_rank
+    return max(1, len(os.sched_getaffinity(0)) // ranks)
+
+
+def _mpirun(site: Site) -> str:
+    return site.mpirun or find()
+
+
+def _as_root() -> dict[str, str]:
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return root if os.geteuid() == 0 else {}
 
 
 def command(

@@ -217,3 +217,11 @@ def test_a_module_that_is_missing_ends_the_job_as_bad_input(tmp_path):
     script = batch_script(spec(("program",)), Site(modules=("openmpi/9",)), tmp_path, TOKEN)
     noted = run_script.run(script, place, tmp_path, **{"BASH_FUNC_module%%": "() { return 1; }"})
     assert (noted.code, noted.arguments) == (2, [])
+
+
+def test_a_program_that_is_missing_ends_the_job_as_bad_input(tmp_path):
+    place = run_script.stubs(tmp_path)
+    script = batch_script(spec(("/nowhere/cingulum",)), Site(), tmp_path, TOKEN)
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path)
+    assert (noted.code, noted.arguments) == (2, [])
+    assert "/nowhere/cingulum: there is no such program" in noted.stderr

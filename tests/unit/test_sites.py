@@ -96,6 +96,7 @@ def test_the_profiles_that_we_ship_say_what_they_are_for():
 
 
 def test_every_key_is_in_the_reference():
+    """That the page is as it is made, test_reference_pages looks at."""
     page = (ROOT / "docs" / "reference" / "site-profile.md").read_text()
     for key, field in Site.model_fields.items():
         assert f"| `{key}` |" in page

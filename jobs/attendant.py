@@ -1,0 +1,193 @@
+"""Attends to one job that no scheduler looks after: `python -m jobs.attendant FOLDER`, a process of its own.
+
+It runs every task's command, on hosts that it hands out; starts a task again when it saved (exit code 75)
+or failed, a bounded number of times, on the hosts that are left where that is wanted; and writes all of it
+to `state.json`. SIGUSR2: every task saves and is started again. SIGTERM: every task saves, and that is all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from jobs import blame, ledger, terms
+from jobs.attended_task import Task
+from jobs.launchers.base import ENDED
+from jobs.ledger import Ledger
+from jobs.terms import Terms
+from trainer.errors import CingulumError
+
+POLL_S = 0.1
+
+
+class Attendant:
+    """Attends to the job in a folder until every task has ended.
+
+    Args:
+        folder: of the job.
+        agreed: its terms.
+        after: folders of jobs that must complete first.
+        umask: of the commands.
+    """
+
+    def __init__(
+        self, folder: Path, agreed: Terms, after: Sequence[Path] = (), *, umask: int = 0o077
+    ) -> None:
+        self.folder = folder
+        self.terms = agreed
+        self.after = list(after)
+        self.ending = False
+        self.saving = False
+        before = Ledger.read(folder)
+        known = {entry.task: entry for entry in before.tasks} if before else {}
+        self.tasks = [Task(folder, agreed, k, known.get(k), umask) for k in range(len(agreed.commands))]
+        self.ledger = Ledger.new(agreed.token, [task.entry for task in self.tasks])
+
+    def run(self) -> None:
+        """Attend until every task has ended."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_end)
+        signal.signal(signal.SIGUSR2, self._on_save)
+        written = None
+        beaten = 0.0
+        while True:
+            self._obey()
+            for task in self.tasks:
+                task.look()
+            if not self.ending and self._may_begin():
+                self._start_some()
+            state = json.dumps([vars(task.entry) for task in self.tasks])
+            if state != written:
+                self.ledger.write(self.folder)
+                written, beaten = state, time.monotonic()
+            elif time.monotonic() - beaten > ledger.BEAT_S:
+                ledger.beat(self.folder)
+                beaten = time.monotonic()
+            if all(task.entry.state in ENDED for task in self.tasks):
+                return
+            time.sleep(POLL_S)
+
+    def _on_end(self, number: int, frame: FrameType | None) -> None:
+        self.ending = True
+
+    def _on_save(self, number: int, frame: FrameType | None) -> None:
+        self.saving = True
+
+    def _obey(self) -> None:
+        """Do what signals and request files ask for."""
+        if self.saving:
+            self.saving = False
+            for task in self.tasks:
+                task.save("again")
+        if self.ending:
+            for task in self.tasks:
+                task.save("end")
+        for whom, tasks in [(None, self.tasks), *((task.number, [task]) for task in self.tasks)]:
+            for what, obey in (("cancel", Task.cancel), ("requeue", Task.requeue)):
+                asked = terms.request(self.folder, what, whom)
+                if asked.exists():
+                    asked.unlink()
+                    for task in tasks:
+                        obey(task)
+
+    def _may_begin(self) -> bool:
+        """Whether all jobs that this one waits for have completed; when one never will, all tasks end."""
+        for folder in list(self.after):
+            other = Ledger.read(folder)
+            if other is not None and all(entry.state == "COMPLETED" for entry in other.tasks):
+                self.after.remove(folder)
+                continue
+            if not ledger.is_attended(folder):
+                for task in self.tasks:
+                    task.give_up(
+                        "CANCELLED", f"DependencyNeverSatisfied: the job in {folder} did not complete"
+                    )
+            return False
+        return True
+
+    def _start_some(self) -> None:
+        running = [task for task in self.tasks if task.is_running]
+        for task in self.tasks:
+            if not task.is_due:
+                continue
+            if self.terms.at_once is not None and len(running) >= self.terms.at_once:
+                task.entry.reason = "JobArrayTaskLimit"
+                continue
+            hosts = self._hosts_for(task, running)
+            if hosts is not None and task.start(hosts):
+                running.append(task)
+
+    def _hosts_for(self, task: Task, running: Sequence[Task]) -> list[str] | None:
+        """Hosts for a start; None: it must wait for some, or has just failed for want of them."""
+        if not self.terms.hosts:
+            return []
+        free = dict(self.terms.hosts)
+        for other in running:
+            for host in other.entry.hosts:
+                free[host] -= self.terms.slots
+        fitting = [host for host, slots in self.terms.hosts.items() if slots >= self.terms.slots]
+        room = [host for host in fitting if free[host] >= self.terms.slots]
+        lost = task.entry.lost_hosts
+        sound = [host for host in room if host not in lost]
+        if len(sound) >= self.terms.nodes:
+            return sound[: self.terms.nodes]
+        if len([host for host in fitting if host not in lost]) >= self.terms.nodes:
+            task.entry.reason = "Resources"
+            return None
+        # Only hosts that failed are left to make up the number: those that answer again are as good as any.
+        silent = task.silent([host for host in room if host in lost])
+        back = [host for host in room if host not in silent]
+        if len(back) >= self.terms.nodes:
+            return back[: self.terms.nodes]
+        if len(room) < len(fitting):
+            task.entry.reason = "Resources"
+            return None
+        if self.terms.shrink and len(back) >= self.terms.least_nodes:
+            return back
+        wanted = self.terms.least_nodes if self.terms.shrink else self.terms.nodes
+        task.failed(
+            None,
+            blame.Blame(
+                f"does not answer; {len(back)} of the {wanted} hosts that are needed are left",
+                host=",".join(silent),
+                lost=True,
+            ),
+        )
+        return None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Attend to the job in FOLDER; the exit code says only whether the attending went well."""
+    parser = argparse.ArgumentParser(prog="python -m jobs.attendant", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--lock", type=int, help="descriptor of the lock that who started us has taken")
+    parser.add_argument("--detach", action="store_true", help="go on as a process that nobody waits for")
+    arguments = parser.parse_args(argv)
+    folder = arguments.folder.absolute()
+    try:
+        # Kept to the end of this process; its own children do not inherit it.
+        lock = (
+            ledger.lock(folder) if arguments.lock is None else os.fdopen(arguments.lock, "r+b", buffering=0)
+        )
+        os.set_inheritable(lock.fileno(), False)
+        if arguments.detach and os.fork():
+            os._exit(0)
+        umask = os.umask(0o077)
+        after = [Path(name) for name in json.loads((folder / terms.AFTER).read_text())]
+        Attendant(folder, Terms.of(folder), after, umask=umask).run()
+    except (CingulumError, OSError, subprocess.SubprocessError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,285 @@
+"""One task of an attended job: started, told to save, ended, judged, and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+from jobs import blame, processes, terms
+from jobs.blame import Blame
+from jobs.launchers.base import ENDED
+from jobs.ledger import Entry
+from jobs.terms import Terms
+from trainer import atomic
+
+# mpirun ends its ranks within a second or two of SIGTERM; what is left then is killed.
+KILL_AFTER_S = 10.0
+# A start that ended sooner than this is followed by a longer pause than the one before.
+SHORT_S = 10.0
+LONGEST_PAUSE_S = 60.0
+_TOLD_BYTES = 200_000
+
+DONE, UNUSABLE, SAVED = 0, 2, 75
+
+# What a running task was last told: to save and be started again, to save and end, to end at once; or its
+# time is up. A stronger word replaces a weaker one.
+Word = Literal["again", "time", "end", "cancel"]
+_STRENGTH: tuple[Word, ...] = ("again", "time", "end", "cancel")
+
+
+class Task:
+    """Task `number` of the job in `folder`; `entry` is what others may know of it.
+
+    Args:
+        folder: of the job.
+        agreed: the job's terms.
+        number: of the task, from 0.
+        entry: its state from an earlier attendant; None: it is new.
+        umask: of the command; what we write ourselves is private anyway.
+    """
+
+    def __init__(self, folder: Path, agreed: Terms, number: int, entry: Entry | None, umask: int) -> None:
+        self.folder = folder
+        self.terms = agreed
+        self.number = number
+        self.entry = entry or Entry(number)
+        self.mark = f"{agreed.token}.{number}"
+        self.log = terms.log(folder, number, is_array=agreed.is_array)
+        self._umask = umask
+        self._process: subprocess.Popen[bytes] | None = None
+        self._word: Word | None = None
+        self._terminated = False
+        self._began = self._due = 0.0
+        self._end_at = self._kill_at = float("inf")
+        self._pause_s = agreed.pause_s
+        self._log_begins = 0
+        if self.entry.state not in ENDED and entry is not None:
+            # Its attendant died with it in hand: it starts over, from its checkpoint.
+            processes.end_marked(self.mark)
+            self._again("its attendant was killed")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its command runs."""
+        return self._process is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it waits for nothing but hosts."""
+        waits = self._process is None and self.entry.state not in ENDED
+        return waits and time.monotonic() >= self._due
+
+    def start(self, hosts: Sequence[str]) -> bool:
+        """Start the command on these hosts; whether it could be started."""
+        if self.terms.hosts:
+            lines = [f"{host} slots={self.terms.slots}\n" for host in hosts]
+            atomic.write_text(terms.hostfile(self.folder, self.number), "".join(lines))
+        self._say(f"start {self.entry.restarts + 1}" + (f" on {', '.join(hosts)}" if hosts else ""))
+        self._word, self._terminated = None, False
+        self._end_at = self._kill_at = float("inf")
+        environment = {
+            **os.environ,
+            **self.terms.environment,
+            processes.MARK: self.mark,
+            terms.RESTARTS: str(self.entry.restarts),
+        }
+        try:
+            with self.log.open("ab") as log:
+                self._log_begins = log.tell()
+                self._process = subprocess.Popen(
+                    self.terms.commands[self.number],
+                    cwd=self.terms.folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    umask=self._umask,
+                    preexec_fn=processes.die_with_parent(),
+                )
+        except OSError as error:
+            self._note_failure(None, Blame(f"cannot be started: {error}"))
+            self._ended("FAILED", None, f"cannot be started: {error}")
+            return False
+        self._began = time.monotonic()
+        if self.terms.minutes is not None:
+            self._end_at = self._began + max(0.0, 60 * self.terms.minutes - self.terms.grace_s)
+        entry = self.entry
+        entry.pid, entry.process = self._process.pid, processes.identity(self._process.pid)
+        entry.state, entry.reason, entry.exit_code = "RUNNING", "", None
+        entry.hosts, entry.started, entry.ended = tuple(hosts) or (socket.gethostname(),), time.time(), None
+        return True
+
+    def save(self, word: Word) -> None:
+        """Ask for a checkpoint (SIGUSR2); after the grace it is ended, whether it saved or not."""
+        if self._process is None:
+            if word == "end":
+                self.give_up("PREEMPTED", "its attendant was asked to end")
+            return
+        if self._word is not None and _STRENGTH.index(self._word) >= _STRENGTH.index(word):
+            return
+        if self._word is None:
+            self._process.send_signal(signal.SIGUSR2)
+            self._kill_at = time.monotonic() + self.terms.grace_s
+        self._word = word
+
+    def cancel(self) -> None:
+        """End it at once; one that has ended stays as it is."""
+        if self._process is None:
+            self.give_up("CANCELLED", "by request")
+        elif self._word != "cancel":
+            self._word, self._kill_at = "cancel", time.monotonic()
+
+    def requeue(self) -> None:
+        """Let it save, and start it again; one that has ended starts again, too."""
+        if self._process is not None:
+            self.save("again")
+        elif self.entry.state in ENDED:
+            self.entry.failures, self.entry.lost_hosts, self.entry.exit_code = 0, (), None
+            self._again("requeued")
+
+    def give_up(self, state: str, reason: str) -> None:
+        """End a task that does not run."""
+        if self._process is None and self.entry.state not in ENDED:
+            self._ended(state, self.entry.exit_code, reason)
+
+    def look(self) -> None:
+        """See whether the command has ended, or its time is up."""
+        if self._process is None:
+            return
+        # Not yet reaped, so that its number is nobody else's while the rest of it is ended.
+        if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            self._leave_nothing()
+            code = self._process.wait()
+            self._process = None
+            self._judge(128 - code if code < 0 else code)
+            return
+        now = time.monotonic()
+        if now >= self._end_at:
+            self._end_at = float("inf")
+            self.save("time")
+        if now >= self._kill_at + KILL_AFTER_S:
+            processes.end_marked(self.mark)
+        elif now >= self._kill_at and not self._terminated:
+            self._terminated = True
+            self._process.terminate()
+            # A stopped process would not hear it.
+            self._process.send_signal(signal.SIGCONT)
+
+    def silent(self, hosts: Sequence[str]) -> list[str]:
+        """Those of these hosts that do not answer in time."""
+        if not self.terms.probe:
+            return []
+        asked = {
+            host: subprocess.Popen(
+                [*self.terms.probe, host],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for host in hosts
+        }
+        deadline = time.monotonic() + self.terms.probe_s
+        silent = []
+        for host, process in asked.items():
+            try:
+                answered = process.wait(timeout=max(0.0, deadline - time.monotonic())) == 0
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                answered = False
+            if not answered:
+                silent.append(host)
+        return silent
+
+    def failed(self, exit_code: int | None, whom: Blame) -> None:
+        """Write down a start that failed (exit code None: for want of hosts, before it began); start again,
+        or end where that was the last one allowed."""
+        if exit_code is None:
+            self._began = time.monotonic()
+        entry = self.entry
+        entry.failures += 1
+        entry.exit_code = exit_code
+        if whom.lost:
+            lost = [host for host in whom.host.replace(",", " ").split() if host in self.terms.hosts]
+            entry.lost_hosts = tuple(dict.fromkeys([*entry.lost_hosts, *lost]))
+        self._note_failure(exit_code, whom)
+        if entry.failures > self.terms.requeues:
+            times = "once" if entry.failures == 1 else f"{entry.failures} times"
+            self._ended("NODE_FAIL" if whom.lost else "FAILED", exit_code, f"{whom} (failed {times})")
+        else:
+            self._again(str(whom))
+
+    def _judge(self, code: int) -> None:
+        word = self._word
+        if code == DONE:
+            self._ended("COMPLETED", code, "")
+        elif word == "cancel":
+            self._ended("CANCELLED", code, "by request")
+        elif word == "end":
+            saved = "its state is saved" if code == SAVED else f"it ended with exit code {code}, unsaved"
+            self._ended("PREEMPTED", code, f"its attendant was asked to end; {saved}")
+        elif code == SAVED:
+            self._again("saved and stopped")
+        elif word == "again":
+            self._again("told to save")
+        elif word == "time":
+            self._ended("TIMEOUT", code, f"did not save within {self.terms.grace_s:g} s of its time limit")
+        elif code == UNUSABLE:
+            whom = blame.read(self._told(), code, hosts=self.entry.hosts)
+            self._note_failure(code, whom)
+            self._ended("FAILED", code, str(whom))
+        else:
+            silent = self.silent(self.entry.hosts)
+            whom = blame.read(self._told(), code, hosts=self.entry.hosts, silent=silent)
+            self.failed(code, whom)
+
+    def _leave_nothing(self) -> None:
+        """End what a command that has ended left running on this host."""
+        processes.end_marked(self.mark)
+
+    def _again(self, reason: str) -> None:
+        short = self._began and time.monotonic() - self._began < SHORT_S
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) if short else self.terms.pause_s
+        self._due = time.monotonic() + self._pause_s
+        entry = self.entry
+        entry.restarts += 1
+        entry.state, entry.reason, entry.pid, entry.process = "REQUEUED", reason, None, None
+        self._say(f"{reason}; is started again")
+
+    def _ended(self, state: str, code: int | None, reason: str) -> None:
+        entry = self.entry
+        entry.state, entry.exit_code, entry.reason = state, code, reason
+        entry.ended, entry.pid, entry.process = time.time(), None, None
+        self._say(f"{state}{': ' if reason else ''}{reason}")
+
+    def _note_failure(self, code: int | None, whom: Blame) -> None:
+        fields = (_now(), "" if code is None else str(code), whom.where, whom.why)
+        path = terms.failures(self.folder, self.number, is_array=self.terms.is_array)
+        with path.open("a") as file:
+            file.write("\t".join(" ".join(field.split()) for field in fields) + "\n")
+
+    def _say(self, what: str) -> None:
+        with self.log.open("a") as log:
+            log.write(f"[attendant {_now()}] {what}\n")
+
+    def _told(self) -> str:
+        """The output of the last start, the middle left out where it is long: causes stand first or last."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_begins)
+            first = log.read(_TOLD_BYTES)
+            rest = self.log.stat().st_size - log.tell()
+            if rest > _TOLD_BYTES:
+                log.seek(-_TOLD_BYTES, os.SEEK_END)
+            return (first + log.read()).decode(errors="replace")
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

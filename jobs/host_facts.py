@@ -1,0 +1,76 @@
+"""What one host says of itself, as JSON: `python -m jobs.host_facts MPIRUN FOLDER PROGRAM`; run over ssh
+before a job is started, to compare hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jobs
+import trainer
+
+MPIRUN_TIMEOUT_S = 20.0
+
+
+def facts(mpirun: str, folder: str, program: str) -> dict[str, Any]:
+    """Versions, and whether what a job needs is there.
+
+    Args:
+        mpirun: path of mpirun.
+        folder: that the job runs in.
+        program: first word of what every rank runs.
+
+    Returns:
+        `cingulum` (a digest of its code), `openmpi` ("" where mpirun cannot be run), `python`, `cores`,
+        `interfaces` (network), `folder` and `program` (whether they are there).
+    """
+    return {
+        "cingulum": code_digest(),
+        "openmpi": _openmpi(mpirun),
+        "python": sys.version.split()[0],
+        "cores": os.cpu_count() or 1,
+        "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
+        "folder": os.access(folder, os.R_OK | os.X_OK),
+        "program": shutil.which(program, path=_path(folder)) is not None,
+    }
+
+
+def code_digest() -> str:
+    """The same where the code of cingulum is the same."""
+    digest = hashlib.sha256()
+    for package in (jobs, trainer):
+        root = Path(str(package.__file__)).parent
+        for path in sorted(root.rglob("*.py")):
+            digest.update(f"{package.__name__}/{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _openmpi(mpirun: str) -> str:
+    try:
+        ran = subprocess.run(
+            [mpirun, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=MPIRUN_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    first, _, _ = ran.stdout.partition("\n")
+    return first.rpartition(" ")[2] if ran.returncode == 0 else ""
+
+
+def _path(folder: str) -> str:
+    # mpirun looks beside itself, too, and for a relative name in the working folder.
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), folder])
+
+
+if __name__ == "__main__":
+    print(json.dumps(facts(*sys.argv[1:4])))  # noqa: T201

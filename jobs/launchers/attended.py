@@ -1,0 +1,252 @@
+"""Jobs that no scheduler looks after: each has an attendant (`jobs.attendant`), a process of its own.
+
+The base of the launchers for mpirun, Docker and Apptainer. One of them gives `name`, `preflight`, and a
+`plan` whose files come from `attended_plan`. Everything else is read from the job's folder, so that it is
+as true after the submitting process has died, and for any process of the same user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jobs
+from jobs import home, ledger, processes, terms
+from jobs.launchers.base import ENDED, Plan, TaskState
+from jobs.ledger import Entry, Ledger
+from jobs.spec import Arguments, JobSpec
+from jobs.terms import Terms
+from trainer import atomic
+from trainer.errors import JobError, LauncherError
+
+START_TIMEOUT_S = 60.0
+OBEY_TIMEOUT_S = 30.0
+_POLL_S = 0.05
+
+
+def attended_plan(
+    spec: JobSpec,
+    token: str,
+    commands: Sequence[Sequence[str]],
+    *,
+    environment: Mapping[str, str] | None = None,
+    hosts: Mapping[str, int] | None = None,
+    at_once: int | None = None,
+    probe: Arguments = (),
+    files: Mapping[str, str] | None = None,
+) -> Plan:
+    """A plan that an attendant carries out; its `command` is that of the first task.
+
+    Args:
+        spec: the job.
+        token: of the submission.
+        commands: what starts each task, in the order of `spec.tasks`. SIGUSR2 to such a process must make
+            its task save, SIGTERM must end it. It is started anew, as it is, after a failure.
+        environment: additions to the environment of the commands, besides the job's own.
+        hosts: slots by host name, where the attendant hands hosts out: it writes those of each start to
+            `terms.hostfile(folder, task)`, which the commands must read.
+        at_once: tasks that may run side by side where the job does not say.
+        probe: a command that exits 0 where the host whose name is added to it answers.
+        files: further files for the job's folder.
+    """
+    resources = spec.resources
+    added = {**(environment or {}), **spec.environment}
+    agreed = Terms(
+        token=token,
+        name=spec.name,
+        commands=tuple(tuple(command) for command in commands),
+        folder=spec.folder,
+        environment=added,
+        hosts=dict(hosts or {}),
+        nodes=resources.nodes if spec.parallel else 1,
+        least_nodes=(resources.least_nodes or resources.nodes) if spec.parallel else 1,
+        slots=resources.ranks_per_node if spec.parallel else 1,
+        at_once=spec.at_once or at_once,
+        requeues=spec.requeues,
+        shrink=spec.shrink,
+        grace_s=spec.grace_s,
+        minutes=resources.minutes,
+        probe=tuple(probe),
+    )
+    return Plan({terms.TERMS: agreed.to_json(), **(files or {})}, agreed.commands[0], added)
+
+
+class Attended:
+    """What all launchers with attendants have in common. `external` is the job's folder."""
+
+    name = ""
+
+    def start(self, plan: Plan, folder: Path, after: Sequence[str]) -> str:
+        """Write the files into the (existing, private) folder and start the attendant.
+
+        Args:
+            plan: made by `attended_plan`.
+            folder: of the job.
+            after: `external` of attended jobs that must have completed first.
+
+        Raises:
+            LauncherError: the attendant could not be started, or there is one.
+        """
+        for name, text in plan.files.items():
+            _write_private(folder / name, text)
+        _write_private(folder / terms.AFTER, json.dumps(list(after)) + "\n")
+        _spawn(folder)
+        return str(folder)
+
+    def find(self, token: str) -> str | None:
+        """The job started with this token; its attendant holds the folder's lock from its first instant."""
+        folder = home.job_path(token)
+        if not (folder / terms.TERMS).is_file():
+            return None
+        if (folder / ledger.STATE).is_file() or ledger.is_attended(folder):
+            return str(folder)
+        return None
+
+    def states(self, externals: Sequence[str]) -> dict[str, list[TaskState]]:
+        """State of every task of these jobs; one whose attendant died is LOST, and nothing of it is left."""
+        found = {}
+        for external in externals:
+            folder = Path(external)
+            try:
+                agreed = Terms.of(folder)
+            except JobError:
+                continue
+            attended = ledger.is_attended(folder)
+            known = Ledger.read(folder)  # after the look: an attendant writes its last word before it goes
+            entries = known.tasks if known else [Entry(k) for k in range(len(agreed.commands))]
+            if not attended:
+                _leave_nothing(agreed)
+                entries = [_lost(entry, known) for entry in entries]
+            found[external] = [_state(entry) for entry in entries]
+        return found
+
+    def cancel(self, external: str, task: int | None = None) -> None:
+        """End a job, or one task of it; one that has ended already stays as it is.
+
+        Raises:
+            JobError: there is no such job or task.
+        """
+        folder = Path(external)
+        numbers = _tasks(Terms.of(folder), task)
+        if ledger.is_attended(folder):
+            for number in numbers:
+                _write_private(terms.request(folder, "cancel", number), "")
+        else:
+            _leave_nothing(Terms.of(folder))
+
+    def requeue(self, external: str, task: int | None = None) -> None:
+        """Let it save, and start it again; without `task`, all tasks that have not completed, else all.
+
+        Raises:
+            JobError: there is no such job or task.
+            LauncherError: the attendant does not answer, or could not be started.
+        """
+        folder = Path(external)
+        numbers = _tasks(Terms.of(folder), task)
+        known = Ledger.read(folder)
+        if task is None and known is not None:
+            numbers = [k for k in numbers if known.tasks[k].state != "COMPLETED"] or numbers
+        requests = [terms.request(folder, "requeue", number) for number in numbers]
+        for request in requests:
+            _write_private(request, "")
+        deadline = time.monotonic() + OBEY_TIMEOUT_S
+        while any(request.exists() for request in requests):
+            if not ledger.is_attended(folder):
+                _spawn(folder)
+                return
+            if time.monotonic() > deadline:
+                raise LauncherError(f"{folder}: its attendant does not answer within {OBEY_TIMEOUT_S:g} s.")
+            time.sleep(_POLL_S)
+
+    def logs(self, folder: Path, external: str, task: int) -> Path:
+        """Where this task's output goes, both streams, all its starts one after the other."""
+        return terms.log(folder, task, is_array=Terms.of(folder).is_array)
+
+
+def _spawn(folder: Path) -> None:
+    lock = ledger.lock(folder)
+    with lock:
+        for stale in folder.glob("cancel*.asked"):
+            stale.unlink(missing_ok=True)
+        # A job that submits jobs must not be their end when it ends what it has started.
+        environment = {key: value for key, value in os.environ.items() if key != processes.MARK}
+        descriptor = os.open(folder / terms.OWN_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "jobs.attendant",
+                    str(folder),
+                    "--detach",
+                    "--lock",
+                    str(lock.fileno()),
+                ],
+                # `-m` looks into the working folder first: it must be where this very package lies.
+                cwd=Path(jobs.__file__).parents[1],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,
+                pass_fds=(lock.fileno(),),
+                timeout=START_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise LauncherError(f"{folder}: its attendant could not be started: {error}.") from error
+        finally:
+            os.close(descriptor)
+    if done.returncode != 0:
+        said = (folder / terms.OWN_LOG).read_text(errors="replace")[-500:].strip()
+        raise LauncherError(f"{folder}: its attendant could not be started: {said}")
+
+
+def _state(entry: Entry) -> TaskState:
+    return TaskState(
+        task=entry.task,
+        state=entry.state,
+        exit_code=entry.exit_code,
+        reason=entry.reason,
+        hosts=entry.hosts,
+        restarts=entry.restarts,
+        started=entry.started,
+        ended=entry.ended,
+    )
+
+
+def _lost(entry: Entry, known: Ledger | None) -> Entry:
+    if entry.state in ENDED:
+        return entry
+    entry.reason = (
+        f"its attendant (process {known.pid} on {known.host}) was killed while the task was {entry.state}; "
+        "`cingulum requeue` goes on from its last checkpoint"
+        if known
+        else "its attendant was killed before it began; `cingulum requeue` starts it"
+    )
+    entry.state = "LOST"
+    return entry
+
+
+def _leave_nothing(agreed: Terms) -> None:
+    """End what a dead attendant left on this host; it has told mpirun by its death, so mostly nothing."""
+    for number in range(len(agreed.commands)):
+        processes.end_marked(f"{agreed.token}.{number}")
+
+
+def _tasks(agreed: Terms, task: int | None) -> list[int]:
+    if task is None:
+        return list(range(len(agreed.commands)))
+    if not 0 <= task < len(agreed.commands):
+        raise JobError(f"There is no task {task}; the job has {len(agreed.commands)}, numbered from 0.")
+    return [task]
+
+
+def _write_private(path: Path, text: str) -> None:
+    atomic.write_text(path, text)
+    path.chmod(0o600)

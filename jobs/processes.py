@@ -1,0 +1,85 @@
+"""Processes of this host: told apart from others that got the same number later, found by a mark, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+PROC = Path("/proc")
+MARK = "CINGULUM_TASK"
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, <linux/prctl.h>
+
+
+def identity(pid: int) -> str | None:
+    """A text that no other process ever has: number, start time and boot; None: there is no such process."""
+    try:
+        # The name, in parentheses, may hold anything; start time is the 22nd field (proc(5)).
+        after_name = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        boot = (PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    if after_name[0] in "ZX":
+        return None
+    return f"{pid} {after_name[19]} {boot}"
+
+
+def tell(pid: int, who: str, number: signal.Signals) -> bool:
+    """Send a signal to the process with this identity; False: it is no more."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if identity(pid) != who:
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def marked(mark: str) -> list[int]:
+    """Processes of this user on this host whose environment holds `MARK` with this value."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # not ours, or gone meanwhile
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def end_marked(mark: str, number: signal.Signals = signal.SIGKILL) -> int:
+    """Send a signal to all processes with this mark, stopped ones too; how many there were.
+
+    mpirun gives every rank a process group of its own, so a group does not hold them all; the environment
+    is what they share.
+    """
+    told = 0
+    for pid in marked(mark):
+        who = identity(pid)
+        told += who is not None and tell(pid, who, number)
+    return told
+
+
+def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None] | None:
+    """For `subprocess.Popen(preexec_fn=...)`: the child gets this signal when the thread that made it ends,
+    also by SIGKILL. None where the system has no such thing."""
+    if not sys.platform.startswith("linux"):
+        return None
+    library, parent = ctypes.CDLL(None), os.getpid()  # before the fork
+
+    def ask() -> None:
+        library.prctl(_SET_PARENT_DEATH_SIGNAL, int(number), 0, 0, 0)
+        if os.getppid() != parent:  # it ended before we asked
+            os._exit(1)
+
+    return ask

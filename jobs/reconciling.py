@@ -1,0 +1,144 @@
+"""The store brought up to date with what Slurm, a container engine or the process table knows of jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs import submitter
+from jobs.job import Change, Job
+from jobs.launchers.base import ACTIVE, ENDED, Launcher, TaskState
+from jobs.recovery import place_of, recover
+from jobs.store import Store
+from trainer.errors import LauncherError
+
+# Seconds for which a task must be unknown to its launcher, at every refresh, before it is said to be lost.
+GRACE_S = 120.0
+# Seconds for which a job that has ended is asked for all the same: Slurm may start it again.
+AGAIN_S = 600.0
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a refresh brought.
+
+    Attributes:
+        changes: what is new, as in the history.
+        silent: launchers that did not answer, and why; their jobs are as they were.
+    """
+
+    changes: tuple[Change, ...]
+    silent: Mapping[str, LauncherError]
+
+
+def refresh(
+    store: Store,
+    launchers: Mapping[str, Launcher],
+    jobs: Sequence[Job] | None = None,
+    *,
+    grace_s: float = GRACE_S,
+) -> Refreshed:
+    """Ask launchers for jobs of the calling user and write down what has changed.
+
+    Args:
+        store: of all jobs.
+        launchers: to ask, by name; jobs of others are left alone.
+        jobs: to ask for; None: all that wait, run, or ended a short time ago, after unfinished submissions
+            have been looked for.
+        grace_s: see GRACE_S.
+
+    Raises:
+        StoreError: the store cannot be used.
+    """
+    silent: dict[str, LauncherError] = {}
+    if jobs is None:
+        silent.update(recover(store, launchers))
+        user = submitter.user()
+        jobs = store.list(states=ACTIVE, user=user)
+        jobs += store.list(states=ENDED, user=user, changed_since=time.time() - AGAIN_S)
+    changes: list[Change] = []
+    for name, launcher in launchers.items():
+        here = place_of(launcher)
+        asked = {
+            job.external: job
+            for job in jobs
+            if job.launcher == name and job.place == here and job.external is not None
+        }
+        if not asked:
+            continue
+        try:
+            answer = launcher.states(list(asked))
+            _check(name, answer)
+        except LauncherError as error:
+            silent[name] = error
+            continue
+        changes += _take(store, [(job, answer.get(external, [])) for external, job in asked.items()], grace_s)
+    return Refreshed(tuple(changes), silent)
+
+
+def _take(store: Store, answers: Sequence[tuple[Job, Sequence[TaskState]]], grace_s: float) -> list[Change]:
+    """Write down what a launcher answered, and decide on the tasks that it did not speak of."""
+    gone = [(job, _unspoken(job, states)) for job, states in answers]
+    since = store.missing(gone)
+    found: list[tuple[Job, Sequence[TaskState]]] = []
+    for (job, states), (_, unspoken) in zip(answers, gone, strict=True):
+        known = {state.task: state for state in job.tasks}
+        ends = [
+            _end(job, known[task])
+            for task in unspoken
+            if time.time() - since.get((job.number, task), time.time()) >= grace_s
+        ]
+        if ends or any(known.get(state.task) != state for state in states):
+            found.append((job, [*states, *ends]))
+    return store.record(found)
+
+
+def _unspoken(job: Job, states: Sequence[TaskState]) -> list[int]:
+    spoken = {state.task for state in states}
+    return [task.task for task in job.tasks if task.state in ACTIVE and task.task not in spoken]
+
+
+def _end(job: Job, task: TaskState) -> TaskState:
+    """How a task that its launcher has forgotten ended: as its folder says, else LOST."""
+    noted = _noted(job, task.task)
+    if noted is not None:
+        return noted
+    seen = f"it was last seen {task.state}" + (f" on {', '.join(task.hosts)}" if task.hosts else "")
+    return TaskState(
+        task.task,
+        "LOST",
+        reason=f"{job.launcher} knows {job.label} no more; {seen}",
+        hosts=task.hosts,
+        restarts=task.restarts,
+        started=task.started,
+        ended=time.time(),
+    )
+
+
+def _noted(job: Job, number: int) -> TaskState | None:
+    """The end of a task as `state.json` in the job's folder has it; None: it has none, or no end."""
+    try:
+        tasks: Any = json.loads((Path(job.folder) / "state.json").read_text(encoding="utf-8"))["tasks"]
+        noted = next((task for task in tasks if task["task"] == number and task["state"] in ENDED), None)
+        if noted is None:
+            return None
+        names = [field.name for field in dataclasses.fields(TaskState)]
+        return TaskState(
+            **{**{key: noted[key] for key in names if key in noted}, "hosts": tuple(noted["hosts"])}
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return None  # half a file, or none: as good as no word
+
+
+def _check(name: str, answer: Mapping[str, Sequence[TaskState]]) -> None:
+    for external, states in answer.items():
+        for state in states:
+            if state.state not in ACTIVE and state.state not in ENDED:
+                raise LauncherError(
+                    f"{name} reports a state of job {external} with no meaning here: {state.state!r}."
+                )

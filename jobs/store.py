@@ -1,0 +1,300 @@
+"""Every job, the state of its tasks, and the history of their changes, in one database.
+
+Values go in and come out; no connection is held between two calls. Several processes and threads may use
+one store at once. docs/reference/store.md has the tables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+
+from jobs import submitter, tables
+from jobs.home import home
+from jobs.job import Change, Job, believed, is_news, label, overall, split_label
+from jobs.launchers.base import TaskState
+from jobs.spec import JobSpec
+from trainer.errors import JobError, StoreError
+
+
+class Store:
+    """The store at a path (SQLite) or URL; default: `$CINGULUM_STORE`, else `jobs.db` in `home()`.
+
+    Raises:
+        JobError: not a URL that can be used.
+        StoreError: the database cannot be reached, or a newer Cingulum made it. So do all methods.
+    """
+
+    def __init__(self, where: str | Path | None = None) -> None:
+        self._engine = tables.open_database(where or os.environ.get("CINGULUM_STORE") or home() / "jobs.db")
+
+    def __str__(self) -> str:
+        """Where it is; of a URL, without its password."""
+        url = self._engine.url
+        return str(url.database) if url.get_backend_name() == "sqlite" else url.render_as_string()
+
+    def add(
+        self, token: str, spec: JobSpec, *, launcher: str, site: str, folder: Path, place: str = ""
+    ) -> Job:
+        """Note, for good, that this process is about to submit a job: all its tasks are SUBMITTING."""
+        now = time.time()
+        row = {
+            "token": token,
+            "launcher": launcher,
+            "place": place,
+            "site": site,
+            "external": None,
+            "label": "",
+            "name": spec.name,
+            "kind": spec.kind,
+            "spec": spec.to_json(),
+            "folder": str(folder),
+            "user": submitter.user(),
+            "submitter": submitter.myself(),
+            "submitted": now,
+            "changed": now,
+            "state": "SUBMITTING",
+            "revision": 0,
+        }
+        states = [TaskState(task, "SUBMITTING") for task in range(len(spec.tasks))]
+        with tables.writing(self._engine) as connection:
+            made = connection.execute(tables.jobs.insert().values(row)).inserted_primary_key
+            assert made is not None  # noqa: S101  (one row was inserted)
+            number = int(made[0])
+            mine = tables.jobs.c.number == number
+            connection.execute(tables.jobs.update().where(mine).values(label=label(launcher, number, None)))
+            connection.execute(tables.tasks.insert(), [_task_row(number, state) for state in states])
+            connection.execute(tables.changes.insert(), [_change_row(number, state, now) for state in states])
+            return _jobs(connection, mine)[0]
+
+    def adopt(self, job: Job, external: str) -> Job:
+        """Note the launcher's answer: from now on the job is `external`, and PENDING unless more is known.
+
+        May be said twice, and of a job that was thought LOST.
+
+        Raises:
+            StoreError: the job was adopted under another name: it was submitted twice.
+        """
+        now = time.time()
+        mine = tables.jobs.c.number == job.number
+        with tables.writing(self._engine) as connection:
+            found = _jobs(connection, mine, lock=True)[0]
+            if found.external == external:
+                return found
+            if found.external is not None:
+                raise StoreError(
+                    f"Job {found.label} (token {job.token}) is there twice: {found.external} and {external}.",
+                    cure=f"Cancel one of them with the tools of {job.launcher}.",
+                )
+            connection.execute(
+                tables.jobs.update()
+                .where(mine)
+                .values(external=external, label=label(job.launcher, job.number, external))
+            )
+            _write(connection, found, [TaskState(task.task, "PENDING") for task in found.tasks], now)
+            return _jobs(connection, mine)[0]
+
+    def record(self, found: Iterable[tuple[Job, Sequence[TaskState]]]) -> list[Change]:
+        """Write down what launchers said of the tasks of jobs, and what of it is new into the history.
+
+        Each job is as it was read before the launcher was asked. Where the store has changed since, the
+        answer may be older than what is known, and is left out: the next one will do. Tasks that are not
+        mentioned keep their state; see `jobs.job.believed` for what cannot happen.
+
+        Returns:
+            the changes, as in the history.
+        """
+        now = time.time()
+        changes: list[Change] = []
+        with tables.writing(self._engine) as connection:
+            for job, states in found:
+                current = _jobs(connection, tables.jobs.c.number == job.number, lock=True)
+                if current and current[0].revision == job.revision:
+                    changes += _write(connection, current[0], states, now)
+        return changes
+
+    def requeue(self, job: Job, task: int | None = None) -> list[Change]:
+        """Note that a launcher was told to start a job, or one task of it, again: REQUEUED."""
+        chosen = [state for state in job.tasks if task is None or state.task == task]
+        again = [TaskState(state.task, "REQUEUED", restarts=state.restarts + 1) for state in chosen]
+        return self.record([(job, again)])
+
+    def missing(self, asked: Iterable[tuple[Job, Sequence[int]]]) -> dict[tuple[int, int], float]:
+        """Note which tasks of each job, and no others, its launcher knows no more.
+
+        Returns:
+            since when each has been missing at every refresh, seconds since 1970, by numbers of job and task.
+        """
+        now = time.time()
+        table = tables.tasks
+        since: dict[tuple[int, int], float] = {}
+        with tables.writing(self._engine) as connection:
+            for job, gone in asked:
+                of_job = table.c.job == job.number
+                there = of_job & table.c.task.not_in(list(gone)) & table.c.missing_since.is_not(None)
+                connection.execute(table.update().where(there).values(missing_since=None))
+                newly = of_job & table.c.task.in_(list(gone)) & table.c.missing_since.is_(None)
+                connection.execute(table.update().where(newly).values(missing_since=now))
+                query = sql.select(table.c.task, table.c.missing_since)
+                for row in connection.execute(query.where(of_job, table.c.missing_since.is_not(None))):
+                    since[job.number, row.task] = row.missing_since
+        return since
+
+    def get(self, text: str) -> Job:
+        """The job of this id; one of its tasks, `4711_3`, names it, too, and so does `new-12` ever after.
+
+        Slurm may count from the beginning again: the newest job of that id is meant.
+
+        Raises:
+            JobError: there is none, or it is not an id.
+        """
+        named, _ = split_label(text)
+        which = tables.jobs.c.label == named
+        if named.startswith("new-"):
+            which = tables.jobs.c.number == int(named.removeprefix("new-"))
+        with tables.reading(self._engine) as connection:
+            found = _jobs(connection, which, limit=1)
+        if not found:
+            raise JobError(f"There is no job {text!r} in {self}.", cure="`cingulum jobs` lists them.")
+        return found[0]
+
+    def changes(self, text: str) -> list[Change]:
+        """The history of a job, or of one task of it (`4711_3`), the oldest first; raises what `get` does."""
+        job = self.get(text)
+        _, task = split_label(text)
+        table = tables.changes
+        query = sql.select(table).where(table.c.job == job.number).order_by(table.c.number)
+        if task is not None:
+            query = query.where(table.c.task == task)
+        with tables.reading(self._engine) as connection:
+            return [_change(job, row) for row in connection.execute(query).mappings()]
+
+    def list(
+        self,
+        *,
+        states: Sequence[str] | None = None,
+        launcher: str | None = None,
+        place: str | None = None,
+        user: str | None = None,
+        name: str | None = None,
+        since: float | None = None,
+        changed_since: float | None = None,
+        limit: int | None = None,
+    ) -> list[Job]:
+        """Jobs, the newest first, that are all that is asked for.
+
+        Args:
+            states: in one of these (of the job as a whole).
+            launcher: started by this one.
+            place: there; see `Job.place`.
+            user: submitted by this one.
+            name: of exactly this name.
+            since: submitted then or later, seconds since 1970.
+            changed_since: of which something new was learnt then or later, seconds since 1970.
+            limit: so many at most.
+        """
+        columns = tables.jobs.c
+        equal = {
+            columns.launcher: launcher,
+            columns.place: place,
+            columns.user: user,
+            columns.name: name,
+        }
+        wanted = [column == value for column, value in equal.items() if value is not None]
+        if states is not None:
+            wanted.append(columns.state.in_(states))
+        if since is not None:
+            wanted.append(columns.submitted >= since)
+        if changed_since is not None:
+            wanted.append(columns.changed >= changed_since)
+        with tables.reading(self._engine) as connection:
+            return _jobs(connection, *wanted, limit=limit)
+
+
+def _jobs(
+    connection: sql.Connection,
+    *wanted: sql.ColumnElement[bool],
+    limit: int | None = None,
+    lock: bool = False,
+) -> list[Job]:
+    query = sql.select(tables.jobs).where(*wanted).order_by(tables.jobs.c.number.desc()).limit(limit)
+    if lock:  # nothing to SQLite, whose writers come one after the other anyway
+        query = query.with_for_update()
+    rows = connection.execute(query).mappings().all()
+    states: dict[int, list[TaskState]] = {row["number"]: [] for row in rows}
+    numbers = sorted(states)
+    for start in range(0, len(numbers), 500):  # databases bound the length of a list
+        some = tables.tasks.c.job.in_(numbers[start : start + 500])
+        query = sql.select(tables.tasks).where(some).order_by(tables.tasks.c.job, tables.tasks.c.task)
+        for row in connection.execute(query).mappings():
+            states[row["job"]].append(_task(row))
+    names = [field.name for field in dataclasses.fields(Job)]
+    return [
+        Job(
+            **{key: row[key] for key in names if key not in ("spec", "tasks")},
+            spec=JobSpec.from_json(row["spec"]),
+            tasks=tuple(states[row["number"]]),
+        )
+        for row in rows
+    ]
+
+
+def _write(connection: sql.Connection, job: Job, states: Sequence[TaskState], now: float) -> list[Change]:
+    """Take these states into the store as far as they are believed; `job` is as the store has it."""
+    known = {state.task: state for state in job.tasks}
+    before = dict(known)
+    for state in states:
+        if state.task in known:
+            known[state.task] = believed(known[state.task], state)
+    changed = [task for task in known if known[task] != before[task]]
+    news = [
+        _change_row(job.number, known[task], now) for task in changed if is_news(before[task], known[task])
+    ]
+    for task in changed:
+        row = _task_row(job.number, known[task])
+        which = (tables.tasks.c.job == job.number) & (tables.tasks.c.task == task)
+        connection.execute(tables.tasks.update().where(which).values(row))
+    if news:
+        connection.execute(tables.changes.insert(), news)
+    if changed:
+        values = {"state": overall(list(known.values())), "revision": job.revision + 1, "changed": now}
+        connection.execute(tables.jobs.update().where(tables.jobs.c.number == job.number).values(values))
+    return [_change(job, row) for row in news]
+
+
+def _task_row(number: int, state: TaskState) -> dict[str, Any]:
+    return {
+        **dataclasses.asdict(state),
+        "job": number,
+        "hosts": json.dumps(state.hosts),
+        "missing_since": None,
+    }
+
+
+def _task(row: sql.RowMapping) -> TaskState:
+    names = [field.name for field in dataclasses.fields(TaskState)]
+    return TaskState(**{**{key: row[key] for key in names}, "hosts": tuple(json.loads(row["hosts"]))})
+
+
+def _change_row(number: int, state: TaskState, now: float) -> dict[str, Any]:
+    return {
+        "job": number,
+        "task": state.task,
+        "time": now,
+        "state": state.state,
+        "exit_code": state.exit_code,
+        "reason": state.reason,
+        "restarts": state.restarts,
+    }
+
+
+def _change(job: Job, row: Any) -> Change:
+    names = [field.name for field in dataclasses.fields(Change)]
+    return Change(**{**{key: row[key] for key in names}, "job": job.label})

@@ -1,0 +1,151 @@
+"""Submits a job so that a kill at any point loses nothing and submits nothing twice.
+
+1. A row SUBMITTING with the token and all of the job is in the store, for good.
+2. The job's private folder is made.
+3. The launcher starts the job, which carries the token.
+4. The launcher's answer is in the store, for good.
+
+Whoever dies between 1 and 4 leaves a row that `jobs.recovery` completes: it looks for the token. Nothing is
+ever started from a row, so nothing is started twice. docs/decisions/0013-submission.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from jobs.home import job_folder, job_path, new_token
+from jobs.job import Job, split_label
+from jobs.launchers.base import Launcher
+from jobs.reconciling import refresh
+from jobs.recovery import lose, place_of
+from jobs.sites import Site
+from jobs.spec import JobSpec
+from jobs.store import Store
+from trainer import atomic, errors
+from trainer.errors import CingulumError, JobError, LauncherError
+
+SPEC = "spec.json"
+# Names of variables that hold secrets, and user:password@ in a URL.
+_SECRET_NAME = re.compile(
+    r"(?i)(^|_)(passw(or)?d|secret|token|credentials?|api_?key|private_?key|access_?key)s?($|_)"
+)
+_SECRET_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:[^\s/@]+@")
+
+
+def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
+    """Start a job and return it as the store has it.
+
+    Args:
+        store: where it is noted before it is started.
+        launcher: what starts it.
+        spec: what to run; the jobs that it waits for (`after`) are in the store.
+        site: where.
+
+    Raises:
+        JobError: the job cannot be run as it is, waits for a job that failed, or holds a secret; nothing
+            was noted or started.
+        LauncherError: the launcher refused: a row of state LOST says why. Or it did not answer: where it
+            started the job all the same, `jobs.recovery` finds it.
+        StoreError: the store cannot be used. If it failed after the start, `jobs.recovery` finds the job.
+    """
+    refuse_secrets(spec)
+    waits_for = externals(store, launcher, spec)
+    launcher.preflight(spec, site)
+    token = new_token()
+    plan = launcher.plan(spec, site, job_path(token), token)
+    job = store.add(
+        token,
+        spec,
+        launcher=launcher.name,
+        site=site.name,
+        folder=job_path(token),
+        place=place_of(launcher),
+    )
+    try:
+        folder = job_folder(token)
+        _write_private(folder / SPEC, spec.to_json() + "\n")
+        external = launcher.start(plan, folder, waits_for)
+    except (CingulumError, OSError) as error:
+        return _after_failure(
+            store, launcher, job, errors.of_files(error) if isinstance(error, OSError) else error
+        )
+    return store.adopt(job, external)
+
+
+def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
+    """The launcher's names of the jobs that this one waits for; those that have completed need no waiting.
+
+    Raises:
+        JobError: one is not known, failed, belongs to another launcher or cluster, or is not submitted yet.
+    """
+    mine: Mapping[str, Launcher] = {launcher.name: launcher}
+    found = []
+    for text in spec.after:
+        job = store.get(text)
+        if split_label(text)[1] is not None:
+            raise JobError(
+                f"{text} is one task of a job; a job waits for whole jobs.", cure=f"Give {job.label}."
+            )
+        if job.launcher != launcher.name or job.place != place_of(launcher):
+            raise JobError(
+                f"A job of {launcher.name} cannot wait for {job.label}, which is not of the same system.",
+                cure=f"Submit both with the same launcher, or `cingulum wait {job.label}` first.",
+            )
+        if job.active:
+            refresh(store, mine, None if job.external is None else [job])
+            job = store.get(text)
+        if job.state == "COMPLETED":
+            continue
+        if not job.active:
+            raise JobError(
+                f"Job {job.label} ended {job.state}; a job that waits for it would never start.",
+                cure=f"`cingulum show {job.label}` says why; `cingulum requeue {job.label}` starts it again.",
+            )
+        if job.external is None:
+            raise JobError(
+                f"Job {job.label} is being submitted, so that nothing can wait for it yet.",
+                cure="Try again when `cingulum jobs` shows its id.",
+            )
+        found.append(job.external)
+    return found
+
+
+def refuse_secrets(spec: JobSpec) -> None:
+    """Raise JobError where a job carries what looks like a secret: all of a job is stored and shown."""
+    for name in spec.environment:
+        if _SECRET_NAME.search(name):
+            raise JobError(
+                f"Job {spec.name!r}: the variable {name} looks like a secret; jobs are kept in plain text.",
+                cure="Put it into a file that only you may read, and let the command read that.",
+            )
+    words = [*spec.environment.values(), *(word for task in spec.tasks for word in task)]
+    if any(_SECRET_URL.search(word) for word in words):
+        raise JobError(
+            f"Job {spec.name!r} holds a URL with a password, and jobs are kept in plain text.",
+            cure="Leave the password out; keep it in a file such as ~/.netrc or ~/.pgpass.",
+        )
+
+
+def _after_failure(store: Store, launcher: Launcher, job: Job, error: CingulumError) -> Job:
+    """The job, if it was started though its launcher failed; else the error again, with the job LOST."""
+    try:
+        external = launcher.find(job.token)
+    except LauncherError:
+        raise error from None  # nobody knows yet: the row stays SUBMITTING, and recovery asks again
+    if external is None:
+        lose(store, job, f"was not started: {error.message}")
+        raise error
+    return store.adopt(job, external)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that nobody else may read, atomically."""
+
+    def write(beside: Path) -> None:
+        beside.touch(mode=0o600)
+        beside.write_text(text, encoding="utf-8")
+
+    atomic.write_by(path, write)

@@ -1,0 +1,45 @@
+"""Which process submits a job, so that another can tell later whether it still does."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from pathlib import Path
+
+
+def myself() -> str:
+    """This process: its host, boot and process namespace, its number, and its start (numbers return)."""
+    return f"{_machine()} {os.getpid()} {_started(os.getpid())}"
+
+
+def is_alive(submitter: str) -> bool | None:
+    """Whether the process that `myself` named still runs; None: it is on another host, one cannot know."""
+    machine, _, process = submitter.partition(" ")
+    if machine != _machine():
+        return None
+    number, _, started = process.partition(" ")
+    return number.isdecimal() and _started(int(number)) == started
+
+
+def user() -> str:
+    """Name of the calling user; the number where it has no name, as in some containers."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _machine() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{socket.gethostname()}/{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+
+
+def _started(process: int) -> str:
+    """Clock ticks from the boot to the start of a process; "": there is none, or it is a zombie."""
+    try:
+        # The name, in brackets, may hold anything: what follows the last bracket is numbers (man 5 proc).
+        fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]

@@ -1,0 +1,245 @@
+"""Tables of the store, and how a database is opened: files, locks, schema version."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sql
+from sqlalchemy import pool
+
+from trainer.errors import JobError, StoreError
+
+VERSION = 1
+# Seconds to wait for other processes that write. SQLite serialises writers; each needs milliseconds.
+WAIT_S = 30.0
+# File systems of this host alone, where SQLite's write-ahead log works: it shares memory between processes.
+_LOCAL = frozenset(
+    ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "jfs", "bcachefs", "reiserfs")
+)
+# Any constant: PostgreSQL's lock for making the tables.
+_LOCK = 0x63696E67
+
+metadata = sql.MetaData()
+
+schema = sql.Table("schema_version", metadata, sql.Column("version", sql.Integer, nullable=False))
+
+jobs = sql.Table(
+    "jobs",
+    metadata,
+    sql.Column("number", sql.Integer, primary_key=True),
+    sql.Column("token", sql.String(16), nullable=False, unique=True),
+    sql.Column("launcher", sql.String(32), nullable=False),
+    sql.Column("place", sql.String(255), nullable=False),
+    sql.Column("site", sql.String(255), nullable=False),
+    sql.Column("external", sql.String(1024)),
+    sql.Column("label", sql.String(64), nullable=False, index=True),
+    sql.Column("name", sql.Text, nullable=False),
+    sql.Column("kind", sql.String(32), nullable=False),
+    sql.Column("spec", sql.Text, nullable=False),
+    sql.Column("folder", sql.Text, nullable=False),
+    sql.Column("user", sql.String(255), nullable=False),
+    sql.Column("submitter", sql.String(512), nullable=False),
+    sql.Column("submitted", sql.Double, nullable=False),
+    sql.Column("changed", sql.Double, nullable=False, index=True),
+    sql.Column("state", sql.String(16), nullable=False, index=True),
+    sql.Column("revision", sql.Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+tasks = sql.Table(
+    "tasks",
+    metadata,
+    sql.Column("job", sql.ForeignKey("jobs.number"), primary_key=True),
+    sql.Column("task", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("state", sql.String(16), nullable=False),
+    sql.Column("exit_code", sql.Integer),
+    sql.Column("reason", sql.Text, nullable=False),
+    sql.Column("hosts", sql.Text, nullable=False),
+    sql.Column("restarts", sql.Integer, nullable=False),
+    sql.Column("started", sql.Double),
+    sql.Column("ended", sql.Double),
+    sql.Column("missing_since", sql.Double),
+)
+
+changes = sql.Table(
+    "changes",
+    metadata,
+    sql.Column("number", sql.Integer, primary_key=True),
+    sql.Column("job", sql.ForeignKey("jobs.number"), nullable=False, index=True),
+    sql.Column("task", sql.Integer, nullable=False),
+    sql.Column("time", sql.Double, nullable=False),
+    sql.Column("state", sql.String(16), nullable=False),
+    sql.Column("exit_code", sql.Integer),
+    sql.Column("reason", sql.Text, nullable=False),
+    sql.Column("restarts", sql.Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+
+def open_database(where: str | Path) -> sql.Engine:
+    """The database at a path (SQLite) or URL, with its tables made where there are none.
+
+    Raises:
+        JobError: not a URL that can be used.
+        StoreError: it cannot be reached, or a newer Cingulum made it.
+    """
+    url = _url(where)
+    is_file = url.get_backend_name() == "sqlite"
+    with _told(url):
+        # Connections are not kept: a process may fork, and one command needs but a few.
+        engine = sql.create_engine(
+            url,
+            poolclass=pool.NullPool,
+            hide_parameters=True,
+            connect_args={"timeout": WAIT_S} if is_file else {},
+        )
+        if is_file:
+            _make_private(Path(str(url.database)))
+            sql.event.listen(engine, "connect", _prepare)
+            sql.event.listen(engine, "begin", _begin)
+        _bring_up(engine)
+    return engine
+
+
+@contextmanager
+def reading(engine: sql.Engine) -> Iterator[sql.Connection]:
+    """One transaction that sees one state of the store; raises StoreError."""
+    with _told(engine.url), engine.connect() as connection, connection.begin():
+        yield connection
+
+
+@contextmanager
+def writing(engine: sql.Engine) -> Iterator[sql.Connection]:
+    """One transaction that is written whole or not at all, one after the other; raises StoreError."""
+    with _told(engine.url), engine.connect() as connection:
+        connection = connection.execution_options(writes=True)
+        with connection.begin():
+            yield connection
+
+
+def _url(where: str | Path) -> sql.URL:
+    if isinstance(where, Path) or "://" not in where:
+        return sql.URL.create("sqlite", database=str(Path(where).expanduser().absolute()))
+    try:
+        url = sql.make_url(where)
+        backend = url.get_dialect().name
+    except (sql.exc.ArgumentError, sql.exc.NoSuchModuleError, ValueError) as error:
+        # What was given may hold a password: none of it is shown.
+        raise JobError(
+            "CINGULUM_STORE is not the URL of a database.",
+            cure="Give a path, or a URL such as postgresql+psycopg://user@host/database.",
+        ) from error
+    if backend != "sqlite":
+        return url
+    if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
+        raise JobError("A store of jobs in memory would forget them.", cure="Give a path: sqlite:///jobs.db")
+    return url.set(database=str(Path(url.database).expanduser().absolute()))
+
+
+@contextmanager
+def _told(url: sql.URL) -> Iterator[None]:
+    """Errors of the database as ours, without the password."""
+    try:
+        yield
+    except ImportError as error:
+        raise StoreError(
+            f"There is no driver for {url.drivername} here: {error.name or error} is missing.",
+            cure="pip install 'cingulum[postgresql]'",
+        ) from error
+    except sql.exc.SQLAlchemyError as error:
+        said = str(getattr(error, "orig", None) or error).strip()
+        if url.password:
+            said = said.replace(str(url.password), "***")
+        cure = "Look whether the database runs, and whether CINGULUM_STORE is right."
+        if url.get_backend_name() == "sqlite":
+            cure = "Look whether the disk is full, and whether you may write to the file and its folder."
+            if "locked" in said:
+                cure = f"Another process kept it for more than {WAIT_S:.0f} s. Try again; do not delete it."
+        raise StoreError(f"The store of jobs at {url.render_as_string()}: {said}.", cure=cure) from error
+    except OSError as error:
+        raise StoreError(f"The store of jobs at {url.render_as_string()}: {error}.") from error
+
+
+def _make_private(file: Path) -> None:
+    """Make an empty file with mode 0600; SQLite gives its log and journal the mode of the database.
+
+    The database itself is never opened here: closing it would drop the locks that SQLite holds for another
+    thread of this process (POSIX locks belong to the process).
+    """
+    file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    if not file.exists():
+        handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)  # made with mode 0600
+        os.close(handle)
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(name, file)
+        finally:
+            Path(name).unlink()
+    found = file.stat()
+    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != 0o600:
+        file.chmod(0o600)
+
+
+def _prepare(connection: sqlite3.Connection, record: object) -> None:
+    connection.isolation_level = None  # transactions are begun by us, below
+    file = connection.execute("PRAGMA database_list").fetchone()[2]
+    mode = "WAL" if _file_system(Path(file)) in _LOCAL else "DELETE"
+    if connection.execute("PRAGMA journal_mode").fetchone()[0].upper() != mode:
+        connection.execute(f"PRAGMA journal_mode={mode}")
+    connection.execute("PRAGMA synchronous=FULL")  # a job that was submitted is not forgotten in a power cut
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _begin(connection: sql.Connection) -> None:
+    # A transaction that reads first and writes later could fail at its first write: writers queue at once.
+    connection.exec_driver_sql(
+        "BEGIN IMMEDIATE" if connection.get_execution_options().get("writes") else "BEGIN"
+    )
+
+
+def _file_system(path: Path) -> str:
+    """Type of the file system that a path is on, as the kernel says (man 5 proc: mountinfo); "": unknown."""
+    device = path.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        mount, _, kind = line.partition(" - ")
+        if mount.split()[2] == wanted:
+            return kind.split()[0]
+    return ""
+
+
+def _bring_up(engine: sql.Engine) -> None:
+    with engine.connect() as connection:
+        found = _version(connection)
+    if found is None:
+        with engine.connect().execution_options(writes=True) as connection, connection.begin():
+            if connection.dialect.name == "postgresql":
+                connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
+            found = _version(connection)
+            if found is None:  # nobody else made them meanwhile
+                metadata.create_all(connection)
+                connection.execute(schema.insert().values(version=VERSION))
+                found = VERSION
+    if found != VERSION:
+        where = engine.url.render_as_string()
+        raise StoreError(
+            f"The store of jobs at {where} has format {found}; this Cingulum knows format {VERSION}.",
+            cure="Use the newer Cingulum that wrote it, or name another store in CINGULUM_STORE.",
+        )
+
+
+def _version(connection: sql.Connection) -> int | None:
+    if not sql.inspect(connection).has_table(schema.name):
+        return None
+    return connection.execute(sql.select(schema.c.version)).scalar()

@@ -1,0 +1,123 @@
+"""What a launcher leaves for the attendant of a job: its terms; and where the files of the job lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import JobError
+
+TERMS = "attended.json"
+AFTER = "after.json"
+LOCK = "attendant.lock"
+OWN_LOG = "attendant.log"
+# Variable of the command's environment: how often it was started before, as SLURM_RESTART_COUNT.
+RESTARTS = "CINGULUM_RESTARTS"
+
+Arguments = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one attendant runs, and when it starts it again.
+
+    Attributes:
+        token: of the submission.
+        name: of the job, for people.
+        commands: one for each task, as argument lists; run without a shell.
+        folder: absolute path that they run in.
+        environment: additions to their environment.
+        hosts: slots by host name, in the order in which they are used; empty: the commands choose for
+            themselves. Before each start the hosts of that start are written to `hostfile` of the task.
+        nodes: hosts of one task.
+        least_nodes: hosts that do after one was lost, where `shrink` is set.
+        slots: ranks of a task on each of its hosts.
+        at_once: tasks that may run side by side; None: as many as there are hosts for.
+        requeues: failures after which a task is started again. Exit code 75 does not count.
+        shrink: whether a start may do without hosts that failed.
+        grace_s: seconds that a task has to save, before the time limit and when it is asked to end.
+        minutes: time limit of one start; None: none.
+        probe: command that exits 0 where the host whose name is added to it answers; empty: nobody asks.
+        probe_s: seconds that the answer may take.
+        pause_s: seconds before a task is started again; doubled at each start that ended soon, up to 60 s.
+    """
+
+    token: str
+    name: str
+    commands: tuple[Arguments, ...]
+    folder: str
+    environment: dict[str, str] = field(default_factory=dict)
+    hosts: dict[str, int] = field(default_factory=dict)
+    nodes: int = 1
+    least_nodes: int = 1
+    slots: int = 1
+    at_once: int | None = None
+    requeues: int = 3
+    shrink: bool = False
+    grace_s: float = 120
+    minutes: float | None = None
+    probe: Arguments = ()
+    probe_s: float = 10
+    pause_s: float = 1
+
+    def to_json(self) -> str:
+        """All of it, readable, as `read` reads it."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Terms:
+        """The terms that `to_json` wrote.
+
+        Raises:
+            JobError: not such a text.
+        """
+        try:
+            found: dict[str, Any] = json.loads(text)
+            commands = tuple(tuple(command) for command in found["commands"])
+            return cls(**{**found, "commands": commands, "probe": tuple(found["probe"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise JobError(f"Not the terms of an attended job: {error}.") from error
+
+    @classmethod
+    def of(cls, folder: Path) -> Terms:
+        """The terms of the job in this folder.
+
+        Raises:
+            JobError: there are none, or they cannot be read.
+        """
+        try:
+            text = (folder / TERMS).read_text()
+        except OSError as error:
+            raise JobError(
+                f"{folder}: is not the folder of an attended job ({error.strerror}).",
+                cure="`cingulum jobs` lists the jobs that there are.",
+            ) from error
+        return cls.from_json(text)
+
+    @property
+    def is_array(self) -> bool:
+        """Whether there are several tasks."""
+        return len(self.commands) > 1
+
+
+def hostfile(folder: Path, task: int) -> Path:
+    """Where the attendant writes the hosts of a task's next start: a line `NAME slots=N` each."""
+    return folder / f"hosts-{task}"
+
+
+def log(folder: Path, task: int, *, is_array: bool) -> Path:
+    """Where a task's output goes."""
+    return folder / (f"out-{task}.log" if is_array else "out.log")
+
+
+def failures(folder: Path, task: int, *, is_array: bool) -> Path:
+    """A line for each failed start: time, exit code, host or rank, why; separated by tabs."""
+    return folder / (f"failures-{task}" if is_array else "failures")
+
+
+def request(folder: Path, what: str, task: int | None) -> Path:
+    """A file that asks the attendant for `cancel` or `requeue` of a task (None: of all)."""
+    return folder / (f"{what}.asked" if task is None else f"{what}-{task}.asked")

@@ -1,0 +1,75 @@
+"""Whom the output of a failed launch names. The texts are what Open MPI 4.1.8 wrote on emulated hosts."""
+
+from __future__ import annotations
+
+from jobs import blame
+from jobs.blame import Blame
+
+HOSTS = ("n1", "n2.site.org", "n3")
+
+KILLED = """--------------------------------------------------------------------------
+mpirun noticed that process rank 2 with PID 127 on node n3 exited on signal 9 (Killed).
+--------------------------------------------------------------------------
+"""
+LOST = """ORTE has lost communication with a remote daemon.
+
+  HNP daemon   : [[16751,0],0] on node ctl
+  Remote daemon: [[16751,0],3] on node n2
+
+This is usually due to either a failure of the TCP network
+"""
+STATUS = """mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[5340,1],1]
+  Exit code:    3
+"""
+NO_PROGRAM = """mpirun was unable to find the specified executable file, and therefore did
+not launch the job.  This error was first reported for process
+rank 0; it may have occurred for other processes as well.
+
+NOTE: A common cause for this error is misspelling a mpirun command
+      line parameter option (remember that mpirun interprets the first
+      unrecognized command line token as the executable).
+
+Node:       n3
+Executable: cingulumm
+"""
+
+
+def test_a_killed_rank_is_named_with_its_host_and_signal() -> None:
+    found = blame.read(KILLED, 137, hosts=HOSTS)
+    assert found == Blame("was killed by signal 9 (SIGKILL)", 2, "n3")
+    assert str(found) == "rank 2 @ n3: was killed by signal 9 (SIGKILL)"
+
+
+def test_a_rank_that_spoke_is_believed_before_mpirun() -> None:
+    said = "[rank 1 @ n1] no progress for 8 s while reading a batch; ending all ranks\n"
+    assert blame.read(said + KILLED, 1, hosts=HOSTS).where == "rank 1 @ n1"
+    trace = "[rank 0 @ n3] Traceback (most recent call last):\n[rank 0 @ n3] KeyError: 'x'\n"
+    assert blame.read(trace + STATUS, 1, hosts=HOSTS) == Blame("KeyError: 'x'", 0, "n3")
+    assert blame.read("[rank 0 @ n3] error: no room.\n", 1) == Blame("no room.", 0, "n3")
+
+
+def test_a_lost_daemon_is_a_lost_host_by_the_name_that_it_was_given() -> None:
+    assert blame.read(LOST, 205, hosts=HOSTS) == Blame("mpirun lost the way to it", None, "n2.site.org", True)
+
+
+def test_a_host_that_does_not_answer_explains_all_else() -> None:
+    found = blame.read("[rank 0 @ n1] no progress for 8 s\n" + LOST, 1, hosts=HOSTS, silent=["n3"])
+    assert found.lost and found.host == "n3" and "does not answer" in found.why
+
+
+def test_ssh_that_fails_names_the_host() -> None:
+    found = blame.read("ssh: connect to host n3 port 22: No route to host\n", 255, hosts=HOSTS)
+    assert found.lost and found.host == "n3" and "No route to host" in found.why
+    found = blame.read("ssh: Could not resolve hostname n9: Name or service not known\n", 255)
+    assert found.host == "n9" and found.lost
+
+
+def test_other_ends_are_told_as_well_as_they_can_be() -> None:
+    assert blame.read(STATUS, 3) == Blame("ended with exit code 3", 1)
+    assert blame.read(NO_PROGRAM, 134) == Blame("there is no program cingulumm", None, "n3")
+    assert blame.read("", 137) == Blame("was killed by signal 9 (SIGKILL)")
+    assert blame.read("", 1) == Blame("ended with exit code 1")
+    assert blame.read("", 200) == Blame("was killed by signal 72")
