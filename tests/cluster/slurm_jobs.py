@@ -95,7 +95,7 @@ class Job:
             'for p in /proc/[0-9]*; do echo "${p#/proc/} $(tr "\\0" " " <"$p/cmdline" 2>/dev/null)"; done'
         )
         lines = self.cluster.exec(host, ["sh", "-c", script], cwd="/").stdout.splitlines()
-        started = re.compile(rf"(\d+) \S*python\S* .*{re.escape(str(self.folder))}")
+        started = re.compile(rf"(\d+) \S*python\S* .*{re.escape(str(self.folder.parent))}")
         return [int(found[1]) for line in lines if (found := started.match(line))]
 
 
