@@ -54,6 +54,8 @@ def start_switch(folder: Path, *, tied: bool) -> None:
                 (os.POSIX_SPAWN_DUP2, log, 2),
             ],
             setsid=True,
+            # What we ignore (Python: closed pipes) or were told to ignore must not hold for jobs.
+            setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
         )
     finally:
         os.close(log)
@@ -141,6 +143,19 @@ def end_all(folder: Path) -> None:
 def inner(number: int, path: str) -> Path:
     """A path as a host's process 1 sees it, for reading from outside."""
     return Path(f"/proc/{number}/root{path}")
+
+
+def running(number: int, program: str) -> list[int]:
+    """Numbers, within a host, of the processes there that run a program of this name."""
+    found = []
+    for stat in inner(number, "/proc").glob("[0-9]*/stat"):
+        try:
+            before, _, after = stat.read_text().rpartition(")")
+        except OSError:
+            continue
+        if before.partition("(")[2] == program and after.split()[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
 
 
 def environment(variables: Mapping[str, str]) -> list[str]:

@@ -67,58 +67,56 @@ def start_controller(folder: Path) -> None:
 
 def kill_controller(folder: Path) -> None:
     """Kill slurmctld as a crash would."""
-    kill_daemon(folder, CONTROLLER, "slurmctld", "slurmctld.pid")
+    end_daemon(folder, CONTROLLER, "slurmctld")
 
 
 def stop_controller(folder: Path) -> None:
     """Let slurmctld save its state and end."""
-    kill_daemon(folder, CONTROLLER, "slurmctld", "slurmctld.pid", signal="TERM")
+    end_daemon(folder, CONTROLLER, "slurmctld", "TERM")
 
 
 def start_slurmd(folder: Path, host: str) -> None:
     """Start a host's slurmd; it registers with the controller by itself."""
     (folder / "spool" / host).mkdir(exist_ok=True)
-    if daemon_pid(folder, host, "slurmd", f"slurmd.{host}.pid") is None:
+    if not runs(folder, host, "slurmd"):
         daemon(folder, host, ["slurmd", "-D", "-N", host], f"slurmd.{host}.out")
 
 
 def kill_slurmd(folder: Path, host: str) -> None:
     """Kill a host's slurmd as a crash would; jobs' own processes stay."""
-    kill_daemon(folder, host, "slurmd", f"slurmd.{host}.pid")
+    end_daemon(folder, host, "slurmd")
 
 
-def daemon_pid(folder: Path, host: str, program: str, pid_file: str) -> int | None:
-    """Number of a daemon within its host; None: it does not run."""
+def runs(folder: Path, host: str, program: str) -> bool:
+    """Whether a daemon runs on a host."""
     first = namespaces.pid(folder, host)
-    try:
-        number = int((folder / "pids" / pid_file).read_text())
-        comm = namespaces.inner(first or 0, f"/proc/{number}/comm").read_text().strip()
-        stat = namespaces.inner(first or 0, f"/proc/{number}/stat").read_text()
-    except (OSError, ValueError):
-        return None
-    return number if comm == program and stat.rpartition(")")[2].split()[0] != "Z" else None
+    return first is not None and bool(namespaces.running(first, program))
 
 
-def kill_daemon(folder: Path, host: str, program: str, pid_file: str, signal: str = "KILL") -> None:
-    """Send a daemon this signal and wait until it is gone."""
-    number = daemon_pid(folder, host, program, pid_file)
-    if number is None:
+def end_daemon(folder: Path, host: str, program: str, signal: str = "KILL") -> None:
+    """Send a daemon this signal and wait until it is gone.
+
+    Raises:
+        LauncherError: it does not run, or does not end.
+    """
+    first = namespaces.need(folder, host)
+    numbers = namespaces.running(first, program)
+    if not numbers:
         raise LauncherError(f"{program} does not run on {host}.")
-    inside = namespaces.enter(namespaces.need(folder, host))
-    programs.run([*inside, "kill", f"-{signal}", str(number)], f"killing {program} on {host}")
-    programs.wait_for(
-        lambda: daemon_pid(folder, host, program, pid_file) is None, f"the end of {program} on {host}", 20
-    )
+    kill = [*namespaces.enter(first), "kill", f"-{signal}", *map(str, numbers)]
+    programs.run(kill, f"killing {program} on {host}")
+    programs.wait_for(lambda: not namespaces.running(first, program), f"the end of {program} on {host}", 20)
 
 
 def daemon(folder: Path, host: str, argv: list[str], log: str) -> None:
     """Start a program in a host that outlives us; its output goes to a file in the testbed's log folder."""
     inside = namespaces.enter(namespaces.need(folder, host))
     cgroup = folder / "quotas" / host
-    # A shell in between, so that the host's process 1 becomes the parent.
+    # A shell in between, so that the host's process 1 becomes the parent. Shells let what runs in the
+    # background ignore Ctrl-C; jobs and ssh sessions would inherit that.
     script = (
         'if [ -e "$1" ]; then echo 0 >"$(cat "$1")"; fi; log=$2; shift 2; '
-        'setsid "$@" </dev/null >>"$log" 2>&1 &'
+        'setsid env --default-signal "$@" </dev/null >>"$log" 2>&1 &'
     )
     programs.run(
         [*inside, "sh", "-c", script, "sh", str(cgroup), str(folder / "log" / log), *argv],
@@ -129,7 +127,7 @@ def daemon(folder: Path, host: str, argv: list[str], log: str) -> None:
 
 def node_states(folder: Path) -> dict[str, str]:
     """State of each node as `sinfo` names it; empty where slurmctld does not answer."""
-    if daemon_pid(folder, CONTROLLER, "slurmctld", "slurmctld.pid") is None:
+    if not runs(folder, CONTROLLER, "slurmctld"):
         return {}  # its clients would try for seconds
     try:
         told = client(folder, ["sinfo", "-h", "-N", "-p", "all", "-o", "%N %T"], timeout=10)
@@ -194,7 +192,9 @@ def wait_for_port(folder: Path, port: int, program: str, seconds: float) -> None
 
 
 def _start_database(folder: Path) -> None:
-    data, handle = folder / "db", folder / "mariadb.socket"
+    data = folder / "db"
+    data.mkdir(mode=0o700)  # the database has no password
+    handle = data / "mariadb.socket"
     programs.run(
         [
             "mariadb-install-db",

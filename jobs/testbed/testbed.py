@@ -93,7 +93,7 @@ class Testbed:
                 raise JobError(f"{path} is no folder, and cannot be shared.")
         namespaces.check_outside()
         programs.check(slurm=slurm, accounting=accounting, delay=delay is not None)
-        made = _claim(settings, folder)
+        made = _claim(name, folder)
         try:
             testbed = cls(settings, made)
             testbed._make(tied)
@@ -223,7 +223,7 @@ class Testbed:
         namespaces.end(number)
 
     def boot(self, host: str) -> None:
-        """Start a host that was powered off, with its daemons; Slurm takes it back by itself."""
+        """Start a host that was powered off, with its daemons; its link is as it was asked for at first."""
         if self.is_up(host):
             raise LauncherError(f"{host} is up already.")
         self._start_hosts([host])
@@ -252,7 +252,7 @@ class Testbed:
         self.start_controller()
 
     def settle(self, seconds: float = _IDLE_SECONDS) -> None:
-        """Bring it back to how it was at first: no job, all hosts up, links mended, every node idle.
+        """Bring it back to how it was at first: no job, all hosts up, links as asked for, every node idle.
 
         Raises:
             LauncherError: it would not, within so many seconds.
@@ -263,9 +263,12 @@ class Testbed:
         cut = [host for host, up in links.ports(self.folder).items() if not up]
         for host in cut:
             self.link(host, True)
+        for host in self.hosts:
+            self.shape(host, self.settings.bandwidth)
+            self.set_delay(host, self.settings.delay)
         if not self.settings.slurm:
             return
-        if slurm_daemons.daemon_pid(self.folder, CONTROLLER, "slurmctld", "slurmctld.pid") is None:
+        if not slurm_daemons.runs(self.folder, CONTROLLER, "slurmctld"):
             self.start_controller()
         for host in self.hosts:
             slurm_daemons.start_slurmd(self.folder, host)
@@ -304,6 +307,9 @@ class Testbed:
 
     def _make(self, tied: bool) -> None:
         settings, folder = self.settings, self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)  # whatever the umask: jobs of other users read it
+        layout.save(settings, folder)
         for name in ("log", "pids"):
             (folder / name).mkdir(mode=0o755)
         kept = {*settings.kept, *([str(folder)] if _hidden(folder) else [])}
@@ -354,28 +360,26 @@ class Testbed:
         raise JobError(f"There is no user {user!r} in the testbed.", cure=f"Use root or {USER}.")
 
 
-def _claim(settings: Settings, folder: Path | None) -> Path:
-    """Make the testbed's folder, unless a testbed of this name is there."""
-    place = layout.place(settings.name)
+def _claim(name: str, folder: Path | None) -> Path:
+    """Take a name, and return where the files go; nobody else can take it then.
+
+    Raises:
+        JobError: there is a testbed of this name, or the folder exists.
+    """
+    place = layout.place(name)
+    if folder is not None and folder.exists():
+        raise JobError(f"{folder} exists already.", cure="Name a folder that does not.")
     layout.BASE.mkdir(parents=True, exist_ok=True)
     try:
         if folder is None:
-            place.mkdir(mode=0o755)
-            made = place
+            place.mkdir()
         else:
-            made = folder.resolve()
-            if made.exists():
-                raise JobError(f"{made} exists already.", cure="Name a folder that does not.")
-            place.symlink_to(made)
-            made.mkdir(mode=0o755)
+            place.symlink_to(folder.resolve())
     except FileExistsError as error:
         raise JobError(
-            f"There is a testbed {settings.name!r} already.",
-            cure=f"cingulum testbed down --name {settings.name}",
+            f"There is a testbed {name!r} already.", cure=f"cingulum testbed down --name {name}"
         ) from error
-    made.chmod(0o755)  # whatever the umask: jobs of other users read it
-    layout.save(settings, made)
-    return made
+    return place.resolve()
 
 
 def _hidden(path: Path) -> bool:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
+
 from jobs.launchers import mpirun
 from jobs.testbed import Testbed
 
@@ -45,3 +50,50 @@ def test_mpirun_starts_ranks_on_other_hosts_by_ssh(cluster: Testbed):
     line, environment = mpirun.command(3, ["hostname"], hosts={"n1": 1, "n2": 1, "n3": 1})
     done = cluster.exec("n1", line, environment=environment)
     assert sorted(out(done).split()) == ["n1", "n2", "n3"]
+
+
+def test_no_signal_is_ignored_from_the_start_by_what_runs_in_hosts(cluster: Testbed):
+    ask = ["grep", "SigIgn", "/proc/self/status"]
+    for command in (ask, ["ssh", "n2", *ask], ["srun", *ask]):
+        assert out(cluster.exec("n1", command)).split() == ["SigIgn:", 16 * "0"], command
+
+
+def test_the_command_passes_on_streams_exit_code_and_closed_pipes(cluster: Testbed):
+    name = cluster.settings.name
+    line = [sys.executable, "-m", "trainer", "testbed", "exec", "--name", name, "n2", "--"]
+    asked = [*line, "sh", "-c", 'cat; hostname >&2; echo "$1"; exit 9', "sh", "--a 'b' $(c)"]
+    done = subprocess.run(asked, input="told\n", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (9, "told\n--a 'b' $(c)\n", "n2\n")
+    done = subprocess.run([*line, "sh", "-c", "kill -9 $$"], capture_output=True, timeout=60)
+    assert done.returncode == -9
+    with subprocess.Popen([*line, "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as endless:
+        assert endless.stdout.readline() == b"y\n"
+        endless.stdout.close()
+        assert endless.wait(timeout=60) == -13
+        assert endless.stderr.read() == b""
+
+
+def test_status_tells_of_every_host_as_json(cluster: Testbed):
+    line = [sys.executable, "-m", "trainer", "testbed", "status", "--name", cluster.settings.name, "--json"]
+    (told,) = json.loads(subprocess.run(line, capture_output=True, timeout=60, check=True).stdout)
+    assert told["name"] == cluster.settings.name
+    assert told["host_states"][1] == {
+        "host": "n1",
+        "address": "10.99.0.11",
+        "up": True,
+        "link": True,
+        "slurm": "idle",
+    }
+
+
+def test_accounting_tells_of_ended_jobs(cluster_with_accounting: Testbed):
+    made = cluster_with_accounting
+    asked = ["sbatch", "--wait", "--parsable", "--output=/dev/null", "--wrap", "exit 3"]
+    number = made.exec("ctl", asked).stdout.strip()
+    ask = ["sacct", "-nPX", "-j", number, "-o", "State,ExitCode"]
+    until = time.monotonic() + 30
+    while (told := made.exec("ctl", ask).stdout) != "FAILED|3:0\n":
+        assert time.monotonic() < until, told
+        time.sleep(0.2)
+    database = made.folder / "db"
+    assert database.stat().st_mode & 0o077 == 0  # it has no password

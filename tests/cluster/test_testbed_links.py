@@ -52,6 +52,24 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
         times.append(time.monotonic() - started)
 print(1000 * statistics.median(times))
 """
+# Holds a connection open for ever; says in 2 s what came through it.
+HOLD = """
+import socket
+with socket.create_server(("", 5003)) as server:
+    print("ready", flush=True)
+    server.accept()[0].recv(1)
+"""
+HEAR = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 5003), timeout=20) as link:
+    print("connected", flush=True)
+    sys.stdin.readline()
+    link.settimeout(2)
+    try:
+        print("heard", link.recv(1))
+    except TimeoutError:
+        print("silence")
+"""
 BUSY = """
 import time
 until = time.monotonic() + 2
@@ -161,6 +179,20 @@ def test_a_host_without_power_is_gone_until_it_is_booted(cluster):
     wait_for_state(cluster, "n3", "idle")
     assert cluster.exec("ctl", ["srun", "-w", "n3", "hostname"]).stdout == "n3\n"
     assert "before" not in cluster.exec("n3", ["ls", "/run"]).stdout
+
+
+def test_a_host_that_loses_its_power_says_no_goodbye(pair):
+    holding = pair.argv("n2", [sys.executable, "-c", HOLD], cwd="/")
+    hearing = pair.argv("n1", [sys.executable, "-c", HEAR, "n2"], cwd="/")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(holding, stdout=pipe, text=True) as holder:
+        assert holder.stdout.readline() == "ready\n"
+        with subprocess.Popen(hearing, stdin=pipe, stdout=pipe, text=True) as hearer:
+            assert hearer.stdout.readline() == "connected\n"
+            pair.power_off("n2")
+            told, _ = hearer.communicate("now\n", timeout=30)
+    pair.settle()
+    assert told == "silence\n"
 
 
 def test_a_killed_slurmd_is_missed_and_comes_back(cluster):

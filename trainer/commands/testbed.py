@@ -17,7 +17,12 @@ testbed = typer.Typer(
 )
 
 Name = Annotated[
-    str | None, typer.Option(help="Which testbed, where several are up.", show_default="the only one")
+    str | None,
+    typer.Option(
+        help="Which testbed, where several are up.",
+        show_default="the only one",
+        envvar="CINGULUM_TESTBED_NAME",
+    ),
 ]
 Host = Annotated[str, typer.Argument(help="n1, n2, ..., or ctl.")]
 
@@ -44,7 +49,12 @@ def up(
         list[Path] | None,
         typer.Option(help="A folder in /tmp that all hosts shall see (they see all else); may be repeated."),
     ] = None,
-    name: Annotated[str, typer.Option(help="Several testbeds can be up under different names.")] = "testbed",
+    name: Annotated[
+        str,
+        typer.Option(
+            help="Several testbeds can be up under different names.", envvar="CINGULUM_TESTBED_NAME"
+        ),
+    ] = "testbed",
 ) -> int:
     """Bring a testbed up: hosts, network, ssh between them, and Slurm; return when all nodes are idle.
 
@@ -59,7 +69,8 @@ def up(
     from jobs.testbed import Testbed
 
     # Asked to end, it takes down what it has made, as after Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for asked in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(asked, lambda number, _: sys.exit(128 + number))
     started = time.monotonic()
     testbed = Testbed.up(
         hosts,
@@ -130,6 +141,7 @@ def exec_(
       cingulum testbed exec n1 -- srun -N2 hostname
     """
     import os
+    import signal
     import sys
 
     from trainer.errors import JobError
@@ -140,6 +152,7 @@ def exec_(
         raise JobError("No command was given.", cure=f"cingulum testbed exec {host} -- hostname")
     line = _open(name).argv(host, command, None if user == "root" else user)
     sys.stdout.flush()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores closed pipes; other programs expect them
     os.execvp(line[0], line)  # noqa: S606 (a list of arguments, no shell)
 
 
