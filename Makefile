@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   := data/demo
+SCRIPTS = $(shell find $(wildcard jobs docker slurm tests tools) -name '*.sh' -o -name '*.sbatch')
+DOCKERFILES := $(wildcard docker/Dockerfile*)
 
 # mpirun refuses root unless told; containers and CI often are root.
 ifeq ($(shell id -u),0)
@@ -11,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-again test test-unit test-whole test-parallel check format bench bench-peers lock clean
+.PHONY: help setup demo demo-again test test-unit test-whole test-parallel test-cluster check format bench bench-peers lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +31,7 @@ demo-again:  ## forget the demo's data and run, and do it all again
 	rm -rf $(DEMO) runs/demo
 	@$(MAKE) --no-print-directory demo
 
-test: setup test-unit test-whole test-parallel  ## all tests
+test: setup test-unit test-whole test-parallel test-cluster  ## all tests
 
 test-unit: setup  ## tests that take less than a minute together
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
@@ -41,11 +43,15 @@ test-parallel: setup  ## tests under mpirun, and every command of the README
 	$(BIN)/python -m pytest tests/parallel
 	$(BIN)/python -m pytest tests/docs -n 2 --dist worksteal
 
-check: setup  ## lint, format, types, shell scripts
+test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)
+	$(BIN)/python -m pytest tests/cluster
+
+check: setup  ## lint, format, types, shell scripts, Dockerfiles
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run
+	$(BIN)/shellcheck .ci/run $(SCRIPTS)
+	$(if $(DOCKERFILES),$(BIN)/hadolint $(DOCKERFILES))
 
 format: setup  ## let ruff format and mend
 	$(BIN)/ruff check --fix .

@@ -18,8 +18,9 @@ def quote(text: str) -> str:
     escape sequence would write to the terminal of whoever looks at it.
     """
     if text.isprintable():
-        # bash takes `export A==b` as it is meant; readers and linters do not.
-        return f"'{text}'" if text.startswith("=") and "'" not in text else shlex.quote(text)
+        quoted = shlex.quote(text)
+        # bash takes `A==b` and `(a,b)` as they are meant; readers and linters do not.
+        return f"'{text}'" if quoted == text and (text[0] == "=" or "," in text) else quoted
     return "$'" + "".join(map(_ansi, text)) + "'"
 
 

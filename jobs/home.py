@@ -53,6 +53,11 @@ def job_path(token: str) -> Path:
     return home() / "jobs" / token
 
 
+def planned_path(token: str) -> Path:
+    """What `job_path` will give, without making anything."""
+    return _named() / "jobs" / token
+
+
 def job_folder(token: str) -> Path:
     """The folder of this submission, made with mode 0700; raises what `job_path` does."""
     folder = job_path(token)

@@ -15,9 +15,9 @@ from typing import Any
 
 import jinja2
 
-from jobs import bash_words, fabric
+from jobs import bash_words, containers, fabric
 from jobs.sites import Site
-from jobs.spec import JobSpec
+from jobs.spec import Arguments, JobSpec
 from trainer.errors import JobError
 
 _TOKEN = re.compile(r"[0-9a-f]{16}")
@@ -60,7 +60,7 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
         else [],
         scratch=site.scratch,
         environment=[(Safe(k), v) for k, v in {**site.environment, **spec.environment}.items()],
-        tasks=spec.tasks,
+        tasks=[_program(task, in_image=bool(container)) for task in spec.tasks],
         container=container,
         parallel=spec.parallel,
         launcher=site.launcher,
@@ -71,7 +71,6 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
         requeues=spec.requeues,
         shrink=int(spec.shrink),
         ranks_per_node=resources.ranks_per_node,
-        nodes=resources.nodes,
         least_nodes=least,
     )
     if len(text.encode()) > _LONGEST_SCRIPT:
@@ -123,7 +122,7 @@ def in_container(spec: JobSpec, site: Site, folder: Path) -> list[str]:
     """The words before a command that runs in the job's image; none without an image.
 
     Raises:
-        JobError: the site has nothing that runs images under Slurm, or a path that Apptainer would misread.
+        JobError: the site has nothing that runs images under Slurm, or a path is not absolute.
     """
     if spec.image is None:
         return []
@@ -132,17 +131,22 @@ def in_container(spec: JobSpec, site: Site, folder: Path) -> list[str]:
             f"The job has an image, but site {site.name!r} names no runtime for it under Slurm.",
             cure="Set `container: apptainer` in its profile, or submit without an image.",
         )
-    if spec.image.startswith("-") or not spec.image:
-        raise JobError(f"{spec.image!r} is no container image.", cure="Give its absolute path.")
-    binds = [spec.folder, str(folder), *spec.binds]
-    for path in binds:
-        if any(sign in path for sign in ",:\\\"'\n"):
-            raise JobError(f"{path!r}: Apptainer cannot bind a folder with , : \\ or a quote in its name.")
-    gpus = ["--nv"] if spec.resources.gpus_per_node else []
-    return [
-        *("apptainer", "exec", *gpus, *(f"--bind={path}" for path in dict.fromkeys(binds))),
-        *(f"--pwd={spec.folder}", *site.container_options, spec.image),
-    ]
+    words = containers.wrap(
+        ("program",),
+        spec.image,
+        [spec.folder, str(folder), *spec.binds],
+        spec.resources.gpus_per_node,
+        {**site.environment, **spec.environment},
+        readonly=spec.readonly,
+        folder=spec.folder,
+        options=site.container_options,
+    )
+    return list(words[:-1])
+
+
+def _program(task: Arguments, *, in_image: bool) -> Arguments:
+    """The same task with the program that an image has under its own path."""
+    return ("cingulum", *task[1:]) if in_image and Path(task[0]).name == "cingulum" else task
 
 
 def plain_name(text: str) -> str:

@@ -73,6 +73,7 @@ class JobSpec:
         environment: variables for every rank, besides the site's.
         image: container image for the docker and apptainer launchers, and for Slurm with a container runtime.
         binds: host folders that the container sees at the same path, besides `folder`.
+        readonly: host folders that it sees at the same path and cannot change, also within the others.
     """
 
     name: str
@@ -90,6 +91,7 @@ class JobSpec:
     environment: dict[str, str] = field(default_factory=dict)
     image: str | None = None
     binds: tuple[str, ...] = ()
+    readonly: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tasks or not all(self.tasks):
@@ -97,7 +99,7 @@ class JobSpec:
         for number, task in enumerate(self.tasks):
             check_texts(f"Job {self.name!r}: an argument of task {number}", task)
         check_texts(f"Job {self.name!r}: its name", [self.name])
-        paths = [self.folder, *self.binds, *([] if self.image is None else [self.image])]
+        paths = [self.folder, *self.binds, *self.readonly, *([] if self.image is None else [self.image])]
         check_texts(f"Job {self.name!r}: a path", paths)
         check_variables(self.environment)
         if self.at_once is not None and self.at_once < 1:
@@ -130,6 +132,7 @@ class JobSpec:
                     "resources": Resources(**found["resources"]),
                     "after": tuple(found["after"]),
                     "binds": tuple(found["binds"]),
+                    "readonly": tuple(found.get("readonly", ())),
                 }
             )
         except (ValueError, TypeError, KeyError) as error:

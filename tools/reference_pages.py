@@ -18,6 +18,7 @@ from typing import Any
 import typer
 from pydantic_core import PydanticUndefined
 
+from jobs import fabric, sites
 from trainer import config
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -25,10 +26,14 @@ PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
 def type_name(annotation: Any) -> str:
     """How a person would name a field's type."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return type_name(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) is typing.Literal:
         return " \\| ".join(f"`{value}`" for value in typing.get_args(annotation))
     if typing.get_origin(annotation) is tuple:
         element = typing.get_args(annotation)[0]
+        if typing.get_origin(element) is typing.Annotated:
+            element = typing.get_args(element)[0]
         if typing.get_origin(element) is typing.Literal:
             return f"list of {type_name(element)}"
         return {"str": "list of texts", "int": "list of whole numbers"}[element.__name__]
@@ -85,6 +90,60 @@ def config_page() -> str:
         lines += [f"## `{parent}`" if parent else "## Top level", "", titles[parent].strip(), ""]
         lines += ["| key | type | default | what it is |", "| --- | --- | --- | --- |", *entries, ""]
     return "\n".join(lines)
+
+
+def site_page() -> str:
+    """Every key of a site's profile, and what is set for its network."""
+    lines = [
+        "# The profile of a site",
+        "",
+        "What differs between clusters, written once: a YAML file, `~/.config/cingulum/sites/NAME.yaml` "
+        "(or under",
+        "`$XDG_CONFIG_HOME`), chosen by `cingulum submit --site NAME`; also a path does. A profile named "
+        "`default` needs no",
+        "`--site`. Without any, nothing is assumed of the site. Examples to copy, with comments: "
+        "[slurm/sites](../../slurm/sites).",
+        "*Made by `tools/reference_pages.py`.*",
+        "",
+        "An unknown key is an error that names one like it. Names that reach Slurm (partition, modules, "
+        "options, ...) hold letters,",
+        "digits and `_ . , : + @ / -` only. `setup` is code, run as it stands, and so a profile is to be "
+        "trusted like a script.",
+        "",
+        "| key | type | default | what it is |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, field in sites.Site.model_fields.items():
+        kind = type_name(field.annotation)
+        lines.append(f"| `{name}` | {kind} | {default_of(field)} | {field.description} |")
+    lines += [
+        "",
+        "## What is set for the network",
+        "",
+        "By `fabric`, with `interfaces: [eth0]` or `[ib0]` and `infiniband_devices: [mlx5_0]` as "
+        "examples. `auto` sets only what",
+        "`interfaces` asks for. Variables in `environment` come later and win. What holds on every network, "
+        "as that the all-reduce",
+        "is a ring, is explained in [the ring](../explanation/ring.md). Infiniband and NCCL were never "
+        "run by us.",
+        "",
+        "| variable | `ethernet` | `infiniband` | why |",
+        "| --- | --- | --- | --- |",
+    ]
+    shown: dict[str, dict[str, str]] = {}
+    for kind, interface, devices in (("ethernet", "eth0", ()), ("infiniband", "ib0", ("mlx5_0:1",))):
+        site = sites.Site.model_validate(
+            {"fabric": kind, "interfaces": (interface,), "infiniband_devices": devices}
+        )
+        for setting in fabric.settings(site, gpus=True):
+            row = shown.setdefault(setting.name, {})
+            row[kind] = f"`{setting.value}`"
+            row["why"] = " ".join(dict.fromkeys([*filter(None, [row.get("why")]), setting.reason]))
+    lines += [
+        f"| `{name}` | {row.get('ethernet', '')} | {row.get('infiniband', '')} | {row['why']} |"
+        for name, row in shown.items()
+    ]
+    return "\n".join([*lines, ""])
 
 
 def commands() -> dict[str, Any]:
@@ -146,6 +205,7 @@ MADE: dict[str, Callable[[], str]] = {
     "config.md": config_page,
     "commands.md": commands_page,
     "networks.md": networks_page,
+    "site-profile.md": site_page,
 }
 
 

@@ -37,6 +37,9 @@ GOING_ON = {
     "predict": "; with --output or --out, the same command and --resume goes on where it stopped",
     "train": "; the same command with --resume goes on from the last checkpoint",
     "crossval": "; the same command goes on from the last checkpoints",
+    "logs": "; the job goes on",
+    "wait": "; the job goes on, and the same command waits for it again",
+    "submit": "; `cingulum jobs` tells what was submitted",
 }
 
 

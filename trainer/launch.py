@@ -53,8 +53,13 @@ def local_size() -> int:
 
 
 def threads_per_rank(*, local_size: int) -> int:
-    """Cores of this host divided by its ranks; all its own cores for a rank that is bound to some."""
+    """Cores of this host divided by its ranks; all its own cores for a rank that is bound to some.
+
+    In a job of Slurm it is what was asked for: mpirun's ranks may use all cores of the job on their host.
+    """
     mine = len(os.sched_getaffinity(0))
+    if granted := os.environ.get("SLURM_CPUS_PER_TASK"):
+        return max(1, min(mine, int(granted)))
     bound = mine < (os.cpu_count() or mine)
     return mine if bound else max(1, mine // local_size)
 

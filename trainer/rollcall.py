@@ -38,14 +38,14 @@ class RollCall:
         self._secret = bytes.fromhex(world.broadcast_object(secrets.token_hex(_SECRET_BYTES)))
         self._listening = socket.create_server(("", 0), backlog=_AT_ONCE)
         self._ports = world.allgather_object(self._listening.getsockname()[1])
-        threading.Thread(target=self._answer, name="rollcall", daemon=True).start()
+        threading.Thread(target=self._answer, args=(self._listening,), name="rollcall", daemon=True).start()
         # Who cannot be reached from here even now (a firewall, a name without an address) is never accused.
         neighbour = (world.rank + 1) % world.size
         heard = world.allgather_object(self._ask(neighbour) == "here")
         self._answering = {(rank + 1) % world.size for rank, answered in enumerate(heard) if answered}
 
     def missing(self, within_s: float = 2 * ANSWER_S) -> list[str]:
-        """Ranks that answered at the start and are silent now, such as "rank 2 @ n3"; takes `within_s` at most.
+        """Ranks that answered at the start and are silent now, such as "rank 2 @ n3"; within `within_s`.
 
         A rank whose process has ended refuses the connection at once. It is not named: it may have ended
         because it noticed the same fault, and the launcher knows how a process ended.
@@ -64,11 +64,10 @@ class RollCall:
         if self._listening is not None:
             self._listening.close()
 
-    def _answer(self) -> None:
-        assert self._listening is not None
+    def _answer(self, listening: socket.socket) -> None:
         while True:
             try:
-                connection, _ = self._listening.accept()
+                connection, _ = listening.accept()
             except OSError:  # closed
                 return
             with connection:

@@ -8,7 +8,7 @@ Run with the Python of an environment in which ``requirements.lock`` is installe
 Horovod 0.28.1 (its last release) builds on TensorFlow 2.21 unchanged but for one file: its XLA
 operations include headers that TensorFlow 2.19 moved. Leaving that one source file out loses
 only those operations, which we do not use (https://github.com/horovod/horovod/issues/4045 and
-docs/decisions/0001-horovod-build.md).
+docs/decisions/0001-horovod-build.md). A build for GPUs (`--gpu`) needs nvcc, and two more changes.
 
 The wheel is kept outside the repository, in ``$CINGULUM_CACHE`` (default ``~/.cache/cingulum``),
 under a name made from everything it was compiled against. Standard library only.
@@ -23,6 +23,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import time
@@ -34,6 +35,22 @@ HOROVOD_VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 XLA_SOURCE_LINE = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")'
 RECIPE = 1  # raise when this file changes what the wheel contains
+GPU_RECIPE = 1  # the same for what only a build for GPUs contains
+
+# TensorFlow no longer exports the function that Horovod declares here; a stream tells the same itself.
+STREAM_SOURCE_LINE = "GpuStreamHandle AsGpuStreamValue(Stream* stream);\n"
+STREAM_HEADERS_END = """#include "tensorflow/stream_executor/stream.h"
+#endif // TENSORFLOW_VERSION >= 2011000000
+"""
+STREAM_OF_TENSORFLOW = """
+namespace stream_executor {
+namespace gpu {
+inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
+  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);
+}
+} // namespace gpu
+} // namespace stream_executor
+"""
 
 
 class BuildError(Exception):
@@ -72,7 +89,35 @@ def mpi_version() -> str:
         return shown.splitlines()[0]
 
 
-def build_key(gpu: bool) -> str:
+def gpu_version(nccl: str) -> str:
+    """One line that names the CUDA and NCCL that the wheel would be compiled against."""
+    nvcc = Path(os.environ.get("HOROVOD_CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
+    if not nvcc.exists():
+        raise BuildError(
+            f"{nvcc} is missing: CUDA code is compiled for GPUs. Name CUDA's folder: HOROVOD_CUDA_HOME=..."
+        )
+    shown = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    kinds = os.environ.get("HOROVOD_BUILD_CUDA_CC_LIST", "")
+    of_wheel = nccl_header_hash() if nccl == "wheel" else "of the system"
+    return f"gpu {GPU_RECIPE} {shown.splitlines()[-1]} for {kinds} nccl {of_wheel}"
+
+
+def nccl_folder() -> Path:
+    """Where NVIDIA's wheel, which TensorFlow for GPUs brings, has put NCCL."""
+    folder = Path(sysconfig.get_path("purelib")) / "nvidia" / "nccl"
+    if not (folder / "include" / "nccl.h").is_file():
+        raise BuildError(
+            f"{folder} holds no NCCL. Install tensorflow[and-cuda], or use the system's: --nccl base"
+        )
+    return folder
+
+
+def nccl_header_hash() -> str:
+    """What tells one NCCL from another; its wheel is named after CUDA, too."""
+    return hashlib.sha256((nccl_folder() / "include" / "nccl.h").read_bytes()).hexdigest()[:16]
+
+
+def build_key(gpu: bool, nccl: str) -> str:
     """Hash of everything the wheel depends on: 16 hexadecimal digits."""
     compiler = subprocess.run(
         ["g++", "-dumpfullversion"], capture_output=True, text=True, check=True
@@ -85,7 +130,7 @@ def build_key(gpu: bool) -> str:
         tensorflow_version(),
         mpi_version(),
         f"g++ {compiler.split('.')[0]}",
-        "gpu" if gpu else "cpu",
+        gpu_version(nccl) if gpu else "cpu",
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -103,8 +148,20 @@ def build_environment(gpu: bool) -> dict[str, str]:
         MAKEFLAGS=f"-j{len(os.sched_getaffinity(0))}",
     )
     if gpu:  # not run on a GPU
-        env.update(HOROVOD_GPU_OPERATIONS="NCCL")
+        env.update(HOROVOD_GPU="CUDA", HOROVOD_GPU_OPERATIONS="NCCL")
+        env.setdefault("HOROVOD_CUDA_HOME", "/usr/local/cuda")
     return env
+
+
+def use_nccl_wheel(scratch: Path, env: dict[str, str]) -> None:
+    """Let Horovod find the NCCL of NVIDIA's wheel, whose library lacks the name that linkers look for."""
+    folder = nccl_folder()
+    links = scratch / "nccl"
+    links.mkdir()
+    (links / "libnccl.so").symlink_to(folder / "lib" / "libnccl.so.2")
+    env.update(
+        HOROVOD_NCCL_INCLUDE=str(folder / "include"), HOROVOD_NCCL_LIB=str(links), HOROVOD_NCCL_LINK="SHARED"
+    )
 
 
 def fetch_source(folder: Path, env: dict[str, str]) -> Path:
@@ -140,6 +197,18 @@ def leave_out_xla(tree: Path) -> None:
             f"{cmake_lists.name}: the line to leave out is gone; see docs/decisions/0001-horovod-build.md"
         )
     cmake_lists.write_text(text.replace(XLA_SOURCE_LINE, ""))
+
+
+def mend_gpu_sources(tree: Path) -> None:
+    """For GPUs, on TensorFlow >= 2.19: the stream of an operation is asked for in another way."""
+    source = tree / "horovod" / "tensorflow" / "mpi_ops.cc"
+    text = source.read_text()
+    if text.count(STREAM_SOURCE_LINE) != 1 or text.count(STREAM_HEADERS_END) != 1:
+        raise BuildError(
+            f"{source.name}: the lines to change are gone; see docs/decisions/0001-horovod-build.md"
+        )
+    text = text.replace(STREAM_SOURCE_LINE, "")
+    source.write_text(text.replace(STREAM_HEADERS_END, STREAM_HEADERS_END + STREAM_OF_TENSORFLOW))
 
 
 def compile_wheel(
@@ -183,15 +252,18 @@ def progress_line(log: Path) -> str:
     return shown[-1].strip()[:70] if shown else "configuring"
 
 
-def obtain(gpu: bool, tell: Callable[[str], None]) -> Path:
-    """Return the wheel for this environment, from the cache or built now (3 to 7 minutes on two cores)."""
+def obtain(gpu: bool, tell: Callable[[str], None], *, nccl: str = "base") -> Path:
+    """Return the wheel for this environment, from the cache or built now (3 to 7 minutes on two cores).
+
+    For GPUs, `nccl` says whose headers and library are used: "wheel" (NVIDIA's) or "base" (the system's).
+    """
     if shutil.which("g++") is None:
         raise BuildError(
             "g++ is missing: Horovod is compiled once on each machine. Debian/Ubuntu: apt-get install g++"
         )
     env = build_environment(gpu)
     os.environ["PATH"] = env["PATH"]
-    home = cache_folder() / build_key(gpu)
+    home = cache_folder() / build_key(gpu, nccl)
     if cached := sorted(home.glob("horovod-*.whl")):
         tell(f"taken from the cache: {cached[0]}")
         return cached[0]
@@ -201,6 +273,10 @@ def obtain(gpu: bool, tell: Callable[[str], None]) -> Path:
     with tempfile.TemporaryDirectory(prefix="cingulum-horovod-") as scratch:
         tree = fetch_source(Path(scratch), env)
         leave_out_xla(tree)
+        if gpu:
+            mend_gpu_sources(tree)
+            if nccl == "wheel":
+                use_nccl_wheel(Path(scratch), env)
         built = compile_wheel(tree, Path(scratch) / "wheel", env, home / "build.log", tell)
         aside = home / f".{built.name}.{os.getpid()}"
         shutil.copyfile(built, aside)
@@ -216,9 +292,19 @@ def main() -> int:
         description="Build Horovod's wheel for this environment, or take it from the cache."
     )
     parser.add_argument("--gpu", action="store_true", help="build with NCCL operations (not run on a GPU)")
+    parser.add_argument(
+        "--nccl",
+        choices=("base", "wheel"),
+        default="base",
+        help="NCCL of the system, or of NVIDIA's wheel that TensorFlow brings",
+    )
     args = parser.parse_args()
     try:
-        wheel = obtain(args.gpu, tell=lambda line: print(f"  horovod: {line}", file=sys.stderr, flush=True))
+        wheel = obtain(
+            args.gpu,
+            tell=lambda line: print(f"  horovod: {line}", file=sys.stderr, flush=True),
+            nccl=args.nccl,
+        )
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -70,6 +70,11 @@ def kill_controller(folder: Path) -> None:
     kill_daemon(folder, CONTROLLER, "slurmctld", "slurmctld.pid")
 
 
+def stop_controller(folder: Path) -> None:
+    """Let slurmctld save its state and end."""
+    kill_daemon(folder, CONTROLLER, "slurmctld", "slurmctld.pid", signal="TERM")
+
+
 def start_slurmd(folder: Path, host: str) -> None:
     """Start a host's slurmd; it registers with the controller by itself."""
     (folder / "spool" / host).mkdir(exist_ok=True)
@@ -94,15 +99,15 @@ def daemon_pid(folder: Path, host: str, program: str, pid_file: str) -> int | No
     return number if comm == program and stat.rpartition(")")[2].split()[0] != "Z" else None
 
 
-def kill_daemon(folder: Path, host: str, program: str, pid_file: str) -> None:
-    """Kill a daemon with SIGKILL and wait until it is gone."""
+def kill_daemon(folder: Path, host: str, program: str, pid_file: str, signal: str = "KILL") -> None:
+    """Send a daemon this signal and wait until it is gone."""
     number = daemon_pid(folder, host, program, pid_file)
     if number is None:
         raise LauncherError(f"{program} does not run on {host}.")
     inside = namespaces.enter(namespaces.need(folder, host))
-    programs.run([*inside, "kill", "-9", str(number)], f"killing {program} on {host}")
+    programs.run([*inside, "kill", f"-{signal}", str(number)], f"killing {program} on {host}")
     programs.wait_for(
-        lambda: daemon_pid(folder, host, program, pid_file) is None, f"the end of {program} on {host}", 10
+        lambda: daemon_pid(folder, host, program, pid_file) is None, f"the end of {program} on {host}", 20
     )
 
 
@@ -124,6 +129,8 @@ def daemon(folder: Path, host: str, argv: list[str], log: str) -> None:
 
 def node_states(folder: Path) -> dict[str, str]:
     """State of each node as `sinfo` names it; empty where slurmctld does not answer."""
+    if daemon_pid(folder, CONTROLLER, "slurmctld", "slurmctld.pid") is None:
+        return {}  # its clients would try for seconds
     try:
         told = client(folder, ["sinfo", "-h", "-N", "-p", "all", "-o", "%N %T"], timeout=10)
     except LauncherError:

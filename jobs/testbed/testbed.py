@@ -239,7 +239,7 @@ class Testbed:
         slurm_daemons.start_slurmd(self.folder, self._known(host))
 
     def kill_controller(self) -> None:
-        """Kill slurmctld as a crash would."""
+        """Kill slurmctld as a crash would; it forgets jobs that are a few seconds old."""
         slurm_daemons.kill_controller(self.folder)
 
     def start_controller(self) -> None:
@@ -247,8 +247,8 @@ class Testbed:
         slurm_daemons.start_controller(self.folder)
 
     def restart_controller(self) -> None:
-        """Kill slurmctld as a crash would, start it again, and wait until it answers."""
-        self.kill_controller()
+        """End slurmctld as its administrator would, start it again, and wait until it answers."""
+        slurm_daemons.stop_controller(self.folder)
         self.start_controller()
 
     def settle(self, seconds: float = _IDLE_SECONDS) -> None:

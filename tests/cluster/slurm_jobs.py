@@ -68,7 +68,9 @@ class Job:
 
     def says(self, field: str) -> str:
         """A field of `scontrol show job`."""
-        found = re.search(rf"\b{field}=(\S*)", slurm(self.cluster, "scontrol", "show", "job", "-o", self.label))
+        found = re.search(
+            rf"\b{field}=(\S*)", slurm(self.cluster, "scontrol", "show", "job", "-o", self.label)
+        )
         return found[1] if found else ""
 
     @property
@@ -89,9 +91,11 @@ class Job:
 
     def pids(self, host: str) -> list[int]:
         """Ranks of this job on a host."""
-        script = 'for p in /proc/[0-9]*; do tr "\\0" " " <"$p/cmdline" 2>/dev/null | sed "s|^|${p#/proc/} |"; done'
+        script = (
+            'for p in /proc/[0-9]*; do echo "${p#/proc/} $(tr "\\0" " " <"$p/cmdline" 2>/dev/null)"; done'
+        )
         lines = self.cluster.exec(host, ["sh", "-c", script], cwd="/").stdout.splitlines()
-        started = re.compile(rf"(\d+) \S*python\S* .*{re.escape(str(self.folder))}")
+        started = re.compile(rf"(\d+) \S*python\S* .*{re.escape(str(self.folder.parent))}")
         return [int(found[1]) for line in lines if (found := started.match(line))]
 
 

@@ -1,4 +1,4 @@
-"""Jobs that Slurm interrupts save, are started again, and end with the weights of one that nothing interrupted."""
+"""Jobs that Slurm interrupts save, start again, and end with the weights of one that nothing interrupted."""
 
 from __future__ import annotations
 

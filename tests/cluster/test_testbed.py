@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.launchers import mpirun
 from jobs.testbed import Testbed
 
 
@@ -38,3 +39,9 @@ def test_root_and_the_user_without_rights_reach_other_hosts_by_ssh(cluster: Test
     as_user = cluster.exec("n1", ["ssh", "n3", "hostname; id -un"], user=cluster.user)
     assert out(as_user).split() == ["n3", cluster.user]
     assert not cluster.exec("n1", ["cat", f"{cluster.folder}/etc/ssh/keys/root/id"], cluster.user).stdout
+
+
+def test_mpirun_starts_ranks_on_other_hosts_by_ssh(cluster: Testbed):
+    line, environment = mpirun.command(3, ["hostname"], hosts={"n1": 1, "n2": 1, "n3": 1})
+    done = cluster.exec("n1", line, environment=environment)
+    assert sorted(out(done).split()) == ["n1", "n2", "n3"]

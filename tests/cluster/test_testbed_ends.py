@@ -49,11 +49,11 @@ def of_processes(file: str) -> dict[int, bytes]:
 
 def own_namespaces(numbers: set[int]) -> set[str]:
     """The namespaces of these processes that are not ours too."""
-    ours = {os.readlink(entry) for entry in Path("/proc/self/ns").iterdir()}
+    ours = {str(entry.readlink()) for entry in Path("/proc/self/ns").iterdir()}
     found = set()
     for number in numbers:
         try:
-            found |= {os.readlink(entry) for entry in Path(f"/proc/{number}/ns").iterdir()}
+            found |= {str(entry.readlink()) for entry in Path(f"/proc/{number}/ns").iterdir()}
         except OSError:
             continue
     return found - ours
@@ -127,15 +127,17 @@ def test_after_a_kill_in_the_middle_of_up_down_still_leaves_nothing(traces, stag
     process.kill()
     process.communicate(timeout=SECONDS)
     assert traces.left() != []
-    assert done("status").returncode == 0
+    assert done("status", "--name", traces.name).returncode == 0
     down = done("down", "--name", traces.name)
     assert (down.returncode, down.stdout) == (0, f"{traces.name}: is down\n")
     assert traces.left() == []
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_up_that_is_interrupted_takes_everything_down_itself(traces, stage, number, code):
+@pytest.mark.parametrize(
+    ("number", "code", "stage"),
+    [*((signal.SIGINT, 130, stage) for stage in STAGES), (signal.SIGTERM, 143, "pids/n2")],
+)
+def test_an_up_that_is_interrupted_takes_everything_down_itself(traces, number, code, stage):
     process = begun(traces, stage)
     process.send_signal(number)
     _, told = process.communicate(timeout=SECONDS)

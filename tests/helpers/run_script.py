@@ -39,7 +39,7 @@ def stubs(folder: Path) -> Path:
     place.mkdir()
     for name, text in [
         *((name, _NOTES) for name in ("mpirun", "srun", "apptainer", "program")),
-        ("scontrol", _SCONTROL),
+        *((name, _SCONTROL) for name in ("scontrol", "sinfo")),
     ]:
         (place / name).write_text(text)
         (place / name).chmod(0o755)
@@ -56,6 +56,7 @@ def run(script: str, place: Path, notes: Path, *, task: int | None = None, **ext
         "HOME": str(notes),
         "SLURM_JOB_ID": "4711",
         "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_NODELIST": "n[1-2]",
         "SLURM_CPUS_PER_TASK": "3",
         # Functions of a login shell; `eval` is only noted, as it would run whatever a test made up.
         "BASH_FUNC_module%%": '() { printf "%s\\0" "$@" >> "$NOTES/modules"; }',

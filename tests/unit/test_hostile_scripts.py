@@ -13,7 +13,7 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jobs import sites
+from jobs import containers, sites
 from jobs.rendering import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
@@ -173,6 +173,7 @@ def test_the_launcher_gets_what_the_job_says(
             return
         notes = root / "notes"
         notes.mkdir()
+        (private / "out-1.log").touch()
         noted = run_script.run(script, place, notes, task=1, LC_ALL=locale)
 
         assert noted.code == 0, noted.stderr
@@ -180,7 +181,10 @@ def test_the_launcher_gets_what_the_job_says(
         words = noted.arguments
         assert words[len(words) - 1 - len(arguments) :] == [program, *arguments]
         if launcher == "mpirun":
-            assert words[: -1 - len(arguments)] == [str(place / "mpirun"), "-np", "2", "--bind-to", "none"]
+            launch = words[: -1 - len(arguments)]
+            assert launch[:3] == [str(place / "mpirun"), "-np", "2"]
+            assert launch[-2:] == ["--bind-to", "none"]
+            assert len(launch) < 20
         for key, value in {**of_the_site, **environment}.items():
             assert noted.environment[key] == value
         assert noted.environment["CINGULUM_SCRATCH"] == scratch if scratch else True
@@ -240,22 +244,35 @@ def test_lists_of_names_are_plain_or_refused(place, tmp_path, key, texts):
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(image=hostile, binds=st.lists(hostile, max_size=2), further=st.lists(hostile, max_size=2))
-def test_a_container_gets_its_image_and_folders(place, tmp_path, image, binds, further):
+@given(
+    image=possible,
+    binds=st.lists(possible, max_size=2),
+    readonly=st.lists(possible, max_size=2),
+    further=st.lists(possible, max_size=2),
+    environment=st.dictionaries(variable, possible, max_size=2),
+)
+def test_a_container_gets_its_image_folders_and_variables(
+    place, tmp_path, image, binds, readonly, further, environment
+):
     notes = tmp_path / str(next(numbers))
     notes.mkdir()
-    try:
-        site = parsed(container="apptainer", container_options=further)
-        spec = JobSpec("n", "train", (("/p", "-x"),), "/", image=image, binds=tuple(binds))
-        script = batch_script(spec, site, Path("/j"), TOKEN)
-    except JobError:
-        return
-    noted = run_script.run(script, place, notes)
-    start = noted.arguments.index("apptainer")
-    assert noted.arguments[start:] == [
-        *("apptainer", "exec", *(f"--bind={path}" for path in dict.fromkeys(["/", "/j", *binds]))),
-        *("--pwd=/", *further, image, "/p", "-x"),
-    ]
+    image, binds, readonly = f"/{image}", [f"/{path}" for path in binds], [f"/{path}" for path in readonly]
+    site = parsed(container="apptainer", container_options=further)
+    spec = JobSpec(
+        *("n", "train", (("/here/bin/cingulum", "-x"),), "/"),
+        image=image,
+        binds=tuple(binds),
+        readonly=tuple(readonly),
+        environment=environment,
+    )
+    noted = run_script.run(batch_script(spec, site, Path("/j"), TOKEN), place, notes)
+    line = containers.wrap(
+        *(("cingulum", "-x"), image, ["/", "/j", *binds], 0, environment),
+        readonly=readonly,
+        folder="/",
+        options=further,
+    )
+    assert noted.arguments[-len(line) :] == list(line)
 
 
 @settings(max_examples=150)

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainer.errors import ConfigError
+
 if TYPE_CHECKING:
+    from trainer.config import RunConfig
     from trainer.crossval.folds import CrossValidation
     from trainer.crossval.launching import Means
 
@@ -27,6 +30,13 @@ def crossval(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Begin the other folds, too, when one fails.")
     ] = False,
+    fold: Annotated[
+        int | None,
+        typer.Option(metavar="I", help="Train this fold only, 0 is the first; for an array of jobs.", min=0),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="S", help="With --fold: its seed. Default: train.seed.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is to be done; do nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print crossval.json, or the plan.")] = False,
 ) -> int:
@@ -36,13 +46,24 @@ def crossval(
     and crossval.csv, every subject's held-out prediction as predictions.csv, all of it to look at as
     report.html. The same command goes on after a stop, a crash or a kill.
 
+    With --fold it trains one of the runs, on the ranks that mpirun or srun started, and pools nothing: the
+    tasks of an array of jobs do this, and the same command without --fold collects what they made.
+
     Exit code 0: done. 75: stopped by Ctrl-C, SIGTERM or SIGUSR2, all states are saved; run it again.
 
     \b
     Example:
       cingulum crossval examples/crossval.yaml --folds 5 --seeds 3 --side-by-side 2
+      mpirun -np 2 cingulum crossval examples/crossval.yaml --folds 5 --fold 0
     """
     import json
+
+    if fold is not None:
+        return _train_one(
+            config, overrides or [], folds, seeds, (fold, seed), dry_run=dry_run, as_json=as_json
+        )
+    if seed is not None:
+        raise ConfigError("--seed chooses one run.", cure="Add --fold I; or set the first seed: train.seed=S")
 
     from trainer.crossval import folds as plans
     from trainer.crossval import launching
@@ -63,6 +84,31 @@ def crossval(
     summary = _train(crossval, means, keep_going=keep_going)
     typer.echo(json.dumps(summary, indent=2) if as_json else _readable(crossval.folder, summary))
     return 0
+
+
+def _train_one(
+    config: Path,
+    overrides: list[str],
+    folds: int | None,
+    seeds: int,
+    chosen: tuple[int, int | None],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Train one fold of one seed on the ranks that were started, or go on with it."""
+    from trainer.commands.train import run_on_ranks
+    from trainer.crossval import folds as plans
+
+    def load() -> RunConfig:
+        crossval = plans.plan(config, overrides, folds=folds, seeds=seeds)
+        fold = plans.one(crossval, *chosen)
+        plans.check(crossval)
+        if not dry_run:
+            plans.keep(crossval)
+        return fold.config
+
+    return run_on_ranks(load, resume=True, dry_run=dry_run, as_json=as_json)
 
 
 def _train(crossval: CrossValidation, means: Means, *, keep_going: bool) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def _with_progress(request: ImportRequest) -> ImportResult:
     from trainer.data.import_request import Progress as News
     from trainer.progress import Counting
 
-    with _stopping_on_sigterm(), Counting("checking" if request.dry_run else "importing", "images") as bar:
+    with _stopping_when_asked(), Counting("checking" if request.dry_run else "importing", "images") as bar:
 
         def show(news: News) -> None:
             for finding in news.findings:
@@ -178,19 +178,20 @@ def _with_progress(request: ImportRequest) -> ImportResult:
 
 
 @contextlib.contextmanager
-def _stopping_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends the import in order, with the exit code that says: run me again."""
+def _stopping_when_asked() -> Iterator[None]:
+    """SIGTERM and SIGUSR2 end the import in order, with the exit code that says: run me again."""
 
     def stop(number: int, frame: object) -> None:
         raise Stopped(
             "The import was asked to stop.", cure="Run the same command again: it goes on where it stopped."
         )
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGUSR2)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _tell(result: ImportResult, *, dry_run: bool) -> None:

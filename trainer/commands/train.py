@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,14 +29,26 @@ def train(
       mpirun -np 2 cingulum train examples/demo.yaml train.epochs=5
     """
     from trainer import config as configuration
+
+    return run_on_ranks(
+        lambda: configuration.load(config, overrides or []), resume=resume, dry_run=dry_run, as_json=as_json
+    )
+
+
+def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, as_json: bool) -> int:
+    """Train on all ranks that were started, as the configuration says that each of them loads.
+
+    Raises:
+        ConfigError: `load` did, and there is one rank; several tell it together.
+    """
     from trainer import launch
     from trainer import world as worlds
-    from trainer.errors import ConfigError
+    from trainer.errors import InputError
 
     threads = None
     try:
-        threads = configuration.load(config, overrides or []).train.threads
-    except ConfigError:
+        threads = load().train.threads
+    except InputError:
         if launch.expected_size() == 1:
             raise  # said at once, before TensorFlow is loaded; several ranks say it together, below
     world = worlds.init(threads)
@@ -43,7 +56,7 @@ def train(
     from trainer.agreement import agree, together
 
     def body() -> int:
-        run_config = agree(world, lambda: configuration.load(config, overrides or []))
+        run_config = agree(world, load)
         if dry_run:
             _show_plan(run_config, world, as_json=as_json)
         else:

@@ -18,6 +18,7 @@ from trainer.config.training import (
     ScheduleConfig,
     TrainConfig,
     TransferConfig,
+    micro_batch,
 )
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "dump",
     "fields",
     "load",
+    "micro_batch",
     "parse",
     "section_of",
 ]

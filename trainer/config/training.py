@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from trainer.config.section import Section
+from trainer.errors import ConfigError
 
 
 class OptimizerConfig(Section):
@@ -135,3 +136,20 @@ class TrainConfig(Section):
         None, ge=1, description="compute threads per rank; default: the host's cores divided by its ranks"
     )
     seed: int = Field(0, ge=0, description="of initial weights, sample order, augmentation and dropout")
+
+
+def micro_batch(global_batch: int, *, world_size: int, accumulation: int) -> int:
+    """Samples of one micro-batch on each rank.
+
+    Raises:
+        ConfigError: the global batch cannot be divided evenly.
+    """
+    parts = world_size * accumulation
+    if global_batch % parts:
+        nearest = max(1, round(global_batch / parts)) * parts
+        raise ConfigError(
+            f"train.global_batch: {global_batch} samples cannot be shared evenly by {world_size} rank(s) "
+            f"with {accumulation} micro-batch(es) each.",
+            cure=f"For example train.global_batch={nearest}.",
+        )
+    return global_batch // parts

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +120,42 @@ def plan(path: Path, overrides: Sequence[str] = (), *, folds: int | None, seeds:
             )
             runs.append(Fold(number, seed, changes, configuration.parse(text, changes, source=str(path))))
     return CrossValidation(config, numbers, tuple(runs))
+
+
+def one(crossval: CrossValidation, number: int, seed: int | None) -> Fold:
+    """The run that holds fold `number` out and starts from `seed`; default: the first seed.
+
+    Raises:
+        ConfigError: there is no such run; names those there are.
+    """
+    seed = crossval.seeds[0] if seed is None else seed
+    for fold in crossval.folds:
+        if (fold.number, fold.seed) == (number, seed):
+            return fold
+    last = crossval.folds[-1]
+    raise ConfigError(
+        f"There is no fold {number} with seed {seed}: the folds are 0 to {last.number}, "
+        f"the seeds {' '.join(map(str, crossval.seeds))}.",
+        cure="Give --folds and --seeds as for the other folds.",
+    )
+
+
+def keep(crossval: CrossValidation) -> None:
+    """Store the configuration that all runs share, if it is not there yet; several hosts may do so at once.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if crossval.stored.is_file():
+        return
+    crossval.folder.mkdir(parents=True, exist_ok=True)
+    # Not atomic.write_text: its temporary name is the same for everyone.
+    handle, name = tempfile.mkstemp(prefix=f".{CONFIG_NAME}.", dir=crossval.folder)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(configuration.dump(crossval.config))
+        file.flush()
+        os.fsync(handle)
+    Path(name).replace(crossval.stored)
 
 
 def check(crossval: CrossValidation) -> None:

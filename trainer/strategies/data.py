@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.config import micro_batch
 from trainer.errors import ConfigError
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated
 from trainer.strategies.guards import average_statistics
@@ -86,21 +87,14 @@ def plan(
     Raises:
         ConfigError: it cannot be divided evenly.
     """
-    parts = world_size * accumulation
-    if global_batch % parts:
-        nearest = max(1, round(global_batch / parts)) * parts
-        raise ConfigError(
-            f"train.global_batch: {global_batch} samples cannot be shared evenly by {world_size} rank(s) "
-            f"with {accumulation} micro-batch(es) each.",
-            cure=f"For example train.global_batch={nearest}.",
-        )
+    share = micro_batch(global_batch, world_size=world_size, accumulation=accumulation)
     parameters = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
     width = 4 if compression == "none" else 2
     return Plan(
         world_size=world_size,
         global_batch=global_batch,
         accumulation=accumulation,
-        micro_batch=global_batch // parts,
+        micro_batch=share,
         parameters=parameters,
         bytes_per_update=round(2 * (world_size - 1) / world_size * parameters * width),
     )

@@ -2,8 +2,8 @@
 
     python saver.py FOLDER
 
-The first start waits in FOLDER until it is told to save (SIGUSR2, SIGTERM), and ends with exit code 75. A start
-that finds what was saved ends with 0. Rank 0 notes in FOLDER/events what happens, a word a line.
+The first start waits until it is told to save (SIGUSR2, SIGTERM), and ends with exit code 75. A start that
+finds what was saved in FOLDER ends with 0. Rank 0 notes in FOLDER/events what happens, a word a line.
 """
 
 from __future__ import annotations

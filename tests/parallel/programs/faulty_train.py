@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import time
+from pathlib import Path
 
 fault, at_rank, at_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
@@ -73,8 +74,8 @@ def _strike(training) -> None:
 
 def _wait(training) -> None:
     config = sys.argv[4]
-    open(f"{config}.waiting", "w").close()
-    while not os.path.exists(f"{config}.go") and not training.stop.requested:
+    Path(f"{config}.waiting").touch()
+    while not Path(f"{config}.go").exists() and not training.stop.requested:
         training.watchdog.beat("waiting for the test")
         time.sleep(0.05)
 

@@ -1,0 +1,205 @@
+"""What `cingulum submit` makes of a configuration: one job, an array of them, or a chain. Pure functions.
+
+import -> train -> evaluate -> report            each starts when the one before it has ended with 0
+import -> array of folds x seeds -> report       the report pools the folds (cingulum crossval)
+"""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from jobs.spec import JobSpec, Resources
+from trainer.errors import JobError
+
+KINDS = ("train", "crossval", "evaluate", "report")
+FOLLOWING = ("evaluate", "report")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for.
+
+    Attributes:
+        config: path of the configuration that the jobs read.
+        run: run folder that it leads to; of a cross-validation the folder of its runs.
+        shards: folder of its shard set.
+        first_seed: train.seed.
+        program: words that start `cingulum` where the job runs.
+        name: of the main job; others append what they do.
+        kind: of the main job, one of KINDS.
+        folds, seeds: of a cross-validation.
+        then: what follows, of FOLLOWING.
+        source: images to import first; None: nothing is imported.
+        import_options: further words for `cingulum import`.
+        at_once: runs of a cross-validation that may train side by side; None: all.
+        job: terms of the main job; its name, kind and tasks are replaced.
+    """
+
+    config: str
+    run: str
+    shards: str
+    first_seed: int
+    program: tuple[str, ...]
+    name: str
+    job: JobSpec
+    kind: str = "train"
+    folds: int | None = None
+    seeds: int = 1
+    at_once: int | None = None
+    then: tuple[str, ...] = ()
+    source: str | None = None
+    import_options: tuple[str, ...] = field(default=())
+
+
+def chain(wanted: Wanted) -> list[JobSpec]:
+    """The jobs, in order; each but the first is to be submitted with `after` the one before it.
+
+    Raises:
+        JobError: what is asked for does not fit together.
+    """
+    _check(wanted)
+    steps = [] if wanted.source is None else [_importing(wanted)]
+    steps.append(_main(wanted))
+    steps += [_following(wanted, what) for what in wanted.then]
+    return steps
+
+
+def kind_of(kind: str | None, *, folds: int | None) -> str:
+    """Kind of the main job: as asked for, else "crossval" where there are folds, else "train".
+
+    Raises:
+        JobError: there is no such kind, or no folds are given for a cross-validation.
+    """
+    if kind is None:
+        return "train" if folds is None else "crossval"
+    if kind not in KINDS:
+        raise JobError(
+            f"--kind {kind!r}: is not known.{_hint(kind, KINDS)}", cure=f"There are: {', '.join(KINDS)}."
+        )
+    return kind
+
+
+def following(text: str | None) -> tuple[str, ...]:
+    """What `--then evaluate,report` asks for.
+
+    Raises:
+        JobError: an unknown word, or one twice.
+    """
+    words = tuple(word.strip() for word in text.split(",")) if text else ()
+    for word in words:
+        if word not in FOLLOWING:
+            raise JobError(
+                f"--then {word!r}: is not known.{_hint(word, FOLLOWING)}",
+                cure="For example: --then evaluate,report",
+            )
+    if len(set(words)) < len(words):
+        raise JobError(f"--then {text}: names something twice.", cure="For example: --then evaluate,report")
+    return words
+
+
+def _hint(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _check(wanted: Wanted) -> None:
+    if wanted.kind == "crossval" and wanted.folds is None:
+        raise JobError("A cross-validation needs to know how many folds.", cure="Add --folds 5.")
+    if wanted.kind != "crossval" and (wanted.folds is not None or wanted.seeds > 1 or wanted.at_once):
+        raise JobError("--folds, --seeds and --at-once are for a cross-validation.", cure="Add --folds 5.")
+    if wanted.kind == "crossval" and "evaluate" in wanted.then:
+        raise JobError(
+            "The folds of a cross-validation are evaluated as they end.", cure="--then report pools them."
+        )
+    if wanted.kind in wanted.then or (wanted.kind == "report" and wanted.then):
+        raise JobError(f"--then {','.join(wanted.then)}: cannot follow a job of kind {wanted.kind}.")
+    if wanted.source is None and wanted.import_options:
+        raise JobError("--import-options are for an import.", cure="Add --import SOURCE.")
+    if wanted.source is not None and wanted.kind not in ("train", "crossval"):
+        raise JobError(f"--import: a job of kind {wanted.kind} does not read images.")
+
+
+def _main(wanted: Wanted) -> JobSpec:
+    if wanted.kind != "crossval":
+        return _step(wanted, wanted.kind, wanted.name)
+    shared = (*wanted.program, *_pooling(wanted))
+    tasks = tuple(
+        (*shared, "--fold", str(fold), "--seed", str(wanted.first_seed + seed))
+        for seed in range(wanted.seeds)
+        for fold in range(wanted.folds or 0)
+    )
+    return replace(wanted.job, name=wanted.name, kind="crossval", tasks=tasks, at_once=wanted.at_once)
+
+
+def _following(wanted: Wanted, what: str) -> JobSpec:
+    name = f"{wanted.name}-{what}"
+    if wanted.kind != "crossval":
+        return _step(wanted, what, name)
+    # All folds are finished by then: the command pools them and writes the report.
+    return replace(
+        wanted.job,
+        name=name,
+        kind="report",
+        tasks=((*wanted.program, *_pooling(wanted)),),
+        parallel=False,
+        resources=_one_process(wanted.job.resources),
+    )
+
+
+def _pooling(wanted: Wanted) -> tuple[str, ...]:
+    """The cross-validation as a whole, as `cingulum` takes it."""
+    return ("crossval", wanted.config, "--folds", str(wanted.folds), "--seeds", str(wanted.seeds))
+
+
+def _step(wanted: Wanted, kind: str, name: str) -> JobSpec:
+    """A job that is no array: train, evaluate or report."""
+    if kind == "train":
+        words: tuple[str, ...] = ("train", wanted.config, "--resume")
+        return replace(wanted.job, name=name, kind=kind, tasks=((*wanted.program, *words),))
+    task = (*wanted.program, kind, _no_option(wanted.run))
+    resources = wanted.job.resources
+    if kind == "report":
+        return replace(
+            wanted.job, name=name, kind=kind, tasks=(task,), parallel=False, resources=_one_process(resources)
+        )
+    # One host is enough to look at the test split.
+    return replace(
+        wanted.job, name=name, kind=kind, tasks=(task,), resources=_one_host(resources), shrink=False
+    )
+
+
+def _importing(wanted: Wanted) -> JobSpec:
+    """One process with all cores that a host's ranks would have: it starts workers itself."""
+    words = ("import", *wanted.import_options, _no_option(wanted.source or ""), _no_option(wanted.shards))
+    ranks = wanted.job.resources
+    cores = ranks.ranks_per_node * ranks.cpus_per_rank
+    workers = (
+        ()
+        if any(word.split("=")[0] == "--workers" for word in wanted.import_options)
+        else (f"--workers={cores}",)
+    )
+    return replace(
+        wanted.job,
+        name=f"{wanted.name}-import",
+        kind="import",
+        tasks=((*wanted.program, words[0], *workers, *words[1:]),),
+        parallel=False,
+        resources=replace(_one_process(ranks), cpus_per_rank=cores),
+        shrink=False,
+    )
+
+
+def _one_host(resources: Resources) -> Resources:
+    return replace(resources, nodes=1, least_nodes=None)
+
+
+def _one_process(resources: Resources) -> Resources:
+    return replace(_one_host(resources), ranks_per_node=1, gpus_per_node=0)
+
+
+def _no_option(path: str) -> str:
+    """A path that no command takes for an option."""
+    return posixpath.join(".", path) if path.startswith("-") else path

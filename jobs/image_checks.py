@@ -1,0 +1,172 @@
+"""Whether an Apptainer image can run here: asked before a job starts, not told by its ranks afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.errors import JobError, LauncherError
+
+# A large .sif on a slow file system is checked, and without setuid unpacked, before anything in it runs.
+ANSWER_S = 120.0
+# With these, `--mount` and `--no-eval` are known: jobs.containers.
+_OLDEST = {"apptainer": (1, 0), "singularity": (3, 10)}
+_HANDSHAKE = "from mpi4py import MPI; print('world', MPI.COMM_WORLD.size)"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What runs images here: `program`, "apptainer" or "singularity" with or without a path; its version."""
+
+    program: str
+    version: tuple[int, ...]
+
+
+def find_program() -> str:
+    """`$CINGULUM_APPTAINER`, else the first of apptainer and singularity on PATH, else "apptainer"."""
+    named = os.environ.get("CINGULUM_APPTAINER")
+    return named or next((name for name in _OLDEST if shutil.which(name)), "apptainer")
+
+
+def runtime(program: str) -> Runtime:
+    """The version of this program.
+
+    Raises:
+        LauncherError: it is not there, does not answer, or is too old.
+    """
+    said = _ask([program, "--version"])
+    kind = "singularity" if "singularity" in said else "apptainer"
+    version = version_of(said)
+    if version < _OLDEST[kind]:
+        oldest = ".".join(map(str, _OLDEST[kind]))
+        raise LauncherError(
+            f"{program} is version {_dotted(version)}, which is older than {oldest}.",
+            cure="Ask for a newer module (`module avail apptainer`), or set CINGULUM_APPTAINER to its path.",
+        )
+    return Runtime(program, version)
+
+
+def named_image(image: str | None) -> str:
+    """The image's path.
+
+    Raises:
+        JobError: none is named, or it is no absolute path.
+    """
+    if image is None:
+        raise JobError("The apptainer launcher needs an image.", cure="Name it: --image /path/cingulum.sif")
+    if not image.startswith("/"):
+        raise JobError(f"image: {image!r} is not an absolute path.", cure="Name a .sif file or a sandbox.")
+    return image
+
+
+def check_image(image: str | None) -> str:
+    """The image's path.
+
+    Raises:
+        JobError: none is named, it is no absolute path, or there is no such file or folder.
+    """
+    image = named_image(image)
+    if not os.access(image, os.R_OK):
+        raise JobError(
+            f"image: {image} is not there, or you may not read it.",
+            cure="Build it in a checkout: apptainer build cingulum.sif docker/apptainer.def",
+        )
+    return image
+
+
+def check_mpi(mpirun: str, program: str, image: str) -> None:
+    """Compare the host's Open MPI with the image's, then start two ranks that find each other, or do not.
+
+    The host's mpirun speaks PMIx to the MPI library in the image. Between minor versions of Open MPI that
+    is promised by nobody: ranks hang, crash, or each believe to be alone, and train the same thing.
+
+    Raises:
+        LauncherError: the versions differ, or the ranks found no common world.
+    """
+    host = open_mpi_version(mpirun, _ask([mpirun, "--version"]))
+    # As a rank would: what the host's settings do to it is part of the question.
+    said = _ask([program, "exec", "--no-eval", "--no-home", image, "mpirun", "--version"])
+    inside = open_mpi_version(f"mpirun of {image}", said)
+    if host[:2] != inside[:2]:
+        raise LauncherError(
+            f"Open MPI is {_dotted(host)} on the host ({mpirun}) and {_dotted(inside)} in {image}: ranks "
+            "that it starts there would not find each other.",
+            cure=f"Build the image with --build-arg OPENMPI={_dotted(host)}, or load a module with Open MPI "
+            f"{_dotted(inside[:2])}.",
+        )
+    ranks = [mpirun, "-np", "2", "--oversubscribe", "--bind-to", "none"]
+    if os.geteuid() == 0:
+        ranks += ["--allow-run-as-root"]
+    said = _ask([*ranks, program, "exec", "--no-eval", "--no-home", image, "python", "-c", _HANDSHAKE])
+    if said.split().count("world") != 2 or set(re.findall(r"world (\d+)", said)) != {"2"}:
+        raise LauncherError(
+            f"Two ranks of {image}, started by {mpirun} ({_dotted(host)}), did not find each other; they "
+            f"said: {said.strip()[-300:]!r}",
+            cure="Host and image speak different PMIx. Build the image with the host's very version: "
+            f"--build-arg OPENMPI={_dotted(host)}",
+        )
+
+
+def open_mpi_version(mpirun: str, text: str) -> tuple[int, ...]:
+    """The version in what an Open MPI's mpirun says of itself.
+
+    Raises:
+        LauncherError: it is another MPI's, whose ranks would not see one another.
+    """
+    if "Open MPI" not in text:
+        raise LauncherError(
+            f"{mpirun} is not Open MPI's; it says {text.strip()[:100]!r}.",
+            cure="Load a module with Open MPI: images are built with no other MPI.",
+        )
+    return version_of(text)
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """The first version in what a program says of itself: "mpirun (Open MPI) 4.1.8" -> (4, 1, 8).
+
+    Raises:
+        LauncherError: there is none.
+    """
+    found = re.search(r"\b(\d+)\.(\d+)(?:\.(\d+))?", text)
+    if found is None:
+        raise LauncherError(f"No version can be read from {text.strip()[:200]!r}.")
+    return tuple(int(part) for part in found.groups() if part is not None)
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _ask(line: Sequence[str]) -> str:
+    """What a program prints on its standard output.
+
+    Raises:
+        LauncherError: it is not there, fails, or does not end in time.
+    """
+    name = Path(line[0]).name
+    try:
+        done = subprocess.run(
+            line,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_S,
+            check=False,
+        )
+    except OSError as error:
+        raise LauncherError(
+            f"{line[0]} cannot be run here ({error.strerror}).",
+            cure="Load its module (`module avail`), or choose another --launcher.",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise LauncherError(f"{' '.join(line)} did not end within {ANSWER_S:g} s.") from None
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip())[-1000:]
+        raise LauncherError(f"{name} failed with exit code {done.returncode}: {said}")
+    return done.stdout

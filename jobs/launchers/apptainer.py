@@ -1,0 +1,76 @@
+"""Jobs whose ranks each run in an Apptainer container, started by the MPI of the host (hybrid launch).
+
+Hosts, ssh, an allocation of Slurm's and signals are mpirun's affair, as without containers; what differs is
+what each rank runs (`jobs.containers`), and that image and host must fit together (`jobs.image_checks`).
+A rank runs as the calling user, as Apptainer runs everything. It sees the job's folder, `binds`, `readonly`,
+and of the host /tmp, /dev and what the site's apptainer.conf binds; the home folder only where one of these
+lies in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from jobs import containers, image_checks
+from jobs.launchers.base import Plan
+from jobs.launchers.mpirun import Mpirun, find
+from jobs.sites import Site
+from jobs.spec import Arguments, JobSpec
+from trainer.errors import JobError
+
+
+class Apptainer(Mpirun):
+    """Starts a job with the host's mpirun and one `apptainer exec` per rank.
+
+    Args:
+        program: default: `$CINGULUM_APPTAINER`, else apptainer or singularity, whichever is on PATH.
+    """
+
+    name = "apptainer"
+
+    def __init__(self, program: str | None = None) -> None:
+        self._program = program or image_checks.find_program()
+
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
+        """What the mpirun launcher would do, with each rank in a container.
+
+        Raises:
+            JobError: no image is named, or a path is not absolute.
+        """
+        return super().plan(self._inside(spec, site), site, folder, token)
+
+    def preflight(self, spec: JobSpec, site: Site) -> None:
+        """Apptainer, the image and the folders are there, and the image's Open MPI is that of the host.
+
+        Raises:
+            LauncherError: Apptainer is missing or too old, or the two Open MPIs do not go together.
+            JobError: an image or a folder is not there.
+        """
+        image = image_checks.check_image(spec.image)
+        for path in (spec.folder, *spec.binds, *spec.readonly):
+            if not Path(path).exists():
+                raise JobError(f"{path}: is not there, so a container cannot see it.")
+        image_checks.runtime(self._program)
+        if spec.parallel:
+            image_checks.check_mpi(site.mpirun or find(), self._program, image)
+        super().preflight(self._inside(spec, site), site)
+
+    def _inside(self, spec: JobSpec, site: Site) -> JobSpec:
+        image = image_checks.named_image(spec.image)
+        tasks: list[Arguments] = [
+            containers.wrap(
+                # The program of this host lies elsewhere in the image.
+                ("cingulum" if Path(task[0]).name == "cingulum" else task[0], *task[1:]),
+                image,
+                [spec.folder, *spec.binds],
+                spec.resources.gpus_per_node,
+                spec.environment,
+                readonly=spec.readonly,
+                folder=spec.folder,
+                options=site.container_options,
+                program=self._program,
+            )
+            for task in spec.tasks
+        ]
+        return dataclasses.replace(spec, tasks=tuple(tasks))

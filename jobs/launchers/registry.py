@@ -1,0 +1,22 @@
+"""The launchers by name, each loaded when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from jobs.launchers.base import Launcher
+
+_WHERE = {
+    "slurm": ("jobs.launchers.slurm", "Slurm"),
+    "mpirun": ("jobs.launchers.mpirun", "Mpirun"),
+    "docker": ("jobs.launchers.docker", "Docker"),
+    "apptainer": ("jobs.launchers.apptainer", "Apptainer"),
+}
+NAMES = tuple(_WHERE)
+
+
+def named(name: str) -> Launcher:
+    """The launcher of this name, one of NAMES."""
+    module, kind = _WHERE[name]
+    return cast(Launcher, getattr(importlib.import_module(module), kind)())

@@ -1,0 +1,251 @@
+"""Jobs under Slurm: sbatch, squeue, sacct, scancel, scontrol."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jobs.launchers import slurm_output
+from jobs.launchers.base import ENDED, WAITING, Plan, TaskState
+from jobs.sites import Site
+from jobs.spec import JobSpec
+from trainer.errors import JobError, LauncherError
+
+SCRIPT = "job.sbatch"
+# slurmctld may be busy for seconds; Slurm's own clients give up after some ten.
+ASK_S, SUBMIT_S = 30.0, 60.0
+# How far back the accounting is searched for a submission whose answer was lost.
+SEARCH_DAYS = 14
+
+# What Slurm says of a submission, with what helps.
+_CURES = {
+    "invalid partition": "See `sinfo -s`; set `partition` in the site profile.",
+    "invalid account": "See `sacctmgr show associations user=$USER`; set `account` in the site profile.",
+    "invalid qos": "See `sacctmgr show qos`; set `qos` in the site profile.",
+    "invalid generic resource": "No host has such GPUs: see `sinfo -o '%N %G'`, or --gpus-per-node 0.",
+    "node configuration is not available": "Compare nodes, ranks, GPUs and memory with `sinfo -Nl`.",
+    "time limit": "See `sinfo -o '%P %l'`, and give a shorter --time.",
+    "unable to contact slurm controller": "Is slurmctld up? `scontrol ping` tells.",
+    "could not establish a configuration source": "Work on a login node, or set SLURM_CONF.",
+    "invalid job id": "Slurm remembers ended jobs for minutes. Submit it again: it goes on where it was.",
+    "access/permission denied": "Only its owner may do that.",
+}
+# Times as seconds since 1970, and lists of tasks whole: by default Slurm cuts them to 64 characters.
+_EXACT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+
+
+class Slurm:
+    """One cluster, reached through Slurm's own commands."""
+
+    name = "slurm"
+
+    @property
+    def place(self) -> str:
+        """The cluster's name, within which job ids are unique; "" where the configuration does not say."""
+        return os.environ.get("SLURM_CLUSTERS") or _cluster_name()
+
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
+        """The batch script, and the sbatch that submits it."""
+        from jobs.rendering import batch_script
+
+        return Plan(
+            files={SCRIPT: batch_script(spec, site, folder, token)},
+            command=(
+                "sbatch",
+                "--parsable",
+                f"--comment={slurm_output.comment_of(token)}",
+                # Else a job whose predecessor failed waits for ever.
+                "--kill-on-invalid-dep=yes",
+                str(folder / SCRIPT),
+            ),
+        )
+
+    def preflight(self, spec: JobSpec, site: Site) -> None:
+        """Ask Slurm whether it would take such a job.
+
+        Raises:
+            LauncherError: it would not, there is no Slurm here, or it does not answer.
+        """
+        from jobs.rendering import batch_script
+
+        script = batch_script(dataclasses.replace(spec, after=()), site, Path(spec.folder), "0" * 16)
+        _call(["sbatch", "--test-only"], SUBMIT_S, text=script)
+        if site.launcher == "srun" and site.mpi.split("_")[0] not in _call(["srun", "--mpi=list"], ASK_S):
+            raise LauncherError(
+                f"Site {site.name!r} starts ranks with `srun --mpi={site.mpi}`, which Slurm here lacks.",
+                cure="See `srun --mpi=list`; or set `launcher: mpirun` in the site profile.",
+            )
+
+    def start(self, plan: Plan, folder: Path, after: Sequence[str]) -> str:
+        """Submit; returns Slurm's job id.
+
+        Raises:
+            LauncherError: Slurm refused, or did not answer: then the job may be there (see `find`).
+        """
+        for name, text in plan.files.items():
+            (folder / name).touch(mode=0o600)
+            (folder / name).write_text(text, encoding="utf-8")
+        answer = _call(with_dependency(plan.command, after), SUBMIT_S, environment=plan.environment)
+        external = answer.strip().partition(";")[0]  # with several clusters: id;cluster
+        if not external.isdigit():
+            raise LauncherError(f"sbatch answered {answer.strip()!r} instead of a job id.")
+        return external
+
+    def find(self, token: str) -> str | None:
+        """The job that carries this token, looked for in the queue and then in the accounting."""
+        found = slurm_output.with_comment(_squeue(), token)
+        if found is not None:
+            return found
+        since = time.strftime("%Y-%m-%d", time.localtime(time.time() - SEARCH_DAYS * 86400))
+        answer = _sacct(["--starttime", since, "--format=JobID,SubmitLine"])
+        return slurm_output.submitted_with(answer, token)
+
+    def states(self, externals: Sequence[str]) -> dict[str, list[TaskState]]:
+        """From squeue, which also knows what ended minutes ago, and from sacct, where there is accounting."""
+        if not externals:
+            return {}
+        wanted = set(externals)
+        jobs = {job: tasks for job, tasks in slurm_output.queued(_squeue()).items() if job in wanted}
+        # Slurm forgets ended tasks of an array one by one, also while others run.
+        ask = [job for job in wanted if job not in jobs or set(jobs[job]) != {0}]
+        for first in range(0, len(ask), 500):
+            chosen = ",".join(ask[first : first + 500])
+            answer = _sacct(["--duplicates", f"--format={slurm_output.ACCOUNT_FIELDS}", "--jobs", chosen])
+            for job, tasks in slurm_output.accounted(answer).items():
+                jobs[job] = {**tasks, **jobs.get(job, {})}
+        return {job: [tasks[number] for number in sorted(tasks)] for job, tasks in jobs.items()}
+
+    def cancel(self, external: str, task: int | None = None) -> None:
+        """scancel; one that has ended stays as it is."""
+        _call(["scancel", _name(external, task)], ASK_S)
+
+    def requeue(self, external: str, task: int | None = None) -> None:
+        """A running job is asked to save, and requeues itself; one that has ended goes into the queue again.
+
+        Raises:
+            JobError: it waits in the queue already.
+            LauncherError: Slurm does not know it any more, or refuses.
+        """
+        found = [state for state in self.states([external]).get(external, []) if task in (None, state.task)]
+        running = [state for state in found if state.state not in (*WAITING, *ENDED)]
+        for state in running:
+            number = state.task if task is not None or len(found) > 1 else None
+            _call(["scancel", "--batch", "--signal=USR2", _name(external, number)], ASK_S)
+        ended = [state for state in found if state.state in ENDED and state.state != "COMPLETED"]
+        if not running and found and all(state.state in WAITING for state in found):
+            raise JobError(f"Job {_name(external, task)} waits in the queue already ({found[0].reason}).")
+        if not running and (task is not None or len(found) <= 1):
+            _call(["scontrol", "requeue", _name(external, task)], ASK_S)
+        elif not running:
+            for state in ended:
+                _call(["scontrol", "requeue", _name(external, state.task)], ASK_S)
+
+    def logs(self, folder: Path, external: str, task: int) -> Path:
+        """Slurm's output file, to which every start appends."""
+        return folder / (f"out-{task}.log" if _is_array(folder) else "out.log")
+
+
+def with_dependency(command: Sequence[str], after: Sequence[str]) -> list[str]:
+    """The sbatch command for a job that starts when all of `after` (Slurm ids) have completed with 0."""
+    if not after:
+        return list(command)
+    return [*command[:-1], f"--dependency=afterok:{':'.join(after)}", command[-1]]
+
+
+def _cluster_name() -> str:
+    """ClusterName of slurm.conf, read without asking slurmctld, which may be away."""
+    for path in (os.environ.get("SLURM_CONF"), "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"):
+        try:
+            text = Path(path or "").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        found = re.search(r"^\s*ClusterName\s*=\s*(\S+)", text, re.M | re.I)
+        return found[1] if found else ""
+    return ""
+
+
+def _is_array(folder: Path) -> bool:
+    try:
+        return JobSpec.from_json((folder / "spec.json").read_text(encoding="utf-8")).is_array
+    except OSError:
+        return False
+
+
+def _name(external: str, task: int | None) -> str:
+    return external if task is None else f"{external}_{task}"
+
+
+def _squeue() -> str:
+    """All jobs of this user that Slurm remembers."""
+    mine = ["--states=all", f"--user={os.getuid()}"]
+    line = ["squeue", "--noheader", *mine, f"--Format={slurm_output.QUEUE_FORMAT}"]
+    return _call(line, ASK_S, environment=_EXACT)
+
+
+def _sacct(options: Sequence[str]) -> str:
+    """What the accounting says; nothing where there is none."""
+    if shutil.which("sacct") is None:
+        return ""
+    try:
+        line = ["sacct", "--allocations", "--noheader", "--parsable2", *options]
+        return _call(line, ASK_S, environment=_EXACT)
+    except LauncherError as error:
+        said = error.message.lower()
+        if "accounting storage is disabled" in said or "invalid field" in said:
+            return ""
+        raise
+
+
+def _call(
+    line: Sequence[str],
+    limit: float,
+    *,
+    text: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Standard output of one of Slurm's commands.
+
+    Raises:
+        LauncherError: it is not there, fails, or takes longer than `limit` seconds.
+    """
+    try:
+        done = subprocess.run(
+            line,
+            input=text,
+            stdin=subprocess.DEVNULL if text is None else None,
+            env={**_environment(), **(environment or {})},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise LauncherError(
+            f"{line[0]} was not found: this is no host of a Slurm cluster.",
+            cure="Log in to one, load its module, or choose --launcher mpirun.",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise LauncherError(
+            f"Slurm did not answer `{line[0]}` within {limit:.0f} s.",
+            cure="Is slurmctld up? `scontrol ping` tells. Nothing is lost: try again later.",
+        ) from None
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        cure = next((cure for words, cure in _CURES.items() if words in said.lower()), None)
+        raise LauncherError(f"`{line[0]}` failed: {said}", cure=cure)
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would change the answers, or would reach a new job from the one that we run in."""
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS")
+    dropped = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_")
+    mine = {k: v for k, v in os.environ.items() if k in kept or not k.startswith(dropped)}
+    return mine

@@ -1,0 +1,282 @@
+"""`cingulum submit` and the commands around it, on a real Slurm of three hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs.testbed import Testbed
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "parallel"))
+from tiny_runs import make_shards, result, write_config  # noqa: E402
+
+CINGULUM = [sys.executable, "-m", "trainer"]
+HOSTILE = "-x $(touch INJECTED) `touch INJECTED`; 'a' \"b\" \n#SBATCH --nodes=9\nä|b"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A folder of a user's own that all hosts see, with shards in it."""
+
+    cluster: Testbed
+    folder: Path
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "PYTHONPATH": str(ROOT),
+            "CINGULUM_HOME": str(self.folder / "home"),
+            "XDG_CONFIG_HOME": str(self.folder / "settings"),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "COLUMNS": "80",
+        }
+
+    def run(self, *words: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        line = [*CINGULUM, *map(str, words)]
+        return self.cluster.exec(
+            "ctl", line, timeout=timeout, cwd=self.folder, environment=self.environment()
+        )
+
+    def begin(self, *words: object) -> subprocess.Popen[str]:
+        line = self.cluster.argv(
+            "ctl", [*CINGULUM, *map(str, words)], cwd=self.folder, environment=self.environment()
+        )
+        return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def told(self, *words: object, timeout: float = 60) -> Any:
+        """What a command prints with --json."""
+        done = self.run(*words, "--json", timeout=timeout)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def submit(self, *words: object) -> list[str]:
+        """Ids of the submitted jobs."""
+        return [job["id"] for job in self.told("submit", *words)["jobs"]]
+
+    def job(self, identity: str) -> dict[str, Any]:
+        return self.told("show", identity)
+
+    def until(self, what: str, condition: Callable[[], Any], seconds: float = 90) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}: not within {seconds} s; {self.run('jobs').stdout}"
+            time.sleep(0.2)
+
+    def until_state(self, identity: str, state: str, seconds: float = 60) -> None:
+        self.until(f"{identity} to be {state}", lambda: self.job(identity)["state"] == state, seconds)
+
+    def until_saved(self, name: str) -> None:
+        checkpoints = self.folder / "runs" / name / "checkpoints"
+        self.until(f"a checkpoint of {name}", lambda: any(checkpoints.glob("step-*")))
+
+    def slurm(self, *line: str) -> str:
+        done = self.cluster.exec("ctl", list(line))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="session")
+def shards_of_all(tmp_path_factory) -> Path:
+    return make_shards(tmp_path_factory.mktemp("shards") / "set")
+
+
+@pytest.fixture
+def study(cluster, tmp_path, shards_of_all) -> Study:
+    changes = {"train__global_batch": 6, "train__threads": 1, "train__epochs": 1, "data__split": {"folds": 2}}
+    write_config(tmp_path, shards_of_all, "mine", **changes)
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "runs": "runs"}))
+    return Study(cluster, tmp_path)
+
+
+def test_a_run_goes_over_three_hosts_then_is_evaluated_and_reported(study):
+    train, evaluate, report = study.submit(
+        "mine.yaml", "--nodes", 3, "--name", HOSTILE, "--then", "evaluate,report", "--time", "10"
+    )
+    assert study.job(evaluate)["after"] == [train] and study.job(report)["after"] == [evaluate]
+    # What is edited now comes too late for jobs in the queue.
+    (study.folder / "mine.yaml").write_text("name: [broken")
+    following = study.begin("logs", train, "--follow")
+    waited = study.run("wait", report, timeout=280)
+    assert waited.returncode == 0, (waited.stderr, study.run("logs", train).stdout)
+    assert f"{report} COMPLETED" in waited.stderr
+    printed, said = following.communicate(timeout=60)
+    assert following.returncode == 0, said
+    assert "epoch   1" in printed and "report: runs/mine/report.html" in printed
+
+    run = study.folder / "runs" / "mine"
+    assert json.loads((run / "run.json").read_text())["hosts"] == ["n1", "n2", "n3"]
+    assert result(run)["world_size"] == 3
+    assert (run / "report.html").is_file() and (run / "evaluation" / "test.csv").is_file()
+
+    shown = study.job(train)
+    assert (shown["state"], shown["exit_code"], shown["name"]) == ("COMPLETED", 0, HOSTILE)
+    (task,) = shown["tasks"]
+    assert task["hosts"] == ["n1", "n2", "n3"] and task["started"] < task["ended"]
+    states = [change["state"] for change in shown["changes"]]
+    assert states[0] == "SUBMITTING" and states[-1] == "COMPLETED"
+    assert not list(study.folder.rglob("INJECTED")) and not Path("INJECTED").exists()
+    assert Path(shown["job_folder"]).stat().st_mode & 0o077 == 0
+    private = [
+        path for path in Path(shown["job_folder"]).iterdir() if path.name in ("spec.json", "job.sbatch")
+    ]
+    assert [path.stat().st_mode & 0o777 for path in private] == [0o600, 0o600]
+
+
+def test_folds_train_as_an_array_and_are_pooled_by_the_job_after_it(study):
+    array, pooled = study.submit("mine.yaml", "--folds", 2, "--then", "report", "--name", "cv")
+    listed = study.slurm("squeue", "--noheader", "--array", "--jobs", array, "--format=%i %j").splitlines()
+    assert sorted(listed) == [f"{array}_0 cv", f"{array}_1 cv"]
+    waited = study.run("wait", pooled, timeout=250)
+    assert waited.returncode == 0, (waited.stderr, study.run("logs", array).stdout)
+    folder = study.folder / "runs" / "mine"
+    summary = json.loads((folder / "crossval.json").read_text())
+    assert summary["folds"] == 2 and len(summary["per_fold"]) == 2 and summary["volumes"] == 32
+    assert (folder / "report.html").is_file()
+    everything = study.run("logs", array)
+    assert f"==> {array}_0 <==" in everything.stdout and f"==> {array}_1 <==" in everything.stdout
+    one = study.run("logs", f"{array}_1")
+    assert one.stdout == study.run("logs", array, "--task", 1).stdout and "==>" not in one.stdout
+    refused = study.run("logs", array, "--follow")
+    assert refused.returncode == 2 and f"{array}_0" in refused.stderr
+    # A later cross-validation finds all of it done.
+    again = study.run("crossval", "mine.yaml", "--folds", 2, "--dry-run", "--json")
+    assert [run["state"] for run in json.loads(again.stdout)["runs"]] == ["finished", "finished"]
+
+
+def test_a_chain_ends_where_one_of_its_jobs_fails(study):
+    (study.folder / "images").mkdir()
+    importing, train, report = study.submit(
+        "mine.yaml", "data.shards=new", "--import", "images", "--then", "report", "--time", "5"
+    )
+    waited = study.run("wait", importing)
+    assert waited.returncode == 2, waited.stderr  # as the import itself ended: bad input
+    study.until_state(train, "CANCELLED")
+    study.until_state(report, "CANCELLED")
+    shown = study.run("show", importing)
+    assert "exit code 2" in shown.stdout and "error: " in shown.stdout
+    assert study.run("wait", report).returncode == 1
+    assert study.run("submit", "mine.yaml", "--after", importing).returncode == 2
+
+
+def test_tasks_and_jobs_are_cancelled_and_their_followers_with_them(study):
+    array, pooled = study.submit("mine.yaml", "--folds", 2, "--at-once", 1, "--then", "report")
+    study.until("the first task to run", lambda: study.job(array)["tasks"][0]["state"] == "RUNNING")
+    assert study.job(array)["tasks"][1]["state"] == "PENDING"
+    done = study.run("cancel", f"{array}_1")
+    assert done.stdout == f"{array}_1 cancelled\n", done.stderr
+    assert [task["state"] for task in study.job(array)["tasks"]] == ["RUNNING", "CANCELLED"]
+    assert study.run("cancel", array).returncode == 0
+    study.until_state(array, "CANCELLED")
+    study.until_state(pooled, "CANCELLED")
+    again = study.run("cancel", array)
+    assert again.returncode == 0 and "had ended already" in again.stdout
+    assert study.slurm("squeue", "--noheader").strip() == ""
+    table = study.run("jobs").stdout
+    assert all(len(line) <= 80 for line in table.splitlines()), table
+    assert "CANCELLED" in table and pooled in table
+
+
+def test_a_running_job_saves_is_started_again_and_goes_on(study):
+    (job,) = study.submit("mine.yaml", "train.epochs=60", "checkpoint.every_steps=1", "--ranks-per-node", 2)
+    study.until_saved("mine")
+    done = study.run("requeue", job)
+    assert "saves, and starts again" in done.stdout, done.stderr
+    study.until(f"{job} to wait again", lambda: study.job(job)["tasks"][0]["restarts"] == 1)
+    waiting = study.run("wait", job, "--timeout", 1)
+    assert waiting.returncode == 124 and "goes on" in waiting.stderr
+    resumed = study.run("requeue", job)
+    assert resumed.returncode == 2 and "waits in the queue already" in resumed.stderr
+
+    def started_now() -> bool:
+        # Slurm holds a job back for two minutes, and refuses a start in the same second.
+        study.cluster.exec("ctl", ["scontrol", "update", f"jobid={job}", "StartTime=now"])
+        return study.job(job)["state"] == "RUNNING"
+
+    study.until(f"{job} to run again", started_now)
+    log = Path(study.job(job)["tasks"][0]["log"])
+    study.until(f"{job} to go on", lambda: "resumed from runs/mine/checkpoints/step-" in log.read_text())
+    assert study.run("cancel", job).returncode == 0
+    study.until_state(job, "CANCELLED")
+    # What was cancelled may be started again, too.
+    assert "starts again" in study.run("requeue", job).stdout
+    assert study.job(job)["state"] in ("PENDING", "REQUEUED")
+
+
+def test_what_slurm_would_refuse_is_told_before_anything_is_submitted(study):
+    done = study.run("submit", "mine.yaml", "train.global_batch=9", "--nodes", 9)
+    assert done.returncode == 1
+    assert "Requested node configuration is not available" in done.stderr and "sinfo" in done.stderr
+    assert study.told("jobs", "--all")["jobs"] == []
+    assert not (study.folder / "runs").exists()
+
+
+def test_a_controller_that_is_away_is_named_and_nothing_is_lost(study):
+    (job,) = study.submit("mine.yaml", "--time", "5")
+    study.cluster.kill_controller()
+    try:
+        listed = study.run("jobs")
+        assert listed.returncode == 0 and job in listed.stdout
+        assert "slurm did not tell" in listed.stderr and "Unable to contact" in listed.stderr
+        refused = study.run("submit", "mine.yaml", "name=other")
+        assert refused.returncode == 1 and "scontrol ping" in refused.stderr
+        assert study.run("cancel", job).returncode == 1
+    finally:
+        study.cluster.start_controller()
+    assert [found["id"] for found in study.told("jobs")["jobs"]] == [job]
+
+
+def test_a_dry_run_shows_all_and_touches_nothing(study):
+    before = sorted(study.folder.rglob("*"))
+    done = study.run("submit", "mine.yaml", "--nodes", 3, "--then", "report", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH --nodes=3" in done.stdout and "\nsbatch --parsable --comment=cingulum:" in done.stdout
+    assert "'--dependency=afterok:<id of mine>'" in done.stdout
+    plan = study.told("submit", "mine.yaml", "--nodes", 3, "--then", "report", "--dry-run")
+    script = plan["jobs"][0]["files"]["job.sbatch"]
+    assert study.cluster.exec("ctl", ["sbatch", "--test-only"], given=script).returncode == 0
+    assert sorted(study.folder.rglob("*")) == before
+    assert study.slurm("squeue", "--noheader").strip() == ""
+
+
+def test_jobs_that_left_the_queue_are_found_in_the_accounting(cluster_with_accounting, tmp_path):
+    script = tmp_path / "job.sbatch"
+    script.write_text("#!/bin/bash\nexit $((SLURM_ARRAY_TASK_ID * 3))\n")
+    token = "0123456789abcdef"  # noqa: S105
+    line = ["sbatch", "--parsable", f"--comment=cingulum:{token}", "--array=0-1", f"--output={os.devnull}"]
+    submitted = cluster_with_accounting.exec("ctl", [*line, str(script)], cwd=tmp_path)
+    job = submitted.stdout.strip()
+    assert job.isdigit(), submitted.stderr
+    # A queue that has forgotten every job, and the real sacct.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\n")
+    (tmp_path / "bin" / "squeue").chmod(0o755)
+    ask = (
+        "import dataclasses, json; from jobs.launchers.slurm import Slurm; slurm = Slurm();"
+        f"states = slurm.states([{job!r}, '99999']);"
+        f"print(json.dumps([slurm.find({token!r}), slurm.find('f' * 16),"
+        " {job: [[s.state, s.exit_code] for s in found] for job, found in states.items()}]))"
+    )
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    deadline = time.monotonic() + 60
+    while True:
+        done = cluster_with_accounting.exec(
+            "ctl", [sys.executable, "-c", ask], environment={"PYTHONPATH": str(ROOT), "PATH": path}
+        )
+        assert done.returncode == 0, done.stderr
+        found, missing, states = json.loads(done.stdout)
+        if states.get(job) == [["COMPLETED", 0], ["FAILED", 3]]:
+            break
+        assert time.monotonic() < deadline, f"the accounting never said so: {done.stdout}"
+        time.sleep(0.2)
+    assert found == job and missing is None and list(states) == [job]

@@ -1,0 +1,170 @@
+"""An Apptainer image built from our unmodified definition file by an ordinary user, and that user.
+
+The user is made for the tests and is gone after them: root's Apptainer is another program in many ways, and
+clusters have none. The base is made from this host's Debian sources and handed over as `docker save` would.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import docker_daemon
+
+from jobs import processes
+
+
+def missing() -> str | None:
+    """Why no image can be built and run here; None: it can."""
+    if os.getuid() != 0:
+        return "to make a user for them, the tests need root"
+    if program() is None:
+        return "apptainer is not installed (docker/test-tools/install-apptainer.sh)"
+    if why := docker_daemon.missing_for_base():
+        return why
+    return None
+
+
+def program() -> str | None:
+    """Path of the Apptainer to test with."""
+    return shutil.which(os.environ.get("CINGULUM_APPTAINER", "apptainer"))
+
+
+@dataclass(frozen=True)
+class User:
+    """A user of this host, with a folder of its own and the image."""
+
+    name: str
+    uid: int
+    folder: Path
+
+    @property
+    def image(self) -> Path:
+        """Where `build` puts the image: a sandbox, since not every CI can mount a .sif file."""
+        return self.folder / "image"
+
+    @property
+    def python(self) -> str:
+        """The image's environment, seen from outside: a Python with cingulum that is not root's."""
+        return str(self.image / "opt" / "cingulum" / "bin" / "python")
+
+    @property
+    def mpirun(self) -> str:
+        """The mpirun of the same environment, as a program of the host."""
+        return str(self.image / "opt" / "cingulum" / "bin" / "mpirun")
+
+    def start(
+        self, argv: Sequence[str], environment: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Run a program as this user, in its folder, with little of root's environment."""
+        path = Path(program() or "").parent
+        own = {
+            "PATH": f"{path}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "HOME": str(self.folder / "home"),
+            "CINGULUM_APPTAINER": str(program()),
+            "APPTAINER_TMPDIR": str(self.folder),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+        settings: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
+        return subprocess.Popen(
+            argv,
+            cwd=self.folder,
+            env={**own, **(environment or {})},
+            user=self.uid,
+            group=self.uid,
+            extra_groups=[],
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            preexec_fn=processes.die_with_parent(),
+            **settings,
+        )
+
+    def run(
+        self, *argv: str, environment: Mapping[str, str] | None = None, timeout: float = 120, code: int = 0
+    ) -> str:
+        """What such a program prints; AssertionError where it ends otherwise than with `code`."""
+        process = self.start(argv, environment)
+        try:
+            said, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            said, _ = process.communicate(timeout=30)
+            raise AssertionError(f"{argv} did not end in {timeout:g} s:\n{said[-5000:]}") from None
+        assert process.returncode == code, f"{argv}: exit code {process.returncode}\n{said[-5000:]}"
+        return said
+
+    def owns(self, folder: Path) -> None:
+        """Give it a folder and all that is in it."""
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, self.uid, self.uid, follow_symlinks=False)
+
+
+@contextmanager
+def user() -> Iterator[User]:
+    """A new user, with ids to build images with; nothing of it is left after the context."""
+    name = f"cingulum-{os.getpid()}"
+    folder = Path(tempfile.mkdtemp(prefix="cingulum-apptainer-"))
+    home = folder / "home"
+    subprocess.run(["useradd", "--home-dir", str(home), "--shell", "/bin/bash", name], check=True, timeout=60)
+    try:
+        made = User(name, pwd.getpwnam(name).pw_uid, folder)
+        home.mkdir()
+        made.owns(folder)
+        yield made
+    finally:
+        # What fakeroot made belongs to other ids; we are root.
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run(["userdel", name], check=True, timeout=60)
+
+
+def build(someone: User) -> str:
+    """Build the image from the unmodified definition file; what Apptainer said."""
+    layer = docker_daemon.make_base_archive(someone.folder / "layer.tar")
+    base = _as_docker_saves(layer, someone.folder / "base.tar")
+    layer.unlink()
+    context = docker_daemon.make_context(someone.folder / "checkout")
+    someone.owns(someone.folder)
+    said = someone.run(
+        *("env", "-C", str(context), str(program()), "build", "--sandbox"),
+        *("--build-arg", "BOOTSTRAP=docker-archive"),
+        *("--build-arg", f"BUILD_BASE={base}", "--build-arg", f"BASE={base}"),
+        *(str(someone.image), "docker/apptainer.def"),
+        timeout=1700,
+    )
+    shutil.rmtree(context)
+    base.unlink()
+    return said
+
+
+def _as_docker_saves(layer: Path, archive: Path) -> Path:
+    """An archive as of `docker save`, with one layer (github.com/moby/docker-image-spec)."""
+    digest = hashlib.sha256(layer.read_bytes()).hexdigest()
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        }
+    ).encode()
+    manifest = [{"Config": "config.json", "RepoTags": ["base:latest"], "Layers": ["layer.tar"]}]
+    with tarfile.open(archive, "w") as tar:
+        tar.add(layer, "layer.tar")
+        for name, content in (("config.json", config), ("manifest.json", json.dumps(manifest).encode())):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return archive

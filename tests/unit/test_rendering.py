@@ -1,0 +1,227 @@
+"""Scripts for Slurm as they are known to be right, and what a site's profile changes in them.
+
+After a change that is meant: CINGULUM_WRITE_GOLDEN=1 pytest tests/unit/test_rendering.py, and read the diff.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import run_script
+
+from jobs import bash_words, sites
+from jobs.rendering import _template, batch_script, plain_name
+from jobs.sites import Site
+from jobs.spec import JobSpec, Resources
+from trainer.errors import JobError
+
+GOLDEN = Path(__file__).parent / "golden"
+TOKEN = "0123456789abcdef"  # noqa: S105 - names a submission
+FOLDER = Path("/home/ada/.local/share/cingulum/jobs") / TOKEN
+PYTHON = "/opt/cingulum/.venv/bin/python"
+TRAIN = (PYTHON, "-m", "trainer", "train", "my run.yaml", "--resume")
+
+
+def spec(*tasks: tuple[str, ...], kind: str = "train", **keys: object) -> JobSpec:
+    return JobSpec("my study", kind, tasks or (TRAIN,), "/data/my study", **keys)  # type: ignore[arg-type]
+
+
+CASES: dict[str, tuple[JobSpec, str | None]] = {
+    "plain": (spec(), None),
+    "single-node": (
+        spec(resources=Resources(1, None, 4, 4, 8, minutes=480), environment={"TF_CPP_MIN_LOG_LEVEL": "1"}),
+        "lab",
+    ),
+    "multi-node": (spec(resources=Resources(4, None, 4, 4, 8, memory_mib=128000)), "centre"),
+    "kfold-array": (
+        spec(
+            *(
+                (PYTHON, "-m", "trainer", "crossval", "c.yaml", "--folds", "3", f"--fold={i}")
+                for i in range(3)
+            ),
+            at_once=2,
+            resources=Resources(1, None, 2, 2, 4),
+        ),
+        "lab",
+    ),
+    "hybrid": (
+        spec(
+            ("cingulum", "train", "my run.yaml", "--resume"),
+            resources=Resources(2, None, 4, 4, 8),
+            image="/images/cingulum.sif",
+            binds=("/data",),
+        ),
+        "apptainer",
+    ),
+    "import": (
+        spec(
+            (PYTHON, "-m", "trainer", "import", "cohort", "shards"),
+            kind="import",
+            parallel=False,
+            resources=Resources(cpus_per_rank=16),
+        ),
+        "lab",
+    ),
+    "shrinking": (
+        spec(resources=Resources(4, 2, 2, 2, 4), shrink=True, requeues=5, grace_s=90),
+        "cloud",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_profiles_of_this_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def rendered(case: str) -> str:
+    job, site = CASES[case]
+    return batch_script(job, sites.load(site), FOLDER, TOKEN)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_script_is_as_it_is_known_to_be_right(case):
+    path = GOLDEN / f"{case}.sbatch"
+    if os.environ.get("CINGULUM_WRITE_GOLDEN") == "1":
+        path.write_text(rendered(case))
+    assert rendered(case) == path.read_text()
+
+
+@pytest.mark.parametrize(
+    "path", [*GOLDEN.glob("*.sbatch"), *(sites.shipped()).glob("*.sbatch")], ids=lambda p: p.name
+)
+def test_scripts_are_sound(path):
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=60)
+    checked = subprocess.run(
+        [str(Path(sys.executable).parent / "shellcheck"), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_every_golden_file_is_of_a_case():
+    assert {path.stem for path in GOLDEN.glob("*.sbatch")} == set(CASES)
+
+
+def lines(job: JobSpec, site: Site) -> list[str]:
+    return batch_script(job, site, FOLDER, TOKEN).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("gpus-per-node", "#SBATCH --gpus-per-node=a100:4"),
+        ("gres", "#SBATCH --gres=gpu:a100:4"),
+        ("gpus-per-task", "#SBATCH --gpus-per-task=a100:1"),
+    ],
+)
+def test_gpus_are_asked_for_as_the_site_wants_it(form, expected):
+    site = Site(gpu_request=form, gpu_type="a100", launcher="srun")
+    assert expected in lines(spec(resources=Resources(1, None, 4, 4)), site)
+
+
+def test_every_rank_has_a_gpu_and_every_gpu_a_rank():
+    with pytest.raises(JobError, match="2 ranks and 4 GPUs"):
+        batch_script(spec(resources=Resources(1, None, 2, 4)), Site(), FOLDER, TOKEN)
+    one_process = spec(kind="evaluate", parallel=False, resources=Resources(gpus_per_node=1))
+    assert "#SBATCH --gpus-per-node=1" in lines(one_process, Site())
+
+
+def test_a_job_of_one_process_asks_for_one_host():
+    with pytest.raises(JobError, match="one process"):
+        batch_script(spec(parallel=False, resources=Resources(2)), Site(), FOLDER, TOKEN)
+
+
+def test_the_time_is_the_jobs_or_else_the_sites():
+    assert "#SBATCH --time=7" in lines(spec(), Site(minutes=7))
+    assert "#SBATCH --time=5" in lines(spec(resources=Resources(minutes=5)), Site(minutes=7))
+    assert not any("--time" in line for line in lines(spec(), Site()))
+
+
+def test_an_image_needs_a_site_that_runs_it():
+    with pytest.raises(JobError, match="no runtime"):
+        batch_script(spec(image="/i.sif"), Site(), FOLDER, TOKEN)
+    without = batch_script(spec(), Site(container="apptainer"), FOLDER, TOKEN)
+    assert "apptainer" not in without
+
+
+def test_a_program_that_looks_like_an_option_is_refused():
+    with pytest.raises(JobError, match="no program"):
+        batch_script(spec(("--help",)), Site(), FOLDER, TOKEN)
+
+
+def test_the_folder_to_run_in_is_absolute():
+    with pytest.raises(JobError, match="not absolute"):
+        batch_script(dataclasses.replace(spec(), folder="runs"), Site(), FOLDER, TOKEN)
+
+
+def test_a_template_cannot_print_a_text_without_quotes(monkeypatch):
+    environment = _template("job.sbatch.j2").environment
+    with pytest.raises(TypeError, match="without `quote`"):
+        environment.from_string("{{ text }}").render(text="a b")
+    assert environment.from_string("{{ text | quote }}").render(text="a b") == "'a b'"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("My study: fold 3/5", "My_study_fold_3_5"),
+        ("--help", "help"),
+        ("脳", "_"),
+        ("", "job"),
+        ("x" * 100, "x" * 64),
+    ],
+)
+def test_names_are_shown_in_plain_letters(text, shown):
+    assert plain_name(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("$TMPDIR", '"${TMPDIR:?}"'),
+        ("/scratch/${USER}/a b", """/scratch/"${USER:?}"'/a b'"""),
+        ("$(id)", "'$(id)'"),
+        ("$1", "'$1'"),
+        ("", "''"),
+    ],
+)
+def test_only_plain_variables_are_expanded(text, word):
+    assert bash_words.expanding(text) == word
+
+
+def test_the_scratch_folder_may_name_the_job(tmp_path):
+    place = run_script.stubs(tmp_path)
+    script = batch_script(spec(("program",)), Site(scratch="/scratch/$SLURM_JOB_ID/x y"), tmp_path, TOKEN)
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path)
+    assert noted.environment["CINGULUM_SCRATCH"] == "/scratch/4711/x y"
+
+
+def test_lines_of_the_site_cannot_swallow_the_rest(tmp_path):
+    place = run_script.stubs(tmp_path)
+    script = batch_script(spec(("program", "x")), Site(setup="if 'never closed"), tmp_path, TOKEN)
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path)
+    assert noted.arguments[-2:] == ["program", "x"]
+
+
+def test_a_module_that_is_missing_ends_the_job_as_bad_input(tmp_path):
+    place = run_script.stubs(tmp_path)
+    script = batch_script(spec(("program",)), Site(modules=("openmpi/9",)), tmp_path, TOKEN)
+    noted = run_script.run(script, place, tmp_path, **{"BASH_FUNC_module%%": "() { return 1; }"})
+    assert (noted.code, noted.arguments) == (2, [])
+
+
+def test_a_program_that_is_missing_ends_the_job_as_bad_input(tmp_path):
+    place = run_script.stubs(tmp_path)
+    script = batch_script(spec(("/nowhere/cingulum",)), Site(), tmp_path, TOKEN)
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path)
+    assert (noted.code, noted.arguments) == (2, [])
+    assert "/nowhere/cingulum: there is no such program" in noted.stderr

@@ -1,0 +1,93 @@
+"""Ranks answer each other over connections of their own; who does not is named."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from trainer.rollcall import RollCall
+from trainer.world import World
+
+
+class Threaded(World):
+    """Ranks as threads of this process."""
+
+    def __init__(
+        self, rank: int, meeting: threading.Barrier, said: list[object], hosts: tuple[str, ...]
+    ) -> None:
+        super().__init__()
+        self.rank, self.size, self.hosts, self.host = rank, meeting.parties, hosts, hosts[rank]
+        self._meeting, self._said = meeting, said
+
+    def allgather_object(self, value: object) -> list[object]:
+        self._said[self.rank] = json.loads(json.dumps(value))
+        self._meeting.wait(20)
+        found = list(self._said)
+        self._meeting.wait(20)
+        return found
+
+
+def roll_calls(hosts: tuple[str, ...]) -> list[RollCall]:
+    meeting, said = threading.Barrier(len(hosts)), [None] * len(hosts)
+    made: dict[int, RollCall] = {}
+
+    def make(rank: int) -> None:
+        made[rank] = RollCall(Threaded(rank, meeting, said, hosts))
+
+    threads = [threading.Thread(target=make, args=(rank,)) for rank in range(len(hosts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return [made[rank] for rank in range(len(hosts))]
+
+
+@pytest.fixture
+def three() -> Iterator[list[RollCall]]:
+    calls = roll_calls(("localhost",) * 3)
+    yield calls
+    for call in calls:
+        call.close()
+
+
+def test_nobody_is_missing_while_all_answer(three):
+    assert [call.missing() for call in three] == [[], [], []]
+
+
+def test_a_rank_that_takes_calls_and_says_nothing_is_named(three):
+    with socket.create_server(("", 0)) as mute:  # the kernel of a stopped process still takes calls
+        three[0]._ports[2] = mute.getsockname()[1]
+        began = time.monotonic()
+        assert three[0].missing() == ["rank 2 @ localhost"]
+        assert time.monotonic() - began < 5
+
+
+def test_a_rank_whose_process_has_ended_is_not_accused(three):
+    with socket.create_server(("", 0)) as gone:
+        port = gone.getsockname()[1]
+    three[0]._ports[1] = port
+    assert three[0].missing() == []
+
+
+def test_a_rank_that_could_never_be_reached_is_not_accused():
+    calls = roll_calls(("localhost", "no-such-host.invalid"))
+    assert calls[0].missing() == []
+    for call in calls:
+        call.close()
+
+
+def test_strangers_get_no_answer(three):
+    with socket.create_connection(("localhost", three[0]._ports[1]), timeout=5) as connection:
+        connection.sendall(b"0" * 16)
+        assert connection.recv(1) == b""
+
+
+def test_a_single_rank_opens_nothing():
+    call = RollCall(World())
+    assert call.missing() == []
+    call.close()

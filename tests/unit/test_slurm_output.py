@@ -1,0 +1,137 @@
+"""What a real Slurm printed is understood: arrays, ranges, signals, requeued jobs, odd names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs.launchers import slurm_output
+from jobs.launchers.base import TaskState
+
+ANSWERS = Path(__file__).parent / "slurm_answers"
+MINE = "8d1b85eb36644d88"
+
+
+def answer(name: str) -> str:
+    return (ANSWERS / name).read_text()
+
+
+@pytest.fixture(scope="module")
+def queue() -> slurm_output.Jobs:
+    return slurm_output.queued(answer("squeue.txt"))
+
+
+@pytest.fixture(scope="module")
+def accounts() -> slurm_output.Jobs:
+    return slurm_output.accounted(answer("sacct.txt"))
+
+
+def test_a_job_on_three_hosts_is_read_whole(queue):
+    assert queue["12"] == {
+        0: TaskState(0, "COMPLETED", 0, hosts=("n1", "n2", "n3"), started=1795280218.0, ended=1795280272.0)
+    }
+
+
+def test_tasks_of_an_array_are_told_one_by_one_also_those_that_wait_as_a_range(queue):
+    tasks = queue["22"]
+    assert sorted(tasks) == [0, 1, 2, 3, 4, 5, 6]
+    assert [tasks[k].state for k in (0, 1, 2, 4, 6)] == ["RUNNING", "FAILED", "FAILED", "PENDING", "PENDING"]
+    assert tasks[4].reason == "JobArrayTaskLimit"
+    assert tasks[4].hosts == () and tasks[4].started is None
+
+
+def test_a_long_list_of_waiting_tasks_is_not_cut(queue):
+    assert len(queue["24"]) == 21 and 80 in queue["24"]
+
+
+def test_exit_codes_are_those_of_a_shell(queue, accounts):
+    for jobs, job in ((queue, "22"), (accounts, "22")):
+        assert jobs[job][1].exit_code == 3
+        assert jobs[job][2].exit_code == 128 + 9
+        assert jobs[job][0].exit_code is None  # it runs
+
+
+def test_the_time_when_a_running_job_must_end_is_not_taken_for_its_end(queue):
+    assert queue["25"][0].ended is None
+    assert queue["25"][0].started == 1795280337.0
+
+
+def test_a_job_that_was_cancelled_has_no_exit_code_and_says_by_whom(queue, accounts):
+    assert queue["31"][0].state == accounts["31"][0].state == "CANCELLED"
+    assert queue["31"][0].exit_code is accounts["31"][0].exit_code is None
+    assert accounts["31"][0].reason == "by user 0"
+
+
+def test_names_that_look_like_lines_of_squeue_say_nothing_of_other_jobs(queue, accounts):
+    assert "17" not in queue and "17" not in accounts
+    assert "30" not in queue  # its comment is not ours, and holds what separates fields
+
+
+def test_of_a_requeued_job_the_newest_start_counts(accounts):
+    assert accounts["2"][0] == TaskState(
+        0, "COMPLETED", 0, hosts=("n2", "n3"), restarts=1, started=1795279471.0, ended=1795279491.0
+    )
+    assert accounts["1"][1].state == "FAILED" and accounts["1"][1].restarts == 1
+
+
+def test_a_submission_is_found_again_by_its_token():
+    assert slurm_output.with_comment(answer("squeue.txt"), MINE) == "16"
+    assert slurm_output.submitted_with(answer("sacct-submit-lines.txt"), MINE) == "16"
+    assert slurm_output.with_comment(answer("squeue.txt"), "f" * 16) is None
+    assert slurm_output.submitted_with(answer("sacct-submit-lines.txt"), "f" * 16) is None
+
+
+def test_a_token_within_another_text_is_not_the_token():
+    longer = f"5|sbatch --parsable --comment=cingulum:{MINE}0 job.sbatch\n"
+    elsewhere = f"6|sbatch --parsable -J --comment=cingulum:{MINE} job.sbatch\n"
+    assert slurm_output.submitted_with(longer + elsewhere, MINE) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "state"),
+    [
+        ("CANCELLED+", "CANCELLED"),
+        ("OUT_OF_MEMORY", "OUT_OF_MEMORY"),
+        ("SPECIAL_EXIT", "REQUEUED"),
+        ("STOPPED", "SUSPENDED"),
+        ("SOMETHING_NEW", "RUNNING"),
+    ],
+)
+def test_every_state_of_slurm_becomes_one_of_ours(given, state):
+    assert slurm_output.state_named(given) == state
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [
+        ("N/A", (0,)),
+        ("7", (7,)),
+        ("[3-7%2]", (3, 4, 5, 6, 7)),
+        ("0-10:5,12", (0, 5, 10, 12)),
+        ("1,3,5,...", (1, 3, 5)),
+    ],
+)
+def test_ranges_of_tasks(text, tasks):
+    assert slurm_output.task_numbers(text) == tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("", ()),
+        ("n1", ("n1",)),
+        ("n[1-3,5]", ("n1", "n2", "n3", "n5")),
+        ("login,gpu[08-10]-ib", ("login", "gpu08-ib", "gpu09-ib", "gpu10-ib")),
+        ("r[1-2]n[1-2]", ("r1n1", "r1n2", "r2n1", "r2n2")),
+        ("n[1-2,1", ("n1", "n2", "n1")),  # cut to the width of its column
+        ("n[1-", ()),
+    ],
+)
+def test_short_forms_of_host_names(text, hosts):
+    assert slurm_output.host_names(text) == hosts
+
+
+@pytest.mark.parametrize("text", ["", "\n", "slurm_load_jobs error\n", "x|" * 10, "|" * 10 + "\n"])
+def test_what_is_no_answer_names_no_job(text):
+    assert slurm_output.queued(text) == slurm_output.accounted(text) == {}

@@ -1,0 +1,74 @@
+"""`cingulum cancel`: end jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from jobs.job import Job
+    from jobs.store import Store
+
+
+def cancel(
+    identities: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Such as 4711, mpirun-7, or a task: 4711_3.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print their states as JSON.")] = False,
+) -> None:
+    """End jobs; jobs that wait for them end, too. What has ended already stays as it is.
+
+    The last checkpoint stays: the same `cingulum submit` goes on from there. To save first and then start
+    again, use `cingulum requeue`.
+
+    \b
+    Example:
+      cingulum cancel 4711 4712_3
+    """
+    from trainer.commands import job_access, job_display
+
+    store = job_access.opened()
+    # All ids are looked up before the first job ends: a typo in the last one changes nothing.
+    chosen = [job_access.current(store, identity) for identity in identities]
+    for job, task in chosen:
+        if _active(job, task):
+            job_access.launcher_of(job).cancel(job_access.started(job), task)
+            _note(store, job, task)
+    said = [store.get(job.label) for job, _ in chosen]
+    if as_json:
+        typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in said]}, indent=1))
+        return
+    for (before, task), job in zip(chosen, said, strict=True):
+        name = job.label if task is None else job_display.task_label(job, task)
+        state = job.state if task is None else job.tasks[task].state
+        if not _active(before, task):
+            typer.echo(f"{name} had ended already: {state}")
+        else:
+            typer.echo(f"{name} cancelled" if state == "CANCELLED" else f"{name} is told to end ({state})")
+
+
+def _active(job: Job, task: int | None) -> bool:
+    from jobs.launchers.base import ACTIVE
+
+    return any(state.state in ACTIVE for state in job.tasks if task in (None, state.task))
+
+
+def _note(store: Store, job: Job, task: int | None) -> None:
+    """Bring the store up to date; Slurm forgets at once the tasks of an array that had not started yet."""
+    import time
+
+    from jobs.launchers.base import WAITING, TaskState
+    from trainer.commands import job_access
+
+    told = job_access.launcher_of(job).states([job_access.started(job)]).get(job_access.started(job), [])
+    spoken = {state.task for state in told}
+    gone = [
+        TaskState(
+            state.task, "CANCELLED", reason="before it started", restarts=state.restarts, ended=time.time()
+        )
+        for state in job.tasks
+        if task in (None, state.task) and state.state in WAITING and state.task not in spoken
+    ]
+    store.record([(job, [*told, *gone])])

@@ -1,0 +1,123 @@
+"""Jobs as the commands show them: as a table of 80 columns, as JSON, and as a line of progress."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from jobs.job import Job
+    from jobs.launchers.base import TaskState
+
+_COLOURS = {"RUNNING": "green", "COMPLETED": "dim", "CANCELLED": "dim", "PENDING": "cyan", "REQUEUED": "cyan"}
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, 80 columns where there is none."""
+    from rich.console import Console
+
+    out = Console(highlight=False, markup=False, soft_wrap=False)
+    return out if out.is_terminal else Console(highlight=False, markup=False, width=80)
+
+
+def plain(text: str) -> str:
+    """Text on one line, without anything that a terminal would obey: names are the users' own."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
+def table(jobs: Iterable[Job]) -> Table:
+    """One line per job, in squeue's words."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column("ID", no_wrap=True)
+    shown.add_column("NAME", max_width=20, no_wrap=True, overflow="ellipsis")
+    shown.add_column("KIND", no_wrap=True)
+    shown.add_column("STATE", no_wrap=True)
+    shown.add_column("TIME", justify="right", no_wrap=True)
+    shown.add_column("HOSTS (REASON)", no_wrap=True, overflow="ellipsis")
+    for job in jobs:
+        state = Text(job.state, style=_COLOURS.get(job.state, "red"))
+        words = (plain(job.spec.name), job.spec.kind)
+        shown.add_row(job.label, *map(Text, words), state, took(job.tasks), Text(plain(_where(job))))
+    return shown
+
+
+def took(tasks: Iterable[TaskState]) -> str:
+    """Time from the first start to the last end, or to now."""
+    from jobs import quantities
+    from jobs.launchers.base import ENDED
+
+    tasks = tuple(tasks)
+    starts = [task.started for task in tasks if task.started is not None]
+    ends = [(task.ended if task.state in ENDED else None) or time.time() for task in tasks if task.started]
+    return quantities.told(max(ends) - min(starts)) if starts else ""
+
+
+def as_json(job: Job) -> dict[str, Any]:
+    """All that is known of a job; times as ISO 8601 in UTC."""
+    import dataclasses
+
+    return {
+        "id": job.label,
+        "name": job.spec.name,
+        "kind": job.spec.kind,
+        "launcher": job.launcher,
+        "site": job.site,
+        "state": job.state,
+        "exit_code": job.exit_code,
+        "reason": job.reason,
+        "submitted": iso(job.submitted),
+        "user": job.user,
+        "after": list(job.spec.after),
+        "resources": dataclasses.asdict(job.spec.resources),
+        "folder": job.spec.folder,
+        "job_folder": job.folder,
+        "tasks": [
+            {
+                "id": task_label(job, state.task),
+                **dataclasses.asdict(state),
+                "started": iso(state.started),
+                "ended": iso(state.ended),
+                "command": list(job.spec.tasks[state.task]),
+            }
+            for state in job.tasks
+        ],
+    }
+
+
+def task_label(job: Job, task: int) -> str:
+    """`4711_3` in an array, else the job's own."""
+    return f"{job.label}_{task}" if job.spec.is_array else job.label
+
+
+def iso(seconds: float | None) -> str | None:
+    """A time as ISO 8601 in UTC; None stays None."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+
+
+def progress(job: Job) -> str:
+    """What a job does now, in a few words."""
+    where = _where(job)
+    return plain(f"{job.label} {job.state}{f': {where}' if where else ''}")
+
+
+def _where(job: Job) -> str:
+    """Hosts where it runs or ran; else why not. Of an array, how far it is, too."""
+    hosts = list(dict.fromkeys(host for task in job.tasks for host in task.hosts))
+    named = ",".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
+    why = job.reason if job.state not in ("RUNNING", "COMPLETED") and job.reason else ""
+    code = job.exit_code
+    parts = [named, f"({why})" if why else "", f"exit code {code}" if code else ""]
+    if job.spec.is_array:
+        done = sum(task.state == "COMPLETED" for task in job.tasks)
+        parts.insert(0, f"{done}/{len(job.tasks)} done")
+    return " ".join(part for part in parts if part)

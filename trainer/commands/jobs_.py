@@ -1,0 +1,77 @@
+"""`cingulum jobs`: what was submitted and what became of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from jobs.job import Job
+    from jobs.store import Store
+
+RECENT_S = 24 * 3600.0
+WATCH_S = 5.0
+
+
+def jobs(
+    all_of_them: Annotated[
+        bool, typer.Option("--all", help="Also those that ended more than a day ago.")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every 5 s until Ctrl-C.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List your jobs, the newest first: those that wait or run, and those that ended today.
+
+    States are those of Slurm. LOST: the job's launcher does not know it, and nothing says how it ended.
+
+    \b
+    Example:
+      cingulum jobs --watch
+    """
+    from trainer.commands import job_access, job_display
+    from trainer.errors import InputError
+
+    store = job_access.opened()
+    if watch:
+        if as_json:
+            raise InputError("--watch is for people.", cure="Leave out --json, or --watch.")
+        _watch(store, all_of_them=all_of_them)
+        return
+    job_access.refresh(store)
+    found = _chosen(store, all_of_them=all_of_them)
+    if as_json:
+        typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in found]}, indent=1))
+    elif found:
+        job_display.console().print(job_display.table(found))
+    else:
+        typer.echo("no jobs; `cingulum submit CONFIG` starts one", err=True)
+
+
+def _chosen(store: Store, *, all_of_them: bool) -> list[Job]:
+    from jobs import submitter
+
+    found = store.list(user=submitter.user())
+    if all_of_them:
+        return found
+    since = time.time() - RECENT_S
+    return [job for job in found if job.active or _ended(job) >= since]
+
+
+def _ended(job: Job) -> float:
+    return max([job.submitted, *(task.ended for task in job.tasks if task.ended is not None)])
+
+
+def _watch(store: Store, *, all_of_them: bool) -> None:
+    from rich.live import Live
+
+    from trainer.commands import job_access, job_display
+
+    out = job_display.console()
+    with Live(console=out, auto_refresh=False, transient=False) as live:
+        while True:
+            job_access.refresh(store)
+            live.update(job_display.table(_chosen(store, all_of_them=all_of_them)), refresh=True)
+            time.sleep(WATCH_S)

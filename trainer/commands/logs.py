@@ -1,0 +1,110 @@
+"""`cingulum logs`: what a job printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainer.errors import JobError
+
+if TYPE_CHECKING:
+    from jobs.job import Job
+    from jobs.store import Store
+
+LOOK_S, ASK_S = 0.3, 3.0
+_CHUNK = 1 << 16
+
+
+def logs(
+    identity: Annotated[str, typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")],
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the job has ended.")] = False,
+    task: Annotated[int | None, typer.Option(metavar="I", min=0, help="Task of an array.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print where the output is, as JSON.")] = False,
+) -> None:
+    """Print a job's output, both streams, all its starts one after the other.
+
+    Of an array, the output of each task under its name. --follow ends with the job; Ctrl-C leaves it alone.
+
+    \b
+    Example:
+      cingulum logs 4711_3 --follow
+    """
+    from trainer.commands import job_access
+
+    store = job_access.opened()
+    wanted = identity if task is None else f"{identity.partition('_')[0]}_{task}"
+    job, chosen = job_access.current(store, wanted)
+    paths = _paths(job, chosen)
+    if as_json:
+        typer.echo(json.dumps({name: str(path) for name, path in paths.items()}, indent=1))
+        return
+    if follow:
+        if len(paths) > 1:
+            raise JobError(
+                f"Job {job.label} has {len(paths)} tasks.",
+                cure=f"Name one: cingulum logs {job.label}_0 --follow",
+            )
+        _follow(store, wanted, next(iter(paths.values())))
+        return
+    for name, path in paths.items():
+        if len(paths) > 1:
+            typer.echo(f"==> {name} <==")
+        if path.is_file():
+            _copy(path, 0)
+        else:
+            typer.echo(f"{name} has not started: no output yet", err=True)
+
+
+def _paths(job: Job, chosen: int | None) -> dict[str, Path]:
+    from trainer.commands import job_access, job_display
+
+    external, launcher = job_access.started(job), job_access.launcher_of(job)
+    return {
+        job_display.task_label(job, state.task): launcher.logs(Path(job.folder), external, state.task)
+        for state in job.tasks
+        if chosen in (None, state.task)
+    }
+
+
+def _follow(store: Store, identity: str, path: Path) -> None:
+    """Print what is there and what comes, until the job has ended and all of it is printed."""
+    from trainer.commands import job_access
+
+    position, asked = 0, -ASK_S
+    ended = False
+    while True:
+        position = _copy(path, position)
+        if ended:
+            return
+        if time.monotonic() - asked >= ASK_S:
+            job, chosen = job_access.current(store, identity)
+            ended = not any(_is_active(state.state) for state in job.tasks if chosen in (None, state.task))
+            asked = time.monotonic()
+            if ended:
+                continue  # print what came meanwhile
+        time.sleep(LOOK_S)
+
+
+def _is_active(state: str) -> bool:
+    from jobs.launchers.base import ACTIVE
+
+    return state in ACTIVE
+
+
+def _copy(path: Path, position: int) -> int:
+    """Print a file from this position on; returns where it ended."""
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            while part := file.read(_CHUNK):
+                sys.stdout.buffer.write(part)
+            position = file.tell()
+    except FileNotFoundError:
+        return position
+    sys.stdout.buffer.flush()
+    return position

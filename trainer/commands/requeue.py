@@ -1,0 +1,46 @@
+"""`cingulum requeue`: let a job save, and start it again."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def requeue(
+    identity: Annotated[str, typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print its state as JSON.")] = False,
+) -> None:
+    """Start a job again: one that runs saves its state first, one that failed goes on from its checkpoint.
+
+    Slurm lets a job wait some two minutes before it starts it again.
+
+    \b
+    Example:
+      cingulum requeue 4711
+    """
+    from jobs.launchers.base import ENDED
+    from trainer.commands import job_access, job_display
+    from trainer.errors import JobError
+
+    store = job_access.opened()
+    job, task = job_access.current(store, identity)
+    states = [state for state in job.tasks if task in (None, state.task)]
+    if all(state.state == "COMPLETED" for state in states):
+        raise JobError(
+            f"Job {identity} has completed: there is nothing left to do.",
+            cure="Submit it again to do it anew.",
+        )
+    launcher, external = job_access.launcher_of(job), job_access.started(job)
+    launcher.requeue(external, task)
+    for state in states:
+        if state.state in ENDED and state.state != "COMPLETED":
+            store.requeue(store.get(job.label), state.task)
+    job_access.refresh(store, [store.get(job.label)])
+    job = store.get(job.label)
+    if as_json:
+        typer.echo(json.dumps(job_display.as_json(job), indent=1))
+        return
+    saves = any(state.state not in ENDED for state in states)
+    typer.echo(f"{identity} {'saves, and starts again' if saves else 'starts again'} ({job.state})")

@@ -1,0 +1,144 @@
+"""What is looked at before anything is submitted: hours in a queue should not end in a typo."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer import config as configuration
+from trainer.config import RunConfig
+from trainer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobs.spec import JobSpec, Resources
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A configuration that can be submitted.
+
+    Attributes:
+        config: with its changes.
+        text: all of it, as YAML.
+        kept: where the jobs read it: beside the run folders, which every host of a job sees, under a name
+            that tells its content, so that no later submission changes it.
+        binds: absolute folders that a container must see besides the folder to run in.
+    """
+
+    config: RunConfig
+    text: str
+    kept: Path
+    binds: tuple[str, ...]
+
+    def keep(self) -> None:
+        """Write it, for its user only."""
+        from trainer.atomic import write_by
+
+        self.kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+        def write(beside: Path) -> None:
+            beside.touch(mode=0o600)
+            beside.write_text(self.text, encoding="utf-8")
+
+        write_by(self.kept, write)
+
+
+def load(path: Path, overrides: Sequence[str], *, kind: str, resources: Resources, has_data: bool) -> Checked:
+    """Read and check a configuration for these resources.
+
+    Args:
+        path: YAML file of a run.
+        overrides: `key=value` changes of it.
+        kind: of the job, see `jobs.chains.KINDS`.
+        resources: that it will have.
+        has_data: whether the shard set, and the run to look at, must be there already.
+
+    Raises:
+        ConfigError: it cannot be used, or the ranks cannot share its batch.
+        RunError: the run folder is another run's, or not finished where it must be.
+    """
+    config = configuration.load(path, overrides)
+    text = configuration.dump(config)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    if kind in ("train", "crossval"):
+        _check_batch(config, resources)
+        if has_data and not (config.data.shards / "index.json").is_file():
+            raise ConfigError(
+                f"data.shards: {config.data.shards} is no shard set.",
+                cure="Make it with --import SOURCE, or name the job that makes it: --after ID",
+            )
+    _check_folder(config, kind, has_data=has_data)
+    return Checked(config, text, config.runs / ".submitted" / f"{config.name}-{digest}.yaml", _binds(config))
+
+
+def crossval(path: Path, overrides: Sequence[str], *, folds: int, seeds: int, has_data: bool) -> None:
+    """Make sure that a cross-validation can be done, and goes on with nothing else's folder.
+
+    Raises:
+        ConfigError, RunError, ShardError: as `cingulum crossval` would.
+    """
+    from trainer.crossval import folds as plans
+
+    plan = plans.plan(path, overrides, folds=folds, seeds=seeds)
+    if has_data:
+        plans.check(plan)
+
+
+def command_lines(chain: Sequence[JobSpec]) -> None:
+    """Make sure that `cingulum` understands what the jobs will call it with.
+
+    Raises:
+        click.UsageError: an unknown option or a wrong value.
+    """
+    import typer
+
+    from trainer.cli import app
+    from trainer.commands import COMMANDS
+
+    group = typer.main.get_command(app)
+    for spec in chain:
+        for task in spec.tasks:
+            at = next(k for k, word in enumerate(task) if word in COMMANDS and k > 0)
+            command = group.commands[task[at]]  # type: ignore[attr-defined]
+            command.make_context(f"cingulum {task[at]}", list(task[at + 1 :]))
+
+
+def _check_batch(config: RunConfig, resources: Resources) -> None:
+    """With every number of hosts that the job may come to have."""
+    least = resources.nodes if resources.least_nodes is None else resources.least_nodes
+    for nodes in range(least, resources.nodes + 1):
+        try:
+            configuration.micro_batch(
+                config.train.global_batch,
+                world_size=nodes * resources.ranks_per_node,
+                accumulation=config.train.accumulation,
+            )
+        except ConfigError as error:
+            if nodes == resources.nodes:
+                raise
+            raise ConfigError(
+                f"With --shrink the job may go on with {nodes} of {resources.nodes} nodes: {error.message}",
+                cure="Choose a global batch that all these numbers of ranks can share, or --least-nodes.",
+            ) from None
+
+
+def _check_folder(config: RunConfig, kind: str, *, has_data: bool) -> None:
+    from trainer import record
+    from trainer.record import RunFolder
+
+    folder = RunFolder(config.folder)
+    if kind == "train" and folder.config.is_file():
+        record.check_resumable(record.load_config(folder), config)
+    elif kind == "evaluate" and has_data:
+        RunFolder.open_finished(config.folder)
+    elif kind == "report" and has_data and not (config.folder / "crossval.json").is_file():
+        RunFolder.open(config.folder)
+
+
+def _binds(config: RunConfig) -> tuple[str, ...]:
+    here = Path.cwd()
+    paths = (path.absolute() for path in (config.runs, config.data.shards))
+    return tuple(dict.fromkeys(str(path) for path in paths if not path.is_relative_to(here)))

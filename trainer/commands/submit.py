@@ -1,0 +1,217 @@
+"""`cingulum submit`: a run, an array of runs or a chain of jobs, on a cluster or in containers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from jobs.job import Job
+    from jobs.launchers.base import Launcher
+    from jobs.sites import Site
+    from jobs.spec import JobSpec
+
+
+def submit(
+    config: Annotated[Path, typer.Argument(help="YAML file that describes the run.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Changes, such as train.epochs=3.")] = None,
+    launcher: Annotated[
+        Literal["slurm", "mpirun", "docker", "apptainer"], typer.Option(help="What starts the ranks.")
+    ] = "slurm",
+    site: Annotated[
+        str | None, typer.Option(help="Site profile, by name or as a file.", show_default=False)
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Hosts.")] = 1,
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option(min=1, help="Ranks on each host; default: one per GPU, else 1.", show_default=False),
+    ] = None,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs on each host; 0: on the CPU.")] = 0,
+    cpus_per_rank: Annotated[int, typer.Option(min=1, help="Cores of each rank.")] = 1,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory on each host, such as 16G.", show_default=False)
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(help="Longest time to run: 90 (minutes), 12:00:00, 12h.", show_default=False),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Of the job; default: that of the run.", show_default=False)
+    ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Start when this job has completed; may be repeated."),
+    ] = None,
+    requeues: Annotated[
+        int, typer.Option(min=0, help="Starts after failures. Being preempted does not count.")
+    ] = 3,
+    shrink: Annotated[bool, typer.Option("--shrink", help="Start again on the hosts that are left.")] = False,
+    least_nodes: Annotated[
+        int | None, typer.Option(min=1, help="With --shrink: hosts that are enough; default: 1.")
+    ] = None,
+    image: Annotated[str | None, typer.Option(help="Container image.", show_default=False)] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="train, crossval, evaluate or report; default: train, with --folds crossval.",
+            show_default=False,
+        ),
+    ] = None,
+    folds: Annotated[
+        int | None, typer.Option(min=2, help="An array with a task per fold and seed.", show_default=False)
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="With --folds: networks per fold.")] = 1,
+    at_once: Annotated[
+        int | None, typer.Option(min=1, help="Tasks that may run side by side; default: all.")
+    ] = None,
+    then: Annotated[
+        str | None, typer.Option(help="Jobs that follow: evaluate,report.", show_default=False)
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--import", metavar="SOURCE", help="Import these images first, into data.shards."),
+    ] = None,
+    import_options: Annotated[
+        str | None,
+        typer.Option(help="Of that import: '--label diagnosis --size 96'.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the jobs, or what would run.")] = False,
+) -> None:
+    """Submit a run. CONFIG is checked, and kept as it is now: editing it later changes no queued job.
+
+    A job that is preempted or stopped at its time limit saves, is started again and goes on at that step.
+    Submitting a run that has begun goes on with it.
+
+    \b
+    Example:
+      cingulum submit run.yaml --nodes 2 --gpus-per-node 4 --time 12h
+      cingulum submit run.yaml --folds 5 --seeds 3 --at-once 4 --then report
+      cingulum submit run.yaml --import my-bids --then evaluate,report --dry-run
+    """
+    import json
+
+    from jobs import chains, quantities, sites
+    from jobs.launchers import registry
+    from jobs.spec import JobSpec, Resources
+    from trainer.commands import submission_check, submission_display
+    from trainer.errors import JobError
+
+    if least_nodes is not None and not shrink:
+        raise JobError("--least-nodes says how far a job may shrink.", cure="Add --shrink.")
+    resources = Resources(
+        nodes=nodes,
+        least_nodes=(least_nodes or 1) if shrink else None,
+        ranks_per_node=ranks_per_node or gpus_per_node or 1,
+        gpus_per_node=gpus_per_node,
+        cpus_per_rank=cpus_per_rank,
+        memory_mib=None if memory is None else quantities.mebibytes(memory),
+        minutes=None if time is None else quantities.minutes(time),
+    )
+    kind = chains.kind_of(kind, folds=folds)
+    follows = chains.following(then)
+    has_data = source is None and not after
+    run = submission_check.load(config, overrides or [], kind=kind, resources=resources, has_data=has_data)
+    if kind == "crossval" and (folds := folds or run.config.data.split.folds):
+        submission_check.crossval(config, overrides or [], folds=folds, seeds=seeds, has_data=has_data)
+    chain = chains.chain(
+        chains.Wanted(
+            config=str(run.kept),
+            run=str(run.config.folder),
+            shards=str(run.config.data.shards),
+            first_seed=run.config.train.seed,
+            program=_program(launcher, image),
+            name=name or run.config.name,
+            job=JobSpec(
+                name=run.config.name,
+                kind=kind,
+                tasks=(("cingulum",),),
+                folder=str(Path.cwd()),
+                resources=resources,
+                requeues=requeues,
+                shrink=shrink,
+                image=image,
+                binds=run.binds,
+            ),
+            kind=kind,
+            folds=folds,
+            seeds=seeds,
+            at_once=at_once,
+            then=follows,
+            source=source,
+            import_options=_words(import_options),
+        )
+    )
+    submission_check.command_lines(chain)
+    profile = sites.load(site)
+    starter = registry.named(launcher)
+    if dry_run:
+        plans = submission_display.plans(starter, chain, profile, after or [])
+        plan = submission_display.Preview(str(run.kept), run.text, plans)
+        typer.echo(json.dumps(plan.as_json(), indent=1) if as_json else plan.readable())
+        return
+    for spec in chain:
+        starter.preflight(spec, profile)
+    run.keep()
+    made = _submit(starter, chain, profile, after or [])
+    if as_json:
+        from trainer.commands import job_display
+
+        typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in made]}, indent=1))
+    else:
+        typer.echo(submission_display.submitted(made))
+
+
+def _submit(launcher: Launcher, chain: list[JobSpec], site: Site, after: list[str]) -> list[Job]:
+    """Submit one after the other, each but the first to wait for the one before it.
+
+    Raises:
+        CingulumError: of the job that could not be submitted; its cure names those that were.
+    """
+    import dataclasses
+
+    from jobs import submission
+    from trainer.commands import job_access
+    from trainer.errors import CingulumError
+
+    store = job_access.opened()
+    made: list[Job] = []
+    for spec in chain:
+        waits_for = (made[-1].label,) if made else tuple(after)
+        try:
+            made.append(submission.submit(store, launcher, dataclasses.replace(spec, after=waits_for), site))
+        except CingulumError as error:
+            if made:
+                labels = " ".join(job.label for job in made)
+                cure = f"{error.cure} " if error.cure else ""
+                error.cure = f"{cure}Submitted before it: {labels} (cingulum cancel {labels} ends them)."
+            raise
+    return made
+
+
+def _program(launcher: str, image: str | None) -> tuple[str, ...]:
+    """Words that start `cingulum` where the job runs: in an image its own, else ours, which all hosts see."""
+    import sys
+
+    if image is not None or launcher in ("docker", "apptainer"):
+        return ("cingulum",)
+    beside = Path(sys.executable).parent / "cingulum"
+    return (str(beside),) if beside.is_file() else (sys.executable, "-m", "trainer")
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    """A text of options as words, quoted as for a shell.
+
+    Raises:
+        JobError: a quote is not closed.
+    """
+    import shlex
+
+    from trainer.errors import JobError
+
+    try:
+        return tuple(shlex.split(text or ""))
+    except ValueError as error:
+        raise JobError(f"--import-options {text!r}: {error}.", cure="Quote them as in a shell.") from None

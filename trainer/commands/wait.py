@@ -1,0 +1,68 @@
+"""`cingulum wait`: until a job has ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from jobs.job import Job
+
+# As the `timeout` command ends.
+TIMED_OUT = 124
+FIRST_S, LONGEST_S = 0.5, 10.0
+
+
+def wait(
+    identity: Annotated[str, typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")],
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Give up after so long; exit code 124.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print its last state as JSON.")] = False,
+) -> int:
+    """Wait until a job has ended, and end with its exit code; 1 where it ended without one.
+
+    Ctrl-C ends the waiting and leaves the job alone.
+
+    \b
+    Example:
+      cingulum wait 4711 && cingulum report runs/my-run
+    """
+    from trainer.commands import job_access, job_display
+
+    store = job_access.opened()
+    began, pause, said = time.monotonic(), FIRST_S, ""
+    while True:
+        job, task = job_access.current(store, identity)
+        news = job_display.progress(job)
+        if news != said and not as_json:
+            typer.echo(news, file=sys.stderr)
+            said = news
+        code = _ended(job, task)
+        left = None if timeout is None else timeout - (time.monotonic() - began)
+        if code is not None or (left is not None and left <= 0):
+            break
+        time.sleep(pause if left is None else min(pause, left))
+        pause = min(LONGEST_S, pause * 1.3)
+    if as_json:
+        typer.echo(json.dumps(job_display.as_json(job), indent=1))
+    if code is None:
+        typer.echo(f"{identity} goes on; it had not ended after {timeout:g} s", err=True)
+        return TIMED_OUT
+    return code
+
+
+def _ended(job: Job, task: int | None) -> int | None:
+    """The exit code, once it has ended."""
+    from jobs.launchers.base import ACTIVE
+
+    states = [state for state in job.tasks if task in (None, state.task)]
+    if any(state.state in ACTIVE for state in states):
+        return None
+    if all(state.state == "COMPLETED" for state in states):
+        return 0
+    return next((state.exit_code for state in states if state.exit_code), 1)
