@@ -147,7 +147,7 @@ def test_without_shrink_a_job_waits_for_its_host_a_bounded_number_of_times(clust
 def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, fault):
     """Host n3 loses its power; or a rank stops amid a collective, which only our watchdog sees."""
     shards = tiny_runs.make_shards(tmp_path / "shards")
-    changes = {"train__global_batch": 6, "train__epochs": 15, "guards__timeout_s": 15}
+    changes = {"train__global_batch": 6, "train__epochs": 8, "guards__timeout_s": 15}
     config = tiny_runs.write_config(tmp_path, shards, "run", checkpoint__every_steps=4, **changes)
     task = (sys.executable, "-m", "trainer", "train", str(config), "--resume")
     resources = Resources(nodes=3, least_nodes=2)
@@ -165,7 +165,7 @@ def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, 
     assert (entry.state, entry.restarts) == ("COMPLETED", 1), job.log
     assert entry.hosts == (("n1", "n2") if fault == "off" else ("n1", "n2", "n3"))
     assert f"step-{saved:08d}" in job.log and "resumed from" in job.log
-    assert tiny_runs.result(folder)["epochs"] == 15
+    assert tiny_runs.result(folder)["epochs"] == 8
     assert json.loads((folder / "run.json").read_text())["world_size"] == len(entry.hosts)
     _, _, where, why = job.failures[0].split("\t")
     assert (where, "does not answer" in why) == ("n3" if fault == "off" else "rank 2 @ n3", True)
