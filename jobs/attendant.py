@@ -8,6 +8,7 @@ to `state.json`. SIGUSR2: every task saves and is started again. SIGTERM: every 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -18,8 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from jobs import blame, ledger, terms
+from jobs import ledger, terms
 from jobs.attended_task import Task
+from jobs.blame import Blame
+from jobs.host_choice import TooFewAnswer, choose
 from jobs.launchers.base import ENDED
 from jobs.ledger import Ledger
 from jobs.terms import Terms
@@ -66,12 +69,14 @@ class Attendant:
                 self._start_some()
             state = json.dumps([vars(task.entry) for task in self.tasks])
             if state != written:
-                self.ledger.write(self.folder)
-                written, beaten = state, time.monotonic()
+                # A full disk is no reason to leave the tasks alone.
+                with contextlib.suppress(OSError):
+                    self.ledger.write(self.folder)
+                    written, beaten = state, time.monotonic()
             elif time.monotonic() - beaten > ledger.BEAT_S:
                 ledger.beat(self.folder)
                 beaten = time.monotonic()
-            if all(task.entry.state in ENDED for task in self.tasks):
+            if state == written and all(task.entry.state in ENDED for task in self.tasks):
                 return
             time.sleep(POLL_S)
 
@@ -129,39 +134,18 @@ class Attendant:
         """Hosts for a start; None: it must wait for some, or has just failed for want of them."""
         if not self.terms.hosts:
             return []
-        free = dict(self.terms.hosts)
+        taken: dict[str, int] = {}
         for other in running:
             for host in other.entry.hosts:
-                free[host] -= self.terms.slots
-        fitting = [host for host, slots in self.terms.hosts.items() if slots >= self.terms.slots]
-        room = [host for host in fitting if free[host] >= self.terms.slots]
-        lost = task.entry.lost_hosts
-        sound = [host for host in room if host not in lost]
-        if len(sound) >= self.terms.nodes:
-            return sound[: self.terms.nodes]
-        if len([host for host in fitting if host not in lost]) >= self.terms.nodes:
-            task.entry.reason = "Resources"
+                taken[host] = taken.get(host, 0) + self.terms.slots
+        try:
+            hosts = choose(self.terms, taken, task.entry.lost_hosts, task.silent)
+        except TooFewAnswer as error:
+            task.failed(None, Blame(f"does not answer; {error}", host=",".join(error.silent), lost=True))
             return None
-        # Only hosts that failed are left to make up the number: those that answer again are as good as any.
-        silent = task.silent([host for host in room if host in lost])
-        back = [host for host in room if host not in silent]
-        if len(back) >= self.terms.nodes:
-            return back[: self.terms.nodes]
-        if len(room) < len(fitting):
+        if hosts is None:
             task.entry.reason = "Resources"
-            return None
-        if self.terms.shrink and len(back) >= self.terms.least_nodes:
-            return back
-        wanted = self.terms.least_nodes if self.terms.shrink else self.terms.nodes
-        task.failed(
-            None,
-            blame.Blame(
-                f"does not answer; {len(back)} of the {wanted} hosts that are needed are left",
-                host=",".join(silent),
-                lost=True,
-            ),
-        )
-        return None
+        return hosts
 
 
 def main(argv: Sequence[str] | None = None) -> int:

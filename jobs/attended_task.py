@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -78,9 +79,6 @@ class Task:
 
     def start(self, hosts: Sequence[str]) -> bool:
         """Start the command on these hosts; whether it could be started."""
-        if self.terms.hosts:
-            lines = [f"{host} slots={self.terms.slots}\n" for host in hosts]
-            atomic.write_text(terms.hostfile(self.folder, self.number), "".join(lines))
         self._say(f"start {self.entry.restarts + 1}" + (f" on {', '.join(hosts)}" if hosts else ""))
         self._word, self._terminated = None, False
         self._end_at = self._kill_at = float("inf")
@@ -91,6 +89,9 @@ class Task:
             terms.RESTARTS: str(self.entry.restarts),
         }
         try:
+            if self.terms.hosts:
+                lines = [f"{host} slots={self.terms.slots}\n" for host in hosts]
+                atomic.write_text(terms.hostfile(self.folder, self.number), "".join(lines))
             with self.log.open("ab") as log:
                 self._log_begins = log.tell()
                 self._process = subprocess.Popen(
@@ -110,7 +111,9 @@ class Task:
             return False
         self._began = time.monotonic()
         if self.terms.minutes is not None:
-            self._end_at = self._began + max(0.0, 60 * self.terms.minutes - self.terms.grace_s)
+            # A limit shorter than the grace must leave time to get somewhere.
+            limit_s = 60 * self.terms.minutes
+            self._end_at = self._began + max(limit_s / 2, limit_s - self.terms.grace_s)
         entry = self.entry
         entry.pid, entry.process = self._process.pid, processes.identity(self._process.pid)
         entry.state, entry.reason, entry.exit_code = "RUNNING", "", None
@@ -263,11 +266,11 @@ class Task:
     def _note_failure(self, code: int | None, whom: Blame) -> None:
         fields = (_now(), "" if code is None else str(code), whom.where, whom.why)
         path = terms.failures(self.folder, self.number, is_array=self.terms.is_array)
-        with path.open("a") as file:
+        with contextlib.suppress(OSError), path.open("a") as file:  # a full disk: it is in the state, too
             file.write("\t".join(" ".join(field.split()) for field in fields) + "\n")
 
     def _say(self, what: str) -> None:
-        with self.log.open("a") as log:
+        with contextlib.suppress(OSError), self.log.open("a") as log:
             log.write(f"[attendant {_now()}] {what}\n")
 
     def _told(self) -> str:

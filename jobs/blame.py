@@ -81,8 +81,8 @@ def read(text: str, exit_code: int, *, hosts: Sequence[str] = (), silent: Sequen
         why = f"ssh: {found['why'].strip(' :')}" if found["why"].strip(" :") else "ssh cannot reach it"
         return Blame(why, host=_as_named(found["host"], hosts), lost=True)
     if found := _OURS.search(text):
-        host = _as_named(found["host"], hosts)
-        return Blame(found["why"].removeprefix("error: "), int(found["rank"]), host)
+        host, why = _as_named(found["host"], hosts), found["why"].removeprefix("error: ")
+        return Blame(why, int(found["rank"]), host, lost=why.startswith("does not answer"))
     if found := _SIGNAL.search(text):
         return Blame(
             f"was killed by {_signal(int(found['signal']))}",

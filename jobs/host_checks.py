@@ -47,13 +47,13 @@ def check(hosts: Sequence[str], *, mpirun: str, spec: JobSpec, site: Site) -> No
         for trouble in (
             [answers[host]]
             if isinstance(answers[host], str)
-            else _differences(here, answers[host], site, spec)
+            else differences(here, answers[host], site, spec)
         )
     ]
     if troubles:
         raise LauncherError(
             "These hosts cannot run the job:\n  " + "\n  ".join(troubles),
-            cure="docs/how-to/run-on-mpi-hosts.md says what every host needs.",
+            cure="Mend them, or take them out of the hostfile: see docs/how-to/run-on-mpi-hosts.md.",
         )
 
 
@@ -98,7 +98,8 @@ def _answer(process: subprocess.Popen[str], deadline: float) -> Any:
         return f"answers something else than was asked for: {out.strip()[:200]!r}"
 
 
-def _differences(here: dict[str, Any], there: dict[str, Any], site: Site, spec: JobSpec) -> list[str]:
+def differences(here: dict[str, Any], there: dict[str, Any], site: Site, spec: JobSpec) -> list[str]:
+    """In what a host's facts differ from ours, or do not suffice, a line each."""
     found = []
     if there["openmpi"] != here["openmpi"]:
         found.append(

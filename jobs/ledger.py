@@ -114,6 +114,8 @@ def lock(folder: Path) -> IO[bytes]:
 
 def is_attended(folder: Path) -> bool:
     """Whether an attendant lives, as far as this host can tell."""
+    if not folder.is_dir():
+        return False
     held = _flock(folder, fcntl.LOCK_SH)
     if held is None:
         return True

@@ -67,6 +67,8 @@ class JobSpec:
             preempted, or stopped at its time limit (exit code 75), does not count.
         shrink: whether a task that is started again may do without the hosts that failed, down to
             `least_nodes`.
+        global_batch: samples of one update (of one micro-batch, where gradients are accumulated): a training
+            that goes on with fewer hosts takes as many as share it evenly; None: any number will do.
         grace_s: seconds between the request to save (SIGUSR2) and the end of the time limit.
         environment: variables for every rank, besides the site's.
         image: container image for the docker and apptainer launchers, and for Slurm with a container runtime.
@@ -84,6 +86,7 @@ class JobSpec:
     after: tuple[str, ...] = ()
     requeues: int = 3
     shrink: bool = False
+    global_batch: int | None = None
     grace_s: int = 120
     environment: dict[str, str] = field(default_factory=dict)
     image: str | None = None

@@ -38,6 +38,7 @@ class Terms:
         at_once: tasks that may run side by side; None: as many as there are hosts for.
         requeues: failures after which a task is started again. Exit code 75 does not count.
         shrink: whether a start may do without hosts that failed.
+        global_batch: the number of ranks must divide it then; None: any number will do.
         grace_s: seconds that a task has to save, before the time limit and when it is asked to end.
         minutes: time limit of one start; None: none.
         probe: command that exits 0 where the host whose name is added to it answers; empty: nobody asks.
@@ -57,6 +58,7 @@ class Terms:
     at_once: int | None = None
     requeues: int = 3
     shrink: bool = False
+    global_batch: int | None = None
     grace_s: float = 120
     minutes: float | None = None
     probe: Arguments = ()

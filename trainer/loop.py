@@ -240,12 +240,13 @@ class Training:
 
     def save(self) -> None:
         """Write a checkpoint of this step and drop old ones; all ranks learn whether it worked."""
-        self.watchdog.beat("saving a checkpoint", collective=not self.world.is_main)
+        self.watchdog.beat("preparing to save a checkpoint", collective=True)
         average_statistics(self.learner.model, self.world)
         agree(self.world, self._check_weights)
         if self.cursor.step % self.cursor.steps_per_epoch:
             self._add_sums()
         self.cursor = dataclasses.replace(self.cursor, timed=self.clock.timed, world_size=self.world.size)
+        self.watchdog.beat("saving a checkpoint", collective=not self.world.is_main)
         agree(self.world, self._write if self.world.is_main else lambda: None)
         self.saved_step = self.cursor.step
 
@@ -268,6 +269,8 @@ class Training:
                 f"({error.strerror or error}); older ones are untouched.",
                 cure="Make room (checkpoint.keep sets how many are kept), then run again with --resume.",
             ) from None
+        # What is left is to tell the others: rank 0 is not to blame when one of them does not listen.
+        self.watchdog.beat("agreeing that a checkpoint was saved", collective=True)
 
     def _end_early(self) -> None:
         if self.saved_step != self.cursor.step:

@@ -7,6 +7,7 @@ as true after the submitting process has died, and for any process of the same u
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -69,6 +70,7 @@ def attended_plan(
         at_once=spec.at_once or at_once,
         requeues=spec.requeues,
         shrink=spec.shrink,
+        global_batch=spec.global_batch,
         grace_s=spec.grace_s,
         minutes=resources.minutes,
         probe=tuple(probe),
@@ -121,7 +123,8 @@ class Attended:
             entries = known.tasks if known else [Entry(k) for k in range(len(agreed.commands))]
             if not attended:
                 _leave_nothing(agreed)
-                entries = [_lost(entry, known) for entry in entries]
+                for entry in entries:
+                    _call_lost(entry, known, folder)
             found[external] = [_state(entry) for entry in entries]
         return found
 
@@ -220,17 +223,19 @@ def _state(entry: Entry) -> TaskState:
     )
 
 
-def _lost(entry: Entry, known: Ledger | None) -> Entry:
+def _call_lost(entry: Entry, known: Ledger | None, folder: Path) -> None:
     if entry.state in ENDED:
-        return entry
-    entry.reason = (
-        f"its attendant (process {known.pid} on {known.host}) was killed while the task was {entry.state}; "
-        "`cingulum requeue` goes on from its last checkpoint"
-        if known
-        else "its attendant was killed before it began; `cingulum requeue` starts it"
-    )
+        return
+    entry.reason = "its attendant was killed before it began"
+    if known is not None:
+        who = f"its attendant (process {known.pid} on {known.host})"
+        entry.reason = f"{who} was killed while the task was {entry.state}"
+    with contextlib.suppress(OSError):
+        said = (folder / terms.OWN_LOG).read_text(errors="replace").strip()
+        if said:
+            entry.reason += f", and said: {said.splitlines()[-1]}"
+    entry.reason += "; `cingulum requeue` goes on from its last checkpoint"
     entry.state = "LOST"
-    return entry
 
 
 def _leave_nothing(agreed: Terms) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import stat
@@ -21,6 +22,7 @@ from jobs.launchers.mpirun import Mpirun
 from jobs.ledger import Ledger
 from jobs.sites import HERE
 from jobs.spec import JobSpec, Resources
+from jobs.terms import TERMS, Terms
 from trainer.errors import LauncherError
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +30,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 PROGRAM = (sys.executable, str(PROGRAMS / "attended.py"))
 # Two ranks start in about a second; others may use the cores.
 WAIT_S = 60.0
+TRAINING_S = 240.0
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +51,14 @@ def _jobs_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 class Job:
     """A job that was started: its launcher, folder and states."""
 
-    def __init__(self, spec: JobSpec, after: tuple[str, ...] = ()) -> None:
+    def __init__(self, spec: JobSpec, after: tuple[str, ...] = (), minutes: float | None = None) -> None:
         self.launcher = Mpirun()
         self.token = home.new_token()
         self.folder = home.job_folder(self.token)
         self.plan = self.launcher.plan(spec, HERE, self.folder, self.token)
+        if minutes is not None:
+            agreed = dataclasses.replace(Terms.from_json(self.plan.files[TERMS]), minutes=minutes)
+            self.plan = dataclasses.replace(self.plan, files={TERMS: agreed.to_json()})
         self.external = self.launcher.start(self.plan, self.folder, after)
 
     def states(self) -> list[TaskState]:
@@ -62,15 +68,15 @@ class Job:
     def log(self) -> str:
         return self.launcher.logs(self.folder, self.external, 0).read_text()
 
-    def wait(self, done: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + WAIT_S
+    def wait(self, done: Callable[[], Any], what: str, seconds: float = WAIT_S) -> Any:
+        deadline = time.monotonic() + seconds
         while not (found := done()):
             assert time.monotonic() < deadline, f"waited for {what}; {self.states()}\n{self.log}"
             time.sleep(0.05)
         return found
 
-    def end(self) -> list[TaskState]:
-        self.wait(lambda: all(one.state in ENDED for one in self.states()), "the end")
+    def end(self, seconds: float = WAIT_S) -> list[TaskState]:
+        self.wait(lambda: all(one.state in ENDED for one in self.states()), "the end", seconds)
         return self.states()
 
     def rank(self, place: Path, rank: int = 0, start: int = 0) -> int:
@@ -85,7 +91,9 @@ class Job:
         return known.pid, known.process
 
 
-def job(place: Path, *what: str, after: tuple[str, ...] = (), **changes: Any) -> Job:
+def job(
+    place: Path, *what: str, after: tuple[str, ...] = (), minutes: float | None = None, **changes: Any
+) -> Job:
     place.mkdir(exist_ok=True)
     spec = {
         "name": "test",
@@ -97,7 +105,7 @@ def job(place: Path, *what: str, after: tuple[str, ...] = (), **changes: Any) ->
         "grace_s": 20,
         **changes,
     }
-    return Job(JobSpec(**spec), after)
+    return Job(JobSpec(**spec), after, minutes)
 
 
 def lives(pid: int) -> bool:
@@ -183,9 +191,16 @@ def test_ranks_that_do_not_save_within_the_grace_are_ended_all_the_same(tmp_path
 
 
 def test_at_its_time_limit_a_job_saves_and_goes_on_in_a_new_start(tmp_path):
-    started = job(tmp_path / "a", "once", requeues=0, grace_s=57, resources=Resources(minutes=1))
+    started = job(tmp_path / "a", "once", requeues=0, resources=Resources(), minutes=0.2)
     (state,) = started.end()
     assert (state.state, state.restarts) == ("COMPLETED", 1)
+
+
+def test_who_does_not_save_before_its_time_limit_is_ended(tmp_path):
+    started = job(tmp_path / "a", "deaf", requeues=3, grace_s=2, resources=Resources(), minutes=0.1)
+    (state,) = started.end()
+    assert (state.state, state.restarts) == ("TIMEOUT", 0)
+    assert "did not save within 2 s" in state.reason
 
 
 def test_a_cancelled_job_ends_soon_and_stays_cancelled(tmp_path):
@@ -285,7 +300,7 @@ def test_a_training_whose_rank_is_killed_ends_finished(tmp_path, step):
     program = (sys.executable, str(PROGRAMS / "fails_at_first.py"))
     task = (*program, "kill", "1", str(step), str(config), "--resume")
     started = job(tmp_path / "a", tasks=(task,), kind="train")
-    (state,) = started.end()
+    (state,) = started.end(TRAINING_S)
     assert (state.state, state.restarts) == ("COMPLETED", 1), started.log
     assert tiny_runs.result(tmp_path / "run")["epochs"] == 4
     assert (f"resumed from {tmp_path / 'run'}" in started.log) == (step == 5)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
+from jobs import host_checks
 from jobs.launchers import mpirun
-from trainer.errors import WorldError
+from jobs.launchers.mpirun import Mpirun
+from jobs.sites import HERE, Site
+from jobs.spec import JobSpec, Resources
+from jobs.terms import TERMS, Terms
+from trainer.errors import JobError, WorldError
 
 ARGV = ["python", "train.py"]
 
@@ -13,6 +21,8 @@ ARGV = ["python", "train.py"]
 @pytest.fixture(autouse=True)
 def _an_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpirun, "find", lambda: "mpirun")
+    for name in [key for key in os.environ if key.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
 
 
 def test_the_line_ends_with_the_program_and_its_arguments() -> None:
@@ -48,3 +58,93 @@ def test_hosts_without_room_are_refused() -> None:
 def test_no_rank_at_all_is_refused() -> None:
     with pytest.raises(WorldError, match="0 ranks"):
         mpirun.command(0, ARGV)
+
+
+HOSTILE = "a b\n$(reboot) -x 'q'"
+
+
+def spec(**changes) -> JobSpec:
+    given = {"resources": Resources(nodes=2, ranks_per_node=2), **changes}
+    return JobSpec("test", "train", (("cingulum", "train", HOSTILE),), "/data/my study", **given)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    (tmp_path / "hosts").write_text("n1 slots=2\nn2\nn3 slots=1\n")
+    return Site(hostfile=str(tmp_path / "hosts"), interfaces=("eth0",), environment={"OF_THE_SITE": "1"})
+
+
+def terms_of(site: Site, job: JobSpec) -> Terms:
+    plan = Mpirun().plan(job, site, Path("/jobs/x"), "0" * 16)
+    agreed = Terms.from_json(plan.files[TERMS])
+    assert plan.command == agreed.commands[0] and plan.environment == agreed.environment
+    return agreed
+
+
+def test_a_plan_on_hosts_reads_the_hosts_of_each_start_and_sends_names_only(site) -> None:
+    agreed = terms_of(site, spec(environment={"MY_KEY": HOSTILE}))
+    line = list(agreed.commands[0])
+    assert line[:6] == ["mpirun", "--hostfile", "/jobs/x/hosts-0", "--wdir", "/data/my study", "--bind-to"]
+    assert line[-3:] == ["cingulum", "train", HOSTILE]
+    sent = [line[k + 1] for k, word in enumerate(line[:-3]) if word == "-x"]
+    assert {"MY_KEY", "OF_THE_SITE", "PATH", "CINGULUM_TASK", "CINGULUM_RESTARTS"} <= set(sent)
+    assert not any(name.startswith("OMPI_") for name in sent) and HOSTILE not in line[:-1]
+    assert agreed.hosts == {"n1": 2, "n2": 2, "n3": 1}
+    assert agreed.environment["OMPI_MCA_btl_tcp_if_include"] == "eth0"
+    assert agreed.environment["MY_KEY"] == HOSTILE and agreed.probe[0] == "ssh"
+
+
+def test_how_soon_a_host_is_given_up_can_be_set_by_site_and_job(site) -> None:
+    name = "OMPI_MCA_oob_tcp_keepalive_time"
+    assert terms_of(site, spec()).environment[name] == mpirun.DETECTION[name]
+    changed = site.model_copy(update={"environment": {name: "60"}})
+    assert terms_of(changed, spec()).environment[name] == "60"
+    assert terms_of(changed, spec(environment={name: "90"})).environment[name] == "90"
+
+
+def test_without_hosts_a_job_runs_here_and_wants_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    agreed = terms_of(HERE, spec(resources=Resources(ranks_per_node=2)))
+    assert agreed.hosts == {} and agreed.commands[0][1:3] == ("-np", "2")
+    with pytest.raises(JobError, match="2 nodes were asked for, but site here names no hosts"):
+        terms_of(HERE, spec())
+
+
+def test_a_job_without_ranks_is_run_without_mpirun(site) -> None:
+    assert terms_of(site, spec(parallel=False)).commands == (("cingulum", "train", HOSTILE),)
+
+
+def test_an_allocation_goes_before_the_hostfile(site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "gpu[07-08]")
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "2(x2)")
+    agreed = terms_of(site, spec())
+    assert agreed.hosts == {"gpu07": 2, "gpu08": 2} and agreed.probe[0] == "srun"
+
+
+@pytest.mark.parametrize(
+    "resources", [Resources(nodes=3, ranks_per_node=2), Resources(nodes=2, ranks_per_node=3)]
+)
+def test_hosts_without_enough_slots_are_refused_with_their_slots(site, resources) -> None:
+    with pytest.raises(JobError, match=r"n1 \(2\), n2 \(\d\), n3 \(1\)"):
+        terms_of(site, spec(resources=resources))
+
+
+def test_a_hostfile_that_is_not_there_is_named(tmp_path) -> None:
+    with pytest.raises(JobError, match="nowhere: the hostfile of site"):
+        terms_of(Site(hostfile=str(tmp_path / "nowhere")), spec())
+
+
+def test_a_host_that_differs_is_told_in_what(site) -> None:
+    here = {
+        "openmpi": "4.1.8",
+        "cingulum": "a",
+        "python": "3.11.7",
+        "program": True,
+        "folder": True,
+        "interfaces": ["eth0"],
+    }
+    assert host_checks.differences(here, here, site, spec()) == []
+    other = {**here, "openmpi": "", "cingulum": "b", "python": "3.12.0", "program": False, "folder": False}
+    told = host_checks.differences(here, {**other, "interfaces": ["lo"]}, site, spec())
+    assert len(told) == 6
+    assert told[0] == "Open MPI is missing; here it is 4.1.8"
+    assert "no network interface eth0" in told[-1]

@@ -1,0 +1,215 @@
+"""mpirun over ssh on emulated hosts: ranks, hosts and links that fail, and what becomes of the job."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_runs
+
+from jobs.launchers.base import ENDED
+from jobs.ledger import Entry, Ledger
+from jobs.sites import Site
+from jobs.spec import JobSpec, Resources
+from jobs.testbed import Testbed
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ROOT / "tests" / "parallel" / "programs"
+
+# Asked every second after two, a silent host is given up after the second question.
+QUICK = {
+    "OMPI_MCA_oob_tcp_keepalive_time": "2",
+    "OMPI_MCA_oob_tcp_keepalive_intvl": "1",
+    "OMPI_MCA_oob_tcp_keepalive_probes": "2",
+}
+# From the fault to the end of all ranks; two cores run four hosts, and other tests.
+BOUND_S = 40.0
+START_S = 90.0
+TRAINING_S = 240.0
+
+
+@dataclass
+class Job:
+    """A job that was started on host ctl of a testbed."""
+
+    cluster: Testbed
+    folder: Path
+
+    def entry(self, task: int = 0) -> Entry:
+        known = Ledger.read(self.folder)
+        return known.tasks[task] if known else Entry(task)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "out.log").read_text(errors="replace")
+
+    @property
+    def failures(self) -> list[str]:
+        return (self.folder / "failures").read_text().splitlines()
+
+    def wait(self, done: Callable[[], Any], what: str, seconds: float) -> float:
+        """Wait for it; how long that took, in seconds."""
+        begun = time.monotonic()
+        while not done():
+            taken = time.monotonic() - begun
+            assert taken < seconds, f"waited {taken:.0f} s for {what}: {self.entry()}\n{self.log}"
+            time.sleep(0.05)
+        return time.monotonic() - begun
+
+    def end(self, seconds: float = TRAINING_S) -> Entry:
+        self.wait(lambda: self.entry().state in ENDED, "the end", seconds)
+        return self.entry()
+
+
+def start(
+    cluster: Testbed, tmp_path: Path, task: tuple[str, ...], *, hosts: str = "n1\nn2\nn3\n", **changes: Any
+) -> Job:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text(hosts)
+    site = Site(name="test", hostfile=str(hostfile), interfaces=("eth0",), environment=QUICK)
+    given = {"resources": Resources(nodes=3), "requeues": 1, **changes}
+    spec = JobSpec("test", "command", (task,), str(tmp_path), **given)
+    ran = run(cluster, tmp_path, spec, site)
+    assert ran.returncode == 0, ran.stderr
+    return Job(cluster, Path(ran.stdout.strip()))
+
+
+def run(cluster: Testbed, tmp_path: Path, spec: JobSpec, site: Site, *before: str) -> Any:
+    """Start a job from host ctl."""
+    words = (sys.executable, str(Path(__file__).with_name("start_on_hosts.py")))
+    return cluster.exec(
+        "ctl",
+        [*before, *words, spec.to_json(), site.model_dump_json()],
+        environment={"CINGULUM_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)},
+        timeout=START_S,
+    )
+
+
+def waiting(tmp_path: Path, what: str = "once") -> tuple[str, ...]:
+    """A program of MPI, without TensorFlow, whose ranks note that they run."""
+    return (sys.executable, str(PROGRAMS / "attended.py"), str(tmp_path), what)
+
+
+def are_up(tmp_path: Path, ranks: int, start: int = 0) -> Callable[[], bool]:
+    return lambda: all((tmp_path / f"rank-{rank}-start-{start}").exists() for rank in range(ranks))
+
+
+def runs_on(cluster: Testbed, host: str, program: str) -> bool:
+    return cluster.exec(host, ["pgrep", "-f", f"python.* .*{program}"], timeout=20).returncode == 0
+
+
+def ranks_end(job: Job, hosts: list[str], program: str) -> float:
+    return job.wait(
+        lambda: job.entry().failures == 1 and not any(runs_on(job.cluster, host, program) for host in hosts),
+        "the end of all ranks",
+        BOUND_S,
+    )
+
+
+def test_a_killed_rank_is_named_and_all_start_again(cluster, tmp_path):
+    job = start(cluster, tmp_path, waiting(tmp_path))
+    job.wait(are_up(tmp_path, 3), "three ranks", START_S)
+    cluster.exec("n2", ["pkill", "-9", "-f", "python.* .*attended.py"])
+    ranks_end(job, ["n1", "n3"], "attended.py")
+    entry = job.end()
+    assert (entry.state, entry.restarts, entry.hosts) == ("COMPLETED", 1, ("n1", "n2", "n3"))
+    assert "rank 1 @ n2\twas killed by signal 9 (SIGKILL)" in job.failures[0]
+
+
+def test_a_cut_link_ends_the_ranks_on_both_sides_and_a_spare_host_takes_over(cluster, tmp_path):
+    job = start(cluster, tmp_path, waiting(tmp_path), resources=Resources(nodes=2))
+    job.wait(are_up(tmp_path, 2), "two ranks", START_S)
+    assert job.entry().hosts == ("n1", "n2")
+    cluster.link("n2", False)
+    ranks_end(job, ["n1", "n2"], "attended.py")
+    entry = job.end()
+    assert (entry.state, entry.restarts, entry.hosts) == ("COMPLETED", 1, ("n1", "n3"))
+    assert "\tn2\tdoes not answer" in job.failures[0]
+
+
+def test_without_shrink_a_job_waits_for_its_host_a_bounded_number_of_times(cluster, tmp_path):
+    job = start(cluster, tmp_path, waiting(tmp_path))
+    job.wait(are_up(tmp_path, 3), "three ranks", START_S)
+    cluster.link("n3", False)
+    entry = job.end()
+    assert entry.state == "NODE_FAIL" and entry.failures == 2
+    assert "n3: does not answer; 2 of the 3 hosts that are needed are left" in entry.reason
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", ["off", "stopped"])
+def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, fault):
+    """Host n3 loses its power; or a rank stops amid a collective, which only our watchdog sees."""
+    shards = tiny_runs.make_shards(tmp_path / "shards")
+    changes = {"train__global_batch": 6, "train__epochs": 8, "guards__timeout_s": 15}
+    config = tiny_runs.write_config(tmp_path, shards, "run", checkpoint__every_steps=4, **changes)
+    task = (sys.executable, "-m", "trainer", "train", str(config), "--resume")
+    resources = Resources(nodes=3, least_nodes=2)
+    job = start(cluster, tmp_path, task, resources=resources, shrink=True, global_batch=6)
+    folder = tmp_path / "run"
+    job.wait(lambda: tiny_runs.steps(folder), "a checkpoint", START_S)
+    if fault == "off":
+        cluster.power_off("n3")
+        ranks_end(job, ["n1", "n2"], "trainer")
+    else:
+        cluster.exec("n3", ["pkill", "-STOP", "-f", "python.* .*trainer"])
+        ranks_end(job, ["n1", "n2", "n3"], "trainer")
+    saved = max(tiny_runs.steps(folder))
+    entry = job.end()
+    assert (entry.state, entry.restarts) == ("COMPLETED", 1), job.log
+    assert entry.hosts == (("n1", "n2") if fault == "off" else ("n1", "n2", "n3"))
+    assert f"step-{saved:08d}" in job.log and "resumed from" in job.log
+    assert tiny_runs.result(folder)["epochs"] == 8
+    assert json.loads((folder / "run.json").read_text())["world_size"] == len(entry.hosts)
+    _, _, where, why = job.failures[0].split("\t")
+    assert (where, "does not answer" in why) == ("n3" if fault == "off" else "rank 2 @ n3", True)
+
+
+def test_hosts_that_could_not_run_a_job_are_named_before_it_starts(cluster, tmp_path):
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("n1\nn2\nn3\n")
+    site = Site(hostfile=str(hostfile), interfaces=("ib0",))
+    spec = JobSpec("test", "command", (("true",),), str(tmp_path), resources=Resources(nodes=3))
+    cluster.link("n2", False)
+    ran = run(cluster, tmp_path, spec, site)
+    assert ran.returncode == 1
+    assert "n2: cannot be reached by ssh: ssh: connect to host n2 port" in ran.stderr
+    assert "n1: there is no network interface ib0" in ran.stderr and "eth0" in ran.stderr
+    assert not (tmp_path / "home").exists()
+    only_here = "/dev/shm/only-here"  # noqa: S108
+    cluster.exec("ctl", ["mkdir", only_here])
+    ran = run(cluster, tmp_path, JobSpec("test", "command", (("true",),), only_here), site)
+    assert f"n3: the job's folder {only_here} is not there" in ran.stderr
+
+
+def test_in_an_allocation_its_hosts_are_used(cluster, tmp_path):
+    spec = JobSpec(
+        "test", "command", (waiting(tmp_path, "0"),), str(tmp_path), resources=Resources(nodes=2, minutes=5)
+    )
+    script = '"$@" && until grep -q COMPLETED "$HOME_OF_JOBS"/jobs/*/state.json; do sleep 0.2; done'
+    ran = run(
+        cluster,
+        tmp_path,
+        spec,
+        Site(),
+        *(
+            "env",
+            f"HOME_OF_JOBS={tmp_path / 'home'}",
+            "timeout",
+            "80",
+            "salloc",
+            "-N2",
+            "--ntasks-per-node=1",
+        ),
+        *("bash", "-c", script, "bash"),
+    )
+    (state,) = (tmp_path / "home" / "jobs").glob("*/state.json")
+    entry = Ledger.read(state.parent).tasks[0]
+    assert ran.returncode == 0, (ran.stderr, entry, (state.parent / "out.log").read_text())
+    assert (entry.state, entry.hosts) == ("COMPLETED", ("n1", "n2"))
