@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from jobs import submitter
 from jobs.job import Job
@@ -20,7 +21,7 @@ SETTLE_S = 120.0
 # The same where the submitter may still be at work: it runs, or is on a host that one cannot ask.
 STALE_S = 900.0
 # Seconds for which a job that was said to be lost is looked for all the same.
-LOOK_AGAIN_S = 3600.0
+LOOK_AGAIN_S = 600.0
 
 
 def recover(
@@ -47,7 +48,7 @@ def recover(
     silent: dict[str, LauncherError] = {}
     now = time.time()
     unfinished = store.list(states=["SUBMITTING"], user=submitter.user())
-    unfinished += store.list(states=["LOST"], user=submitter.user(), since=now - LOOK_AGAIN_S)
+    unfinished += store.list(states=["LOST"], user=submitter.user(), changed_since=now - LOOK_AGAIN_S)
     for job in unfinished:
         launcher = launchers.get(job.launcher)
         if job.external is not None or launcher is None or place_of(launcher) != job.place:
@@ -62,13 +63,20 @@ def recover(
         elif job.state == "SUBMITTING":
             at_work = submitter.is_alive(job.submitter) is not False
             if now - job.submitted >= (stale_s if at_work else settle_s):
-                lose(store, job, f"its submission was not finished, and {job.launcher} has no such job")
+                lose(store, job, f"its submission was not finished, and {job.launcher} {_has_it_not(job)}")
     return silent
 
 
 def lose(store: Store, job: Job, reason: str) -> None:
     """Write down that a job that was never adopted is LOST, and why."""
     store.record([(job, [TaskState(task.task, "LOST", reason=reason) for task in job.tasks])])
+
+
+def _has_it_not(job: Job) -> str:
+    if any(Path(job.folder).glob("out*.log")):
+        # Slurm without accounting forgets what has ended within minutes.
+        return f"knows it no more, though it did start: its output is in {job.folder}"
+    return "has no such job"
 
 
 def place_of(launcher: Launcher) -> str:

@@ -11,7 +11,6 @@ ever started from a row, so nothing is started twice. docs/decisions/0013-submis
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,10 +27,7 @@ from trainer import atomic, errors
 from trainer.errors import CingulumError, JobError, LauncherError
 
 SPEC = "spec.json"
-# Names of variables that hold secrets, and user:password@ in a URL.
-_SECRET_NAME = re.compile(
-    r"(?i)(^|_)(passw(or)?d|secret|token|credentials?|api_?key|private_?key|access_?key)s?($|_)"
-)
+# user:password@ in a URL.
 _SECRET_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:[^\s/@]+@")
 
 
@@ -114,13 +110,10 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
 
 
 def refuse_secrets(spec: JobSpec) -> None:
-    """Raise JobError where a job carries what looks like a secret: all of a job is stored and shown."""
-    for name in spec.environment:
-        if _SECRET_NAME.search(name):
-            raise JobError(
-                f"Job {spec.name!r}: the variable {name} looks like a secret; jobs are kept in plain text.",
-                cure="Put it into a file that only you may read, and let the command read that.",
-            )
+    """Raise JobError where a job holds a URL with a password: all of a job is stored and shown.
+
+    Variables that are named like secrets, no job can have (`jobs.variables`).
+    """
     words = [*spec.environment.values(), *(word for task in spec.tasks for word in task)]
     if any(_SECRET_URL.search(word) for word in words):
         raise JobError(

@@ -118,7 +118,8 @@ class Slurm:
             chosen = ",".join(ask[first : first + 500])
             answer = _sacct(["--duplicates", f"--format={slurm_output.ACCOUNT_FIELDS}", "--jobs", chosen])
             for job, tasks in slurm_output.accounted(answer).items():
-                jobs[job] = {**tasks, **jobs.get(job, {})}
+                if job in wanted:
+                    jobs[job] = {**tasks, **jobs.get(job, {})}
         return {job: [tasks[number] for number in sorted(tasks)] for job, tasks in jobs.items()}
 
     def cancel(self, external: str, task: int | None = None) -> None:

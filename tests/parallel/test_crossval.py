@@ -270,3 +270,40 @@ def test_other_tasks_are_pooled_by_their_own_figures(tmp_path, task, model, figu
     # Folds of six subjects each: the pooled mean is that of the two folds.
     assert value == pytest.approx(said["over_folds"][figure]["mean"], abs=1e-4)
     assert figure in err.lower()
+
+
+@pytest.mark.slow
+def test_folds_that_were_trained_as_tasks_of_an_array_are_pooled_afterwards(reference, shards, tmp_path):
+    config = config_of(tmp_path, shards)
+    # Both at once and in a folder that is not there yet, as a scheduler starts them.
+    with crossval(config, "--fold", 0) as first, crossval(config, "--fold", 1, "--seed", 0) as second:
+        for process in (first, second):
+            _, err = process.communicate(timeout=150)
+            assert process.returncode == 0, err
+    assert not (tmp_path / "cv" / "crossval.json").exists()
+    code, _, err = finish(config)
+    assert code == 0, err
+    assert "2 of 2 runs are finished already" in err
+    assert_same(tmp_path / "cv", reference)
+
+
+@pytest.mark.slow
+def test_ranks_that_were_started_train_one_fold_together(shards, tmp_path, launch):
+    words = [config_of(tmp_path, shards), "train.epochs=1", "--fold", "1"]
+    done = launch(2, ROOT / "trainer" / "__main__.py", "crossval", *words)
+    assert done.exit_code == 0, done.err
+    assert result(tmp_path / "cv" / "fold-1-seed-0")["world_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--fold", "2"], "There is no fold 2 with seed 0: the folds are 0 to 1, the seeds 0"),
+        (["--fold", "0", "--seed", "3"], "There is no fold 0 with seed 3"),
+        (["--seed", "0"], "Add --fold I"),
+    ],
+)
+def test_a_fold_that_is_not_there_is_refused(shards, tmp_path, capsys, words, said):
+    assert cli.run(["crossval", str(config_of(tmp_path, shards)), *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "cv").exists()

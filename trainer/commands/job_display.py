@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from jobs.launchers.base import TaskState
 
 _COLOURS = {"RUNNING": "green", "COMPLETED": "dim", "CANCELLED": "dim", "PENDING": "cyan", "REQUEUED": "cyan"}
+
+NAME_WIDTH = 16
 
 
 def console() -> Console:
@@ -30,22 +32,23 @@ def plain(text: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
-def table(jobs: Iterable[Job]) -> Table:
-    """One line per job, in squeue's words."""
+def table(jobs: Sequence[Job]) -> Table:
+    """One line per job, in squeue's words; what does not fit is cut from the last column, and from names."""
     from rich.table import Table
     from rich.text import Text
 
+    rows = [
+        (job.label, plain(job.spec.name)[:NAME_WIDTH], job.spec.kind, job.state, took(job.tasks))
+        for job in jobs
+    ]
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    shown.add_column("ID", no_wrap=True)
-    shown.add_column("NAME", max_width=20, no_wrap=True, overflow="ellipsis")
-    shown.add_column("KIND", no_wrap=True)
-    shown.add_column("STATE", no_wrap=True)
-    shown.add_column("TIME", justify="right", no_wrap=True)
+    for place, title in enumerate(("ID", "NAME", "KIND", "STATE", "TIME")):
+        width = max(len(title), *(len(row[place]) for row in rows)) if rows else len(title)
+        shown.add_column(title, min_width=width, no_wrap=True, justify="right" if title == "TIME" else "left")
     shown.add_column("HOSTS (REASON)", no_wrap=True, overflow="ellipsis")
-    for job in jobs:
+    for row, job in zip(rows, jobs, strict=True):
         state = Text(job.state, style=_COLOURS.get(job.state, "red"))
-        words = (plain(job.spec.name), job.spec.kind)
-        shown.add_row(job.label, *map(Text, words), state, took(job.tasks), Text(plain(_where(job))))
+        shown.add_row(*map(Text, row[:3]), state, row[4], Text(plain(_where(job))))
     return shown
 
 

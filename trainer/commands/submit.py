@@ -94,6 +94,7 @@ def submit(
     import json
 
     from jobs import chains, quantities, sites
+    from jobs.job import split_label
     from jobs.launchers import registry
     from jobs.spec import JobSpec, Resources
     from trainer.commands import submission_check, submission_display
@@ -147,11 +148,14 @@ def submit(
     submission_check.command_lines(chain)
     profile = sites.load(site)
     starter = registry.named(launcher)
+    for label in after or []:
+        split_label(label)
     if dry_run:
         plans = submission_display.plans(starter, chain, profile, after or [])
         plan = submission_display.Preview(str(run.kept), run.text, plans)
         typer.echo(json.dumps(plan.as_json(), indent=1) if as_json else plan.readable())
         return
+    _check_waiting(starter, chain[0], after or [])
     for spec in chain:
         starter.preflight(spec, profile)
     run.keep()
@@ -162,6 +166,21 @@ def submit(
         typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in made]}, indent=1))
     else:
         typer.echo(submission_display.submitted(made))
+
+
+def _check_waiting(launcher: Launcher, spec: JobSpec, after: list[str]) -> None:
+    """Make sure that the jobs to wait for are there and can still complete.
+
+    Raises:
+        JobError: one is not.
+    """
+    import dataclasses
+
+    from jobs import submission
+    from trainer.commands import job_access
+
+    if after:
+        submission.externals(job_access.opened(), launcher, dataclasses.replace(spec, after=tuple(after)))
 
 
 def _submit(launcher: Launcher, chain: list[JobSpec], site: Site, after: list[str]) -> list[Job]:

@@ -1,0 +1,172 @@
+"""The store in a real PostgreSQL, started here as another user than root, on a socket in a new folder."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sql
+from stand_in_cluster import StandInCluster
+
+from jobs import recovery, tables
+from jobs.home import new_token
+from jobs.launchers.base import TaskState
+from jobs.reconciling import refresh
+from jobs.sites import HERE
+from jobs.spec import JobSpec
+from jobs.store import Store
+from jobs.submission import submit
+from trainer.errors import StoreError
+
+ARRAY = JobSpec("two jobs", "crossval", (("true",), ("a b", "'")), "/")
+PASSWORD = "hunter2"  # noqa: S105
+# PostgreSQL refuses to be run by root.
+NOBODY = pwd.getpwnam("nobody")
+
+
+def programs() -> Path | None:
+    """The folder of the newest PostgreSQL's programs; Debian does not put them on PATH."""
+    beside = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    found = shutil.which("initdb")
+    return beside[-1].parent if beside else Path(found).parent if found else None
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Path]:
+    """The folder of the socket of a server with a user `me`, who has a password."""
+    found = programs()
+    if found is None or (os.geteuid() != 0 and NOBODY.pw_uid != os.geteuid()):
+        why = "PostgreSQL's server programs, and root to run them as another user, are needed"
+        if os.environ.get("CINGULUM_REQUIRE_CLUSTER") == "1":
+            pytest.fail(f"{why} here")
+        pytest.skip(why)
+    folder = Path(tempfile.mkdtemp(prefix="cingulum-pg-"))
+    os.chown(folder, NOBODY.pw_uid, NOBODY.pw_gid)
+    (folder / "password").write_text(PASSWORD)
+    (folder / "password").chmod(0o644)
+    folder.chmod(0o711)
+
+    def run(*line: object) -> None:
+        subprocess.run(
+            [str(word) for word in line],
+            user=NOBODY.pw_uid,
+            group=NOBODY.pw_gid,
+            extra_groups=[],
+            cwd=folder,
+            check=True,
+            timeout=120,
+            stdout=subprocess.DEVNULL,
+        )
+
+    data = folder / "data"
+    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
+    try:
+        run(found / "initdb", "-D", data, "-U", "me", "-A", "scram-sha-256", "--pwfile", folder / "password")
+        run(found / "pg_ctl", "-D", data, "-w", "-t", 60, "-l", folder / "log", "-o", options, "start")
+        try:
+            yield folder
+        finally:
+            run(found / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder)
+
+
+def url(server: Path, password: str = PASSWORD) -> str:
+    return f"postgresql+psycopg://me:{password}@/postgres?host={server}"
+
+
+@pytest.fixture
+def store(server, tmp_path, monkeypatch) -> Store:
+    """A store whose tables nobody has made yet."""
+    monkeypatch.setenv("CINGULUM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CINGULUM_STORE", url(server))
+    engine = sql.create_engine(url(server), poolclass=sql.pool.NullPool)
+    with engine.begin() as connection:
+        tables.metadata.drop_all(connection)
+    return Store()
+
+
+def test_a_job_is_submitted_followed_and_found_in_its_history(store, tmp_path) -> None:
+    cluster = StandInCluster(tmp_path / "cluster")
+    job = submit(store, cluster, ARRAY, HERE)
+    assert Store().get("new-1") == job
+    cluster.answers["1"] = [TaskState(0, "RUNNING", hosts=("n1",), started=1.5), TaskState(1, "COMPLETED", 0)]
+    assert len(refresh(store, {"slurm": cluster}).changes) == 2
+    assert store.get("1").tasks == tuple(cluster.answers["1"])
+    cluster.answers.clear()
+    assert [change.state for change in refresh(store, {"slurm": cluster}, grace_s=0).changes] == ["LOST"]
+    assert [change.state for change in store.changes("1_0")] == ["SUBMITTING", "PENDING", "RUNNING", "LOST"]
+    assert store.list(states=["LOST"], launcher="slurm", limit=1) == [store.get("1")]
+
+
+def test_an_unfinished_submission_is_recovered(store, tmp_path) -> None:
+    cluster = StandInCluster(tmp_path / "cluster")
+    for _ in range(2):
+        job = store.add(new_token(), ARRAY, launcher="slurm", site="here", folder=tmp_path)
+    cluster.file.write_text(f"{job.token}\n")
+    recovery.recover(store, {"slurm": cluster}, stale_s=0)
+    assert [(job.label, job.state) for job in store.list()] == [("1", "PENDING"), ("new-1", "LOST")]
+
+
+def test_submitters_at_once_make_the_tables_once_and_lose_and_double_nothing(server, store, tmp_path) -> None:
+    with store._engine.begin() as connection:
+        tables.metadata.drop_all(connection)
+    cluster = StandInCluster(tmp_path / "cluster")
+    failed = []
+    begin = threading.Barrier(6)
+
+    def work() -> None:
+        try:
+            begin.wait(30)
+            for _ in range(5):
+                submit(Store(), cluster, ARRAY, HERE)
+        except StoreError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert failed == []
+    tokens = cluster.tokens()
+    assert len(tokens) == 30
+    found = {job.token: job.external for job in Store().list()}
+    assert found == {token: str(number) for number, token in enumerate(tokens, 1)}
+
+
+def test_of_two_answers_to_one_question_the_second_is_left_out(store, tmp_path) -> None:
+    """Both transactions are open at once; the row is locked, so that the second sees what the first wrote."""
+    job = submit(store, StandInCluster(tmp_path / "cluster"), ARRAY, HERE)
+    answers = [[TaskState(0, state)] for state in ("RUNNING", "CANCELLED", "FAILED", "NODE_FAIL", "TIMEOUT")]
+    found: list[object] = []
+    begin = threading.Barrier(len(answers))
+
+    def work(states: list[TaskState]) -> None:
+        begin.wait(30)
+        found.extend(store.record([(job, states)]))
+
+    threads = [threading.Thread(target=work, args=(states,)) for states in answers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 1
+    assert store.get("1").revision == job.revision + 1
+
+
+def test_the_password_is_nowhere(server, store) -> None:
+    assert PASSWORD not in str(store)
+    with pytest.raises(StoreError) as error:
+        Store(url(server, "hunter3"))
+    assert "hunter3" not in str(error.value)
+    assert "password authentication failed" in str(error.value)
+    job = store.add(new_token(), ARRAY, launcher="slurm", site="here", folder=server)
+    assert PASSWORD not in repr(job)

@@ -1,0 +1,157 @@
+"""Kills the submitter at its every line: `python killed_submissions.py FOLDER`; prints what it found as JSON.
+
+For n = 1, 2, ... a fresh process submits a job and kills itself (SIGKILL) before the n-th line that it runs
+in the files of a submission, or in `subprocess`, whose lines lie between the start of the launcher's program
+and its answer. A line counts once for each line of `submit` that leads to it, and not for each round of a
+loop; lines that only compute (of `job.py`, `spec.py`, `tables.py`) do not count.
+Then the store is recovered, as the next command would do, and compared with the cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import stand_in_cluster
+from stand_in_cluster import StandInCluster
+
+from jobs import home, recovery, store, submission
+from jobs.launchers.base import Launcher
+from jobs.sites import HERE
+from jobs.spec import JobSpec
+from jobs.store import Store
+from trainer import atomic
+
+MODULES = (submission, store, home, recovery, atomic, stand_in_cluster, subprocess)
+TRACED = {module.__file__ for module in MODULES}
+SPEC = JobSpec("killed", "train", (("true",), ("false",)), "/")
+
+
+def main(folder: Path) -> None:
+    os.environ["CINGULUM_HOME"] = str(folder)
+    cluster = StandInCluster(folder / "cluster")
+    known = Store()
+    empty = (folder / "jobs.db").read_bytes()
+    found: dict[str, list[str]] = {"nothing": [], "lost": [], "adopted": [], "finished": [], "wrong": []}
+    point = 0
+    while not found["finished"]:
+        point += 1
+        where, survived = killed_at(point, known, cluster, SPEC)
+        there = [(token, str(number)) for number, token in enumerate(cluster.tokens(), 1)]
+        wrong = disagreements(known, there)
+        kind = ("adopted" if there else "lost") if known.list() else "nothing"
+        found["finished" if survived else kind].append(where)
+        found["wrong"] += [f"killed at {where}: {what}" for what in wrong]
+        for path in [*folder.glob("jobs.db*"), cluster.file]:
+            path.unlink(missing_ok=True)
+        (folder / "jobs.db").write_bytes(empty)
+    sys.stdout.write(json.dumps(found))
+
+
+def killed_at(point: int, known: Store, launcher: Launcher, spec: JobSpec) -> tuple[str, bool]:
+    """Where a submitter was killed, and whether it ended before that line; then all is recovered."""
+    inlet, outlet = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.setsid()
+        os.close(inlet)
+        _submit_until(point, known, launcher, spec, outlet)
+        os._exit(0)
+    os.close(outlet)
+    with os.fdopen(inlet) as pipe:
+        where = pipe.readline()
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert code in (0, -signal.SIGKILL), code
+    recovery.recover(known, {"slurm": launcher}, settle_s=0)  # while the launcher's program may still run
+    deadline = time.monotonic() + 30
+    while _any_left(process):
+        assert time.monotonic() < deadline, f"the launcher's program still runs after a kill at {where}"
+        time.sleep(0.001)
+    recovery.recover(known, {"slurm": launcher}, settle_s=0)
+    return where, code == 0
+
+
+def disagreements(known: Store, there: list[tuple[str, str]]) -> list[str]:
+    """All in which the store and a cluster do not agree, which has jobs of these tokens and ids."""
+    tokens = [token for token, _ in there]
+    rows = {job.token: job for job in known.list()}
+    wrong = [
+        f"{token} is there {tokens.count(token)} times" for token in set(tokens) if tokens.count(token) > 1
+    ]
+    wrong += [f"{token} is lost" for token in tokens if token not in rows]
+    for token, job in rows.items():
+        external = dict(there).get(token)
+        state = "LOST" if external is None else "PENDING"
+        if (job.external, job.state) != (external, state):
+            wrong.append(f"{token} is {job.state} as {job.external}, and should be {state} as {external}")
+        history = [change.state for change in known.changes(f"new-{job.number}_0")]
+        if history not in (["SUBMITTING", state], ["SUBMITTING", "LOST", state]):
+            wrong.append(f"{token} has the history {history}")
+    return wrong
+
+
+def lines_of(known: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
+    """The lines that a submission runs, in order: it does submit a job."""
+    met: list[str] = []
+    _submit(known, launcher, spec, met.append)
+    return met
+
+
+def _submit_until(point: int, known: Store, launcher: Launcher, spec: JobSpec, outlet: int) -> None:
+    met = 0
+
+    def kill(where: str) -> None:
+        nonlocal met
+        met += 1
+        if met == point:
+            os.write(outlet, where.encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _submit(known, launcher, spec, kill)
+
+
+def _submit(known: Store, launcher: Launcher, spec: JobSpec, at: Callable[[str], object]) -> None:
+    met: set[tuple[str, str]] = set()
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        name, code = frame.f_code.co_filename, frame.f_code.co_name
+        if name not in TRACED and code != "writing":
+            return None
+        if event == "line":
+            line = _line_of_submit(frame), f"{Path(name).name}:{frame.f_lineno} ({code})"
+            if line not in met:
+                met.add(line)
+                at(line[1])
+        return trace
+
+    sys.settrace(trace)
+    try:
+        submission.submit(known, launcher, spec, HERE)
+    finally:
+        sys.settrace(None)
+
+
+def _line_of_submit(frame: FrameType | None) -> str:
+    while frame is not None and frame.f_code is not submission.submit.__code__:
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_lineno)
+
+
+def _any_left(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,344 @@
+"""submit, jobs, show, logs, wait, cancel, requeue: with a launcher that is a dictionary."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jobs.launchers import registry
+from jobs.launchers.base import Plan, TaskState
+from jobs.sites import Site
+from jobs.spec import JobSpec
+from jobs.store import Store
+from trainer import cli
+from trainer.errors import LauncherError
+
+HOSTILE = "a\x1b[31m\n$(rm -rf /) | --json 'ä'"
+
+
+class Pretended:
+    """Jobs as tests want them to be."""
+
+    name = "slurm"
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, list[TaskState]] = {}
+        self.tokens: dict[str, str] = {}
+        self.started: list[tuple[JobSpec, tuple[str, ...]]] = []
+        self.refuses: str | None = None
+        self.told: list[tuple[str, str, int | None]] = []
+        self._spec: JobSpec | None = None
+
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
+        self._spec = spec
+        return Plan({"job.sbatch": f"#!/bin/bash\n# {token}\n"}, ("sbatch", str(folder / "job.sbatch")))
+
+    def preflight(self, spec: JobSpec, site: Site) -> None:
+        if self.refuses == "preflight":
+            raise LauncherError("no such partition", cure="Mend the site.")
+
+    def start(self, plan: Plan, folder: Path, after: Sequence[str]) -> str:
+        assert self._spec is not None
+        if self.refuses == self._spec.kind:
+            raise LauncherError("the queue is full", cure="Wait.")
+        self.started.append((self._spec, tuple(after)))
+        external = str(4710 + len(self.started))
+        self.jobs[external] = [TaskState(task, "PENDING") for task in range(len(self._spec.tasks))]
+        return external
+
+    def find(self, token: str) -> str | None:
+        return None
+
+    def states(self, externals: Sequence[str]) -> dict[str, list[TaskState]]:
+        if self.refuses == "states":
+            raise LauncherError("slurmctld is away")
+        return {external: self.jobs[external] for external in externals if external in self.jobs}
+
+    def cancel(self, external: str, task: int | None = None) -> None:
+        self.told.append(("cancel", external, task))
+        self.jobs[external] = [
+            replace(state, state="CANCELLED", ended=1.0) if task in (None, state.task) else state
+            for state in self.jobs[external]
+        ]
+
+    def requeue(self, external: str, task: int | None = None) -> None:
+        self.told.append(("requeue", external, task))
+        for state in self.jobs[external]:
+            self.becomes(external, "PENDING", task=state.task, restarts=1, exit_code=None, ended=None)
+
+    def logs(self, folder: Path, external: str, task: int) -> Path:
+        return folder / f"out-{task}.log"
+
+    def becomes(self, external: str, state: str, *, task: int = 0, **facts: object) -> None:
+        self.jobs[external][task] = replace(self.jobs[external][task], state=state, **facts)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def slurm(monkeypatch, tmp_path) -> Pretended:
+    launcher = Pretended()
+    monkeypatch.setattr(registry, "named", lambda name: launcher)
+    monkeypatch.setenv("CINGULUM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.delenv("CINGULUM_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "index.json").write_text("{}")
+    (tmp_path / "mine.yaml").write_text(
+        yaml.safe_dump({"name": "mine", "data": {"shards": "shards"}, "train": {"global_batch": 12}})
+    )
+    return launcher
+
+
+def told(capsys, *words: str) -> object:
+    capsys.readouterr()
+    assert cli.run([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def submit(capsys, *words: str) -> list[str]:
+    return [job["id"] for job in told(capsys, "submit", "mine.yaml", *words)["jobs"]]  # type: ignore[index]
+
+
+def test_a_job_is_submitted_listed_and_shown(slurm, capsys):
+    assert cli.run(["submit", "mine.yaml", "--nodes", "3", "--name", HOSTILE]) == 0
+    said = capsys.readouterr().out
+    assert "Submitted 4711: a?[31m?$(rm -rf /) | --json 'ä' (train)" in said and "logs 4711 --follow" in said
+    slurm.becomes("4711", "RUNNING", hosts=("n1", "n2", "n3"), started=time.time() - 75)
+    assert cli.run(["jobs"]) == 0
+    table = capsys.readouterr().out
+    assert "\x1b" not in table and all(len(line) <= 80 for line in table.splitlines())
+    assert "RUNNING" in table and re.search(r" 1:[1-5]\d ", table) and "n1,n2,n3" in table
+    assert cli.run(["show", "4711"]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "4711  RUNNING on n1,n2,n3 for 1:" in shown and " SUBMITTING" in shown
+    (job,) = told(capsys, "jobs")["jobs"]  # type: ignore[index]
+    assert job["name"] == HOSTILE and job["tasks"][0]["hosts"] == ["n1", "n2", "n3"]
+
+
+def test_a_long_reason_leaves_ids_and_states_whole(slurm, capsys):
+    (job,) = submit(capsys, "--name", "n" * 200)
+    slurm.becomes(
+        job, "OUT_OF_MEMORY", reason="r" * 300, hosts=tuple(f"node{k}" for k in range(9)), ended=5.0
+    )
+    assert cli.run(["jobs"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in table)
+    assert table[1].startswith("4711  nnnnnnnnnnnnnnnn  train  OUT_OF_MEMORY")
+
+
+def test_the_configuration_is_kept_as_it_was_and_private(slurm, tmp_path, capsys):
+    submit(capsys, "train.epochs=3")
+    spec, _ = slurm.started[0]
+    kept = tmp_path / spec.tasks[0][-2]
+    assert yaml.safe_load(kept.read_text())["train"]["epochs"] == 3
+    assert kept.stat().st_mode & 0o777 == 0o600 and kept.parent.stat().st_mode & 0o777 == 0o700
+    submit(capsys, "train.epochs=4")
+    assert slurm.started[1][0].tasks != spec.tasks
+    assert yaml.safe_load(kept.read_text())["train"]["epochs"] == 3
+
+
+def test_a_chain_waits_from_link_to_link(slurm, capsys):
+    first = submit(capsys)
+    ids = submit(capsys, "--then", "evaluate,report", "--after", first[0])
+    assert ids == ["4712", "4713", "4714"]
+    assert [after for _, after in slurm.started[1:]] == [("4711",), ("4712",), ("4713",)]
+
+
+def test_where_a_chain_breaks_it_is_told_what_was_submitted(slurm, capsys):
+    slurm.refuses = "report"
+    assert cli.run(["submit", "mine.yaml", "--then", "evaluate,report"]) == 1
+    said = capsys.readouterr().err
+    assert "the queue is full" in said and "Wait. Submitted before it: 4711 4712" in said
+    slurm.refuses = "preflight"
+    assert cli.run(["submit", "mine.yaml", "--then", "evaluate,report"]) == 1
+    assert len(slurm.started) == 2  # nothing of it was submitted
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(slurm, tmp_path, capsys):
+    before = sorted(tmp_path.rglob("*"))
+    assert cli.run(["submit", "mine.yaml", "--then", "report", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert f"{tmp_path}/home/jobs/0000000000000000/job.sbatch:\n  #!/bin/bash\n" in said
+    assert f"\nsbatch {tmp_path}/home/jobs/0000000000000000/job.sbatch" in said
+    assert "'--dependency=afterok:<id of mine>'" in said
+    plan = told(capsys, "submit", "mine.yaml", "--dry-run")
+    assert plan["jobs"][0]["command"][0] == "sbatch"  # type: ignore[index]
+    assert yaml.safe_load(plan["config"]["text"])["name"] == "mine"  # type: ignore[index]
+    assert sorted(tmp_path.rglob("*")) == before and slurm.started == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere.yaml"], "there is no such file"),
+        (["mine.yaml", "train.epohcs=3"], "Did you mean 'train.epochs'"),
+        (["mine.yaml", "--ndoes", "3"], "--nodes"),
+        (["mine.yaml", "--launcher", "slrum"], "slurm"),
+        (["mine.yaml", "--nodes", "0"], "greater than or equal to 1"),
+        (["mine.yaml", "--nodes", "5"], "12 samples cannot be shared evenly by 5 rank(s)"),
+        (["mine.yaml", "--nodes", "6", "--shrink"], "may go on with 5 of 6 nodes"),
+        (["mine.yaml", "--least-nodes", "2"], "Add --shrink"),
+        (["mine.yaml", "--nodes", "2", "--shrink", "--least-nodes", "3"], "least_nodes: 3"),
+        (["mine.yaml", "--time", "soon"], "is no time"),
+        (["mine.yaml", "--memory", "lots"], "is no size"),
+        (["mine.yaml", "--then", "evalute"], "Did you mean 'evaluate'"),
+        (["mine.yaml", "--kind", "trian"], "Did you mean 'train'"),
+        (["mine.yaml", "--kind", "crossval"], "how many folds"),
+        (["mine.yaml", "--seeds", "2"], "are for a cross-validation"),
+        (["mine.yaml", "--folds", "1"], "greater than or equal to 2"),
+        (["mine.yaml", "--kind", "evaluate"], "there is no such run folder"),
+        (["mine.yaml", "--after", "99"], "There is no job '99'"),
+        (["mine.yaml", "--after", "; rm"], "is not the id of a job"),
+        (["mine.yaml", "--site", "montain"], "There is no site profile 'montain'"),
+        (["mine.yaml", "data.shards=gone"], "gone is no shard set"),
+        (["mine.yaml", "--import", "pictures", "--import-options", "--lable x"], "--label"),
+        (["mine.yaml", "--import", "pictures", "--import-options", "'open"], "No closing quotation"),
+        (["mine.yaml", "--import-options", "--size 96"], "Add --import SOURCE"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_submitted_is_refused_with_a_word_of_help(slurm, capsys, words, said, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    assert cli.run(["submit", *words]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert slurm.started == []
+    assert [
+        path for path in sorted(tmp_path.rglob("*")) if path not in before and "home" not in str(path)
+    ] == []
+
+
+def test_a_run_of_another_configuration_is_refused_before_it_waits_in_a_queue(slurm, tmp_path, capsys):
+    submit(capsys)
+    kept = tmp_path / slurm.started[0][0].tasks[0][-2]
+    (tmp_path / "runs" / "mine").mkdir()
+    (tmp_path / "runs" / "mine" / "config.yaml").write_text(kept.read_text())
+    assert cli.run(["submit", "mine.yaml", "train.seed=5"]) == 2
+    assert "train.seed was 0 and is 5 now" in capsys.readouterr().err
+    assert cli.run(["submit", "mine.yaml", "train.epochs=50"]) == 0
+
+
+@pytest.mark.parametrize("command", ["show", "logs", "cancel", "requeue", "wait"])
+@pytest.mark.parametrize("identity", ["4711", "new-1", "4711_2", "--", "4711;ls", "", "4" * 40, "²"])
+def test_ids_that_name_nothing_are_refused(slurm, capsys, command, identity):
+    assert cli.run([command, identity]) == 2
+    assert capsys.readouterr().err
+
+
+def test_a_task_that_an_array_does_not_have_is_refused(slurm, capsys):
+    (job,) = submit(capsys)
+    assert cli.run(["show", f"{job}_0"]) == 2
+    assert "It is no array" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "expected"),
+    [
+        ("COMPLETED", 0, 0),
+        ("FAILED", 3, 3),
+        ("CANCELLED", None, 1),
+        ("TIMEOUT", None, 1),
+        ("FAILED", 137, 137),
+    ],
+)
+def test_wait_ends_as_the_job_did(slurm, capsys, state, code, expected):
+    (job,) = submit(capsys)
+    slurm.becomes(job, state, exit_code=code, ended=5.0, hosts=("n2",))
+    capsys.readouterr()
+    assert cli.run(["wait", job]) == expected
+    assert f"4711 {state}: n2" in capsys.readouterr().err
+
+
+def test_wait_gives_up_when_told_and_ctrl_c_leaves_the_job_alone(slurm, capsys, monkeypatch):
+    (job,) = submit(capsys)
+    assert cli.run(["wait", job, "--timeout", "0"]) == 124
+    assert "4711 goes on" in capsys.readouterr().err
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupted)
+    assert cli.run(["wait", job]) == 130
+    assert "interrupted; the job goes on" in capsys.readouterr().err
+    assert slurm.told == []
+
+
+def test_cancelling_is_told_once_and_a_typo_changes_nothing(slurm, capsys):
+    first, second = submit(capsys), submit(capsys, "name=other")
+    assert cli.run(["cancel", *first, "47111"]) == 2
+    assert slurm.told == []
+    assert cli.run(["cancel", *first, *second]) == 0
+    assert capsys.readouterr().out == "4711 cancelled\n4712 cancelled\n"
+    assert cli.run(["cancel", *first]) == 0
+    assert "had ended already: CANCELLED" in capsys.readouterr().out
+    assert slurm.told == [("cancel", "4711", None), ("cancel", "4712", None)]
+
+
+def test_a_waiting_task_that_slurm_forgets_when_it_is_cancelled_is_cancelled(slurm, capsys, monkeypatch):
+    monkeypatch.setattr("trainer.commands.submission_check.crossval", lambda *words, **more: None)
+    (job,) = submit(capsys, "--folds", "3")
+    monkeypatch.setattr(slurm, "cancel", lambda external, task: slurm.jobs[external].pop(task))
+    assert cli.run(["cancel", f"{job}_1"]) == 0
+    assert capsys.readouterr().out == "4711_1 cancelled\n"
+    assert [state.state for state in Store().get(job).tasks] == ["PENDING", "CANCELLED", "PENDING"]
+
+
+def test_a_failed_job_is_started_again_and_a_completed_one_is_not(slurm, capsys):
+    (job,) = submit(capsys)
+    slurm.becomes(job, "FAILED", exit_code=1, ended=5.0)
+    assert told(capsys, "requeue", job)["state"] == "PENDING"  # type: ignore[index]
+    assert slurm.told == [("requeue", "4711", None)]
+    slurm.becomes(job, "COMPLETED", exit_code=0, restarts=1, ended=9.0)
+    assert cli.run(["requeue", job]) == 2
+    assert "nothing left to do" in capsys.readouterr().err
+
+
+def test_logs_are_printed_as_they_are(slurm, capfdbinary):
+    assert cli.run(["submit", "mine.yaml"]) == 0
+    job = "4711"
+    folder = Path(Store().get(job).folder)
+    assert cli.run(["logs", job]) == 0
+    assert b"no output yet" in capfdbinary.readouterr().err
+    (folder / "out-0.log").write_bytes(b"one\n\xff\xfe\ntwo\n")
+    assert cli.run(["logs", job]) == 0
+    assert capfdbinary.readouterr().out == b"one\n\xff\xfe\ntwo\n"
+    slurm.becomes(job, "COMPLETED", exit_code=0, ended=5.0)
+    assert cli.run(["logs", job, "--follow"]) == 0
+    assert capfdbinary.readouterr().out == b"one\n\xff\xfe\ntwo\n"
+
+
+def test_failed_starts_are_shown_with_their_reason(slurm, capsys):
+    (job,) = submit(capsys)
+    folder = Path(Store().get(job).folder)
+    (folder / "failures").write_text("2026-11-21T17:00:00+0000\t137\trank 2 @ n3\twas killed by signal 9\n")
+    (folder / "out-0.log").write_text("".join(f"line {k}\n" for k in range(30)))
+    slurm.becomes(job, "FAILED", exit_code=137, reason="NonZeroExitCode", ended=5.0)
+    assert cli.run(["show", job]) == 0
+    shown = capsys.readouterr().out
+    assert "rank 2 @ n3" in shown and "exit code 137: NonZeroExitCode" in shown
+    assert "line 29" in shown and "line 19" not in shown
+
+
+def test_a_launcher_that_is_silent_is_named_and_what_was_known_is_shown(slurm, capsys):
+    (job,) = submit(capsys)
+    slurm.refuses = "states"
+    capsys.readouterr()
+    assert cli.run(["jobs"]) == 0
+    shown = capsys.readouterr()
+    assert "slurm did not tell" in shown.err and "slurmctld is away" in shown.err and job in shown.out
+
+
+def test_jobs_that_ended_long_ago_are_listed_when_asked_for(slurm, capsys, monkeypatch):
+    (job,) = submit(capsys)
+    slurm.becomes(job, "COMPLETED", exit_code=0, started=time.time() - 9, ended=time.time())
+    assert len(told(capsys, "jobs")["jobs"]) == 1  # type: ignore[index]
+    later = time.time() + 2 * 86400
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert told(capsys, "jobs")["jobs"] == []  # type: ignore[index]
+    assert len(told(capsys, "jobs", "--all")["jobs"]) == 1  # type: ignore[index]
+    assert cli.run(["jobs", "--watch", "--json"]) == 2

@@ -1,0 +1,218 @@
+"""The Slurm launcher against programs that answer as Slurm does, refuse, or never answer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jobs.launchers import slurm
+from jobs.launchers.base import Plan
+from jobs.launchers.slurm import Slurm
+from jobs.sites import HERE, Site
+from jobs.spec import JobSpec
+from trainer.errors import JobError, LauncherError
+
+ANSWERS = Path(__file__).parent / "slurm_answers"
+SPEC = JobSpec(name="mine", kind="train", tasks=(("cingulum", "train", "mine.yaml"),), folder="/work")
+TOKEN = "0123456789abcdef"  # noqa: S105
+
+
+class Programs:
+    """Stand-ins for Slurm's commands; each writes down how it was called."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.record = folder / "calls"
+
+    def put(self, name: str, body: str) -> None:
+        path = self.folder / name
+        path.write_text(f'#!/bin/bash\nprintf \'%s\\n\' "$(basename "$0") $*" >>{self.record}\n{body}\n')
+        path.chmod(0o755)
+
+    def answers(self, name: str, file: str) -> None:
+        self.put(name, f"cat {ANSWERS / file}")
+
+    @property
+    def calls(self) -> list[str]:
+        return self.record.read_text().splitlines() if self.record.exists() else []
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch) -> Programs:
+    (tmp_path / "bin").mkdir()
+    found = Programs(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{found.folder}:/usr/bin:/bin")
+    # No real Slurm of the machine may answer in their place.
+    for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "srun"):
+        found.put(name, f"echo '{name} was not expected' >&2; exit 97")
+    return found
+
+
+def test_a_job_is_submitted_with_its_token_and_the_jobs_it_waits_for(programs, tmp_path):
+    programs.put("sbatch", "echo '4711;cluster'")
+    plan = Slurm().plan(SPEC, HERE, tmp_path, TOKEN)
+    assert Slurm().start(plan, tmp_path, ["41", "42"]) == "4711"
+    assert programs.calls == [
+        f"sbatch --parsable --comment=cingulum:{TOKEN} --kill-on-invalid-dep=yes "
+        f"--dependency=afterok:41:42 {tmp_path}/job.sbatch"
+    ]
+    script = tmp_path / "job.sbatch"
+    assert script.read_text().startswith("#!/bin/bash\n") and script.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_script_in_a_folder_with_an_odd_name_is_one_argument(programs, tmp_path):
+    folder = tmp_path / "it's $(mine) ;"
+    folder.mkdir()
+    programs.put("sbatch", '[ -f "${@: -1}" ] || exit 3; echo 7')
+    assert (
+        Slurm().start(
+            Plan({"job.sbatch": "#!/bin/bash\n"}, ("sbatch", str(folder / "job.sbatch"))), folder, []
+        )
+        == "7"
+    )
+
+
+def test_nothing_of_the_job_that_we_run_in_reaches_a_new_one(programs, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "99")
+    monkeypatch.setenv("SLURM_CONF", "/etc/mine.conf")
+    monkeypatch.setenv("SQUEUE_FORMAT", "%i")
+    programs.put("sbatch", 'env | grep -E "^S(LURM|QUEUE)_" >"$(dirname "$0")/env"; echo 7')
+    Slurm().start(Plan({}, ("sbatch", "job.sbatch")), tmp_path, [])
+    assert (programs.folder / "env").read_text() == "SLURM_CONF=/etc/mine.conf\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "cure"),
+    [
+        ("sbatch: error: invalid partition specified: nope", "sinfo -s"),
+        (
+            "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+            "sinfo",
+        ),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller", "scontrol ping"),
+        ("sbatch: fatal: Could not establish a configuration source", "SLURM_CONF"),
+    ],
+)
+def test_what_slurm_refuses_is_told_with_a_cure(programs, tmp_path, said, cure):
+    programs.put("sbatch", f"echo '{said}' >&2; exit 1")
+    with pytest.raises(LauncherError) as failed:
+        Slurm().start(Plan({}, ("sbatch", "job.sbatch")), tmp_path, [])
+    assert said in failed.value.message and cure in (failed.value.cure or "")
+    with pytest.raises(LauncherError, match="`sbatch` failed"):
+        Slurm().preflight(SPEC, HERE)
+
+
+def test_an_answer_that_is_no_id_is_an_error(programs, tmp_path):
+    programs.put("sbatch", "echo Submitted batch job 4711")
+    with pytest.raises(LauncherError, match="instead of a job id"):
+        Slurm().start(Plan({}, ("sbatch", "job.sbatch")), tmp_path, [])
+
+
+def test_a_slurm_that_does_not_answer_is_named_in_time(programs, monkeypatch):
+    programs.put("squeue", "exec sleep 60")
+    monkeypatch.setattr(slurm, "ASK_S", 0.3)
+    with pytest.raises(LauncherError, match="did not answer `squeue` within"):
+        Slurm().states(["12"])
+
+
+def test_a_host_without_slurm_is_told_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LauncherError, match="squeue was not found") as failed:
+        Slurm().states(["12"])
+    assert "--launcher mpirun" in (failed.value.cure or "")
+
+
+def test_states_come_from_the_queue_and_for_what_it_forgot_from_the_accounting(programs):
+    programs.answers("squeue", "squeue.txt")
+    programs.answers("sacct", "sacct.txt")
+    states = Slurm().states(["12", "22", "2", "777"])
+    assert sorted(states) == ["12", "2", "22"]
+    assert [s.state for s in states["12"]] == ["COMPLETED"]
+    assert [s.task for s in states["22"]] == [0, 1, 2, 3, 4, 5, 6]
+    assert states["2"][0].restarts == 1
+    asked = programs.calls[1].split()[-1].split(",")
+    assert sorted(asked) == ["2", "22", "777"]  # not 12: it is no array, and the queue knows it
+
+
+def test_where_there_is_no_accounting_the_queue_is_all_there_is(programs):
+    programs.answers("squeue", "squeue.txt")
+    programs.put("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert sorted(Slurm().states(["12", "2"])) == ["12"]
+    assert Slurm().find(TOKEN) is None
+
+
+def test_an_accounting_that_does_not_answer_is_no_proof_that_a_job_is_gone(programs):
+    programs.answers("squeue", "squeue.txt")
+    programs.put(
+        "sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1"
+    )
+    with pytest.raises(LauncherError, match="Connection refused"):
+        Slurm().states(["2"])
+    with pytest.raises(LauncherError, match="Connection refused"):
+        Slurm().find(TOKEN)
+
+
+def test_a_submission_whose_answer_was_lost_is_found(programs):
+    programs.answers("squeue", "squeue.txt")
+    assert Slurm().find("8d1b85eb36644d88") == "16"
+    programs.put("squeue", "")
+    programs.answers("sacct", "sacct-submit-lines.txt")
+    assert Slurm().find("8d1b85eb36644d88") == "16"
+
+
+def test_a_running_job_is_told_to_save_and_one_that_ended_is_put_back(programs):
+    programs.answers("squeue", "squeue.txt")
+    programs.put("sacct", "")
+    for name in ("scancel", "scontrol"):
+        programs.put(name, "")
+    launcher = Slurm()
+    launcher.requeue("25")
+    launcher.requeue("22", 0)
+    launcher.requeue("22", 1)
+    launcher.requeue("31")
+    done = [call for call in programs.calls if call.split()[0] in ("scancel", "scontrol")]
+    assert done == [
+        "scancel --batch --signal=USR2 25",
+        "scancel --batch --signal=USR2 22_0",
+        "scontrol requeue 22_1",
+        "scontrol requeue 31",
+    ]
+    with pytest.raises(JobError, match="waits in the queue already"):
+        launcher.requeue("29")
+
+
+def test_of_an_array_all_that_run_save_and_if_none_runs_all_that_failed_start_again(programs):
+    programs.answers("squeue", "squeue.txt")
+    programs.put("sacct", "")
+    for name in ("scancel", "scontrol"):
+        programs.put(name, "")
+    Slurm().requeue("22")
+    assert [call for call in programs.calls if "USR2" in call] == [
+        "scancel --batch --signal=USR2 22_0",
+        "scancel --batch --signal=USR2 22_3",
+    ]
+
+
+def test_the_output_of_a_task_is_beside_its_job(tmp_path):
+    assert Slurm().logs(tmp_path, "7", 0) == tmp_path / "out.log"
+    array = JobSpec(name="a", kind="train", tasks=(("x",), ("y",)), folder="/work")
+    (tmp_path / "spec.json").write_text(array.to_json())
+    assert Slurm().logs(tmp_path, "7", 1) == tmp_path / "out-1.log"
+
+
+def test_a_site_that_needs_an_mpi_which_slurm_lacks_is_told_before(programs):
+    programs.put("sbatch", "")
+    programs.put("srun", "echo 'MPI plugin types are... none pmi2'")
+    with pytest.raises(LauncherError, match="srun --mpi=pmix"):
+        Slurm().preflight(SPEC, Site(launcher="srun", mpi="pmix"))
+    programs.put("srun", "printf 'MPI plugin types are...\\n\\tpmix\\n\\tnone\\nversions: pmix_v4\\n'")
+    Slurm().preflight(SPEC, Site(launcher="srun", mpi="pmix_v4"))
+
+
+def test_the_cluster_is_named_by_its_configuration(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_CLUSTERS", raising=False)
+    (tmp_path / "slurm.conf").write_text("# ClusterName=no\nClusterName=mountain # ours\n")
+    monkeypatch.setenv("SLURM_CONF", os.fspath(tmp_path / "slurm.conf"))
+    assert Slurm().place == "mountain"

@@ -1,0 +1,237 @@
+"""The store of jobs: what goes in comes out, also after another process or user."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+import stat
+import threading
+import time
+
+import pytest
+
+from jobs import tables
+from jobs.home import new_token
+from jobs.launchers.base import TaskState
+from jobs.spec import JobSpec, Resources
+from jobs.store import Store
+from trainer.errors import JobError, StoreError
+
+ARRAY = JobSpec(
+    name="näme; $(x)\n",
+    kind="crossval",
+    tasks=(("cingulum", "train", "a b"), ("cingulum", "train", "'")),
+    folder="/work",
+    resources=Resources(nodes=2, minutes=5),
+    environment={"OMP_NUM_THREADS": "1"},
+)
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "jobs.db")
+
+
+def added(store: Store, spec: JobSpec = ARRAY, launcher: str = "slurm", **more):
+    return store.add(new_token(), spec, launcher=launcher, site="here", folder="/f", **more)
+
+
+def test_a_job_comes_out_as_it_went_in(store) -> None:
+    token = new_token()
+    job = store.add(token, ARRAY, launcher="slurm", site="big", folder="/f", place="c1")
+    assert (job.token, job.spec, job.launcher, job.site, job.place) == (token, ARRAY, "slurm", "big", "c1")
+    assert (job.label, job.state, job.external, job.active) == ("new-1", "SUBMITTING", None, True)
+    assert abs(job.submitted - time.time()) < 60
+    assert store.get("new-1") == job == store.list()[0]
+
+
+def test_the_launchers_answer_changes_the_label_and_the_old_one_still_names_the_job(store) -> None:
+    job = store.adopt(added(store), "4711")
+    assert (job.label, job.state) == ("4711", "PENDING")
+    assert store.get("4711_1") == store.get("new-1") == job
+    assert store.adopt(added(store, launcher="mpirun"), "/folder").label == "mpirun-2"
+
+
+def test_an_answer_may_come_twice_but_two_answers_are_an_error(store) -> None:
+    job = added(store)
+    assert store.adopt(job, "4711") == store.adopt(job, "4711")
+    with pytest.raises(StoreError, match="there twice: 4711 and 4712"):
+        store.adopt(job, "4712")
+
+
+def test_an_id_that_slurm_gives_again_means_the_newest_job(store) -> None:
+    store.adopt(added(store), "1")
+    newer = store.adopt(added(store), "1")
+    assert store.get("1").number == newer.number
+
+
+def test_an_unknown_id_says_where_it_was_looked_for(store, tmp_path) -> None:
+    with pytest.raises(JobError, match=f"'4711' in {tmp_path / 'jobs.db'}"):
+        store.get("4711")
+
+
+def test_changes_are_history_and_each_is_told_once(store) -> None:
+    job = store.adopt(added(store), "4711")
+    running = TaskState(1, "RUNNING", hosts=("n1", "n2"), started=5.0)
+    changes = store.record([(job, [running])])
+    assert [(change.job, change.task, change.state) for change in changes] == [("4711", 1, "RUNNING")]
+    job = store.get("4711")
+    assert (job.state, job.tasks[1], job.tasks[0].state) == ("RUNNING", running, "PENDING")
+    assert store.record([(job, [running])]) == []
+    told = [(change.task, change.state) for change in store.changes("4711")]
+    assert told == [(0, "SUBMITTING"), (1, "SUBMITTING"), (0, "PENDING"), (1, "PENDING"), (1, "RUNNING")]
+    assert [change.state for change in store.changes("4711_1")] == ["SUBMITTING", "PENDING", "RUNNING"]
+
+
+def test_an_answer_older_than_what_the_store_knows_is_left_out(store) -> None:
+    asked_first = store.adopt(added(store), "4711")
+    asked_later = store.get("4711")
+    store.record([(asked_later, [TaskState(0, "RUNNING"), TaskState(1, "COMPLETED", 0)])])
+    assert store.record([(asked_first, [TaskState(0, "PREEMPTED")])]) == []
+    assert store.get("4711").tasks[0].state == "RUNNING"
+
+
+def test_the_exit_code_is_that_of_the_first_task_that_failed(store) -> None:
+    job = store.adopt(added(store), "4711")
+    store.record([(job, [TaskState(0, "COMPLETED", 0)])])
+    assert store.get("4711").exit_code is None
+    store.record([(store.get("4711"), [TaskState(1, "FAILED", 2, reason="bad input")])])
+    job = store.get("4711")
+    assert (job.exit_code, job.state, job.reason) == (2, "FAILED", "bad input")
+
+
+def test_a_requeue_brings_back_what_has_ended_and_is_history(store) -> None:
+    job = store.adopt(added(store), "4711")
+    store.record([(job, [TaskState(0, "COMPLETED", 0), TaskState(1, "FAILED", 1)])])
+    store.requeue(store.get("4711"), 1)
+    assert [task.state for task in store.get("4711").tasks] == ["COMPLETED", "REQUEUED"]
+    assert store.get("4711").tasks[1].restarts == 1
+    assert [change.state for change in store.changes("4711_1")][-2:] == ["FAILED", "REQUEUED"]
+
+
+def test_jobs_are_listed_the_newest_first_by_all_that_is_asked_for(store) -> None:
+    one = store.adopt(added(store), "1")
+    two = added(store, launcher="docker", place="n1")
+    three = added(store, dataclasses.replace(ARRAY, name="other"))
+    assert [job.number for job in store.list()] == [3, 2, 1]
+    assert store.list(limit=1) == [three]
+    assert store.list(states=["PENDING"]) == [one]
+    assert store.list(states=[]) == []
+    assert store.list(launcher="docker", place="n1") == [two]
+    assert store.list(name="other") == [three]
+    assert store.list(user="nobody at all") == []
+    assert store.list(since=three.submitted) == [three]
+    store.record([(one, [TaskState(0, "RUNNING")])])
+    assert [job.number for job in store.list(changed_since=three.changed)] == [3, 1]
+
+
+def test_missing_tasks_are_remembered_until_they_are_seen_again(store) -> None:
+    job = store.adopt(added(store), "4711")
+    first = store.missing([(job, [1])])
+    assert set(first) == {(1, 1)}
+    assert store.missing([(job, [0, 1])])[1, 1] == first[1, 1]
+    assert store.missing([(job, [])]) == {}
+    assert store.missing([(job, [1])])[1, 1] > first[1, 1]
+
+
+def test_threads_lose_and_double_nothing(store) -> None:
+    failed = []
+
+    def work(name: str) -> None:
+        try:
+            for _ in range(5):
+                job = store.adopt(added(store, launcher="mpirun"), name)
+                store.record([(job, [TaskState(0, "RUNNING"), TaskState(1, "COMPLETED", 0)])])
+        except StoreError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(f"/{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    jobs = store.list()
+    assert sorted(job.number for job in jobs) == list(range(1, 21))
+    assert {job.external for job in jobs} == {f"/{number}" for number in range(4)}
+    assert {job.state for job in jobs} == {"RUNNING"}
+
+
+def test_the_file_and_its_log_are_private(tmp_path) -> None:
+    (tmp_path / "jobs.db").touch(mode=0o644)
+    store = Store(tmp_path / "jobs.db")
+    with tables.reading(store._engine):
+        added(store)
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert set(modes) >= {"jobs.db", "jobs.db-wal", "jobs.db-shm"}
+    assert set(modes.values()) == {0o600}
+
+
+def test_the_write_ahead_log_is_used_only_on_a_file_system_of_this_host(tmp_path, monkeypatch) -> None:
+    def journal(name: str) -> str:
+        with tables.reading(Store(tmp_path / name)._engine) as connection:
+            return str(connection.exec_driver_sql("PRAGMA journal_mode").scalar())
+
+    assert journal("local.db") == "wal"
+    monkeypatch.setattr(tables, "_file_system", lambda path: "nfs4")
+    assert journal("remote.db") == "delete"
+    assert journal("local.db") == "delete"
+
+
+def test_where_the_store_is_comes_from_the_environment(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CINGULUM_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CINGULUM_STORE", raising=False)
+    assert str(Store()) == str(tmp_path / "home/jobs.db")
+    monkeypatch.setenv("CINGULUM_STORE", f"sqlite:///{tmp_path}/other.db")
+    assert str(Store()) == str(tmp_path / "other.db")
+    monkeypatch.setenv("CINGULUM_STORE", str(tmp_path / "third.db"))
+    assert str(Store()) == str(tmp_path / "third.db")
+
+
+@pytest.mark.parametrize("url", ["nothing://u:hunter2@h/d", "://hunter2", "sqlite://", "sqlite:///:memory:"])
+def test_a_url_that_is_none_is_bad_input_and_no_password_is_told(url) -> None:
+    with pytest.raises(JobError) as error:
+        Store(url)
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_server_that_does_not_answer_is_told_without_the_password() -> None:
+    with pytest.raises(StoreError) as error:
+        Store("postgresql+psycopg://me:hunter2@127.0.0.1:1/jobs?connect_timeout=2")
+    assert "hunter2" not in str(error.value)
+    assert "127.0.0.1:1/jobs" in str(error.value)
+
+
+def test_a_store_of_a_newer_format_is_left_alone(tmp_path) -> None:
+    Store(tmp_path / "jobs.db")
+    with sqlite3.connect(tmp_path / "jobs.db") as database:
+        database.execute("UPDATE schema_version SET version = 99")
+    database.close()
+    with pytest.raises(StoreError, match="format 99"):
+        Store(tmp_path / "jobs.db")
+
+
+def test_a_file_that_is_no_database_is_an_error_that_names_it(tmp_path) -> None:
+    (tmp_path / "jobs.db").write_text("not a database, but long enough to be taken for one\n" * 50)
+    with pytest.raises(StoreError, match=r"jobs\.db"):
+        Store(tmp_path / "jobs.db")
+
+
+def test_a_store_that_is_kept_locked_is_an_error_in_time(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(tables, "WAIT_S", 0.2)
+    store = Store(tmp_path / "jobs.db")
+    other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="kept it for more than"):
+        added(store)
+    other.close()
+    assert added(store).number == 1
+
+
+def test_what_fails_midway_leaves_nothing(store) -> None:
+    token = new_token()
+    store.add(token, ARRAY, launcher="slurm", site="here", folder="/f")
+    with pytest.raises(StoreError):
+        store.add(token, ARRAY, launcher="slurm", site="here", folder="/f")
+    assert len(store.list()) == 1
+    assert len(store.changes("new-1")) == 2

@@ -1,0 +1,86 @@
+"""Submitters that are killed, and that are many at once: the store and the cluster agree afterwards.
+
+A file stands in for the cluster, and a real program, run as sbatch is, appends to it; tests/cluster has the
+same on a real Slurm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.store import Store
+
+HELPERS = Path(__file__).parents[1] / "helpers"
+
+
+@pytest.fixture
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(HELPERS), *filter(None, sys.path)])
+    return {**{k: v for k, v in os.environ.items() if k != "CINGULUM_STORE"}, "PYTHONPATH": path}
+
+
+@pytest.fixture
+def in_memory(tmp_path) -> Iterator[Path]:
+    """A folder in memory where there is one: who is killed loses nothing that only a power cut would."""
+    memory = Path("/dev/shm")  # noqa: S108
+    folder = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else tmp_path))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_submitter_killed_at_any_line_loses_no_job_and_submits_none_twice(environment, in_memory) -> None:
+    ran = subprocess.run(
+        [sys.executable, HELPERS / "killed_submissions.py", in_memory],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1190,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["wrong"] == []
+    # Kills before the row, before the launcher's program, while it ran or after it; and one to the end.
+    assert min(len(found["nothing"]), len(found["lost"]), len(found["adopted"])) > 50
+    assert any(where.startswith("subprocess.py") for where in found["adopted"])
+    assert len(found["finished"]) == 1
+
+
+def test_processes_that_submit_at_once_lose_and_double_nothing(environment, tmp_path) -> None:
+    """All of them find no store at first, and one makes it."""
+    program = """\
+import os, sys
+from pathlib import Path
+from stand_in_cluster import StandInCluster
+from jobs.sites import HERE
+from jobs.spec import JobSpec
+from jobs.store import Store
+from jobs.submission import submit
+sys.stdin.readline()
+cluster = StandInCluster(Path(sys.argv[1]))
+for number in range(5):
+    submit(Store(), cluster, JobSpec(f"{os.getpid()} {number}", "train", (("true",),), "/"), HERE)
+"""
+    environment["CINGULUM_HOME"] = str(tmp_path / "home")
+    line = [sys.executable, "-c", program, str(tmp_path / "cluster")]
+    workers = [
+        subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
+    told = [worker.communicate("go\n", timeout=120)[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * 6, "\n".join(told)
+    jobs = Store(tmp_path / "home/jobs.db").list()
+    tokens = (tmp_path / "cluster").read_text().split()
+    assert len(tokens) == len(set(tokens)) == 30
+    assert {job.token: job.external for job in jobs} == {token: str(n) for n, token in enumerate(tokens, 1)}
+    assert {job.spec.name for job in jobs} == {f"{w.pid} {number}" for w in workers for number in range(5)}
