@@ -132,19 +132,28 @@ class Store:
         Returns:
             since when each has been missing at every refresh, seconds since 1970, by numbers of job and task.
         """
-        now = time.time()
         table = tables.tasks
+        query = sql.select(table.c.job, table.c.task, table.c.missing_since)
+        with tables.reading(self._engine) as connection:
+            rows = connection.execute(query.where(table.c.missing_since.is_not(None)))
+            before = {(row.job, row.task): row.missing_since for row in rows}
+        now = time.time()
         since: dict[tuple[int, int], float] = {}
-        with tables.writing(self._engine) as connection:
-            for job, gone in asked:
-                of_job = table.c.job == job.number
-                there = of_job & table.c.task.not_in(list(gone)) & table.c.missing_since.is_not(None)
-                connection.execute(table.update().where(there).values(missing_since=None))
-                newly = of_job & table.c.task.in_(list(gone)) & table.c.missing_since.is_(None)
-                connection.execute(table.update().where(newly).values(missing_since=now))
-                query = sql.select(table.c.task, table.c.missing_since)
-                for row in connection.execute(query.where(of_job, table.c.missing_since.is_not(None))):
-                    since[job.number, row.task] = row.missing_since
+        values: dict[tuple[int, int], float | None] = {}
+        for job, gone in asked:
+            for task in job.tasks:
+                key = job.number, task.task
+                if task.task in gone:
+                    since[key] = before.get(key, now)
+                    if key not in before:
+                        values[key] = now
+                elif key in before:
+                    values[key] = None
+        if values:  # seldom: most refreshes need not wait for who writes
+            with tables.writing(self._engine) as connection:
+                for (number, name), value in values.items():
+                    which = (table.c.job == number) & (table.c.task == name)
+                    connection.execute(table.update().where(which).values(missing_since=value))
         return since
 
     def get(self, text: str) -> Job:

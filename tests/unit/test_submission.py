@@ -32,7 +32,7 @@ def store(tmp_path, monkeypatch) -> Store:
 
 @pytest.fixture
 def cluster(tmp_path) -> StandInCluster:
-    return StandInCluster(tmp_path / "cluster")
+    return StandInCluster(tmp_path / "cluster", place="near")
 
 
 def half_submitted(store: Store, monkeypatch, *, by: str = DEAD, ago: float = 0.0, **more):
