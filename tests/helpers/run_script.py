@@ -47,7 +47,10 @@ def stubs(folder: Path) -> Path:
 
 
 def run(script: str, place: Path, notes: Path, *, task: int | None = None, **extra: str) -> Noted:
-    """Run `script` as slurmd would, as task `task` of an array; `notes` is an empty folder."""
+    """Run `script` as slurmd would, as task `task` of an array; `notes` is an empty folder.
+
+    `extra` are further variables; an empty one is left out.
+    """
     path = notes / "job.sbatch"
     path.write_bytes(script.encode())
     environment = {
@@ -64,6 +67,7 @@ def run(script: str, place: Path, notes: Path, *, task: int | None = None, **ext
         **({} if task is None else {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_JOB_ID": "4710"}),
         **extra,
     }
+    environment = {name: value for name, value in environment.items() if value}
     ran = subprocess.run(
         ["bash", str(path)], env=environment, cwd=notes, capture_output=True, timeout=60, check=False
     )
