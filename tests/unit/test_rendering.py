@@ -236,3 +236,15 @@ def test_lines_of_the_site_are_run_as_they_stand(tmp_path):
     really = {"BASH_FUNC_eval%%": ""}
     noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, **really)
     assert (noted.environment["V_A"], noted.environment["V_B"]) == ("two  words", str(tmp_path))
+
+
+def test_only_an_mpirun_beside_a_program_of_a_whole_path_is_taken(tmp_path):
+    """One that happens to lie in the folder to run in is not ours."""
+    place = run_script.stubs(tmp_path)
+    (tmp_path / "mpirun").write_text("#!/bin/sh\ntouch WRONG\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    for program, taken in (("program", place), (str(place / "program"), place)):
+        script = batch_script(spec((program,)), Site(), tmp_path, TOKEN)
+        noted = run_script.run(script.replace("'/data/my study'", str(tmp_path)), place, tmp_path)
+        assert noted.arguments[0] == str(taken / "mpirun")
+    assert not (tmp_path / "WRONG").exists()
