@@ -24,10 +24,6 @@ def started(cluster, tmp_path: Path, **options) -> Job:
     return job
 
 
-def is_down(cluster, host: str) -> bool:
-    return slurm(cluster, "sinfo", "-h", "-p", "all", "-n", host, "-o", "%T").startswith("down")
-
-
 def test_a_host_without_power_is_named_and_the_job_goes_on_without_it(tmp_path, shards, cluster):
     """Three ranks become two, with the same global batch."""
     config = tiny_runs.write_config(
@@ -95,6 +91,7 @@ def test_bad_input_is_never_tried_again(tmp_path, cluster):
 
 def test_a_dead_slurmd_and_a_restarted_controller_leave_one_whole_run(tmp_path, cluster):
     job = started(cluster, tmp_path)
+    job.wait_until_stored()
     cluster.kill_slurmd("n2")
     cluster.restart_controller()
     wait_until(lambda: [line[2] for line in job.failures] == ["n2"], "the script to tell of n2")
@@ -106,8 +103,7 @@ def test_a_dead_slurmd_and_a_restarted_controller_leave_one_whole_run(tmp_path, 
 
 def test_a_job_that_saved_while_the_controller_was_away_is_started_again(tmp_path, cluster):
     job = started(cluster, tmp_path)
-    state = Path(cluster.folder / "state" / "job_state")
-    wait_until(lambda: state.exists() and b"faults" in state.read_bytes(), "the controller to store the job")
+    job.wait_until_stored()
     cluster.kill_controller()
     (rank,) = job.pids("n1")
     cluster.exec("n1", ["kill", "-USR2", str(rank)])
