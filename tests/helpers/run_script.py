@@ -18,6 +18,9 @@ exit "${STUB_EXIT:-0}"
 _SCONTROL = """#!/bin/sh
 printf '%s\\0' "$@" >> "$NOTES/scontrol"
 """
+_SQUEUE = """#!/bin/sh
+echo "${STUB_STATE:-RUNNING}"
+"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ def stubs(folder: Path) -> Path:
     for name, text in [
         *((name, _NOTES) for name in ("mpirun", "srun", "apptainer", "program")),
         *((name, _SCONTROL) for name in ("scontrol", "sinfo")),
+        ("squeue", _SQUEUE),
     ]:
         (place / name).write_text(text)
         (place / name).chmod(0o755)
