@@ -54,8 +54,6 @@ def start_switch(folder: Path, *, tied: bool) -> None:
                 (os.POSIX_SPAWN_DUP2, log, 2),
             ],
             setsid=True,
-            # What we ignore (Python: closed pipes) or were told to ignore must not hold for jobs.
-            setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
         )
     finally:
         os.close(log)
