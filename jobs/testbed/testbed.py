@@ -16,7 +16,6 @@ from jobs.testbed.layout import CONTROLLER, USER, Settings
 from trainer.errors import JobError, LauncherError
 
 _IDLE_SECONDS = 60
-_PRIVATE = ("/tmp", "/dev/shm", "/run", "/var/run")  # noqa: S108 (hosts have their own)
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,15 @@ class Testbed:
             accounting=accounting,
             kept=tuple(sorted({str(path.resolve()) for path in kept if _hidden(path.resolve())})),
         )
-        for path in settings.kept:
-            if not Path(path).is_dir():
+        for path in kept:
+            if not path.is_dir():
                 raise JobError(f"{path} is no folder, and cannot be shared.")
-        namespaces.check_outside()
+            if path.resolve() in layout.PRIVATE:
+                raise JobError(
+                    f"{path} cannot be shared: each host needs its own.", cure="Share a folder in it."
+                )
         programs.check(slurm=slurm, accounting=accounting, delay=delay is not None)
+        namespaces.check_outside()
         made = _claim(name, folder)
         try:
             testbed = cls(settings, made)
@@ -383,7 +386,7 @@ def _claim(name: str, folder: Path | None) -> Path:
 
 
 def _hidden(path: Path) -> bool:
-    return any(path == Path(top) or Path(top) in path.parents for top in _PRIVATE)
+    return any(top in path.parents for top in layout.PRIVATE)
 
 
 def _here_or(home: Path, root: Path, user: str | None) -> Path:
