@@ -27,8 +27,8 @@ DETECTION = {
     "OMPI_MCA_oob_tcp_keepalive_time": "10",
     "OMPI_MCA_oob_tcp_keepalive_intvl": "5",
     "OMPI_MCA_oob_tcp_keepalive_probes": "4",
-    # Nothing asks while something is under way to a host that is gone; ssh, which lasts as long as the
-    # daemon, asks all the same. BatchMode: nobody is there to type a password.
+    # Before a daemon has called back there is only ssh to ask for it. BatchMode: nobody is there to type a
+    # password.
     "OMPI_MCA_plm_rsh_args": "-o BatchMode=yes -o ConnectTimeout=10 "
     "-o ServerAliveInterval=10 -o ServerAliveCountMax=4",
     # Only the host with mpirun needs a key for the others.
