@@ -27,6 +27,7 @@ QUICK = {
     "OMPI_MCA_oob_tcp_keepalive_time": "2",
     "OMPI_MCA_oob_tcp_keepalive_intvl": "1",
     "OMPI_MCA_oob_tcp_keepalive_probes": "2",
+    "CINGULUM_CHECK_HOSTS_S": "3",
 }
 # From the fault to the end of all ranks; two cores run four hosts, and other tests.
 BOUND_S = 40.0
@@ -131,6 +132,17 @@ def test_a_cut_link_ends_the_ranks_on_both_sides_and_a_spare_host_takes_over(clu
     entry = job.end()
     assert (entry.state, entry.restarts, entry.hosts) == ("COMPLETED", 1, ("n1", "n3"))
     assert "\tn2\tdoes not answer" in job.failures[0]
+
+
+def test_an_mpirun_that_waits_for_a_lost_host_is_ended(cluster, tmp_path):
+    """It has told the daemon on the cut host to end, and would wait a quarter of an hour for its farewell."""
+    job = start(cluster, tmp_path, waiting(tmp_path), requeues=0)
+    job.wait(are_up(tmp_path, 3), "three ranks", START_S)
+    cluster.link("n3", False)
+    cluster.exec("n1", ["pkill", "-9", "-f", "python.* .*attended.py"])
+    ranks_end(job, ["n1", "n2", "n3"], "attended.py")
+    entry = job.end()
+    assert entry.state == "NODE_FAIL" and entry.reason.startswith("n3: does not answer")
 
 
 def test_without_shrink_a_job_waits_for_its_host_a_bounded_number_of_times(cluster, tmp_path):
