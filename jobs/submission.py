@@ -90,7 +90,7 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
                 f"A job of {launcher.name} cannot wait for {job.label}, which is not of the same system.",
                 cure=f"Submit both with the same launcher, or `cingulum wait {job.label}` first.",
             )
-        if job.active:
+        if job.state != "COMPLETED":  # it may have been started again since
             refresh(store, mine, None if job.external is None else [job])
             job = store.get(text)
         if job.state == "COMPLETED":
