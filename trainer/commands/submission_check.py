@@ -26,12 +26,14 @@ class Checked:
         kept: where the jobs read it: beside the run folders, which every host of a job sees, under a name
             that tells its content, so that no later submission changes it.
         binds: absolute folders that a container must see besides the folder to run in.
+        readonly: absolute folders that it must see and only reads.
     """
 
     config: RunConfig
     text: str
     kept: Path
     binds: tuple[str, ...]
+    readonly: tuple[str, ...]
 
     def keep(self) -> None:
         """Write it, for its user only."""
@@ -46,7 +48,15 @@ class Checked:
         write_by(self.kept, write)
 
 
-def load(path: Path, overrides: Sequence[str], *, kind: str, resources: Resources, has_data: bool) -> Checked:
+def load(
+    path: Path,
+    overrides: Sequence[str],
+    *,
+    kind: str,
+    resources: Resources,
+    has_data: bool,
+    any_size: bool,
+) -> Checked:
     """Read and check a configuration for these resources.
 
     Args:
@@ -55,6 +65,8 @@ def load(path: Path, overrides: Sequence[str], *, kind: str, resources: Resource
         kind: of the job, see `jobs.chains.KINDS`.
         resources: that it will have.
         has_data: whether the shard set, and the run to look at, must be there already.
+        any_size: whether a job that shrinks may come to have any number of hosts down to the least; else its
+            launcher takes only as many as can share the batch.
 
     Raises:
         ConfigError: it cannot be used, or the ranks cannot share its batch.
@@ -64,14 +76,19 @@ def load(path: Path, overrides: Sequence[str], *, kind: str, resources: Resource
     text = configuration.dump(config)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     if kind in ("train", "crossval"):
-        _check_batch(config, resources)
+        _check_batch(config, resources, any_size=any_size)
         if has_data and not (config.data.shards / "index.json").is_file():
             raise ConfigError(
                 f"data.shards: {config.data.shards} is no shard set.",
                 cure="Make it with --import SOURCE, or name the job that makes it: --after ID",
             )
     _check_folder(config, kind, has_data=has_data)
-    return Checked(config, text, config.runs / ".submitted" / f"{config.name}-{digest}.yaml", _binds(config))
+    kept = config.runs / ".submitted" / f"{config.name}-{digest}.yaml"
+    shards = str(config.data.shards.absolute())
+    here = Path.cwd()
+    outside = [path for path in (config.runs.absolute(), Path(shards)) if not path.is_relative_to(here)]
+    binds = tuple(dict.fromkeys(map(str, outside)))
+    return Checked(config, text, kept, binds, (shards,) if has_data else ())
 
 
 def crossval(path: Path, overrides: Sequence[str], *, folds: int, seeds: int, has_data: bool) -> None:
@@ -106,9 +123,9 @@ def command_lines(chain: Sequence[JobSpec]) -> None:
             command.make_context(f"cingulum {task[at]}", list(task[at + 1 :]))
 
 
-def _check_batch(config: RunConfig, resources: Resources) -> None:
+def _check_batch(config: RunConfig, resources: Resources, *, any_size: bool) -> None:
     """With every number of hosts that the job may come to have."""
-    least = resources.nodes if resources.least_nodes is None else resources.least_nodes
+    least = resources.least_nodes if any_size and resources.least_nodes is not None else resources.nodes
     for nodes in range(least, resources.nodes + 1):
         try:
             configuration.micro_batch(
@@ -136,9 +153,3 @@ def _check_folder(config: RunConfig, kind: str, *, has_data: bool) -> None:
         RunFolder.open_finished(config.folder)
     elif kind == "report" and has_data and not (config.folder / "crossval.json").is_file():
         RunFolder.open(config.folder)
-
-
-def _binds(config: RunConfig) -> tuple[str, ...]:
-    here = Path.cwd()
-    paths = (path.absolute() for path in (config.runs, config.data.shards))
-    return tuple(dict.fromkeys(str(path) for path in paths if not path.is_relative_to(here)))

@@ -100,6 +100,8 @@ def submit(
     from trainer.commands import submission_check, submission_display
     from trainer.errors import JobError
 
+    if launcher == "mpirun" and image is not None:
+        raise JobError("--launcher mpirun runs in no image.", cure="Choose docker, apptainer or slurm.")
     if least_nodes is not None and not shrink:
         raise JobError("--least-nodes says how far a job may shrink.", cure="Add --shrink.")
     resources = Resources(
@@ -114,7 +116,14 @@ def submit(
     kind = chains.kind_of(kind, folds=folds)
     follows = chains.following(then)
     has_data = source is None and not after
-    run = submission_check.load(config, overrides or [], kind=kind, resources=resources, has_data=has_data)
+    run = submission_check.load(
+        config,
+        overrides or [],
+        kind=kind,
+        resources=resources,
+        has_data=has_data,
+        any_size=launcher == "slurm",
+    )
     if kind == "crossval" and (folds := folds or run.config.data.split.folds):
         submission_check.crossval(config, overrides or [], folds=folds, seeds=seeds, has_data=has_data)
     chain = chains.chain(
@@ -134,7 +143,9 @@ def submit(
                 requeues=requeues,
                 shrink=shrink,
                 image=image,
+                global_batch=run.config.train.global_batch // run.config.train.accumulation,
                 binds=run.binds,
+                readonly=run.readonly,
             ),
             kind=kind,
             folds=folds,
