@@ -19,8 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from jobs import blame, ledger, terms
+from jobs import ledger, terms
 from jobs.attended_task import Task
+from jobs.blame import Blame
+from jobs.host_choice import TooFewAnswer, choose
 from jobs.launchers.base import ENDED
 from jobs.ledger import Ledger
 from jobs.terms import Terms
@@ -132,41 +134,18 @@ class Attendant:
         """Hosts for a start; None: it must wait for some, or has just failed for want of them."""
         if not self.terms.hosts:
             return []
-        free = dict(self.terms.hosts)
+        taken: dict[str, int] = {}
         for other in running:
             for host in other.entry.hosts:
-                free[host] -= self.terms.slots
-        fitting = [host for host, slots in self.terms.hosts.items() if slots >= self.terms.slots]
-        room = [host for host in fitting if free[host] >= self.terms.slots]
-        lost = task.entry.lost_hosts
-        sound = [host for host in room if host not in lost]
-        if len(sound) >= self.terms.nodes:
-            return sound[: self.terms.nodes]
-        if len([host for host in fitting if host not in lost]) >= self.terms.nodes:
-            task.entry.reason = "Resources"
+                taken[host] = taken.get(host, 0) + self.terms.slots
+        try:
+            hosts = choose(self.terms, taken, task.entry.lost_hosts, task.silent)
+        except TooFewAnswer as error:
+            task.failed(None, Blame(f"does not answer; {error}", host=",".join(error.silent), lost=True))
             return None
-        # Only hosts that failed are left to make up the number: those that answer again are as good as any.
-        silent = task.silent([host for host in room if host in lost])
-        back = [host for host in room if host not in silent]
-        if len(back) >= self.terms.nodes:
-            return back[: self.terms.nodes]
-        if len(room) < len(fitting):
+        if hosts is None:
             task.entry.reason = "Resources"
-            return None
-        if self.terms.shrink:
-            for number in range(len(back), self.terms.least_nodes - 1, -1):
-                if (self.terms.global_batch or 0) % (number * self.terms.slots) == 0:
-                    return back[:number]
-        wanted = self.terms.least_nodes if self.terms.shrink else self.terms.nodes
-        task.failed(
-            None,
-            blame.Blame(
-                f"does not answer; {len(back)} of the {wanted} hosts that are needed are left",
-                host=",".join(silent),
-                lost=True,
-            ),
-        )
-        return None
+        return hosts
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from jobs import blame, processes, terms
 from jobs.blame import Blame
+from jobs.host_watch import MISSED, HostWatch, silent_among
 from jobs.launchers.base import ENDED
 from jobs.ledger import Entry
 from jobs.terms import Terms
@@ -30,9 +31,9 @@ _TOLD_BYTES = 200_000
 DONE, UNUSABLE, SAVED = 0, 2, 75
 
 # What a running task was last told: to save and be started again, to save and end, to end at once; or its
-# time is up. A stronger word replaces a weaker one.
-Word = Literal["again", "time", "end", "cancel"]
-_STRENGTH: tuple[Word, ...] = ("again", "time", "end", "cancel")
+# time is up, or one of its hosts is lost. A stronger word replaces a weaker one.
+Word = Literal["again", "time", "lost", "end", "cancel"]
+_STRENGTH: tuple[Word, ...] = ("again", "time", "lost", "end", "cancel")
 
 
 class Task:
@@ -55,6 +56,7 @@ class Task:
         self.log = terms.log(folder, number, is_array=agreed.is_array)
         self._umask = umask
         self._process: subprocess.Popen[bytes] | None = None
+        self._watch: HostWatch | None = None
         self._word: Word | None = None
         self._terminated = False
         self._began = self._due = 0.0
@@ -110,6 +112,9 @@ class Task:
             self._ended("FAILED", None, f"cannot be started: {error}")
             return False
         self._began = time.monotonic()
+        if self.terms.probe and self.terms.check_s > 0:
+            every_s, answer_s = self.terms.check_s, self.terms.probe_s
+            self._watch = HostWatch(self.terms.probe, hosts, every_s=every_s, answer_s=answer_s)
         if self.terms.minutes is not None:
             # A limit shorter than the grace must leave time to get somewhere.
             limit_s = 60 * self.terms.minutes
@@ -159,12 +164,18 @@ class Task:
             return
         # Not yet reaped, so that its number is nobody else's while the rest of it is ended.
         if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            self._leave_nothing()
+            processes.end_marked(self.mark)  # what it has left running on this host
+            if self._watch is not None:
+                self._watch.close()
+                self._watch = None
             code = self._process.wait()
             self._process = None
             self._judge(128 - code if code < 0 else code)
             return
         now = time.monotonic()
+        if self._word is None and self._watch is not None and (lost := self._watch.silent()):
+            self._say(f"{', '.join(lost)}: no answer for {MISSED} times")
+            self._word, self._kill_at = "lost", now
         if now >= self._end_at:
             self._end_at = float("inf")
             self.save("time")
@@ -180,27 +191,7 @@ class Task:
         """Those of these hosts that do not answer in time."""
         if not self.terms.probe:
             return []
-        asked = {
-            host: subprocess.Popen(
-                [*self.terms.probe, host],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            for host in hosts
-        }
-        deadline = time.monotonic() + self.terms.probe_s
-        silent = []
-        for host, process in asked.items():
-            try:
-                answered = process.wait(timeout=max(0.0, deadline - time.monotonic())) == 0
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                answered = False
-            if not answered:
-                silent.append(host)
-        return silent
+        return silent_among(self.terms.probe, hosts, self.terms.probe_s)
 
     def failed(self, exit_code: int | None, whom: Blame) -> None:
         """Write down a start that failed (exit code None: for want of hosts, before it began); start again,
@@ -243,10 +234,6 @@ class Task:
             silent = self.silent(self.entry.hosts)
             whom = blame.read(self._told(), code, hosts=self.entry.hosts, silent=silent)
             self.failed(code, whom)
-
-    def _leave_nothing(self) -> None:
-        """End what a command that has ended left running on this host."""
-        processes.end_marked(self.mark)
 
     def _again(self, reason: str) -> None:
         short = self._began and time.monotonic() - self._began < SHORT_S

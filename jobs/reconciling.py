@@ -13,7 +13,7 @@ from typing import Any
 from jobs import submitter
 from jobs.job import Change, Job
 from jobs.launchers.base import ACTIVE, ENDED, Launcher, TaskState
-from jobs.recovery import place_of, recover
+from jobs.recovery import is_at, recover
 from jobs.store import Store
 from trainer.errors import LauncherError
 
@@ -63,12 +63,14 @@ def refresh(
         jobs += store.list(states=ENDED, user=user, changed_since=time.time() - AGAIN_S)
     changes: list[Change] = []
     for name, launcher in launchers.items():
-        here = place_of(launcher)
-        asked = {
-            job.external: job
-            for job in jobs
-            if job.launcher == name and job.place == here and job.external is not None
-        }
+        asked: dict[str, Job] = {}
+        replaced: list[Job] = []
+        for job in sorted(jobs, key=lambda job: job.number):
+            if job.external is not None and is_at(job, launcher):
+                # A Slurm that lost its state counts from 1 again: an id is that of the newest job.
+                if job.external in asked:
+                    replaced.append(asked[job.external])
+                asked[job.external] = job
         if not asked:
             continue
         try:
@@ -77,7 +79,8 @@ def refresh(
         except LauncherError as error:
             silent[name] = error
             continue
-        changes += _take(store, [(job, answer.get(external, [])) for external, job in asked.items()], grace_s)
+        answers = [(job, answer.get(external, [])) for external, job in asked.items()]
+        changes += _take(store, [*answers, *((job, []) for job in replaced)], grace_s)
     return Refreshed(tuple(changes), silent)
 
 

@@ -51,7 +51,7 @@ def recover(
     unfinished += store.list(states=["LOST"], user=submitter.user(), changed_since=now - LOOK_AGAIN_S)
     for job in unfinished:
         launcher = launchers.get(job.launcher)
-        if job.external is not None or launcher is None or place_of(launcher) != job.place:
+        if job.external is not None or launcher is None or not is_at(job, launcher):
             continue
         try:
             external = launcher.find(job.token)
@@ -85,3 +85,9 @@ def place_of(launcher: Launcher) -> str:
     Several clusters may share one store, and each counts its jobs from 1.
     """
     return str(getattr(launcher, "place", ""))
+
+
+def is_at(job: Job, launcher: Launcher) -> bool:
+    """Whether this launcher may know the job; where one of the two places is not known, it may."""
+    here = place_of(launcher)
+    return job.launcher == launcher.name and (not job.place or not here or job.place == here)

@@ -20,21 +20,11 @@ from trainer.errors import JobError
 # What Slurm takes for a name, without any sign that a shell, or its own reader of #SBATCH lines, knows.
 _NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.,:+@/-]*$"
 _OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9_.,:;+@/%&|*!<>()\[\]{}=~^-]+)?")
-# Set by the script itself: a second one would win over it, and jobs would get lost or not be started again.
+# Set by the script itself. A second one would win, and the job would not be found, or not be started again.
 OURS = frozenset(
-    {
-        "array",
-        "chdir",
-        "comment",
-        "cpus-per-task",
-        "dependency",
-        "error",
-        "gpus",
-        "gpus-per-node",
-        "gpus-per-task",
-    }
-    | {"help", "job-name", "mem", "nodes", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output"}
-    | {"parsable", "requeue", "signal", "test-only", "time", "version", "wait", "wrap"}
+    {"array", "chdir", "comment", "cpus-per-task", "dependency", "error", "gpus", "gpus-per-node"}
+    | {"gpus-per-task", "help", "job-name", "mem", "nodes", "no-requeue", "ntasks", "ntasks-per-node"}
+    | {"open-mode", "output", "parsable", "requeue", "signal", "test-only", "time", "version", "wait", "wrap"}
 )
 
 Name = Annotated[str, Field(pattern=_NAME, max_length=200)]
@@ -89,7 +79,8 @@ class Site(BaseModel):
             if not _OPTION.fullmatch(option):
                 raise ValueError(f"{option!r} is not --name or --name=value without blanks and quotes")
             name = option[2:].split("=")[0]
-            if name in OURS:
+            # Slurm takes the beginning of a name for the whole.
+            if any(ours.startswith(name) for ours in OURS):
                 raise ValueError(f"--{name} is set by the script itself")
         return options
 

@@ -7,16 +7,14 @@ one store at once. docs/reference/store.md has the tables.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sql
 
-from jobs import submitter, tables
+from jobs import rows, submitter, tables
 from jobs.home import home
 from jobs.job import Change, Job, believed, is_news, label, overall, split_label
 from jobs.launchers.base import TaskState
@@ -70,8 +68,10 @@ class Store:
             number = int(made[0])
             mine = tables.jobs.c.number == number
             connection.execute(tables.jobs.update().where(mine).values(label=label(launcher, number, None)))
-            connection.execute(tables.tasks.insert(), [_task_row(number, state) for state in states])
-            connection.execute(tables.changes.insert(), [_change_row(number, state, now) for state in states])
+            connection.execute(tables.tasks.insert(), [rows.task_row(number, state) for state in states])
+            connection.execute(
+                tables.changes.insert(), [rows.change_row(number, state, now) for state in states]
+            )
             return _jobs(connection, mine)[0]
 
     def adopt(self, job: Job, external: str) -> Job:
@@ -111,10 +111,14 @@ class Store:
         Returns:
             the changes, as in the history.
         """
+        # In one order, lest two who write wait for each other's rows.
+        ordered = sorted(found, key=lambda pair: pair[0].number)
+        if not ordered:
+            return []
         now = time.time()
         changes: list[Change] = []
         with tables.writing(self._engine) as connection:
-            for job, states in found:
+            for job, states in ordered:
                 current = _jobs(connection, tables.jobs.c.number == job.number, lock=True)
                 if current and current[0].revision == job.revision:
                     changes += _write(connection, current[0], states, now)
@@ -132,19 +136,28 @@ class Store:
         Returns:
             since when each has been missing at every refresh, seconds since 1970, by numbers of job and task.
         """
-        now = time.time()
         table = tables.tasks
+        query = sql.select(table.c.job, table.c.task, table.c.missing_since)
+        with tables.reading(self._engine) as connection:
+            found = connection.execute(query.where(table.c.missing_since.is_not(None)))
+            before = {(row.job, row.task): row.missing_since for row in found}
+        now = time.time()
         since: dict[tuple[int, int], float] = {}
-        with tables.writing(self._engine) as connection:
-            for job, gone in asked:
-                of_job = table.c.job == job.number
-                there = of_job & table.c.task.not_in(list(gone)) & table.c.missing_since.is_not(None)
-                connection.execute(table.update().where(there).values(missing_since=None))
-                newly = of_job & table.c.task.in_(list(gone)) & table.c.missing_since.is_(None)
-                connection.execute(table.update().where(newly).values(missing_since=now))
-                query = sql.select(table.c.task, table.c.missing_since)
-                for row in connection.execute(query.where(of_job, table.c.missing_since.is_not(None))):
-                    since[job.number, row.task] = row.missing_since
+        values: dict[tuple[int, int], float | None] = {}
+        for job, gone in asked:
+            for task in job.tasks:
+                key = job.number, task.task
+                if task.task in gone:
+                    since[key] = before.get(key, now)
+                    if key not in before:
+                        values[key] = now
+                elif key in before:
+                    values[key] = None
+        if values:  # seldom: most refreshes need not wait for who writes
+            with tables.writing(self._engine) as connection:
+                for (number, name), value in values.items():
+                    which = (table.c.job == number) & (table.c.task == name)
+                    connection.execute(table.update().where(which).values(missing_since=value))
         return since
 
     def get(self, text: str) -> Job:
@@ -174,7 +187,7 @@ class Store:
         if task is not None:
             query = query.where(table.c.task == task)
         with tables.reading(self._engine) as connection:
-            return [_change(job, row) for row in connection.execute(query).mappings()]
+            return [rows.change(job, row) for row in connection.execute(query).mappings()]
 
     def list(
         self,
@@ -227,22 +240,22 @@ def _jobs(
     query = sql.select(tables.jobs).where(*wanted).order_by(tables.jobs.c.number.desc()).limit(limit)
     if lock:  # nothing to SQLite, whose writers come one after the other anyway
         query = query.with_for_update()
-    rows = connection.execute(query).mappings().all()
-    states: dict[int, list[TaskState]] = {row["number"]: [] for row in rows}
+    found = connection.execute(query).mappings().all()
+    states: dict[int, list[TaskState]] = {row["number"]: [] for row in found}
     numbers = sorted(states)
     for start in range(0, len(numbers), 500):  # databases bound the length of a list
         some = tables.tasks.c.job.in_(numbers[start : start + 500])
         query = sql.select(tables.tasks).where(some).order_by(tables.tasks.c.job, tables.tasks.c.task)
         for row in connection.execute(query).mappings():
-            states[row["job"]].append(_task(row))
+            states[row["job"]].append(rows.task(row))
     names = [field.name for field in dataclasses.fields(Job)]
     return [
         Job(
             **{key: row[key] for key in names if key not in ("spec", "tasks")},
-            spec=JobSpec.from_json(row["spec"]),
+            spec=rows.spec(row),
             tasks=tuple(states[row["number"]]),
         )
-        for row in rows
+        for row in found
     ]
 
 
@@ -252,13 +265,15 @@ def _write(connection: sql.Connection, job: Job, states: Sequence[TaskState], no
     before = dict(known)
     for state in states:
         if state.task in known:
-            known[state.task] = believed(known[state.task], state)
+            known[state.task] = believed(known[state.task], rows.storable(state))
     changed = [task for task in known if known[task] != before[task]]
     news = [
-        _change_row(job.number, known[task], now) for task in changed if is_news(before[task], known[task])
+        rows.change_row(job.number, known[task], now)
+        for task in changed
+        if is_news(before[task], known[task])
     ]
     for task in changed:
-        row = _task_row(job.number, known[task])
+        row = rows.task_row(job.number, known[task])
         which = (tables.tasks.c.job == job.number) & (tables.tasks.c.task == task)
         connection.execute(tables.tasks.update().where(which).values(row))
     if news:
@@ -266,35 +281,4 @@ def _write(connection: sql.Connection, job: Job, states: Sequence[TaskState], no
     if changed:
         values = {"state": overall(list(known.values())), "revision": job.revision + 1, "changed": now}
         connection.execute(tables.jobs.update().where(tables.jobs.c.number == job.number).values(values))
-    return [_change(job, row) for row in news]
-
-
-def _task_row(number: int, state: TaskState) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(state),
-        "job": number,
-        "hosts": json.dumps(state.hosts),
-        "missing_since": None,
-    }
-
-
-def _task(row: sql.RowMapping) -> TaskState:
-    names = [field.name for field in dataclasses.fields(TaskState)]
-    return TaskState(**{**{key: row[key] for key in names}, "hosts": tuple(json.loads(row["hosts"]))})
-
-
-def _change_row(number: int, state: TaskState, now: float) -> dict[str, Any]:
-    return {
-        "job": number,
-        "task": state.task,
-        "time": now,
-        "state": state.state,
-        "exit_code": state.exit_code,
-        "reason": state.reason,
-        "restarts": state.restarts,
-    }
-
-
-def _change(job: Job, row: Any) -> Change:
-    names = [field.name for field in dataclasses.fields(Change)]
-    return Change(**{**{key: row[key] for key in names}, "job": job.label})
+    return [rows.change(job, row) for row in news]

@@ -19,7 +19,7 @@ from jobs.home import job_folder, job_path, new_token
 from jobs.job import Job, split_label
 from jobs.launchers.base import Launcher
 from jobs.reconciling import refresh
-from jobs.recovery import lose, place_of
+from jobs.recovery import is_at, lose, place_of
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from jobs.store import Store
@@ -85,12 +85,12 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
             raise JobError(
                 f"{text} is one task of a job; a job waits for whole jobs.", cure=f"Give {job.label}."
             )
-        if job.launcher != launcher.name or job.place != place_of(launcher):
+        if not is_at(job, launcher):
             raise JobError(
                 f"A job of {launcher.name} cannot wait for {job.label}, which is not of the same system.",
                 cure=f"Submit both with the same launcher, or `cingulum wait {job.label}` first.",
             )
-        if job.active:
+        if job.state != "COMPLETED":  # it may have been started again since
             refresh(store, mine, None if job.external is None else [job])
             job = store.get(text)
         if job.state == "COMPLETED":

@@ -43,6 +43,7 @@ class Terms:
         minutes: time limit of one start; None: none.
         probe: command that exits 0 where the host whose name is added to it answers; empty: nobody asks.
         probe_s: seconds that the answer may take.
+        check_s: seconds between questions to the hosts of a start that runs; 0: nobody asks.
         pause_s: seconds before a task is started again; doubled at each start that ended soon, up to 60 s.
     """
 
@@ -63,6 +64,7 @@ class Terms:
     minutes: float | None = None
     probe: Arguments = ()
     probe_s: float = 10
+    check_s: float = 30
     pause_s: float = 1
 
     def to_json(self) -> str:

@@ -39,6 +39,7 @@ def attended_plan(
     hosts: Mapping[str, int] | None = None,
     at_once: int | None = None,
     probe: Arguments = (),
+    check_s: float = Terms.check_s,
     files: Mapping[str, str] | None = None,
 ) -> Plan:
     """A plan that an attendant carries out; its `command` is that of the first task.
@@ -53,6 +54,7 @@ def attended_plan(
             `terms.hostfile(folder, task)`, which the commands must read.
         at_once: tasks that may run side by side where the job does not say.
         probe: a command that exits 0 where the host whose name is added to it answers.
+        check_s: seconds between such questions while a task runs; 0: none are asked then.
         files: further files for the job's folder.
     """
     resources = spec.resources
@@ -74,6 +76,7 @@ def attended_plan(
         grace_s=spec.grace_s,
         minutes=resources.minutes,
         probe=tuple(probe),
+        check_s=check_s,
     )
     return Plan({terms.TERMS: agreed.to_json(), **(files or {})}, agreed.commands[0], added)
 

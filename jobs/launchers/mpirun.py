@@ -13,6 +13,7 @@ from jobs.launchers.attended import Attended, attended_plan
 from jobs.launchers.base import Plan
 from jobs.sites import Site
 from jobs.spec import Arguments, JobSpec
+from jobs.terms import Terms
 from trainer.errors import JobError, WorldError
 
 # MPI's and our own settings reach ranks on other hosts only when mpirun is told to send them.
@@ -26,13 +27,15 @@ DETECTION = {
     "OMPI_MCA_oob_tcp_keepalive_time": "10",
     "OMPI_MCA_oob_tcp_keepalive_intvl": "5",
     "OMPI_MCA_oob_tcp_keepalive_probes": "4",
-    # Nothing asks while something is under way to a host that is gone; ssh, which lasts as long as the
-    # daemon, asks all the same. BatchMode: nobody is there to type a password.
+    # Before a daemon has called back there is only ssh to ask for it. BatchMode: nobody is there to type a
+    # password.
     "OMPI_MCA_plm_rsh_args": "-o BatchMode=yes -o ConnectTimeout=10 "
     "-o ServerAliveInterval=10 -o ServerAliveCountMax=4",
     # Only the host with mpirun needs a key for the others.
     "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
 }
+# The attendant asks the hosts itself as well, this often, and ends a start on hosts that have become silent.
+CHECK_HOSTS = "CINGULUM_CHECK_HOSTS_S"
 _PROBE = (
     *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"),
     *("-o", "RemoteCommand=true", "-o", "RequestTTY=no"),
@@ -81,7 +84,10 @@ class Mpirun(Attended):
             for number, task in enumerate(spec.tasks)
         ]
         probe = _PROBE_IN_ALLOCATION if _in_allocation() else _PROBE
-        return attended_plan(spec, token, commands, environment=environment, hosts=hosts, probe=probe)
+        check_s = _seconds({**environment, **spec.environment}.get(CHECK_HOSTS))
+        return attended_plan(
+            spec, token, commands, environment=environment, hosts=hosts, probe=probe, check_s=check_s
+        )
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
         """See that the hosts answer, hold the same Open MPI and the same cingulum, and have room.
@@ -168,6 +174,18 @@ def _check_room(spec: JobSpec, hosts: Mapping[str, int]) -> None:
 
 def _in_allocation(environment: Mapping[str, str] | None = None) -> bool:
     return "SLURM_JOB_NODELIST" in (os.environ if environment is None else environment)
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return Terms.check_s
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise JobError(f"environment: {CHECK_HOSTS}: {text!r} is no number of seconds.", cure="0 asks never.")
+    return seconds
 
 
 def _side_by_side(spec: JobSpec) -> int:

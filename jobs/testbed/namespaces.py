@@ -17,11 +17,12 @@ SWITCH = "switch"
 
 
 def check_outside() -> None:
-    """Refuse to work from within a testbed, where the machine's processes cannot be seen.
+    """Refuse to work from where a testbed's processes cannot be seen.
 
     Raises:
-        LauncherError: we run in a host of a testbed.
+        LauncherError: we run in a host of a testbed, or not as root.
     """
+    programs.check_root()
     if MARK in os.environ:
         raise LauncherError(
             "This is a host of a testbed; from within, testbeds can be neither made nor changed.",
@@ -54,8 +55,6 @@ def start_switch(folder: Path, *, tied: bool) -> None:
                 (os.POSIX_SPAWN_DUP2, log, 2),
             ],
             setsid=True,
-            # What we ignore (Python: closed pipes) or were told to ignore must not hold for jobs.
-            setsigdef=[signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
         )
     finally:
         os.close(log)

@@ -41,6 +41,15 @@ def find(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{PATH}")
 
 
+def check_root() -> None:
+    """Raise LauncherError where we are not root."""
+    if os.geteuid() != 0:
+        raise LauncherError(
+            "A testbed needs root, to make namespaces and network links, and to enter them.",
+            cure="Run it with sudo.",
+        )
+
+
 def check(*, slurm: bool, accounting: bool, delay: bool) -> None:
     """Find out whether a testbed can be made here.
 
@@ -51,10 +60,7 @@ def check(*, slurm: bool, accounting: bool, delay: bool) -> None:
         raise LauncherError(
             f"A testbed needs Linux's namespaces; this is {sys.platform}.", cure="Use a Linux machine or VM."
         )
-    if os.geteuid() != 0:
-        raise LauncherError(
-            "A testbed needs root, to make namespaces and network links.", cure="Run it with sudo."
-        )
+    check_root()
     needed = dict(_ALWAYS)
     for wanted, more in ((slurm, _SLURM), (accounting, _ACCOUNTING), (delay, _DELAY)):
         needed.update(more if wanted else {})

@@ -112,11 +112,10 @@ def daemon(folder: Path, host: str, argv: list[str], log: str) -> None:
     """Start a program in a host that outlives us; its output goes to a file in the testbed's log folder."""
     inside = namespaces.enter(namespaces.need(folder, host))
     cgroup = folder / "quotas" / host
-    # A shell in between, so that the host's process 1 becomes the parent. Shells let what runs in the
-    # background ignore Ctrl-C; jobs and ssh sessions would inherit that.
+    # A shell in between, so that the host's process 1 becomes the parent.
     script = (
         'if [ -e "$1" ]; then echo 0 >"$(cat "$1")"; fi; log=$2; shift 2; '
-        'setsid env --default-signal "$@" </dev/null >>"$log" 2>&1 &'
+        'setsid "$@" </dev/null >>"$log" 2>&1 &'
     )
     programs.run(
         [*inside, "sh", "-c", script, "sh", str(cgroup), str(folder / "log" / log), *argv],

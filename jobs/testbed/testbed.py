@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -11,12 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.testbed import accounts, delay, layout, links, namespaces, programs, quotas, slurm_daemons, teardown
+from jobs.testbed import delay, layout, links, making, namespaces, programs, quotas, slurm_daemons, teardown
 from jobs.testbed.layout import CONTROLLER, USER, Settings
 from trainer.errors import JobError, LauncherError
-
-_IDLE_SECONDS = 60
-_PRIVATE = ("/tmp", "/dev/shm", "/run", "/var/run")  # noqa: S108 (hosts have their own)
 
 
 @dataclass(frozen=True)
@@ -86,21 +82,24 @@ class Testbed:
             delay=delay,
             slurm=slurm,
             accounting=accounting,
-            kept=tuple(sorted({str(path.resolve()) for path in kept if _hidden(path.resolve())})),
+            kept=tuple(sorted({str(path.resolve()) for path in kept if making.hidden(path.resolve())})),
         )
-        for path in settings.kept:
-            if not Path(path).is_dir():
+        for path in kept:
+            if not path.is_dir():
                 raise JobError(f"{path} is no folder, and cannot be shared.")
-        namespaces.check_outside()
+            if path.resolve() in layout.PRIVATE:
+                raise JobError(
+                    f"{path} cannot be shared: each host needs its own.", cure="Share a folder in it."
+                )
         programs.check(slurm=slurm, accounting=accounting, delay=delay is not None)
-        made = _claim(name, folder)
+        namespaces.check_outside()
+        made = making.claim(name, folder)
         try:
-            testbed = cls(settings, made)
-            testbed._make(tied)
+            making.make(settings, made, tied=tied)
         except BaseException:  # also Ctrl-C
             teardown.take_down(name)
             raise
-        return testbed
+        return cls(settings, made)
 
     @classmethod
     def open(cls, name: str = "testbed") -> Testbed:
@@ -226,7 +225,7 @@ class Testbed:
         """Start a host that was powered off, with its daemons; its link is as it was asked for at first."""
         if self.is_up(host):
             raise LauncherError(f"{host} is up already.")
-        self._start_hosts([host])
+        making.start_hosts(self.settings, self.folder, [host])
         if self.settings.slurm and host != CONTROLLER:
             slurm_daemons.start_slurmd(self.folder, host)
 
@@ -251,7 +250,7 @@ class Testbed:
         slurm_daemons.stop_controller(self.folder)
         self.start_controller()
 
-    def settle(self, seconds: float = _IDLE_SECONDS) -> None:
+    def settle(self, seconds: float = making.IDLE_SECONDS) -> None:
         """Bring it back to how it was at first: no job, all hosts up, links as asked for, every node idle.
 
         Raises:
@@ -305,46 +304,6 @@ class Testbed:
         ]
         return {**dataclasses.asdict(self.settings), "folder": str(self.folder), "host_states": hosts}
 
-    def _make(self, tied: bool) -> None:
-        settings, folder = self.settings, self.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o755)  # whatever the umask: jobs of other users read it
-        layout.save(settings, folder)
-        for name in ("log", "pids"):
-            (folder / name).mkdir(mode=0o755)
-        kept = {*settings.kept, *([str(folder)] if _hidden(folder) else [])}
-        (folder / "kept").write_bytes(b"".join(os.fsencode(path) + b"\0" for path in sorted(kept)))
-        accounts.write(settings, folder)
-        if settings.slurm:
-            slurm_daemons.write(settings, folder)
-        if settings.cpus_per_host is not None:
-            quotas.limit(folder, settings.name, settings.host_names, settings.cpus_per_host)
-        namespaces.start_switch(folder, tied=tied)
-        links.make_switch(folder)
-        self._start_hosts(settings.all_names)
-        if settings.slurm:
-            slurm_daemons.start_controller_host(settings, folder)
-            for host in settings.host_names:
-                slurm_daemons.start_slurmd(folder, host)
-            slurm_daemons.wait_for_nodes(folder, settings.host_names, _IDLE_SECONDS)
-
-    def _start_hosts(self, hosts: Sequence[str]) -> None:
-        for host in hosts:
-            namespaces.start_host(self.folder, host)
-        links.plug_in(self.folder, hosts)
-        for host in hosts:
-            slurm_daemons.daemon(
-                self.folder,
-                host,
-                [programs.find("sshd") or "sshd", "-D", "-f", f"{self.folder}/etc/ssh/sshd_config", "-e"],
-                f"sshd.{host}.log",
-            )
-            if host != CONTROLLER:
-                if self.settings.bandwidth is not None:
-                    self.shape(host, self.settings.bandwidth)
-                if self.settings.delay is not None:
-                    self.set_delay(host, self.settings.delay)
-
     def _known(self, host: str) -> str:
         if host not in self.settings.all_names:
             raise JobError(
@@ -358,32 +317,6 @@ class Testbed:
             if entry[0] == user:
                 return Path(entry[5])
         raise JobError(f"There is no user {user!r} in the testbed.", cure=f"Use root or {USER}.")
-
-
-def _claim(name: str, folder: Path | None) -> Path:
-    """Take a name, and return where the files go; nobody else can take it then.
-
-    Raises:
-        JobError: there is a testbed of this name, or the folder exists.
-    """
-    place = layout.place(name)
-    if folder is not None and folder.exists():
-        raise JobError(f"{folder} exists already.", cure="Name a folder that does not.")
-    layout.BASE.mkdir(parents=True, exist_ok=True)
-    try:
-        if folder is None:
-            place.mkdir()
-        else:
-            place.symlink_to(folder.resolve())
-    except FileExistsError as error:
-        raise JobError(
-            f"There is a testbed {name!r} already.", cure=f"cingulum testbed down --name {name}"
-        ) from error
-    return place.resolve()
-
-
-def _hidden(path: Path) -> bool:
-    return any(path == Path(top) or Path(top) in path.parents for top in _PRIVATE)
 
 
 def _here_or(home: Path, root: Path, user: str | None) -> Path:

@@ -89,13 +89,20 @@ class Job:
             assert time.monotonic() < deadline, f"{state}, not {states}, after {seconds:g} s:\n{self.log}"
             time.sleep(0.2)
 
+    def wait_until_stored(self) -> None:
+        """Until slurmctld would find this job, running, after a crash: it writes a few seconds late."""
+        mark = f"stored-{self.label}-{time.monotonic_ns()}"
+        slurm(self.cluster, "scontrol", "update", f"JobId={self.label}", f"Comment={mark}")
+        file = self.cluster.folder / "state" / "job_state"
+        wait_until(lambda: file.exists() and mark.encode() in file.read_bytes(), f"{mark} in {file}")
+
     def pids(self, host: str) -> list[int]:
         """Ranks of this job on a host."""
         script = (
             'for p in /proc/[0-9]*; do echo "${p#/proc/} $(tr "\\0" " " <"$p/cmdline" 2>/dev/null)"; done'
         )
         lines = self.cluster.exec(host, ["sh", "-c", script], cwd="/").stdout.splitlines()
-        started = re.compile(rf"(\d+) \S*python\S* .*{re.escape(str(self.folder))}")
+        started = re.compile(rf"(\d+) \S*python\S* .*{re.escape(str(self.folder.parent))}")
         return [int(found[1]) for line in lines if (found := started.match(line))]
 
 

@@ -27,6 +27,7 @@ QUICK = {
     "OMPI_MCA_oob_tcp_keepalive_time": "2",
     "OMPI_MCA_oob_tcp_keepalive_intvl": "1",
     "OMPI_MCA_oob_tcp_keepalive_probes": "2",
+    "CINGULUM_CHECK_HOSTS_S": "3",
 }
 # From the fault to the end of all ranks; two cores run four hosts, and other tests.
 BOUND_S = 40.0
@@ -133,6 +134,17 @@ def test_a_cut_link_ends_the_ranks_on_both_sides_and_a_spare_host_takes_over(clu
     assert "\tn2\tdoes not answer" in job.failures[0]
 
 
+def test_an_mpirun_that_waits_for_a_lost_host_is_ended(cluster, tmp_path):
+    """It has told the daemon on the cut host to end, and would wait a quarter of an hour for its farewell."""
+    job = start(cluster, tmp_path, waiting(tmp_path), requeues=0)
+    job.wait(are_up(tmp_path, 3), "three ranks", START_S)
+    cluster.link("n3", False)
+    cluster.exec("n1", ["pkill", "-9", "-f", "python.* .*attended.py"])
+    ranks_end(job, ["n1", "n2", "n3"], "attended.py")
+    entry = job.end()
+    assert entry.state == "NODE_FAIL" and entry.reason.startswith("n3: does not answer")
+
+
 def test_without_shrink_a_job_waits_for_its_host_a_bounded_number_of_times(cluster, tmp_path):
     job = start(cluster, tmp_path, waiting(tmp_path))
     job.wait(are_up(tmp_path, 3), "three ranks", START_S)
@@ -147,7 +159,7 @@ def test_without_shrink_a_job_waits_for_its_host_a_bounded_number_of_times(clust
 def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, fault):
     """Host n3 loses its power; or a rank stops amid a collective, which only our watchdog sees."""
     shards = tiny_runs.make_shards(tmp_path / "shards")
-    changes = {"train__global_batch": 6, "train__epochs": 15, "guards__timeout_s": 15}
+    changes = {"train__global_batch": 6, "train__epochs": 8, "guards__timeout_s": 15}
     config = tiny_runs.write_config(tmp_path, shards, "run", checkpoint__every_steps=4, **changes)
     task = (sys.executable, "-m", "trainer", "train", str(config), "--resume")
     resources = Resources(nodes=3, least_nodes=2)
@@ -165,7 +177,7 @@ def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, 
     assert (entry.state, entry.restarts) == ("COMPLETED", 1), job.log
     assert entry.hosts == (("n1", "n2") if fault == "off" else ("n1", "n2", "n3"))
     assert f"step-{saved:08d}" in job.log and "resumed from" in job.log
-    assert tiny_runs.result(folder)["epochs"] == 15
+    assert tiny_runs.result(folder)["epochs"] == 8
     assert json.loads((folder / "run.json").read_text())["world_size"] == len(entry.hosts)
     _, _, where, why = job.failures[0].split("\t")
     assert (where, "does not answer" in why) == ("n3" if fault == "off" else "rank 2 @ n3", True)

@@ -111,6 +111,27 @@ def test_ranks_on_every_host_get_the_words_and_variables_of_the_job(cluster, tmp
         assert rank["folder"] == str(run_in)
 
 
+WORLD = """
+import os
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+gpus = len(os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+os.write(1, f"rank {world.rank} of {world.allreduce(1)} GPUs {gpus}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize(("launcher", "form", "gpus"), [("mpirun", "gres", 2), ("srun", "gpus-per-task", 1)])
+def test_ranks_of_two_hosts_are_one_world_with_their_gpus(cluster, tmp_path, launcher, form, gpus):
+    site = Site(launcher=launcher, gpu_request=form, fabric="ethernet", interfaces=("eth0",))
+    job = JobSpec("world", "train", ((sys.executable, "-c", WORLD),), "/", Resources(2, None, 2, 2))
+    script = tmp_path / "job.sbatch"
+    script.write_text(batch_script(job, site, tmp_path, TOKEN))
+    finish(cluster, submit(cluster, script, str(script), cwd=tmp_path))
+    log = (tmp_path / "out.log").read_text()
+    for rank in range(4):
+        assert f"rank {rank} of 4 GPUs {gpus}\n" in log, log
+
+
 def test_each_task_of_an_array_gets_its_own_words_and_log(cluster, tmp_path):
     private = tmp_path / f"job {ODD}"
     private.mkdir()

@@ -52,12 +52,6 @@ def test_mpirun_starts_ranks_on_other_hosts_by_ssh(cluster: Testbed):
     assert sorted(out(done).split()) == ["n1", "n2", "n3"]
 
 
-def test_no_signal_is_ignored_from_the_start_by_what_runs_in_hosts(cluster: Testbed):
-    ask = ["grep", "SigIgn", "/proc/self/status"]
-    for command in (ask, ["ssh", "n2", *ask], ["srun", *ask]):
-        assert out(cluster.exec("n1", command)).split() == ["SigIgn:", 16 * "0"], command
-
-
 def test_the_command_passes_on_streams_exit_code_and_closed_pipes(cluster: Testbed):
     name = cluster.settings.name
     line = [sys.executable, "-m", "trainer", "testbed", "exec", "--name", name, "n2", "--"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 
@@ -216,7 +217,9 @@ def test_settling_ends_jobs_and_mends_what_was_broken(cluster):
     cluster.power_off("n1")
     cluster.link("n2", False)
     cluster.kill_slurmd("n3")
+    cluster.shape("n3", "1mbit")
     cluster.settle()
+    assert megabits(cluster, "n3", "n1") > 100
     assert cluster.exec("ctl", ["squeue", "-h"]).stdout == ""
     assert {one["slurm"] for one in cluster.status()["host_states"]} == {None, "idle"}
 

@@ -3,7 +3,7 @@
 For n = 1, 2, ... a fresh process submits a job and kills itself (SIGKILL) before the n-th line that it runs
 in the files of a submission, or in `subprocess`, whose lines lie between the start of the launcher's program
 and its answer. A line counts once for each line of `submit` that leads to it, and not for each round of a
-loop; lines that only compute (of `job.py`, `spec.py`, `tables.py`) do not count.
+loop; lines that only compute (of `job.py`, `rows.py`, `spec.py`, `tables.py`) do not count.
 Then the store is recovered, as the next command would do, and compared with the cluster.
 """
 

@@ -18,6 +18,9 @@ exit "${STUB_EXIT:-0}"
 _SCONTROL = """#!/bin/sh
 printf '%s\\0' "$@" >> "$NOTES/scontrol"
 """
+_SQUEUE = """#!/bin/sh
+echo "${STUB_STATE:-RUNNING}"
+"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ def stubs(folder: Path) -> Path:
     for name, text in [
         *((name, _NOTES) for name in ("mpirun", "srun", "apptainer", "program")),
         *((name, _SCONTROL) for name in ("scontrol", "sinfo")),
+        ("squeue", _SQUEUE),
     ]:
         (place / name).write_text(text)
         (place / name).chmod(0o755)
@@ -47,7 +51,10 @@ def stubs(folder: Path) -> Path:
 
 
 def run(script: str, place: Path, notes: Path, *, task: int | None = None, **extra: str) -> Noted:
-    """Run `script` as slurmd would, as task `task` of an array; `notes` is an empty folder."""
+    """Run `script` as slurmd would, as task `task` of an array; `notes` is an empty folder.
+
+    `extra` are further variables; an empty one is left out.
+    """
     path = notes / "job.sbatch"
     path.write_bytes(script.encode())
     environment = {
@@ -64,6 +71,7 @@ def run(script: str, place: Path, notes: Path, *, task: int | None = None, **ext
         **({} if task is None else {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_JOB_ID": "4710"}),
         **extra,
     }
+    environment = {name: value for name, value in environment.items() if value}
     ran = subprocess.run(
         ["bash", str(path)], env=environment, cwd=notes, capture_output=True, timeout=60, check=False
     )

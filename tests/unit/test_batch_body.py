@@ -145,6 +145,8 @@ def test_failures_are_counted_and_the_job_ends_after_those_allowed(bench):
     assert bench.requeued == 2 and len(bench.failures) == 3
     log = (bench.folder / "out.log").read_text()
     assert "failed 3 times: not started again" in log
+    # By hand it is tried once more.
+    assert bench.run("exit 0", requeues=2) == 0
 
 
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PENDING"])

@@ -29,7 +29,7 @@ def store(tmp_path, monkeypatch) -> Store:
 
 @pytest.fixture
 def cluster(tmp_path) -> StandInCluster:
-    return StandInCluster(tmp_path / "cluster")
+    return StandInCluster(tmp_path / "cluster", place="near")
 
 
 def test_what_a_launcher_tells_is_written_down_as_history(store, cluster) -> None:
@@ -132,13 +132,29 @@ def test_a_state_without_meaning_is_the_launchers_fault(store, cluster) -> None:
     assert store.get("1").state == "PENDING"
 
 
-def test_another_clusters_job_of_the_same_id_and_another_users_are_not_asked_for(
-    store, cluster, tmp_path, monkeypatch
-) -> None:
+def test_an_id_that_is_given_again_is_that_of_the_newest_job(store, cluster) -> None:
+    submit(store, cluster, SPEC, HERE)
+    cluster.file.unlink()
+    submit(store, cluster, SPEC, HERE)
+    cluster.answers["1"] = [TaskState(0, "RUNNING")]
+    refresh(store, {"slurm": cluster}, grace_s=0)
+    assert [(job.number, job.external, job.state) for job in store.list()] == [
+        (2, "1", "RUNNING"),
+        (1, "1", "LOST"),
+    ]
+
+
+def test_another_clusters_job_of_the_same_id_is_not_asked_for(store, cluster, tmp_path) -> None:
     submit(store, cluster, SPEC, HERE)
     other = StandInCluster(tmp_path / "other", place="far")
     other.answers["1"] = [TaskState(0, "FAILED", 1)]
     assert refresh(store, {"slurm": other}, grace_s=0).changes == ()
+    other.place = ""
+    assert [change.state for change in refresh(store, {"slurm": other}).changes] == ["FAILED"]
+
+
+def test_another_users_job_is_not_asked_for(store, cluster, monkeypatch) -> None:
+    submit(store, cluster, SPEC, HERE)
     monkeypatch.setattr(submitter, "user", lambda: "somebody else")
     assert refresh(store, {"slurm": cluster}, grace_s=0).changes == ()
     assert store.get("1").state == "PENDING"

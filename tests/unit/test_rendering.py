@@ -208,7 +208,9 @@ def test_the_scratch_folder_may_name_the_job(tmp_path):
 def test_lines_of_the_site_cannot_swallow_the_rest(tmp_path):
     place = run_script.stubs(tmp_path)
     script = batch_script(spec(("program", "x")), Site(setup="if 'never closed"), tmp_path, TOKEN)
-    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path)
+    really = {"BASH_FUNC_eval%%": ""}
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, **really)
+    assert "unexpected EOF" in noted.stderr
     assert noted.arguments[-2:] == ["program", "x"]
 
 
@@ -225,3 +227,24 @@ def test_a_program_that_is_missing_ends_the_job_as_bad_input(tmp_path):
     noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path)
     assert (noted.code, noted.arguments) == (2, [])
     assert "/nowhere/cingulum: there is no such program" in noted.stderr
+
+
+def test_lines_of_the_site_are_run_as_they_stand(tmp_path):
+    place = run_script.stubs(tmp_path)
+    setup = "if true; then\n  export V_A='two  words' # and a comment\nfi\nexport V_B=\"$HOME\""
+    script = batch_script(spec(("program",)), Site(setup=setup), tmp_path, TOKEN)
+    really = {"BASH_FUNC_eval%%": ""}
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, **really)
+    assert (noted.environment["V_A"], noted.environment["V_B"]) == ("two  words", str(tmp_path))
+
+
+def test_only_an_mpirun_beside_a_program_of_a_whole_path_is_taken(tmp_path):
+    """One that happens to lie in the folder to run in is not ours."""
+    place = run_script.stubs(tmp_path)
+    (tmp_path / "mpirun").write_text("#!/bin/sh\ntouch WRONG\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    for program, taken in (("program", place), (str(place / "program"), place)):
+        script = batch_script(spec((program,)), Site(), tmp_path, TOKEN)
+        noted = run_script.run(script.replace("'/data/my study'", str(tmp_path)), place, tmp_path)
+        assert noted.arguments[0] == str(taken / "mpirun")
+    assert not (tmp_path / "WRONG").exists()

@@ -67,6 +67,7 @@ def test_a_file_that_cannot_be_read_is_named(name):
         ("options: [--constraint='a b']", "without blanks and quotes"),
         ("options: [-p gpu]", "without blanks and quotes"),
         ("options: [--output=x]", "--output is set by the script itself"),
+        ("options: [--outp=x]", "--outp is set by the script itself"),
         ("options: [--no-requeue]", "--no-requeue is set by the script itself"),
         ("modules: ['a; b']", "modules.0: "),
         ("interfaces: [eth0 eth1]", "interfaces.0: "),

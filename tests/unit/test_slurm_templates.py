@@ -85,6 +85,14 @@ def test_it_ends_with_the_exit_code_of_the_ranks_and_is_queued_again_on_75_only(
     assert asked == (b"requeue\0" + job + b"\0" if code == 75 else b"")
 
 
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "evaluate.sbatch"])
+def test_a_job_that_saved_because_it_was_cancelled_stays_cancelled(name, place, tmp_path):
+    """Slurm would start it again: `scontrol requeue` takes a cancelled job, too."""
+    notes = notes_in(tmp_path)
+    assert start(name, place, notes, stub="exit 75", STUB_STATE="COMPLETING").wait(30) == 75
+    assert not (notes / "scontrol").exists()
+
+
 @pytest.mark.parametrize("sent", [signal.SIGUSR2, signal.SIGTERM])
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name != "evaluate.sbatch"])
 def test_it_lets_the_ranks_save_when_told_to(name, sent, place, tmp_path):

@@ -83,6 +83,21 @@ def test_changes_are_history_and_each_is_told_once(store) -> None:
     assert [change.state for change in store.changes("4711_1")] == ["SUBMITTING", "PENDING", "RUNNING"]
 
 
+def test_a_reason_of_any_bytes_is_kept_as_far_as_it_is_text(store) -> None:
+    job = store.adopt(added(store), "4711")
+    store.record([(job, [TaskState(0, "FAILED", 1, reason="r\0ank\udcff \u00e4")])])
+    assert store.get("4711").tasks[0].reason == "rank? \u00e4"
+
+
+def test_a_row_that_cannot_be_read_is_named(store, tmp_path) -> None:
+    added(store)
+    with sqlite3.connect(tmp_path / "jobs.db") as database:
+        database.execute("UPDATE jobs SET spec = '{}'")
+    database.close()
+    with pytest.raises(StoreError, match=r"row 1 \(new-1\)"):
+        store.list()
+
+
 def test_an_answer_older_than_what_the_store_knows_is_left_out(store) -> None:
     asked_first = store.adopt(added(store), "4711")
     asked_later = store.get("4711")

@@ -32,7 +32,7 @@ def store(tmp_path, monkeypatch) -> Store:
 
 @pytest.fixture
 def cluster(tmp_path) -> StandInCluster:
-    return StandInCluster(tmp_path / "cluster")
+    return StandInCluster(tmp_path / "cluster", place="near")
 
 
 def half_submitted(store: Store, monkeypatch, *, by: str = DEAD, ago: float = 0.0, **more):
@@ -162,6 +162,16 @@ def test_a_job_waits_for_others_by_the_names_that_their_launcher_gave(store, clu
     submit(store, cluster, dataclasses.replace(SPEC, after=(first.label, second.label)), HERE)
     # Slurm forgets what has completed, and would refuse to wait for it.
     assert cluster.started_after[-1] == ["2"]
+
+
+def test_a_job_waits_for_one_that_failed_and_was_started_again(store, cluster) -> None:
+    submit(store, cluster, SPEC, HERE)
+    cluster.answers = {"1": [TaskState(0, "FAILED", 1)]}
+    with pytest.raises(JobError, match="ended FAILED"):
+        submit(store, cluster, dataclasses.replace(SPEC, after=("1",)), HERE)
+    cluster.answers = {"1": [TaskState(0, "RUNNING", restarts=1)]}
+    submit(store, cluster, dataclasses.replace(SPEC, after=("1",)), HERE)
+    assert cluster.started_after[-1] == ["1"]
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from stand_in_cluster import StandInCluster
 
+from jobs import recovery
 from jobs.store import Store
 
 HELPERS = Path(__file__).parents[1] / "helpers"
+# Calls of the system that change files or start programs, and at every how manyth of each to kill: SQLite
+# makes a hundred of the first.
+CALLS = {"pwrite64": 7, "fdatasync": 5, "ftruncate": 3, "unlink": 3}
+CALLS |= dict.fromkeys(("write", "fsync", "mkdir", "rename", "link", "vfork"), 1)
 
 
 @pytest.fixture
@@ -35,6 +42,18 @@ def in_memory(tmp_path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else tmp_path))
     yield folder
     shutil.rmtree(folder)
+
+
+def until_ended(group: int) -> None:
+    """Wait for the launcher's program, which outlives who started it."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        assert time.monotonic() < deadline, "the launcher's program still runs"
+        time.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -54,6 +73,44 @@ def test_a_submitter_killed_at_any_line_loses_no_job_and_submits_none_twice(envi
     assert min(len(found["nothing"]), len(found["lost"]), len(found["adopted"])) > 50
     assert any(where.startswith("subprocess.py") for where in found["adopted"])
     assert len(found["finished"]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("call", "every"), CALLS.items())
+def test_a_submitter_killed_within_a_call_of_the_system_leaves_a_whole_store(
+    environment, in_memory, call, every
+) -> None:
+    """Also where SQLite makes, writes or removes its files, which no line of Python is about."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is needed, which kills a program at its n-th call of the system")
+    killed = 0
+    for point in range(1, 1000, every):
+        folder = in_memory / str(point)
+        (folder / "home").mkdir(parents=True, mode=0o700)
+        inject = ["-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={point}"]
+        line = ["strace", "-o", folder / "calls", *inject, sys.executable, HELPERS / "submit_once.py"]
+        process = subprocess.Popen(
+            [*line, folder / "cluster"],
+            env={**environment, "CINGULUM_HOME": str(folder / "home"), "PYTHONDONTWRITEBYTECODE": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        told = process.communicate(timeout=120)[1]
+        if process.returncode == 0:
+            break
+        calls = (folder / "calls").read_text().splitlines()
+        assert calls[-1] == "+++ killed by SIGKILL +++", told
+        killed += 1
+        until_ended(process.pid)
+        cluster, store = StandInCluster(folder / "cluster"), Store(folder / "home/jobs.db")
+        recovery.recover(store, {"slurm": cluster}, settle_s=0)
+        there = {token: str(number) for number, token in enumerate(cluster.tokens(), 1)}
+        found = {job.token: job.external for job in store.list() if job.external is not None}
+        assert found == there, f"killed at call {point}: {calls[-2:]}"
+    assert killed > 0
+    assert process.returncode == 0, "the submission never came to its end"
 
 
 def test_processes_that_submit_at_once_lose_and_double_nothing(environment, tmp_path) -> None:

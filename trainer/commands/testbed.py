@@ -66,12 +66,16 @@ def up(
     import sys
     import time
 
-    from jobs.testbed import Testbed
+    from jobs.testbed import Testbed, layout
 
     # Asked to end, it takes down what it has made, as after Ctrl-C.
     for asked in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(asked, lambda number, _: sys.exit(128 + number))
     started = time.monotonic()
+    # What a command needs most may lie in a temporary folder: where we are, and the environment.
+    seen = [
+        path for path in (Path.cwd(), Path(sys.prefix), Path(sys.base_prefix)) if path not in layout.PRIVATE
+    ]
     testbed = Testbed.up(
         hosts,
         cpus,
@@ -80,7 +84,7 @@ def up(
         delay,
         slurm,
         accounting,
-        shared=[Path.cwd(), Path(sys.prefix), Path(sys.base_prefix), *(shared or [])],
+        shared=[*seen, *(shared or [])],
         name=name,
         cpus_per_host=cpus_per_host,
     )

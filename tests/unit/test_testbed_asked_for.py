@@ -113,6 +113,23 @@ def test_without_root_it_says_so(here, capsys):
     assert not layout.BASE.exists()
 
 
+def test_without_root_a_testbed_is_neither_shown_nor_taken_down(here, capsys):
+    (layout.BASE / "testbed").mkdir(parents=True)
+    here.setattr(os, "geteuid", lambda: 1000)
+    for command in (["down"], ["exec", "n1", "--", "true"]):
+        code, said = told(capsys, *command)
+        assert code == 1
+        assert "needs root" in said
+    assert cli.run(["testbed", "status"]) == 0
+    assert "needs root" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/dev/shm", "/run", "/tmp/../tmp"])  # noqa: S108
+def test_places_that_each_host_needs_for_itself_cannot_be_shared(here, place):
+    with pytest.raises(JobError, match="cannot be shared: each host needs its own"):
+        Testbed.up(1, shared=Path(place))
+
+
 def test_on_another_system_it_says_so(here, capsys):
     here.setattr("sys.platform", "darwin")
     code, said = told(capsys, "up")

@@ -1,0 +1,81 @@
+"""Asks hosts whether they answer: all at once, or again and again while a job runs on them."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+
+# So many answers in a row must be missing: a link may flap, and a busy host may be slow to let us in.
+MISSED = 3
+
+
+class HostWatch:
+    """Asks hosts again and again, without ever waiting for them. `close` it at the end.
+
+    It finds what mpirun does not: one that waits for the farewell of a daemon on a host that is gone waits
+    a quarter of an hour (docs/how-to/run-on-mpi-hosts.md).
+
+    Args:
+        probe: command that exits 0 where the host whose name is added to it answers.
+        hosts: their names.
+        every_s: seconds from one question to the next.
+        answer_s: seconds that an answer may take.
+    """
+
+    def __init__(
+        self, probe: Sequence[str], hosts: Sequence[str], *, every_s: float, answer_s: float
+    ) -> None:
+        self._probe, self._every_s, self._answer_s = probe, every_s, answer_s
+        self._missed = dict.fromkeys(hosts, 0)
+        self._asked: dict[str, subprocess.Popen[bytes]] = {}
+        self._next = time.monotonic() + every_s
+        self._deadline = 0.0
+
+    def silent(self) -> list[str]:
+        """Hosts that have not answered several times in a row; call it often."""
+        now = time.monotonic()
+        for host, process in list(self._asked.items()):
+            if process.poll() is None:
+                if now < self._deadline:
+                    continue
+                process.kill()
+            self._missed[host] = self._missed[host] + 1 if process.wait() else 0
+            del self._asked[host]
+        if now >= self._next and not self._asked:
+            self._next, self._deadline = now + self._every_s, now + self._answer_s
+            self._asked = {host: _ask(self._probe, host) for host in self._missed}
+        return [host for host, times in self._missed.items() if times >= MISSED]
+
+    def close(self) -> None:
+        """Ask no more."""
+        for process in self._asked.values():
+            process.kill()
+            process.wait()
+        self._asked = {}
+
+
+def silent_among(probe: Sequence[str], hosts: Sequence[str], answer_s: float) -> list[str]:
+    """Those of these hosts that do not answer in time; waits for them."""
+    asked = {host: _ask(probe, host) for host in hosts}
+    deadline = time.monotonic() + answer_s
+    silent = []
+    for host, process in asked.items():
+        try:
+            answered = process.wait(timeout=max(0.0, deadline - time.monotonic())) == 0
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            answered = False
+        if not answered:
+            silent.append(host)
+    return silent
+
+
+def _ask(probe: Sequence[str], host: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*probe, host],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )

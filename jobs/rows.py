@@ -1,0 +1,66 @@
+"""Values as rows of the store's tables, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import sqlalchemy as sql
+
+from jobs.job import Change, Job
+from jobs.launchers.base import TaskState
+from jobs.spec import JobSpec
+from trainer.errors import JobError, StoreError
+
+
+def storable(state: TaskState) -> TaskState:
+    """The same with a reason that every database takes: what a rank printed may hold any byte."""
+    reason = state.reason.replace("\0", "").encode("utf-8", "replace").decode()
+    return dataclasses.replace(state, reason=reason)
+
+
+def spec(row: sql.RowMapping) -> JobSpec:
+    """The job of a row of `jobs`; raises StoreError where it holds none."""
+    try:
+        return JobSpec.from_json(row["spec"])
+    except JobError as error:
+        raise StoreError(
+            f"The store's row {row['number']} ({row['label']}) holds no job: {error.message}",
+            cure="Another version of Cingulum may have written it.",
+        ) from error
+
+
+def task_row(number: int, state: TaskState) -> dict[str, Any]:
+    """A row of `tasks`, of job `number`."""
+    return {
+        **dataclasses.asdict(state),
+        "job": number,
+        "hosts": json.dumps(state.hosts),
+        "missing_since": None,
+    }
+
+
+def task(row: sql.RowMapping) -> TaskState:
+    """The state that a row of `tasks` holds."""
+    names = [field.name for field in dataclasses.fields(TaskState)]
+    return TaskState(**{**{key: row[key] for key in names}, "hosts": tuple(json.loads(row["hosts"]))})
+
+
+def change_row(number: int, state: TaskState, now: float) -> dict[str, Any]:
+    """A row of `changes`, of job `number`."""
+    return {
+        "job": number,
+        "task": state.task,
+        "time": now,
+        "state": state.state,
+        "exit_code": state.exit_code,
+        "reason": state.reason,
+        "restarts": state.restarts,
+    }
+
+
+def change(job: Job, row: Any) -> Change:
+    """The change that a row of `changes` holds, which is one of `job`."""
+    names = [field.name for field in dataclasses.fields(Change)]
+    return Change(**{**{key: row[key] for key in names}, "job": job.label})

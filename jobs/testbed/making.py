@@ -1,0 +1,98 @@
+"""Making a testbed, from a name that is taken to nodes that are idle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from jobs.testbed import accounts, delay, layout, links, namespaces, programs, quotas, slurm_daemons
+from jobs.testbed.layout import CONTROLLER, Settings
+from trainer.errors import JobError
+
+IDLE_SECONDS = 60
+
+
+def claim(name: str, folder: Path | None) -> Path:
+    """Take a name, and return where the files go; nobody else can take it then.
+
+    Raises:
+        JobError: there is a testbed of this name, or the folder exists.
+    """
+    place = layout.place(name)
+    if folder is not None and folder.exists():
+        raise JobError(f"{folder} exists already.", cure="Name a folder that does not.")
+    for above in (layout.BASE.parent, layout.BASE):
+        above.mkdir(parents=True, exist_ok=True)
+        above.chmod(0o755)
+    try:
+        if folder is None:
+            place.mkdir()
+        else:
+            place.symlink_to(folder.resolve())
+    except FileExistsError as error:
+        raise JobError(
+            f"There is a testbed {name!r} already.", cure=f"cingulum testbed down --name {name}"
+        ) from error
+    return place.resolve()
+
+
+def make(settings: Settings, folder: Path, *, tied: bool) -> None:
+    """Make all of a testbed in its folder; return when all nodes are idle.
+
+    Args:
+        settings: what is asked for.
+        folder: as `claim` returned it.
+        tied: whether the testbed ends with the process that calls this.
+
+    Raises:
+        LauncherError: this machine cannot do it, or something did not come up in time.
+    """
+    mask = os.umask(0o022)  # users without rights read Slurm's and ssh's configuration
+    try:
+        _write(settings, folder)
+    finally:
+        os.umask(mask)
+    if settings.cpus_per_host is not None:
+        quotas.limit(folder, settings.name, settings.host_names, settings.cpus_per_host)
+    namespaces.start_switch(folder, tied=tied)
+    links.make_switch(folder)
+    start_hosts(settings, folder, settings.all_names)
+    if settings.slurm:
+        slurm_daemons.start_controller_host(settings, folder)
+        for host in settings.host_names:
+            slurm_daemons.start_slurmd(folder, host)
+        slurm_daemons.wait_for_nodes(folder, settings.host_names, IDLE_SECONDS)
+
+
+def start_hosts(settings: Settings, folder: Path, hosts: Sequence[str]) -> None:
+    """Start hosts with their links and ssh servers; without slurmd."""
+    for host in hosts:
+        namespaces.start_host(folder, host)
+    links.plug_in(folder, hosts)
+    sshd = [programs.find("sshd") or "sshd", "-D", "-e", "-f", f"{folder}/etc/ssh/sshd_config"]
+    for host in hosts:
+        slurm_daemons.daemon(folder, host, sshd, f"sshd.{host}.log")
+        if host != CONTROLLER:
+            if settings.bandwidth is not None:
+                links.shape(folder, host, settings.bandwidth)
+            if settings.delay is not None:
+                delay.set_delay(folder, host, settings.delay)
+
+
+def hidden(path: Path) -> bool:
+    """Whether hosts would not see this path, unless they were made to."""
+    return any(top in path.parents for top in layout.PRIVATE)
+
+
+def _write(settings: Settings, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+    layout.save(settings, folder)
+    for name in ("log", "pids"):
+        (folder / name).mkdir()
+    kept = {*settings.kept, *([str(folder)] if hidden(folder) else [])}
+    (folder / "kept").write_bytes(b"".join(os.fsencode(path) + b"\0" for path in sorted(kept)))
+    accounts.write(settings, folder)
+    if settings.slurm:
+        slurm_daemons.write(settings, folder)

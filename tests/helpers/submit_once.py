@@ -1,0 +1,17 @@
+"""Submits one job to the stand-in: `python submit_once.py CLUSTER`; the store is in CINGULUM_HOME."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from stand_in_cluster import StandInCluster
+
+from jobs.sites import HERE
+from jobs.spec import JobSpec
+from jobs.store import Store
+from jobs.submission import submit
+
+if __name__ == "__main__":
+    spec = JobSpec("killed", "train", (("true",), ("false",)), "/")
+    submit(Store(), StandInCluster(Path(sys.argv[1])), spec, HERE)

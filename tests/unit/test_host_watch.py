@@ -1,0 +1,55 @@
+"""Hosts that are asked again and again; here a host answers as long as its file is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs import host_watch
+from jobs.host_watch import HostWatch, silent_among
+
+PROBE = ("test", "-e")
+
+
+def wait(done: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> list[str]:
+    names = [str(tmp_path / name) for name in ("n1", "n2")]
+    for name in names:
+        Path(name).touch()
+    return names
+
+
+def test_a_host_is_silent_only_after_several_missing_answers_in_a_row(hosts, monkeypatch) -> None:
+    asked: list[str] = []
+    plain = host_watch._ask
+    monkeypatch.setattr(host_watch, "_ask", lambda probe, host: asked.append(host) or plain(probe, host))
+    watch = HostWatch(PROBE, hosts, every_s=0.01, answer_s=5)
+    wait(lambda: watch.silent() == [] and asked.count(hosts[1]) > host_watch.MISSED, "answers")
+    Path(hosts[1]).unlink()
+    wait(lambda: bool(watch.silent()), "a silent host")
+    assert watch.silent() == [hosts[1]]
+    Path(hosts[1]).touch()
+    wait(lambda: not watch.silent(), "an answer")
+    watch.close()
+
+
+def test_a_question_without_an_answer_in_time_counts_as_missing() -> None:
+    watch = HostWatch(("sleep",), ["60"], every_s=0.01, answer_s=0.02)
+    wait(lambda: watch.silent() == ["60"], "a silent host")
+    watch.close()
+    assert silent_among(("sleep",), ["60", "0"], 0.5) == ["60"]
+
+
+def test_nobody_is_asked_before_it_is_time() -> None:
+    watch = HostWatch(("false",), ["n1"], every_s=600, answer_s=1)
+    assert watch.silent() == [] and not watch._asked
