@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,8 @@ def load(
                 cure="Make it with --import SOURCE, or name the job that makes it: --after ID",
             )
     _check_folder(config, kind, has_data=has_data)
-    kept = config.runs / ".submitted" / f"{config.name}-{digest}.yaml"
+    # A folder per user: several may share the run folders, and what is kept is private.
+    kept = config.runs / f".submitted-{os.getuid()}" / f"{config.name}-{digest}.yaml"
     shards = str(config.data.shards.absolute())
     here = Path.cwd()
     outside = [path for path in (config.runs.absolute(), Path(shards)) if not path.is_relative_to(here)]
