@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 HOROVOD_BUILD = ROOT / "docker" / "horovod" / "build.py"
+CAST = ROOT / "trainer" / "data" / "halves.c"
 OLDEST, NEWEST = (3, 10), (3, 13)
 
 
@@ -56,7 +57,7 @@ def check_compiler() -> None:
 
 def fingerprint() -> str:
     """Hash of everything an environment depends on."""
-    inputs = (LOCK, ROOT / "setup.cfg", HOROVOD_BUILD, Path(__file__))
+    inputs = (LOCK, ROOT / "setup.cfg", ROOT / "setup.py", CAST, HOROVOD_BUILD, Path(__file__))
     digest = hashlib.sha256(sys.version.encode())
     for path in inputs:
         digest.update(path.read_bytes())

@@ -7,12 +7,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.data import casting
+from trainer.data import casting, halves
 from trainer.data.casting import cast_into, is_finite
 
 # Every float16 there is: subnormal ones, both zeros, infinities and all that are not a number.
 HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 FINITE = HALVES[np.isfinite(HALVES)]
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def way(request, monkeypatch):
+    """Both ways to cast float16."""
+    if request.param == "numpy":
+        monkeypatch.setattr(halves, "LIBRARY", None)
+    else:
+        assert halves.LIBRARY is not None, "the package was installed without a compiler"
+    return request.param
 
 
 def filled(stored: np.ndarray, kind: type = np.float32, scale: float | None = None) -> np.ndarray:
@@ -27,7 +37,7 @@ def assert_same_bits(one: np.ndarray, other: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 1000, 1 << 17])
-def test_every_float16_comes_out_as_numpy_has_it(monkeypatch, block):
+def test_every_float16_comes_out_as_numpy_has_it(monkeypatch, way, block):
     monkeypatch.setattr(casting, "BLOCK", block * 64)
     values = HALVES.reshape(64, -1).T if block > 1 else HALVES.reshape(1024, -1)
     assert_same_bits(filled(values), values.astype(np.float32))
@@ -35,7 +45,7 @@ def test_every_float16_comes_out_as_numpy_has_it(monkeypatch, block):
     assert_same_bits(filled(finite), finite.astype(np.float32))
 
 
-def test_a_block_with_a_value_that_is_not_finite_does_not_spoil_others(monkeypatch):
+def test_a_block_with_a_value_that_is_not_finite_does_not_spoil_others(monkeypatch, way):
     monkeypatch.setattr(casting, "BLOCK", 8)
     values = np.linspace(-70000, 70000, 64).astype(np.float32).reshape(16, 4)
     with np.errstate(over="ignore"):
@@ -50,13 +60,13 @@ def test_one_value_that_is_not_finite_is_found():
         assert not is_finite(np.array([[0], [value], [1]], np.float16))
 
 
-def test_values_known_to_be_finite_come_out_the_same():
+def test_values_known_to_be_finite_come_out_the_same(way):
     out = np.empty(FINITE.shape, np.float32)
-    cast_into(FINITE, out, finite=True)
+    cast_into(FINITE, out, finite=lambda: True)
     assert_same_bits(out, FINITE.astype(np.float32))
 
 
-def test_subnormal_values_survive_a_thread_that_takes_them_for_zero():
+def test_subnormal_values_survive_a_thread_that_takes_them_for_zero(way):
     """TensorFlow's threads do; the check must see it."""
     tiny = HALVES[1:1024]
     told = []
@@ -68,6 +78,41 @@ def test_subnormal_values_survive_a_thread_that_takes_them_for_zero():
     out = tf.data.Dataset.range(1).map(lambda _: tf.numpy_function(cast, [], tf.float32))
     assert_same_bits(next(iter(out)).numpy(), tiny.astype(np.float32))
     assert told == [False]
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (3, 4, 5), (3, 4, 5, 2), (0, 3, 2)])
+def test_arrays_of_few_axes(way, shape):
+    halves_ = HALVES[: int(np.prod(shape))].reshape(shape)
+    assert_same_bits(np.asarray(filled(halves_)), np.asarray(halves_.astype(np.float32)))
+
+
+def test_boxes_rows_and_turned_arrays_touch_nothing_beside_them(way):
+    values = HALVES[: 6 * 7 * 8 * 2].reshape(6, 7, 8, 2)
+    parts = {
+        "box": np.s_[1:4, 2:6, 3:7],
+        "whole rows": np.s_[2:5, 1:],
+        "every other voxel": np.s_[:, :, ::2],
+        "every other row": np.s_[::2, ::3],
+        "mirrored": np.s_[::-1, :, ::-1],
+        "one channel": np.s_[..., :1],
+    }
+    for name, part in parts.items():
+        around = np.full(values.shape, 77, np.float32)
+        cast_into(values[part], around[part])
+        expected = np.full(values.shape, 77, np.float32)
+        expected[part] = values[part].astype(np.float32)
+        assert np.array_equal(around.view(np.uint32), expected.view(np.uint32)), name
+        assert_same_bits(filled(values[part]), values[part].astype(np.float32))
+    turned = np.full((2, 8, 7, 6), 77, np.float32)
+    cast_into(values, turned.T)
+    assert_same_bits(turned, np.ascontiguousarray(values.T.astype(np.float32)))
+
+
+def test_the_compiled_cast_is_what_whole_volumes_and_boxes_take():
+    values = HALVES[: 6 * 7 * 8].reshape(6, 7, 8, 1)
+    for part in (np.s_[:], np.s_[1:4, 2:6, 3:7]):
+        assert halves.raise_into(values[part], np.empty(values.shape, np.float32)[part])
+    assert not halves.raise_into(values[:, :, ::2], np.empty((6, 7, 4, 1), np.float32))
 
 
 def test_every_bfloat16_comes_out_as_numpy_has_it():

@@ -44,6 +44,16 @@ def test_a_package_that_is_too_old_is_named(monkeypatch):
     assert "h5py>=" in doctor.check_packages().said
 
 
+def test_a_missing_compiled_cast_is_worth_a_note(monkeypatch):
+    from trainer.data import halves
+
+    assert doctor.check_compiled_cast().state == "ok"
+    monkeypatch.setattr(halves, "LIBRARY", None)
+    finding = doctor.check_compiled_cast()
+    assert finding.state == "note"
+    assert "compiler" in (finding.cure or "")
+
+
 def test_a_missing_mpirun_is_a_finding_and_no_crash(monkeypatch):
     from jobs.launchers import mpirun
 

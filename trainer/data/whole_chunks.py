@@ -91,8 +91,8 @@ class WholeChunks:
             self._read(place, chunk)
             codecs.decode_into(self._codec, chunk, voxels)
         if not direct:
-            finite = self._is_finite(place, voxels)
-            cast_into(voxels if part is None else voxels[part], out, scale, finite=finite)
+            values = voxels if part is None else voxels[part]
+            cast_into(values, out, scale, finite=lambda: self._is_finite(place, voxels))
 
     def _is_finite(self, place: Place, voxels: np.ndarray) -> bool:
         key = place.shard, place.offset

@@ -21,7 +21,7 @@ TCP_INFO_BYTES_SENT = slice(200, 208)  # struct tcp_info, tcpi_bytes_sent
 def bytes_by_connection() -> dict[str, int]:
     """Bytes this process has sent over each of its TCP connections.
 
-    Waits for every rank first: what one rank has handed to its kernel is all sent once the others have received it.
+    Waits for every rank first: what a rank has handed to its kernel is sent once the others have received it.
     """
     world.any(False)
     sent = {}

@@ -90,7 +90,7 @@ class Reader:
     def _cast(self) -> Callable[[int], None]:
         out = np.empty(self._job.shape, np.float32)
         stored = self._stored
-        return lambda row: cast_into(stored[row % len(stored)], out, finite=True)
+        return lambda row: cast_into(stored[row % len(stored)], out, finite=lambda: True)
 
 
 def _in_threads(job: LoaderJob, worker_of: Callable[[], Callable[[int], None]]) -> float:
