@@ -1,11 +1,12 @@
-"""Files below /etc that a testbed's hosts have of their own: one more user, and ssh without questions.
+"""The /etc of a testbed's hosts: a copy of the machine's, with one more user, and ssh without questions.
 
-Hosts share the machine's file system; these files are laid over its own, within the hosts only.
+Hosts share the machine's file system; this folder is laid over its own, within the hosts only.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from jobs.testbed import namespaces, programs
@@ -15,9 +16,14 @@ _FIRST_FREE = 20000
 
 
 def write(settings: Settings, folder: Path) -> None:
-    """Write hosts, passwd, group, shadow and what ssh and sshd need into a testbed's folder."""
+    """Copy /etc into a testbed's folder, and write there hosts, passwd, group, shadow and what ssh needs."""
     etc = folder / "etc"
-    (etc / "ssh").mkdir(parents=True)
+    programs.run(["cp", "--archive", "/etc", str(etc)], "copying /etc")
+    if (etc / "ssh").exists():
+        shutil.rmtree(etc / "ssh")  # the machine's own keys are no business of ours
+    (etc / "ssh").mkdir()
+    for name in ("hosts", "passwd", "group", "shadow"):
+        (etc / name).unlink(missing_ok=True)
     (etc / "hosts").write_text(hosts_file(settings))
     people = _entries(Path("/etc/passwd"))
     groups = _entries(Path("/etc/group"))

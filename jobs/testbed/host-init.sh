@@ -8,9 +8,8 @@ read -r pid _ </proc/self/stat # our number outside: /proc is still the machine'
 if [ -e "$folder/quotas/$host" ]; then echo 0 >"$(<"$folder/quotas/$host")"; fi
 hostname "$host"
 
-for name in hosts passwd group shadow ssh/ssh_config; do
-  mount --bind "$folder/etc/$name" "/etc/$name"
-done
+# The whole folder: a file that is laid over another falls off when that is replaced, as useradd does.
+mount --bind "$folder/etc" /etc
 
 # What all hosts must go on seeing may lie in a place that becomes private: hold it open across the change.
 mapfile -d '' -t kept <"$folder/kept"

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from jobs.launchers import mpirun
 from jobs.testbed import Testbed
@@ -25,6 +26,16 @@ def test_hosts_have_their_own_tmp_and_shared_memory_and_nothing_of_the_machines(
         out(cluster.exec("n1", ["touch", f"{place}/of-n1"]))
         assert "of-n1" in out(cluster.exec("n1", ["ls", place]))
         assert "of-n1" not in out(cluster.exec("n2", ["ls", place]))
+
+
+def test_hosts_have_an_etc_of_their_own_that_no_change_on_the_machine_pulls_away(cluster: Testbed):
+    mounts = out(cluster.exec("n1", ["cut", "-d ", "-f5", "/proc/self/mountinfo"])).split()
+    # A single file that is mounted comes off when the file below it is replaced, as useradd does.
+    assert [place for place in mounts if place.startswith("/etc")] == ["/etc"]
+    assert out(cluster.exec("n1", ["id", "-un", cluster.user])) == cluster.user
+    assert cluster.user not in Path("/etc/passwd").read_text()
+    machines = {path.read_bytes() for path in Path("/etc/ssh").glob("ssh_host_*_key")}
+    assert not machines & {path.read_bytes() for path in (cluster.folder / "etc").rglob("*_key")}
 
 
 def test_hosts_see_the_folders_they_share(cluster: Testbed, tmp_path):
