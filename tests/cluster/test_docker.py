@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -235,7 +236,7 @@ def test_a_job_told_to_save_is_started_again_and_goes_on_at_that_step(job, study
     ended = launched.wait_for_end()
     assert saved < 360, "it ended before it was told to save"
     assert (ended.state, ended.restarts) == ("COMPLETED", 1)
-    assert f"step {saved}" in launched.log.split("saved and stopped")[1]
+    assert re.search(rf"resumed from .*/step-0*{saved}\b", launched.log)
     assert result(study / "run")["steps"] == 360
     assert [row["epoch"] for row in rows(study / "run")] == list(range(1, 61))
 
