@@ -32,7 +32,7 @@ class HostWatch:
         self._missed = dict.fromkeys(hosts, 0)
         self._heard: set[str] = set()
         self._asked: dict[str, subprocess.Popen[bytes]] = {}
-        self._next = time.monotonic() + every_s
+        self._next = time.monotonic()
         self._deadline = 0.0
 
     def silent(self) -> list[str]:

@@ -62,6 +62,10 @@ def test_a_host_that_never_answered_is_not_accused(monkeypatch) -> None:
     watch.close()
 
 
-def test_nobody_is_asked_before_it_is_time() -> None:
-    watch = HostWatch(("false",), ["n1"], every_s=600, answer_s=1)
-    assert watch.silent() == [] and not watch._asked
+def test_hosts_are_asked_at_once_and_then_only_when_it_is_time(monkeypatch) -> None:
+    asked: list[str] = []
+    plain = host_watch._ask
+    monkeypatch.setattr(host_watch, "_ask", lambda probe, host: asked.append(host) or plain(probe, host))
+    watch = HostWatch(("true",), ["n1"], every_s=600, answer_s=5)
+    wait(lambda: watch.silent() == [] and bool(asked) and not watch._asked, "an answer")
+    assert watch.silent() == [] and asked == ["n1"]
