@@ -262,13 +262,15 @@ class Task:
 
     def _told(self) -> str:
         """The output of the last start, the middle left out where it is long: causes stand first or last."""
-        with self.log.open("rb") as log:
-            log.seek(self._log_begins)
-            first = log.read(_TOLD_BYTES)
-            rest = self.log.stat().st_size - log.tell()
-            if rest > _TOLD_BYTES:
-                log.seek(-_TOLD_BYTES, os.SEEK_END)
-            return (first + log.read()).decode(errors="replace")
+        try:
+            with self.log.open("rb") as log:
+                log.seek(self._log_begins)
+                first = log.read(_TOLD_BYTES)
+                if self.log.stat().st_size - log.tell() > _TOLD_BYTES:
+                    log.seek(-_TOLD_BYTES, os.SEEK_END)
+                return (first + log.read()).decode(errors="replace")
+        except OSError:  # somebody removed it
+            return ""
 
 
 def _now() -> str:

@@ -6,6 +6,8 @@ import subprocess
 import time
 from collections.abc import Sequence
 
+from jobs.terms import HOST
+
 # So many answers in a row must be missing: a link may flap, and a busy host may be slow to let us in.
 MISSED = 3
 
@@ -17,7 +19,7 @@ class HostWatch:
     a quarter of an hour (docs/how-to/run-on-mpi-hosts.md).
 
     Args:
-        probe: command that exits 0 where the host whose name is added to it answers.
+        probe: command that exits 0 where the host that its word `HOST` stands for answers.
         hosts: their names.
         every_s: seconds from one question to the next.
         answer_s: seconds that an answer may take.
@@ -28,19 +30,23 @@ class HostWatch:
     ) -> None:
         self._probe, self._every_s, self._answer_s = probe, every_s, answer_s
         self._missed = dict.fromkeys(hosts, 0)
+        self._heard: set[str] = set()
         self._asked: dict[str, subprocess.Popen[bytes]] = {}
-        self._next = time.monotonic() + every_s
+        self._next = time.monotonic()
         self._deadline = 0.0
 
     def silent(self) -> list[str]:
-        """Hosts that have not answered several times in a row; call it often."""
+        """Hosts that answered once, and then several times in a row did not; call it often."""
         now = time.monotonic()
         for host, process in list(self._asked.items()):
             if process.poll() is None:
                 if now < self._deadline:
                     continue
                 process.kill()
-            self._missed[host] = self._missed[host] + 1 if process.wait() else 0
+            answers = process.wait() == 0
+            # Where nobody ever answered, it may be the question that is wrong.
+            self._heard |= {host} if answers else set()
+            self._missed[host] = 0 if answers or host not in self._heard else self._missed[host] + 1
             del self._asked[host]
         if now >= self._next and not self._asked:
             self._next, self._deadline = now + self._every_s, now + self._answer_s
@@ -74,7 +80,7 @@ def silent_among(probe: Sequence[str], hosts: Sequence[str], answer_s: float) ->
 
 def _ask(probe: Sequence[str], host: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*probe, host],
+        [host if word == HOST else word for word in probe],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -53,7 +53,7 @@ def attended_plan(
         hosts: slots by host name, where the attendant hands hosts out: it writes those of each start to
             `terms.hostfile(folder, task)`, which the commands must read.
         at_once: tasks that may run side by side where the job does not say.
-        probe: a command that exits 0 where the host whose name is added to it answers.
+        probe: a command that exits 0 where the host that its word `terms.HOST` stands for answers.
         check_s: seconds between such questions while a task runs; 0: none are asked then.
         files: further files for the job's folder.
     """

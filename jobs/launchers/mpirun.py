@@ -37,10 +37,13 @@ DETECTION = {
 # The attendant asks the hosts itself as well, this often, and ends a start on hosts that have become silent.
 CHECK_HOSTS = "CINGULUM_CHECK_HOSTS_S"
 _PROBE = (
-    *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"),
-    *("-o", "RemoteCommand=true", "-o", "RequestTTY=no"),
+    *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "RequestTTY=no"),
+    *("--", terms.HOST, "true"),
 )
-_PROBE_IN_ALLOCATION = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--immediate=5", "--nodelist")
+_PROBE_IN_ALLOCATION = (
+    *("srun", "--overlap", "--immediate=5", "--nodes=1", "--ntasks=1"),
+    *("--nodelist", terms.HOST, "true"),
+)
 
 
 class Mpirun(Attended):

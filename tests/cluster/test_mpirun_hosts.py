@@ -200,16 +200,16 @@ def test_hosts_that_could_not_run_a_job_are_named_before_it_starts(cluster, tmp_
     assert f"n3: the job's folder {only_here} is not there" in ran.stderr
 
 
-def test_in_an_allocation_its_hosts_are_used(cluster, tmp_path):
-    spec = JobSpec(
-        "test", "command", (waiting(tmp_path, "0"),), str(tmp_path), resources=Resources(nodes=2, minutes=5)
-    )
+def test_in_an_allocation_its_hosts_are_used_and_answer(cluster, tmp_path):
+    """The task outlasts several questions whether its hosts are there."""
+    task = (sys.executable, "-c", "import time; time.sleep(6)")
+    spec = JobSpec("test", "command", (task,), str(tmp_path), resources=Resources(nodes=2))
     script = '"$@" && until grep -q COMPLETED "$HOME_OF_JOBS"/jobs/*/state.json; do sleep 0.2; done'
     ran = run(
         cluster,
         tmp_path,
         spec,
-        Site(),
+        Site(environment={"CINGULUM_CHECK_HOSTS_S": "0.5"}),
         *(
             "env",
             f"HOME_OF_JOBS={tmp_path / 'home'}",
@@ -224,4 +224,4 @@ def test_in_an_allocation_its_hosts_are_used(cluster, tmp_path):
     (state,) = (tmp_path / "home" / "jobs").glob("*/state.json")
     entry = Ledger.read(state.parent).tasks[0]
     assert ran.returncode == 0, (ran.stderr, entry, (state.parent / "out.log").read_text())
-    assert (entry.state, entry.hosts) == ("COMPLETED", ("n1", "n2"))
+    assert (entry.state, entry.restarts, entry.hosts) == ("COMPLETED", 0, ("n1", "n2"))

@@ -10,8 +10,9 @@ import pytest
 
 from jobs import host_watch
 from jobs.host_watch import HostWatch, silent_among
+from jobs.terms import HOST
 
-PROBE = ("test", "-e")
+PROBE = ("test", "-e", HOST)
 
 
 def wait(done: Callable[[], bool], what: str) -> None:
@@ -43,13 +44,28 @@ def test_a_host_is_silent_only_after_several_missing_answers_in_a_row(hosts, mon
     watch.close()
 
 
-def test_a_question_without_an_answer_in_time_counts_as_missing() -> None:
-    watch = HostWatch(("sleep",), ["60"], every_s=0.01, answer_s=0.02)
-    wait(lambda: watch.silent() == ["60"], "a silent host")
+def test_a_question_without_an_answer_in_time_counts_as_missing(tmp_path) -> None:
+    script = 'if [ -e "$1" ]; then sleep 60; else touch "$1"; fi'
+    watch = HostWatch(("sh", "-c", script, "sh", HOST), [str(tmp_path / "n1")], every_s=0.01, answer_s=0.2)
+    wait(lambda: bool(watch.silent()), "a silent host")
     watch.close()
-    assert silent_among(("sleep",), ["60", "0"], 0.5) == ["60"]
+    assert silent_among(("sleep", HOST), ["60", "0"], 0.5) == ["60"]
 
 
-def test_nobody_is_asked_before_it_is_time() -> None:
-    watch = HostWatch(("false",), ["n1"], every_s=600, answer_s=1)
-    assert watch.silent() == [] and not watch._asked
+def test_a_host_that_never_answered_is_not_accused(monkeypatch) -> None:
+    asked: list[str] = []
+    plain = host_watch._ask
+    monkeypatch.setattr(host_watch, "_ask", lambda probe, host: asked.append(host) or plain(probe, host))
+    watch = HostWatch(("false",), ["n1"], every_s=0.01, answer_s=5)
+    wait(lambda: watch.silent() == [] and len(asked) > 2 * host_watch.MISSED, "questions")
+    assert watch.silent() == []
+    watch.close()
+
+
+def test_hosts_are_asked_at_once_and_then_only_when_it_is_time(monkeypatch) -> None:
+    asked: list[str] = []
+    plain = host_watch._ask
+    monkeypatch.setattr(host_watch, "_ask", lambda probe, host: asked.append(host) or plain(probe, host))
+    watch = HostWatch(("true",), ["n1"], every_s=600, answer_s=5)
+    wait(lambda: watch.silent() == [] and bool(asked) and not watch._asked, "an answer")
+    assert watch.silent() == [] and asked == ["n1"]
