@@ -103,7 +103,7 @@ def test_the_image_holds_no_compiler_and_nothing_of_its_build(user):
 
 
 def test_a_rank_is_the_calling_user_and_does_not_see_the_home_folder(user, study):
-    secret = user.folder / "home" / "secret"
+    secret = user.home / "secret"
     secret.write_text("x")
     script = 'id -u; ls "$1" 2>/dev/null | wc -l; touch "$2/made"; ls -d "$2/shards"'
     words = ("bash", "-c", script, "bash", str(secret), str(study))
