@@ -52,7 +52,7 @@ def world(tmp_path: Path):
         inner = program(
             tmp_path,
             "apptainer",
-            f'case "$*" in --version) echo "{runtime}" ;; *mpirun\\ --version) echo "mpirun (Open MPI) {inside}" ;;\n'
+            f'case "$*" in --version) echo "{runtime}" ;;\n*mpirun\\ --version) echo "mpirun (Open MPI) {inside}" ;;\n'
             f"*mpi4py*) echo world {size} ;; *) exit 3 ;; esac",
         )
         outer = program(
