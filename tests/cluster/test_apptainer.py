@@ -19,6 +19,8 @@ from tiny_runs import make_shards, result, steps, write_config
 
 from jobs import containers
 
+pytestmark = pytest.mark.timeout(1800)  # the image is built before the first
+
 DEBIAN_MPIRUN = Path("/usr/bin/mpirun")
 EPOCHS = 100  # of 6 steps
 HOSTILE = "a,b=c;\"d\" 'e' $HOME `id` $(id) \\ *\n--nv é"
@@ -83,7 +85,6 @@ def owners(folder: Path) -> set[int]:
     return {path.lstat().st_uid for path in (folder, *folder.rglob("*"))}
 
 
-@pytest.mark.timeout(1800)  # the image is built here
 def test_the_image_says_what_it_is_and_passes_its_own_test(user):
     program = str(apptainer_image.program())
     said = json.loads(user.run(program, "inspect", "--json", "--labels", str(user.image)))
