@@ -34,6 +34,8 @@ chmod 755 "$work" # apt downloads as a user of its own
 
 # The same mirror and keys as the system's, another suite, and lists of its own.
 mkdir -p "$work/sources" "$work/lists/partial" "$work/cache/archives/partial" "$work/debs"
+# The format is apt's own.
+# shellcheck disable=SC2016
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | sort -u | sed -n 1p)
 [[ -n $mirror ]] || { echo "no Debian mirror is among apt's sources" >&2 && exit 1; }
 keys=/usr/share/keyrings/debian-archive-keyring.gpg

@@ -44,10 +44,11 @@ def program() -> str | None:
 
 @dataclass(frozen=True)
 class User:
-    """A user of this host, with a folder of its own and the image."""
+    """A user of this host, with a home, and a folder in /tmp for the image and for what tests make."""
 
     name: str
     uid: int
+    home: Path
     folder: Path
 
     @property
@@ -72,7 +73,7 @@ class User:
         path = Path(program() or "").parent
         own = {
             "PATH": f"{path}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-            "HOME": str(self.folder / "home"),
+            "HOME": str(self.home),
             "CINGULUM_APPTAINER": str(program()),
             "APPTAINER_TMPDIR": str(self.folder),
             "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -117,17 +118,16 @@ def user() -> Iterator[User]:
     """A new user, with ids to build images with; nothing of it is left after the context."""
     name = f"cingulum-{os.getpid()}"
     folder = Path(tempfile.mkdtemp(prefix="cingulum-apptainer-"))
-    home = folder / "home"
-    subprocess.run(["useradd", "--home-dir", str(home), "--shell", "/bin/bash", name], check=True, timeout=60)
+    subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", name], check=True, timeout=60)
     try:
-        made = User(name, pwd.getpwnam(name).pw_uid, folder)
-        home.mkdir()
+        entry = pwd.getpwnam(name)
+        made = User(name, entry.pw_uid, Path(entry.pw_dir), folder)
         made.owns(folder)
         yield made
     finally:
         # What fakeroot made belongs to other ids; we are root.
         shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run(["userdel", name], check=True, timeout=60)
+        subprocess.run(["userdel", "--remove", name], check=True, timeout=60, stderr=subprocess.DEVNULL)
 
 
 def build(someone: User) -> str:

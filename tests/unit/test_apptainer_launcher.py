@@ -49,11 +49,10 @@ def world(tmp_path: Path):
     (tmp_path / "image.sif").touch()
 
     def make(mpirun="mpirun (Open MPI) 4.1.4", runtime="apptainer version 1.4.5", inside="4.1.8", size="2"):
+        version = f'*mpirun\\ --version) echo "mpirun (Open MPI) {inside}" ;;'
+        ranks = f"*mpi4py*) echo world {size} ;; *) exit 3 ;;"
         inner = program(
-            tmp_path,
-            "apptainer",
-            f'case "$*" in --version) echo "{runtime}" ;; *mpirun\\ --version) echo "mpirun (Open MPI) {inside}" ;;\n'
-            f"*mpi4py*) echo world {size} ;; *) exit 3 ;; esac",
+            tmp_path, "apptainer", f'case "$*" in --version) echo "{runtime}" ;;\n{version}\n{ranks} esac'
         )
         outer = program(
             tmp_path,
