@@ -43,7 +43,8 @@ class Terms:
         global_batch: the number of ranks must divide it then; None: any number will do.
         grace_s: seconds that a task has to save, before the time limit and when it is asked to end.
         minutes: time limit of one start; None: none.
-        probe: command that exits 0 where the host that its word `HOST` stands for answers; empty: nobody asks.
+        probe: command that exits 0 where the host that its word `HOST` stands for answers; empty: no
+            questions.
         probe_s: seconds that the answer may take.
         check_s: seconds between questions to the hosts of a start that runs; 0: nobody asks.
         pause_s: seconds before a task is started again; doubled at each start that ended soon, up to 60 s.
