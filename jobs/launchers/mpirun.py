@@ -18,6 +18,8 @@ from trainer.errors import JobError, WorldError
 
 # MPI's and our own settings reach ranks on other hosts only when mpirun is told to send them.
 _FORWARDED = ("CINGULUM_", "HOROVOD_", "TF_", "NCCL_", "OMP_", "PYTHONPATH", "LD_LIBRARY_PATH")
+# The URL of the store may hold a password, and no rank needs it.
+_KEPT_HERE = ("CINGULUM_STORE",)
 
 # So that a host or a link that is gone is noticed in half a minute; each can be set anew in a site's or a
 # job's `environment`. Measured: docs/how-to/run-on-mpi-hosts.md.
@@ -157,10 +159,14 @@ def on_hosts(
         folder: to run in, on every host.
         forwarded: names of variables that ranks on other hosts need, besides ours that are set here.
     """
-    names = {key for key in os.environ if key.startswith(_FORWARDED)} | set(forwarded)
+    names = set(_to_forward()) | set(forwarded)
     # mpirun sends its own by itself, and complains when it is told to.
     sent = [word for name in sorted(names) if not name.startswith("OMPI_") for word in ("-x", name)]
     return [mpirun, "--hostfile", str(hosts), "--wdir", folder, "--bind-to", "none", *sent, *argv]
+
+
+def _to_forward() -> list[str]:
+    return sorted(key for key in os.environ if key.startswith(_FORWARDED) and key not in _KEPT_HERE)
 
 
 def _check_room(spec: JobSpec, hosts: Mapping[str, int]) -> None:
@@ -236,9 +242,8 @@ def command(
         if room < ranks:
             raise WorldError(f"{ranks} ranks do not fit on hosts with room for {room}.")
         line += ["--host", ",".join(f"{name}:{slots}" for name, slots in hosts.items())]
-        for key in sorted(os.environ):
-            if key.startswith(_FORWARDED):
-                line += ["-x", key]
+        for key in _to_forward():
+            line += ["-x", key]
     else:
         cores = len(os.sched_getaffinity(0)) if cores is None else cores
         if ranks > cores:

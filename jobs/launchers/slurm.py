@@ -247,6 +247,7 @@ def _call(
 def _environment() -> dict[str, str]:
     """Ours, without what would change the answers, or would reach a new job from the one that we run in."""
     kept = ("SLURM_CONF", "SLURM_CLUSTERS")
-    dropped = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_")
+    # sbatch hands our environment to the job; the URL of the store may hold a password.
+    dropped = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "CINGULUM_STORE")
     mine = {k: v for k, v in os.environ.items() if k in kept or not k.startswith(dropped)}
     return mine

@@ -256,6 +256,11 @@ def test_variables_of_the_shell_and_secrets_are_refused(name):
         parsed(environment={name: "1"})
 
 
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NO_SECRETARY", "MONKEY"])
+def test_a_name_that_only_holds_such_letters_is_no_secret(name):
+    assert JobSpec("n", "train", (("p",),), "/", environment={name: "1"}).environment == {name: "1"}
+
+
 def test_a_word_that_no_program_can_be_given_is_refused():
     JobSpec("n", "train", (("p", "x" * (128 * 1024 - 1)),), "/")
     with pytest.raises(JobError, match="131072 bytes"):

@@ -302,7 +302,10 @@ def test_a_waiting_task_that_slurm_forgets_when_it_is_cancelled_is_cancelled(slu
 def test_a_failed_job_is_started_again_and_a_completed_one_is_not(slurm, capsys):
     (job,) = submit(capsys)
     slurm.becomes(job, "FAILED", exit_code=1, ended=5.0)
+    failures = Path(Store().get(job).folder) / "failures"
+    failures.write_text("then\t1\tn2\twhy\n")
     assert told(capsys, "requeue", job)["state"] == "PENDING"  # type: ignore[index]
+    assert not failures.exists()  # as many failures are allowed as at first
     assert slurm.told == [("requeue", "4711", None)]
     slurm.becomes(job, "COMPLETED", exit_code=0, restarts=1, ended=9.0)
     assert cli.run(["requeue", job]) == 2

@@ -30,6 +30,15 @@ def test_the_line_ends_with_the_program_and_its_arguments() -> None:
     assert line == ["mpirun", "-np", "2", "--bind-to", "none", *ARGV]
 
 
+def test_the_url_of_the_store_is_sent_to_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CINGULUM_STORE", "postgresql://me:hush@db/jobs")
+    monkeypatch.setenv("CINGULUM_HOME", "/home/me/jobs")
+    line, _ = mpirun.command(2, ARGV, hosts={"a": 1, "b": 1}, root=False)
+    other = mpirun.on_hosts(Path("hosts"), tuple(ARGV), mpirun="mpirun", folder="/", forwarded=())
+    assert "CINGULUM_STORE" not in [*line, *other]
+    assert line.count("CINGULUM_HOME") == other.count("CINGULUM_HOME") == 1
+
+
 def test_only_root_confirms_that_it_is_root() -> None:
     assert mpirun.command(2, ARGV, root=False)[1] == {}
     assert set(mpirun.command(2, ARGV, root=True)[1]) == {

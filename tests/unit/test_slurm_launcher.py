@@ -216,3 +216,11 @@ def test_the_cluster_is_named_by_its_configuration(tmp_path, monkeypatch):
     (tmp_path / "slurm.conf").write_text("# ClusterName=no\nClusterName=mountain # ours\n")
     monkeypatch.setenv("SLURM_CONF", os.fspath(tmp_path / "slurm.conf"))
     assert Slurm().place == "mountain"
+
+
+def test_a_job_is_not_handed_the_url_of_the_store(monkeypatch):
+    monkeypatch.setenv("CINGULUM_STORE", "postgresql://me:hush@db/jobs")
+    monkeypatch.setenv("CINGULUM_HOME", "/home/me/jobs")
+    handed = slurm._environment()
+    assert "CINGULUM_STORE" not in handed
+    assert handed["CINGULUM_HOME"] == "/home/me/jobs"

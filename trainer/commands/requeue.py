@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ def requeue(
     Example:
       cingulum requeue 4711
     """
+    from jobs import terms
     from jobs.launchers.base import ENDED
     from trainer.commands import job_access, job_display
     from trainer.errors import JobError
@@ -33,6 +35,9 @@ def requeue(
             cure="Submit it again to do it anew.",
         )
     launcher, external = job_access.launcher_of(job), job_access.started(job)
+    for state in states:
+        if state.state in ENDED:  # it may fail as often as a new job
+            terms.failures(Path(job.folder), state.task, is_array=job.spec.is_array).unlink(missing_ok=True)
     launcher.requeue(external, task)
     for state in states:
         if state.state in ENDED and state.state != "COMPLETED":
