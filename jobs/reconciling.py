@@ -124,9 +124,15 @@ def _end(job: Job, task: TaskState) -> TaskState:
 
 
 def _noted(job: Job, number: int) -> TaskState | None:
-    """The end of a task as `state.json` in the job's folder has it; None: it has none, or no end."""
+    """The end of a task as its file in the job's folder has it; None: it has none, or no end.
+
+    An attendant writes `state.json`, of all tasks; the script of a task under Slurm, `state-TASK.json` where
+    there are several.
+    """
+    own = Path(job.folder) / f"state-{number}.json"
     try:
-        tasks: Any = json.loads((Path(job.folder) / "state.json").read_text(encoding="utf-8"))["tasks"]
+        text = (own if own.is_file() else own.with_name("state.json")).read_text(encoding="utf-8")
+        tasks: Any = json.loads(text)["tasks"]
         noted = next((task for task in tasks if task["task"] == number and task["state"] in ENDED), None)
         if noted is None:
             return None

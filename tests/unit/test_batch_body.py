@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -83,6 +84,22 @@ def test_what_an_exit_code_leads_to(bench, code, requeued):
     assert bench.requeued == requeued
     assert len(bench.failures) == (1 if code in (1, 137) else 0)
     assert not (bench.folder / "attempt").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "requeues", "state"),
+    [(0, 1, "COMPLETED"), (2, 1, "FAILED"), (1, 0, "FAILED"), (75, 1, None), (1, 1, None)],
+)
+def test_the_folder_tells_how_a_task_ended_and_nothing_of_one_that_goes_on(bench, code, requeues, state):
+    ending = bench.folder / "state.json"
+    ending.write_text("of a start before")
+    assert bench.run(f"exit {code}", requeues=requeues) == code
+    if state is None:
+        assert not ending.exists()
+        return
+    (task,) = json.loads(ending.read_text())["tasks"]
+    assert (task["task"], task["state"], task["exit_code"], task["restarts"]) == (0, state, code, 0)
+    assert abs(task["ended"] - time.time()) < 60
 
 
 LOST = """ORTE has lost communication with a remote daemon.

@@ -106,6 +106,18 @@ def test_how_a_forgotten_task_ended_is_read_from_its_folder(store, cluster) -> N
     assert store.get("1").tasks == (TaskState(0, "FAILED", 2, "bad", ("n1",)),)
 
 
+def test_each_task_of_an_array_may_have_a_file_of_its_own(store, cluster) -> None:
+    job = submit(store, cluster, ARRAY, HERE)
+    for number, state in ((0, "COMPLETED"), (1, "FAILED")):
+        task = {"task": number, "state": state, "exit_code": number, "hosts": ["n1"]}
+        (Path(job.folder) / f"state-{number}.json").write_text(json.dumps({"tasks": [task]}))
+    refresh(store, {"slurm": cluster}, grace_s=0)
+    assert [(task.state, task.exit_code) for task in store.get("1").tasks[:2]] == [
+        ("COMPLETED", 0),
+        ("FAILED", 1),
+    ]
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"tasks": 3}', '{"tasks": [{"task": 0, "state": "RUNNING"}]}']
 )
