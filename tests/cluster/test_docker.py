@@ -52,6 +52,7 @@ def daemon() -> Iterator[Daemon]:
         pytest.skip(f"no Docker here: {why}")
     # Not below pytest's folder: the path of a socket is short.
     folder = Path(tempfile.mkdtemp(prefix="cingulum-docker-"))
+    folder.chmod(0o711)  # the socket in it is for the group docker
     with docker_daemon.daemon(folder) as running:
         docker_daemon.make_base(running)
         context = docker_daemon.make_context(folder / "context")
