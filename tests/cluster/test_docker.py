@@ -248,7 +248,8 @@ def test_a_container_told_to_save_ends_with_75(daemon, study, monkeypatch):
     with (study / "log").open("wb") as log:
         process = subprocess.Popen(plan.command, env=environment, stdout=log, stderr=log)
     try:
-        wait_until(lambda: steps(study / "run"), (study / "log").read_text)
+        wait_until(lambda: process.poll() is not None or steps(study / "run"), (study / "log").read_text)
+        assert process.poll() is None, (study / "log").read_text()
         process.send_signal(signal.SIGUSR2)
         assert process.wait(timeout=120) == 75, (study / "log").read_text()
     finally:
@@ -303,7 +304,10 @@ def test_two_containers_train_together_over_ssh(daemon, study):
     config = write_config(study, study / "shards", "run")
     process = across(daemon, study, "cingulum", "train", str(config))
     try:
-        wait_until(lambda: len(daemon.containers()) == 3, (study / "log").read_text)
+        wait_until(
+            lambda: process.poll() is not None or len(daemon.containers()) == 3, (study / "log").read_text
+        )
+        assert process.poll() is None, (study / "log").read_text()
         worker = next(name for name in daemon.containers() if name.endswith("-1"))
         daemon.client("exec", worker, *image_config(daemon, WITH_SSH)["Healthcheck"]["Test"][1:])
         assert process.wait(timeout=300) == 0, (study / "log").read_text()
@@ -324,7 +328,8 @@ def test_two_containers_told_to_save_end_with_75(daemon, study):
     config = write_config(study, study / "shards", "run", train__epochs=400)
     process = across(daemon, study, "cingulum", "train", str(config), "--resume")
     try:
-        wait_until(lambda: steps(study / "run"), (study / "log").read_text)
+        wait_until(lambda: process.poll() is not None or steps(study / "run"), (study / "log").read_text)
+        assert process.poll() is None, (study / "log").read_text()
         process.send_signal(signal.SIGUSR2)
         assert process.wait(timeout=120) == 75, (study / "log").read_text()
     finally:
