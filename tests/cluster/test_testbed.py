@@ -57,6 +57,11 @@ def test_root_and_the_user_without_rights_reach_other_hosts_by_ssh(cluster: Test
     assert not cluster.exec("n1", ["cat", f"{cluster.folder}/etc/ssh/keys/root/id"], cluster.user).stdout
 
 
+def test_a_command_by_ssh_runs_nothing_of_roots_own(cluster: Testbed):
+    # bash would read ~/.bashrc first, and wait for what a host that lost its power has locked there.
+    assert out(cluster.exec("ctl", ["ssh", "n1", "echo ${BASH_VERSION:-no bash}"])) == "no bash"
+
+
 def test_mpirun_starts_ranks_on_other_hosts_by_ssh(cluster: Testbed):
     line, environment = mpirun.command(3, ["hostname"], hosts={"n1": 1, "n2": 1, "n3": 1})
     done = cluster.exec("n1", line, environment=environment)
