@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -80,18 +81,22 @@ print(time.process_time())
 """
 
 
+# A checkout may lie below /tmp, which hosts have for themselves.
+PYTHON = [Path(sys.prefix), Path(sys.base_prefix)]
+
+
 @pytest.fixture(scope="module")
 def pair(cluster_machine):
     """Two hosts without Slurm, of a tenth of a core each."""
-    testbed = Testbed.up(2, slurm=False, cpus_per_host=0.1, name=f"links-{os.getpid()}", tied=True)
+    testbed = Testbed.up(
+        2, slurm=False, cpus_per_host=0.1, name=f"links-{os.getpid()}", tied=True, shared=PYTHON
+    )
     yield testbed
     testbed.down()
 
 
 def between(testbed: Testbed, serve: str, use: str, server: str, client: str) -> tuple[str, str]:
     """Run one program in each of two hosts; what they print."""
-    import subprocess
-
     line = testbed.argv(server, [sys.executable, "-c", serve], cwd="/")
     with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -140,7 +145,7 @@ def test_a_host_gets_its_share_of_the_cpu_and_no_more(pair):
 
 
 def test_jobs_of_slurm_run_within_the_quota(cluster_machine, tmp_path):
-    testbed = Testbed.up(1, cpus_per_host=0.5, name=f"quota-{os.getpid()}", tied=True)
+    testbed = Testbed.up(1, cpus_per_host=0.5, name=f"quota-{os.getpid()}", tied=True, shared=PYTHON)
     try:
         groups = testbed.exec("ctl", ["srun", "cat", "/proc/self/cgroup"], cwd="/").stdout
         assert f"/cingulum-testbed-quota-{os.getpid()}/n1" in groups

@@ -26,12 +26,12 @@ killed.TRACED.add(slurm.__file__)
 def main(folder: Path) -> None:
     os.environ["CINGULUM_HOME"] = str(folder / "home")
     spec = JobSpec("killed", "command", (("true",),), str(folder), parallel=False)
-    known = Store()
+    known, others = Store(), set(jobs_there())
     lines = killed.lines_of(known, Slurm(), spec)
     first = next(n for n, where in enumerate(lines) if where.startswith("store.py") and "(add)" in where)
     points = [n for n in range(first, len(lines)) if n % EVERY == 0 or "(submit)" in lines[n]]
     met = [killed.killed_at(point + 1, known, Slurm(), spec) for point in points]
-    there = jobs_there()
+    there = [job for job in jobs_there() if job not in others]
     rows = known.list()
     result = {
         "killed_at": [where for where, survived in met if not survived],
