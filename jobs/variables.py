@@ -15,7 +15,7 @@ _OF_THE_SHELL = re.compile(
     r"|SHELLOPTS|SHLVL|SLURM_.*|SBATCH_.*|SRANDOM|UID"
 )
 _SECRET = re.compile(
-    r"(^|_)(PASSW(OR)?D|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|(API|PRIVATE|ACCESS)_?KEY)S?($|_)", re.IGNORECASE
+    r"PASSW(OR)?D|PASSPHRASE|CREDENTIAL|API_?KEY|(PRIVATE|ACCESS)_KEY|(SECRET|TOKEN)S?(_|$)", re.IGNORECASE
 )
 # Linux hands no longer single text to a program (MAX_ARG_STRLEN, with its end).
 LONGEST = 128 * 1024 - 1
