@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   := data/demo
 SCRIPTS = $(shell find $(wildcard jobs docker slurm tests tools) -name '*.sh' -o -name '*.sbatch')
+# What failed is tried once more, alone; failing twice is failing (docs/decisions/0019-second-try.md).
+SECOND_TRY = || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(@:test-%=tests/%)
 DOCKERFILES := $(wildcard docker/Dockerfile*)
 
 # mpirun refuses root unless told; containers and CI often are root.
@@ -40,11 +42,11 @@ test-whole: setup  ## trainings, imports, exports and pages in a browser, withou
 	$(BIN)/python -m pytest tests/whole -n 2 --dist loadfile
 
 test-parallel: setup  ## tests under mpirun, and every command of the README
-	$(BIN)/python -m pytest tests/parallel
+	$(BIN)/python -m pytest tests/parallel $(SECOND_TRY)
 	$(BIN)/python -m pytest tests/docs -n 2 --dist worksteal
 
 test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)
-	$(BIN)/python -m pytest tests/cluster
+	$(BIN)/python -m pytest tests/cluster $(SECOND_TRY)
 
 check: setup  ## lint, format, types, shell scripts, Dockerfiles
 	$(BIN)/ruff check .
