@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -87,6 +88,10 @@ def test_bad_input_is_never_tried_again(tmp_path, cluster):
     job = submit(cluster, tmp_path / "job", [program], requeues=3)
     job.wait_for_state("FAILED")
     assert job.says("ExitCode") == "2:0" and int(job.says("Restarts")) == 0 and job.failures == []
+    # For when Slurm, which keeps no accounts here, has forgotten it.
+    (ended,) = json.loads((job.folder / "state.json").read_text())["tasks"]
+    assert (ended["state"], ended["exit_code"], ended["restarts"]) == ("FAILED", 2, 0)
+    assert len(ended["hosts"]) == 2 and set(ended["hosts"]) < {"n1", "n2", "n3"}
 
 
 def test_a_job_that_saved_while_the_controller_was_away_is_started_again(tmp_path, cluster):
