@@ -181,7 +181,7 @@ def test_an_image_says_what_it_is_and_is_no_larger_than_need_be(daemon, image):
 def test_an_image_holds_no_compiler_no_keys_and_nothing_of_its_build(daemon, image):
     script = (
         "for name in cc gcc g++ c++ make cmake ld nvcc; do type -P $name; done; "
-        "ls -d /etc/ssh/ssh_host_* /build /wheel /root/.cache 2>/dev/null; true"
+        "ls -d /etc/ssh/ssh_host_* /build /wheel ~root/.cache 2>/dev/null; true"
     )
     command = ("run", "--rm", "--network=none", "--user=0", "--entrypoint=bash", image, "-c", script)
     assert daemon.client(*command) == ""

@@ -54,7 +54,9 @@ def test_root_and_the_user_without_rights_reach_other_hosts_by_ssh(cluster: Test
     assert out(cluster.exec("n1", ["ssh", "n2", "hostname; id -un"])).split() == ["n2", "root"]
     as_user = cluster.exec("n1", ["ssh", "n3", "hostname; id -un"], user=cluster.user)
     assert out(as_user).split() == ["n3", cluster.user]
-    assert not cluster.exec("n1", ["cat", f"{cluster.folder}/etc/ssh/keys/root/id"], cluster.user).stdout
+    roots_key = cluster.folder.joinpath("etc", "ssh", "keys", "root", "id")
+    assert roots_key.is_file()
+    assert not cluster.exec("n1", ["cat", str(roots_key)], cluster.user).stdout
 
 
 def test_a_command_by_ssh_runs_nothing_of_roots_own(cluster: Testbed):
