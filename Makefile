@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   := data/demo
 SCRIPTS = $(shell find $(wildcard jobs docker slurm tests tools) -name '*.sh' -o -name '*.sbatch')
 # What failed is tried once more, alone; failing twice is failing (docs/decisions/0019-second-try.md).
-SECOND_TRY = || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(@:test-%=tests/%)
+SECOND_TRY = || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 DOCKERFILES := $(wildcard docker/Dockerfile*)
 
 # mpirun refuses root unless told; containers and CI often are root.
@@ -36,17 +36,17 @@ demo-again:  ## forget the demo's data and run, and do it all again
 test: setup test-unit test-whole test-parallel test-cluster  ## all tests
 
 test-unit: setup  ## tests that take less than a minute together
-	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile $(SECOND_TRY) tests/unit
 
 test-whole: setup  ## trainings, imports, exports and pages in a browser, without MPI: minutes
-	$(BIN)/python -m pytest tests/whole -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests/whole -n 2 --dist loadfile $(SECOND_TRY) tests/whole
 
 test-parallel: setup  ## tests under mpirun, and every command of the README
-	$(BIN)/python -m pytest tests/parallel $(SECOND_TRY)
-	$(BIN)/python -m pytest tests/docs -n 2 --dist worksteal
+	$(BIN)/python -m pytest tests/parallel $(SECOND_TRY) tests/parallel
+	$(BIN)/python -m pytest tests/docs -n 2 --dist worksteal $(SECOND_TRY) tests/docs
 
 test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)
-	$(BIN)/python -m pytest tests/cluster $(SECOND_TRY)
+	$(BIN)/python -m pytest tests/cluster $(SECOND_TRY) tests/cluster
 
 check: setup  ## lint, format, types, shell scripts, Dockerfiles
 	$(BIN)/ruff check .
