@@ -28,7 +28,7 @@ def bench_loader(
     size: Annotated[
         list[int] | None, typer.Option(help="Edge of the volumes; may come again.  [default: 96, 128]")
     ] = None,
-    volumes: Annotated[int, typer.Option(help="Volumes in an epoch.", min=1)] = 64,
+    volumes: Annotated[int, typer.Option(help="Volumes in an epoch.", min=1)] = 256,
     batch: Annotated[int, typer.Option(help="Volumes per batch.", min=1)] = 4,
     threads: Annotated[int, typer.Option(help="That read and decode.", min=1)] = 2,
     repeats: Annotated[int, typer.Option(help="Measurements of each reader, in turn.", min=1)] = 5,

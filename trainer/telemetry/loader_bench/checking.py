@@ -8,9 +8,6 @@ import numpy as np
 
 from trainer.telemetry.loader_bench.job import MARK_VOXELS, LoaderJob
 
-# Of each volume this many voxels along an edge are summed in a timed epoch: enough to tell, too few to cost.
-SAMPLED_EDGE = 8
-
 
 class WrongVolumes(Exception):
     """A reader delivered something else than the volumes; says what."""
@@ -61,9 +58,11 @@ class Epoch:
             if error > self._tolerance:
                 raise WrongVolumes(f"volume {number} is wrong by {error:g}, more than {self._tolerance:g}")
             return
+        # A line lies together in memory: a grid of 512 voxels, each in a cache line of its own, took a tenth of
+        # the time that the fastest readers need for a volume.
         found, expected = sampled(volume), self._source.samples[number]
         # Sums of the same numbers in the same order: only what the format rounds may differ.
-        if abs(found - expected) > self._tolerance * SAMPLED_EDGE**3:
+        if abs(found - expected) > self._tolerance * volume.shape[2]:
             raise WrongVolumes(f"volume {number} adds up to {found:g}, not {expected:g}")
 
     def close(self) -> None:
@@ -110,6 +109,6 @@ class Source:
 
 
 def sampled(volume: np.ndarray) -> float:
-    """Sum over a grid of SAMPLED_EDGE^3 voxels of a volume (D, H, W, 1)."""
-    step = max(1, volume.shape[0] // SAMPLED_EDGE)
-    return float(volume[::step, ::step, ::step].sum(dtype=np.float64))
+    """Sum over the line of voxels along W that goes through the middle of a volume (D, H, W, 1)."""
+    middle = volume[volume.shape[0] // 2, volume.shape[1] // 2]
+    return float(middle.sum(dtype=np.float64))

@@ -28,7 +28,7 @@ class LoaderJob:
 
     folder: str
     size: int = 96
-    volumes: int = 64
+    volumes: int = 256
     batch: int = 4
     threads: int = 2
     dtype: str = "float16"

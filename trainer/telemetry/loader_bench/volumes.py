@@ -22,7 +22,7 @@ PHANTOMS = 4
 PER_SHARD = 16
 _GAP = 1.5
 # In a version of its own, so that a folder made by another recipe is made anew.
-_RECIPE = 1
+_RECIPE = 2
 _DONE = "made.json"
 
 
