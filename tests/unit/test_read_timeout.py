@@ -35,7 +35,7 @@ def test_a_read_that_hangs_raises_an_error_that_names_it(tmp_path, monkeypatch, 
     shards = make_shard_set(tmp_path)
     go, plain, place = threading.Event(), os.preadv, shards.volumes[4].offset
     # The first volumes of all shards lie at the same byte.
-    file = os.stat(shards.path / "shard-00001.h5").st_ino
+    file = (shards.path / "shard-00001.h5").stat().st_ino
 
     def preadv(descriptor, buffers, offset):
         if offset == place and os.fstat(descriptor).st_ino == file:

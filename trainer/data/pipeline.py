@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,10 +25,16 @@ __all__ = ["evaluation_dataset", "input_errors", "training_dataset"]
 TOLD_AHEAD = 2
 
 
-class _Sample(NamedTuple):
+# Micro-batches of which the samples are remembered: more than are begun, or told to the kernel, at once.
+_KEPT = 64
+
+
+class _Samples(NamedTuple):
+    """Of one micro-batch on one rank: the epoch, and position and weight of each sample."""
+
     epoch: int
-    position: int
-    weight: np.float32
+    positions: list[int]
+    weights: list[float]
 
 
 def training_dataset(
@@ -106,20 +113,24 @@ def training_dataset(
     samples = batches * batch
     soon = TOLD_AHEAD * threads
 
-    def sample(number: int) -> _Sample:
-        micro_batch, place = divmod(number, batch)
+    # Computed once for all samples of it: threads hold Python's lock meanwhile, one after the other.
+    @functools.lru_cache(maxsize=_KEPT)
+    def samples_of(micro_batch: int) -> _Samples:
         step, micro = divmod(micro_batch, accumulation)
         epoch, step = divmod(start_step + step, per_epoch)
-        place += order.micro_batch_positions(global_batch, rank, world_size, accumulation, micro).start
-        position = order.order(config_seed, epoch, step, global_batch, n, shuffle=shuffle)[place]
-        return _Sample(epoch, int(position), order.weights(step, global_batch, n)[place])
+        mine = order.micro_batch_positions(global_batch, rank, world_size, accumulation, micro)
+        positions = order.order(config_seed, epoch, step, global_batch, n, shuffle=shuffle)[mine]
+        return _Samples(epoch, positions.tolist(), order.weights(step, global_batch, n)[mine].tolist())
 
     def fill(number: int, places: Sequence[np.ndarray]) -> None:
         began = spent.now()
         if patches is None and number + soon < samples:
-            shards.will_read(rows[sample(number + soon).position], with_map=targets is None)
+            later, place = divmod(number + soon, batch)
+            shards.will_read(rows[samples_of(later).positions[place]], with_map=targets is None)
         x, *told, y, w = places
-        epoch, position, weight = sample(number)
+        micro_batch, place = divmod(number, batch)
+        epoch, positions, weights = samples_of(micro_batch)
+        position, weight = positions[place], weights[place]
         if class_weights is not None and targets is not None:
             weight = weight * class_weights[targets[position]]
         row, key = rows[position], keys[position]
