@@ -134,7 +134,7 @@ class Task:
         if self._word is not None and _STRENGTH.index(self._word) >= _STRENGTH.index(word):
             return
         if self._word is None:
-            self._process.send_signal(signal.SIGUSR2)
+            self._tell(signal.SIGUSR2)
             self._kill_at = time.monotonic() + self.terms.grace_s
         self._word = word
 
@@ -183,9 +183,8 @@ class Task:
             processes.end_marked(self.mark)
         elif now >= self._kill_at and not self._terminated:
             self._terminated = True
-            self._process.terminate()
-            # A stopped process would not hear it.
-            self._process.send_signal(signal.SIGCONT)
+            self._tell(signal.SIGTERM)
+            self._tell(signal.SIGCONT)  # a stopped process would not hear it
 
     def silent(self, hosts: Sequence[str]) -> list[str]:
         """Those of these hosts that do not answer in time."""
@@ -210,6 +209,12 @@ class Task:
             self._ended("NODE_FAIL" if whom.lost else "FAILED", exit_code, f"{whom} (failed {times})")
         else:
             self._again(str(whom))
+
+    def _tell(self, number: signal.Signals) -> None:
+        # Popen.send_signal would reap it if it has ended, before the rest of it is ended, and hide that from
+        # `look`. Until we reap it, its number is nobody else's.
+        if self._process is not None:
+            os.kill(self._process.pid, number)
 
     def _judge(self, code: int) -> None:
         word = self._word
