@@ -149,8 +149,10 @@ class Task:
         """Let it save, and start it again; one that has ended starts again, too."""
         if self._process is not None:
             self.save("again")
-        elif self.entry.state in ENDED:
-            self.entry.failures, self.entry.lost_hosts, self.entry.exit_code = 0, (), None
+            return
+        self.entry.failures, self.entry.lost_hosts = 0, ()
+        if self.entry.state in ENDED:
+            self.entry.exit_code = None
             self._again("requeued")
 
     def give_up(self, state: str, reason: str) -> None:

@@ -51,3 +51,14 @@ def test_a_task_that_ended_a_moment_before_it_is_told_to_save_has_completed(task
     one.save("again")
     wait(lambda: has_ended(one), "the end")
     assert one.entry.state == "COMPLETED"
+
+
+def test_a_lost_job_may_fail_as_often_as_a_new_one_after_a_requeue(task) -> None:
+    lost = Entry(0, state="RUNNING", failures=3, lost_hosts=("n1",))
+    one = task("false", entry=lost, requeues=1)
+    assert one.entry.state == "REQUEUED"
+    one.requeue()
+    assert (one.entry.failures, one.entry.lost_hosts, one.entry.restarts) == (0, (), 1)
+    assert one.start([])
+    wait(lambda: has_ended(one), "the end")
+    assert one.entry.state == "REQUEUED"

@@ -1,0 +1,108 @@
+"""The attendant's loop, without MPI: disks that do not answer, and jobs that wait for others."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs import ledger, processes, terms
+from jobs.attendant import Attendant
+from jobs.ledger import Entry, Ledger
+from jobs.terms import Terms
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_put_back(tmp_path: Path) -> Iterator[None]:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    for number, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(number, handler)
+    processes.end_marked(f"{tmp_path.name}.0")
+
+
+@pytest.fixture
+def attendant(tmp_path: Path) -> Callable[..., Attendant]:
+    def make(*command: str, after: tuple[Path, ...] = (), **changes) -> Attendant:
+        folder = tmp_path / "job"
+        folder.mkdir()
+        agreed = Terms(tmp_path.name, "test", (command or ("true",),), "/", grace_s=5, **changes)
+        return Attendant(folder, agreed, after)
+
+    return make
+
+
+def until(file: Path) -> tuple[str, ...]:
+    """A command that runs until the file is there."""
+    return ("sh", "-c", 'until [ -e "$1" ]; do sleep 0.02; done', "sh", str(file))
+
+
+def later(what: Callable[[], object], when: Callable[[], bool]) -> None:
+    def run() -> None:
+        deadline = time.monotonic() + 20
+        while not when() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        what()
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def test_a_disk_that_does_not_answer_leaves_the_tasks_alone(attendant, tmp_path, monkeypatch) -> None:
+    beats = []
+
+    def beat(folder: Path) -> None:
+        beats.append(folder)
+        if len(beats) > 2:
+            (tmp_path / "go").touch()
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(ledger, "beat", beat)
+    monkeypatch.setattr(ledger, "BEAT_S", 0.0)
+    one = attendant(*until(tmp_path / "go"))
+    one.run()
+    assert len(beats) > 2 and Ledger.read(one.folder).tasks[0].state == "COMPLETED"
+
+
+def test_a_request_that_cannot_be_taken_away_is_not_obeyed_again_and_again(attendant, tmp_path) -> None:
+    one = attendant(*until(tmp_path / "go"))
+    terms.request(one.folder, "cancel", 0).mkdir()
+    later((tmp_path / "go").touch, lambda: one.tasks[0].is_running)
+    one.run()
+    assert one.tasks[0].entry.state == "COMPLETED"
+
+
+@pytest.mark.timeout(60)
+def test_it_ends_with_its_tasks_where_somebody_removed_the_folder(attendant, tmp_path) -> None:
+    one = attendant(*until(tmp_path / "go"))
+
+    def remove() -> None:
+        shutil.rmtree(one.folder)
+        (tmp_path / "go").touch()
+
+    later(remove, lambda: (one.folder / ledger.STATE).exists() and one.tasks[0].is_running)
+    one.run()
+    assert one.tasks[0].entry.state == "COMPLETED" and not one.folder.exists()
+
+
+def test_a_job_that_completes_while_it_is_looked_at_is_waited_for(attendant, tmp_path, monkeypatch) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    first = Ledger.new("0" * 16, [Entry(0, state="RUNNING")])
+    first.write(other)
+
+    def is_attended(folder: Path) -> bool:
+        first.tasks[0].state = "COMPLETED"  # its attendant writes its last word, and goes
+        first.write(folder)
+        return False
+
+    monkeypatch.setattr(ledger, "is_attended", is_attended)
+    one = attendant(after=(other,))
+    one.run()
+    assert one.tasks[0].entry.state == "COMPLETED"
