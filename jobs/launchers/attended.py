@@ -121,13 +121,14 @@ class Attended:
                 agreed = Terms.of(folder)
             except JobError:
                 continue
-            attended = ledger.is_attended(folder)
-            known = Ledger.read(folder)  # after the look: an attendant writes its last word before it goes
-            entries = known.tasks if known else [Entry(k) for k in range(len(agreed.commands))]
-            if not attended:
-                _leave_nothing(agreed)
-                for entry in entries:
-                    _call_lost(entry, known, folder)
+            with ledger.look(folder) as attended:
+                known = Ledger.read(folder)  # in the look: an attendant writes its last word before it goes
+                entries = known.tasks if known else [Entry(k) for k in range(len(agreed.commands))]
+                lost = [] if attended else [entry for entry in entries if entry.state not in ENDED]
+                if lost:
+                    _leave_nothing(agreed)
+            for entry in lost:
+                _call_lost(entry, known, folder)
             found[external] = [_state(entry) for entry in entries]
         return found
 
@@ -138,12 +139,14 @@ class Attended:
             JobError: there is no such job or task.
         """
         folder = Path(external)
-        numbers = _tasks(Terms.of(folder), task)
-        if ledger.is_attended(folder):
-            for number in numbers:
-                _write_private(terms.request(folder, "cancel", number), "")
-        else:
-            _leave_nothing(Terms.of(folder))
+        agreed = Terms.of(folder)
+        numbers = _tasks(agreed, task)
+        with ledger.look(folder) as attended:
+            if not attended:
+                _leave_nothing(agreed)
+                return
+        for number in numbers:
+            _write_private(terms.request(folder, "cancel", number), "")
 
     def requeue(self, external: str, task: int | None = None) -> None:
         """Let it save, and start it again; without `task`, all tasks that have not completed, else all.
@@ -227,8 +230,6 @@ def _state(entry: Entry) -> TaskState:
 
 
 def _call_lost(entry: Entry, known: Ledger | None, folder: Path) -> None:
-    if entry.state in ENDED:
-        return
     entry.reason = "its attendant was killed before it began"
     if known is not None:
         who = f"its attendant (process {known.pid} on {known.host})"
@@ -243,8 +244,7 @@ def _call_lost(entry: Entry, known: Ledger | None, folder: Path) -> None:
 
 def _leave_nothing(agreed: Terms) -> None:
     """End what a dead attendant left on this host; it has told mpirun by its death, so mostly nothing."""
-    for number in range(len(agreed.commands)):
-        processes.end_marked(f"{agreed.token}.{number}")
+    processes.end_marked(*(f"{agreed.token}.{number}" for number in range(len(agreed.commands))))
 
 
 def _tasks(agreed: Terms, task: int | None) -> list[int]:
