@@ -49,9 +49,9 @@ def choose(
     if sum(host not in lost for host in fitting) >= agreed.nodes:
         return None
     silent = silent_among([host for host in room if host in lost])
-    back = [host for host in room if host not in silent]
+    back = [*sound, *(host for host in room if host in lost and host not in silent)]
     if len(back) >= agreed.nodes:
-        return [*sound, *(host for host in back if host in lost)][: agreed.nodes]
+        return back[: agreed.nodes]
     if len(room) < len(fitting):
         return None
     if not agreed.shrink:

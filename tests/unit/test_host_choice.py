@@ -65,6 +65,8 @@ def test_as_many_are_taken_as_share_the_global_batch_evenly() -> None:
     shrinking = terms(nodes=4, least_nodes=1, shrink=True, global_batch=16)
     assert choose(shrinking, {}, ["n1"], nobody) == ["n2", "n3"]
     assert choose(terms(nodes=4, shrink=True, global_batch=12), {}, ["n1"], nobody) == ["n2", "n3", "n4"]
+    # One of two lost hosts answers again; it comes last.
+    assert choose(shrinking, {}, ["n1", "n2"], lambda _: ["n2"]) == ["n3", "n4"]
     with pytest.raises(TooFewAnswer):
         choose(terms(nodes=4, least_nodes=3, shrink=True, global_batch=16), {}, ["n1"], nobody)
 

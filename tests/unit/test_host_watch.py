@@ -69,3 +69,10 @@ def test_hosts_are_asked_at_once_and_then_only_when_it_is_time(monkeypatch) -> N
     watch = HostWatch(("true",), ["n1"], every_s=600, answer_s=5)
     wait(lambda: watch.silent() == [] and bool(asked) and not watch._asked, "an answer")
     assert watch.silent() == [] and asked == ["n1"]
+
+
+def test_a_question_that_cannot_be_asked_says_nothing_about_a_host() -> None:
+    assert silent_among(("/nowhere/ssh", HOST), ["n1"], 5) == []
+    watch = HostWatch(("/nowhere/ssh", HOST), ["n1"], every_s=0.0, answer_s=5)
+    assert [watch.silent() for _ in range(2 * host_watch.MISSED)] == [[]] * 2 * host_watch.MISSED
+    watch.close()
