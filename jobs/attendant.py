@@ -140,7 +140,13 @@ class Attendant:
             for host in other.entry.hosts:
                 taken[host] = taken.get(host, 0) + self.terms.slots
         try:
-            hosts = choose(self.terms, taken, task.entry.lost_hosts, task.silent)
+            while hosts := choose(self.terms, taken, task.entry.lost_hosts, task.silent):
+                # `choose` has asked those that were lost before.
+                known = [host for host in hosts if host not in task.entry.lost_hosts]
+                silent = task.silent(known) if self.terms.ask_first else []
+                if not silent:
+                    break
+                task.lose(silent)
         except TooFewAnswer as error:
             task.failed(None, Blame(f"does not answer; {error}", host=",".join(error.silent), lost=True))
             return None

@@ -194,6 +194,14 @@ class Task:
             return []
         return silent_among(self.terms.probe, hosts, self.terms.probe_s)
 
+    def lose(self, hosts: Sequence[str]) -> None:
+        """Pass over hosts that do not answer before a start; that is no failure yet."""
+        self._say(f"{', '.join(hosts)}: no answer; passed over")
+        self._lost(hosts)
+
+    def _lost(self, hosts: Sequence[str]) -> None:
+        self.entry.lost_hosts = tuple(dict.fromkeys([*self.entry.lost_hosts, *hosts]))
+
     def failed(self, exit_code: int | None, whom: Blame) -> None:
         """Write down a start that failed (exit code None: for want of hosts, before it began); start again,
         or end where that was the last one allowed."""
@@ -203,8 +211,7 @@ class Task:
         entry.failures += 1
         entry.exit_code = exit_code
         if whom.lost:
-            lost = [host for host in whom.host.replace(",", " ").split() if host in self.terms.hosts]
-            entry.lost_hosts = tuple(dict.fromkeys([*entry.lost_hosts, *lost]))
+            self._lost([host for host in whom.host.replace(",", " ").split() if host in self.terms.hosts])
         self._note_failure(exit_code, whom)
         if entry.failures > self.terms.requeues:
             times = "once" if entry.failures == 1 else f"{entry.failures} times"

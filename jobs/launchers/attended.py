@@ -40,6 +40,7 @@ def attended_plan(
     at_once: int | None = None,
     probe: Arguments = (),
     check_s: float = Terms.check_s,
+    ask_first: bool = False,
     files: Mapping[str, str] | None = None,
 ) -> Plan:
     """A plan that an attendant carries out; its `command` is that of the first task.
@@ -55,6 +56,7 @@ def attended_plan(
         at_once: tasks that may run side by side where the job does not say.
         probe: a command that exits 0 where the host that its word `terms.HOST` stands for answers.
         check_s: seconds between such questions while a task runs; 0: none are asked then.
+        ask_first: whether hosts that do not answer are passed over at each start.
         files: further files for the job's folder.
     """
     resources = spec.resources
@@ -77,6 +79,7 @@ def attended_plan(
         minutes=resources.minutes,
         probe=tuple(probe),
         check_s=check_s,
+        ask_first=ask_first,
     )
     return Plan({terms.TERMS: agreed.to_json(), **(files or {})}, agreed.commands[0], added)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jobs import fabric, host_checks, hostfile, processes, terms
+from jobs import fabric, host_checks, host_facts, hostfile, processes, terms
 from jobs.launchers.attended import Attended, attended_plan
 from jobs.launchers.base import Plan
 from jobs.sites import Site
@@ -75,7 +76,7 @@ class Mpirun(Attended):
                 environment={**lines[0][1], **settings, **site.environment},
                 at_once=_side_by_side(spec),
             )
-        _check_room(spec, hosts)
+        _with_room(spec, hosts)
         environment = {**_as_root(), **DETECTION, **settings, **site.environment}
         forwarded = [*environment, *spec.environment, "PATH", processes.MARK, terms.RESTARTS]
         commands = [
@@ -88,29 +89,42 @@ class Mpirun(Attended):
             )
             for number, task in enumerate(spec.tasks)
         ]
-        probe = _PROBE_IN_ALLOCATION if _in_allocation() else _PROBE
+        over_ssh = not _in_allocation()  # Slurm itself vouches for the hosts of an allocation
+        probe = _PROBE if over_ssh else _PROBE_IN_ALLOCATION
         check_s = _seconds({**environment, **spec.environment}.get(CHECK_HOSTS))
         return attended_plan(
-            spec, token, commands, environment=environment, hosts=hosts, probe=probe, check_s=check_s
+            spec,
+            token,
+            commands,
+            environment=environment,
+            hosts=hosts,
+            probe=probe,
+            check_s=check_s,
+            ask_first=over_ssh,
         )
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
-        """See that the hosts answer, hold the same Open MPI and the same cingulum, and have room.
+        """See that enough hosts answer, hold the same Open MPI and the same cingulum, and have room; warn of
+        those that do not answer, and of jobs that run there already.
 
         Raises:
             JobError: the hostfile cannot be used, or the hosts do not suffice.
             WorldError: there is no mpirun.
-            LauncherError: a host does not answer in time, or differs from this one.
+            LauncherError: too few hosts answer in time, or one differs from this one.
         """
         if not spec.parallel:
             return
         mpirun = _mpirun(site)
         hosts = hosts_of(spec, site)
         if hosts is None:
+            if not spec.after:
+                host_checks.warn_of_others({socket.gethostname(): host_facts.tokens()})
             return
-        _check_room(spec, hosts)
+        fitting = _with_room(spec, hosts)
         if not _in_allocation():
-            host_checks.check(list(hosts), mpirun=mpirun, spec=spec, site=site)
+            wanted = spec.resources
+            needed = (wanted.least_nodes or wanted.nodes) if spec.shrink else wanted.nodes
+            host_checks.check(fitting, needed, mpirun=mpirun, spec=spec, site=site)
 
 
 def hosts_of(
@@ -169,7 +183,8 @@ def _to_forward() -> list[str]:
     return sorted(key for key in os.environ if key.startswith(_FORWARDED) and key not in _KEPT_HERE)
 
 
-def _check_room(spec: JobSpec, hosts: Mapping[str, int]) -> None:
+def _with_room(spec: JobSpec, hosts: Mapping[str, int]) -> list[str]:
+    """The hosts with slots enough; others are never used. Raises JobError where they are too few."""
     wanted = spec.resources
     fitting = [host for host, slots in hosts.items() if slots >= wanted.ranks_per_node]
     if len(fitting) < wanted.nodes:
@@ -179,6 +194,7 @@ def _check_room(spec: JobSpec, hosts: Mapping[str, int]) -> None:
             f"{len(fitting)} of these have so many: {listed}.",
             cure="Ask for fewer nodes or ranks, or raise `slots=` in the hostfile.",
         )
+    return fitting
 
 
 def _in_allocation(environment: Mapping[str, str] | None = None) -> bool:

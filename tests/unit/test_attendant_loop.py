@@ -106,3 +106,37 @@ def test_a_job_that_completes_while_it_is_looked_at_is_waited_for(attendant, tmp
     one = attendant(after=(other,))
     one.run()
     assert one.tasks[0].entry.state == "COMPLETED"
+
+
+def runs_on_hosts(attendant, tmp_path: Path, up: str, **changes) -> Entry:
+    """The end of a job whose hosts answer where a file of their name is there."""
+    for name in up.split():
+        (tmp_path / name).touch()
+    hosts = {str(tmp_path / name): 1 for name in ("n1", "n2", "n3")}
+    one = attendant(hosts=hosts, probe=("test", "-e", terms.HOST), pause_s=0, requeues=0, **changes)
+    one.run()
+    entry = Ledger.read(one.folder).tasks[0]
+    entry.hosts = tuple(Path(name).name for name in entry.hosts)
+    return entry
+
+
+def test_hosts_that_are_silent_before_a_start_are_passed_over(attendant, tmp_path) -> None:
+    entry = runs_on_hosts(attendant, tmp_path, "n2 n3", nodes=2, ask_first=True)
+    assert (entry.state, entry.hosts, entry.failures) == ("COMPLETED", ("n2", "n3"), 0)
+    assert f"{tmp_path / 'n1'}: no answer; passed over" in (tmp_path / "job" / "out.log").read_text()
+
+
+def test_a_job_that_may_shrink_starts_on_the_hosts_that_answer(attendant, tmp_path) -> None:
+    entry = runs_on_hosts(attendant, tmp_path, "n2", nodes=3, least_nodes=1, shrink=True, ask_first=True)
+    assert (entry.state, entry.hosts, entry.failures) == ("COMPLETED", ("n2",), 0)
+
+
+def test_a_job_without_hosts_enough_before_its_start_says_which_are_silent(attendant, tmp_path) -> None:
+    entry = runs_on_hosts(attendant, tmp_path, "n2", nodes=2, ask_first=True)
+    assert entry.state == "NODE_FAIL" and "1 of the 2 hosts that are needed are left" in entry.reason
+    assert "n1" in entry.reason and "n3" in entry.reason
+
+
+def test_where_slurm_vouches_for_the_hosts_nobody_is_asked_first(attendant, tmp_path) -> None:
+    entry = runs_on_hosts(attendant, tmp_path, "", nodes=2)
+    assert (entry.state, entry.hosts) == ("COMPLETED", ("n1", "n2"))
