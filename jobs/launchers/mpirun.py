@@ -68,7 +68,8 @@ class Mpirun(Attended):
             one.name: one.value for one in fabric.settings(site, gpus=spec.resources.gpus_per_node > 0)
         }
         if hosts is None:
-            lines = [command(spec.resources.ranks_per_node, task) for task in spec.tasks]
+            ranks, program = spec.resources.ranks_per_node, _mpirun(site)
+            lines = [command(ranks, task, mpirun=program) for task in spec.tasks]
             return attended_plan(
                 spec,
                 token,
@@ -234,6 +235,7 @@ def command(
     hosts: Mapping[str, int] | None = None,
     cores: int | None = None,
     root: bool | None = None,
+    mpirun: str | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """What to run, and what to add to the environment, to start `argv` on so many ranks.
 
@@ -243,6 +245,7 @@ def command(
         hosts: ranks that fit on each host, by name; default: this host.
         cores: cores of this host; default: those this process may use.
         root: whether we are root, which Open MPI wants confirmed; default: found out.
+        mpirun: its path; default: that of `find`.
 
     Returns:
         The argument list, and the environment's additions.
@@ -252,7 +255,7 @@ def command(
     """
     if ranks < 1:
         raise WorldError(f"{ranks} ranks cannot be launched.", cure="Give 1 or more.")
-    line = [find(), "-np", str(ranks)]
+    line = [mpirun or find(), "-np", str(ranks)]
     if hosts is not None:
         room = sum(hosts.values())
         if room < ranks:

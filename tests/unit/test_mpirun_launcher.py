@@ -118,6 +118,13 @@ def test_without_hosts_a_job_runs_here_and_wants_one_node(monkeypatch: pytest.Mo
         terms_of(HERE, spec())
 
 
+def test_the_mpirun_of_the_site_is_used_here_as_on_hosts(site) -> None:
+    here = Site(mpirun="/opt/mpi/bin/mpirun")
+    assert terms_of(here, spec(resources=Resources())).commands[0][0] == "/opt/mpi/bin/mpirun"
+    there = site.model_copy(update={"mpirun": "/opt/mpi/bin/mpirun"})
+    assert terms_of(there, spec()).commands[0][0] == "/opt/mpi/bin/mpirun"
+
+
 def test_a_job_without_ranks_is_run_without_mpirun(site) -> None:
     assert terms_of(site, spec(parallel=False)).commands == (("cingulum", "train", HOSTILE),)
 
