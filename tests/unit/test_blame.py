@@ -67,6 +67,14 @@ def test_ssh_that_fails_names_the_host() -> None:
     assert found.host == "n9" and found.lost
 
 
+def test_a_program_that_uses_ssh_itself_is_no_lost_host() -> None:
+    said = "ssh: connect to host git.example.org port 22: Connection timed out\n"
+    found = blame.read(f"{said}[rank 0 @ n1] error: no labels\n", 1, hosts=HOSTS)
+    assert found == Blame("no labels", 0, "n1")
+    lost = "ssh: connect to host n3 port 22: No route to host\n"
+    assert blame.read(said + lost, 1, hosts=HOSTS).host == "n3"
+
+
 def test_other_ends_are_told_as_well_as_they_can_be() -> None:
     assert blame.read(STATUS, 3) == Blame("ended with exit code 3", 1)
     assert blame.read(NO_PROGRAM, 134) == Blame("there is no program cingulumm", None, "n3")
