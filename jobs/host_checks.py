@@ -6,8 +6,10 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,26 @@ _SSH = (
     *("ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}"),
     *("-o", "RequestTTY=no", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2"),
 )
+
+
+# What a shell evaluates between double quotes, and what ends a line.
+_ACTIVE = re.compile(r'["$`\\!\x00-\x1f\x7f]')
+
+
+def check_parameters(environment: Mapping[str, str]) -> None:
+    """Make sure that no shell of another host evaluates a parameter of Open MPI.
+
+    mpirun hands these variables to ssh between double quotes, as part of the command that starts its daemon.
+
+    Raises:
+        JobError: one holds a sign that means something there.
+    """
+    for name, value in environment.items():
+        if name.startswith("OMPI_MCA_") and _ACTIVE.search(value):
+            raise JobError(
+                f"environment: {name}: the shells of other hosts would evaluate parts of {value!r}.",
+                cure='Leave out ", $, `, \\, ! and line breaks.',
+            )
 
 
 class Silent(str):
@@ -62,6 +84,8 @@ def check(hosts: Sequence[str], needed: int, *, mpirun: str, spec: JobSpec, site
         for host, said in others.items()
         for trouble in ([said] if isinstance(said, Broken) else differences(here, said, site, spec))
     ]
+    # mpirun, too, talks over these alone.
+    troubles += [f"{socket.gethostname()}, this host: {lack}" for lack in _lacking_interfaces(here, site)]
     if troubles or len(others) < needed:
         raise LauncherError(
             "These hosts cannot run the job:\n  " + "\n  ".join([*silent, *troubles]),
@@ -166,10 +190,13 @@ def differences(here: dict[str, Any], there: dict[str, Any], site: Site, spec: J
         found.append(f"the job's folder {spec.folder} is not there; all hosts must see it")
     if here["program"] and not there["program"]:
         found.append(f"the program {spec.tasks[0][0]} is not there")
-    for name in site.interfaces:
-        if name not in there["interfaces"]:
-            known = ", ".join(there["interfaces"])
-            found.append(
-                f"there is no network interface {name} (`interfaces` of the site); there are {known}"
-            )
-    return found
+    return found + _lacking_interfaces(there, site)
+
+
+def _lacking_interfaces(facts: dict[str, Any], site: Site) -> list[str]:
+    known = ", ".join(facts["interfaces"])
+    return [
+        f"there is no network interface {name} (`interfaces` of the site); there are {known}"
+        for name in site.interfaces
+        if name not in facts["interfaces"]
+    ]

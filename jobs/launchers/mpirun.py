@@ -58,7 +58,8 @@ class Mpirun(Attended):
         """What `start` would do; reads the site's hostfile and, in an allocation, Slurm's variables.
 
         Raises:
-            JobError: the hostfile cannot be used, or the hosts do not suffice.
+            JobError: the hostfile cannot be used, the hosts do not suffice, or a parameter of Open MPI would
+                mean something to their shells.
             WorldError: there is no mpirun.
         """
         if not spec.parallel:
@@ -79,6 +80,7 @@ class Mpirun(Attended):
             )
         _with_room(spec, hosts)
         environment = {**_as_root(), **DETECTION, **settings, **site.environment}
+        host_checks.check_parameters({**environment, **spec.environment})
         forwarded = [*environment, *spec.environment, "PATH", processes.MARK, terms.RESTARTS]
         commands = [
             on_hosts(
@@ -233,7 +235,6 @@ def command(
     argv: Sequence[str],
     *,
     hosts: Mapping[str, int] | None = None,
-    cores: int | None = None,
     root: bool | None = None,
     mpirun: str | None = None,
 ) -> tuple[list[str], dict[str, str]]:
@@ -243,7 +244,6 @@ def command(
         ranks: the world size.
         argv: the program and its arguments, the same on every rank.
         hosts: ranks that fit on each host, by name; default: this host.
-        cores: cores of this host; default: those this process may use.
         root: whether we are root, which Open MPI wants confirmed; default: found out.
         mpirun: its path; default: that of `find`.
 
@@ -264,9 +264,8 @@ def command(
         for key in _to_forward():
             line += ["-x", key]
     else:
-        cores = len(os.sched_getaffinity(0)) if cores is None else cores
-        if ranks > cores:
-            line += ["--oversubscribe"]
+        # Open MPI counts cores as slots; two hardware threads are one, and ranks may well use both.
+        line += ["--oversubscribe"]
     # Ranks that share cores must be free to move; a rank with its own cores keeps them by number of
     # threads, not by binding: Horovod's thread would be bound to the same core as the computation.
     line += ["--bind-to", "none"]

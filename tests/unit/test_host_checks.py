@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import home, host_checks, processes
+from jobs import home, host_checks, host_facts, processes
 from jobs.launchers import mpirun
 from jobs.launchers.mpirun import Mpirun
 from jobs.sites import HERE, Site
@@ -51,30 +51,36 @@ def _hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def preflight(tmp_path: Path):
-    def run(hosts: str, *, after: tuple[str, ...] = (), shrink: bool = False, **resources) -> None:
+    def run(hosts: str, *, after=(), shrink: bool = False, interfaces=(), **resources) -> None:
         (tmp_path / "hosts").write_text(hosts.replace(" ", "\n"))
         given = Resources(**{"nodes": 2, **resources})
         job = JobSpec("x", "command", (("true",),), str(tmp_path), given, shrink=shrink, after=after)
-        Mpirun().preflight(job, Site(hostfile=str(tmp_path / "hosts")))
+        Mpirun().preflight(job, Site(hostfile=str(tmp_path / "hosts"), interfaces=interfaces))
 
     return run
 
 
+def said(capfd) -> list[str]:
+    """Lines, but for what is said of other jobs that really run on this host."""
+    return [line for line in capfd.readouterr().err.splitlines() if "runs there" not in line]
+
+
 def test_sound_hosts_are_taken_without_a_word(preflight, capfd) -> None:
     preflight("n1 n2")
-    assert capfd.readouterr().err == ""
+    assert said(capfd) == []
 
 
 def test_a_silent_spare_is_named_and_done_without(preflight, capfd) -> None:
     preflight("n1 off n2")
     preflight("n1 off n2")
-    (first, second) = capfd.readouterr().err.splitlines()  # once, though asked twice
+    (first, second) = said(capfd)  # once, though asked twice
     assert first.startswith("warning: the job does without") and "off: cannot be reached by ssh" in second
 
 
 def test_a_job_that_may_shrink_goes_on_with_the_hosts_that_answer(preflight, capfd) -> None:
     preflight("n1 off1 off2", nodes=3, least_nodes=1, shrink=True)
-    assert "off1" in (said := capfd.readouterr().err) and "off2" in said
+    err = capfd.readouterr().err
+    assert "off1" in err and "off2" in err
     with pytest.raises(LauncherError, match="off1: cannot be reached"):
         preflight("n1 off1 off2", nodes=3, least_nodes=2, shrink=True)
 
@@ -95,7 +101,7 @@ def test_a_spare_that_answers_and_cannot_run_the_job_is_no_spare(preflight) -> N
 
 def test_a_host_with_too_few_slots_is_not_asked(preflight, capfd) -> None:
     preflight("n1:2 n2:2 off:1", ranks_per_node=2)
-    assert capfd.readouterr().err == ""
+    assert said(capfd) == []
 
 
 def test_what_ssh_leaves_running_is_not_waited_for(preflight) -> None:
@@ -120,8 +126,8 @@ def test_a_job_that_runs_there_already_is_named(preflight, tmp_path, capfd) -> N
     token = home.new_token()
     with subprocess.Popen(["sleep", "600"], env={**os.environ, processes.MARK: f"{token}.0"}) as other:
         preflight("n1 n2")
-        said = capfd.readouterr().err
-        assert f"warning: n1, n2: job with the token {token} runs there" in said and "--after" in said
+        err = capfd.readouterr().err
+        assert f"warning: n1, n2: job with the token {token} runs there" in err and "--after" in err
         host_checks.warn.cache_clear()
         agreed = Terms(token, "the other", (("true",),), "/")
         (home.job_folder(token) / TERMS).write_text(agreed.to_json())
@@ -131,5 +137,14 @@ def test_a_job_that_runs_there_already_is_named(preflight, tmp_path, capfd) -> N
         # Who waits for another job shares with nobody that runs now.
         host_checks.warn.cache_clear()
         preflight("n1 n2", after=("mpirun-1",))
-        assert capfd.readouterr().err == ""
+        assert "runs there" not in capfd.readouterr().err
         other.kill()
+
+
+def test_this_host_needs_the_networks_of_the_site_as_the_others_do(preflight, monkeypatch) -> None:
+    facts = host_facts.facts
+    monkeypatch.setattr(host_facts, "facts", lambda *words: {**facts(*words), "interfaces": ["eno1"]})
+    with pytest.raises(
+        LauncherError, match=r"this host: there is no network interface lo .*; there are eno1"
+    ):
+        preflight("n1 n2", interfaces=("lo",))
