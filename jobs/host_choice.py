@@ -35,7 +35,7 @@ def choose(
     Args:
         agreed: the job's terms, with hosts.
         taken: slots that other tasks use now, by host.
-        lost: hosts that did not answer when a start of this task failed.
+        lost: hosts that did not answer before a start of this task, or when one failed.
         silent_among: those of some hosts that do not answer now; only asked about lost ones.
 
     Raises:

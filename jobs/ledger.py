@@ -32,7 +32,7 @@ class Entry:
 
     Attributes:
         failures: starts that failed, as counted against `requeues`.
-        lost_hosts: hosts that did not answer when a start failed.
+        lost_hosts: hosts that did not answer before a start, or when one failed.
         pid, process: of the command that runs, and its identity; None: none runs.
     """
 

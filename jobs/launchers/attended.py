@@ -122,14 +122,14 @@ class Attended:
             folder = Path(external)
             try:
                 agreed = Terms.of(folder)
-            except JobError:
+                with ledger.look(folder) as attended:
+                    known = Ledger.read(folder)  # after the look: the last word is written before the end
+                    entries = known.tasks if known else [Entry(k) for k in range(len(agreed.commands))]
+                    lost = [] if attended else [entry for entry in entries if entry.state not in ENDED]
+                    if lost:
+                        _leave_nothing(agreed)
+            except JobError:  # of this job, nothing can be said; of the others, it can
                 continue
-            with ledger.look(folder) as attended:
-                known = Ledger.read(folder)  # in the look: an attendant writes its last word before it goes
-                entries = known.tasks if known else [Entry(k) for k in range(len(agreed.commands))]
-                lost = [] if attended else [entry for entry in entries if entry.state not in ENDED]
-                if lost:
-                    _leave_nothing(agreed)
             for entry in lost:
                 _call_lost(entry, known, folder)
             found[external] = [_state(entry) for entry in entries]
@@ -181,10 +181,10 @@ class Attended:
 
 
 def _spawn(folder: Path) -> None:
+    for stale in folder.glob("cancel*.asked"):  # before the lock: who sees it taken may cancel what we start
+        stale.unlink(missing_ok=True)
     lock = ledger.lock(folder)
     with lock:
-        for stale in folder.glob("cancel*.asked"):
-            stale.unlink(missing_ok=True)
         # A job that submits jobs must not be their end when it ends what it has started.
         environment = {key: value for key, value in os.environ.items() if key != processes.MARK}
         descriptor = os.open(folder / terms.OWN_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

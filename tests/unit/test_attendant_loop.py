@@ -25,7 +25,7 @@ def _signals_are_put_back(tmp_path: Path) -> Iterator[None]:
     yield
     for number, handler in zip(SIGNALS, before, strict=True):
         signal.signal(number, handler)
-    processes.end_marked(f"{tmp_path.name}.0")
+    processes.end_marked(f"{tmp_path.name}.0", f"{tmp_path.name}.1")
 
 
 @pytest.fixture
@@ -33,7 +33,8 @@ def attendant(tmp_path: Path) -> Callable[..., Attendant]:
     def make(*command: str, after: tuple[Path, ...] = (), **changes) -> Attendant:
         folder = tmp_path / "job"
         folder.mkdir()
-        agreed = Terms(tmp_path.name, "test", (command or ("true",),), "/", grace_s=5, **changes)
+        given = {"commands": (command or ("true",),), "grace_s": 5, **changes}
+        agreed = Terms(token=tmp_path.name, name="test", folder="/", **given)
         return Attendant(folder, agreed, after)
 
     return make
@@ -140,3 +141,18 @@ def test_a_job_without_hosts_enough_before_its_start_says_which_are_silent(atten
 def test_where_slurm_vouches_for_the_hosts_nobody_is_asked_first(attendant, tmp_path) -> None:
     entry = runs_on_hosts(attendant, tmp_path, "", nodes=2)
     assert (entry.state, entry.hosts) == ("COMPLETED", ("n1", "n2"))
+
+
+def test_tasks_that_run_at_once_get_hosts_of_their_own(attendant, tmp_path) -> None:
+    one = attendant(hosts={"n1": 1, "n2": 1}, commands=(until(tmp_path / "go"), ("true",)), at_once=2)
+    later((tmp_path / "go").touch, lambda: one.tasks[1].entry.state == "COMPLETED")
+    one.run()
+    assert [entry.hosts for entry in Ledger.read(one.folder).tasks] == [("n1",), ("n2",)]
+
+
+def test_no_more_tasks_run_at_once_than_agreed(attendant, tmp_path) -> None:
+    one = attendant(commands=(until(tmp_path / "go"), ("true",)), at_once=1)
+    later((tmp_path / "go").touch, lambda: one.tasks[1].entry.reason == "JobArrayTaskLimit")
+    one.run()
+    first, second = Ledger.read(one.folder).tasks
+    assert second.started > first.started and first.ended <= second.ended
