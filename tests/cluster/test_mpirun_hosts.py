@@ -35,8 +35,6 @@ QUICK = {
 }
 # From the fault to the end of all ranks; two cores run four hosts, and other tests.
 BOUND_S = 40.0
-# The link is cut, and neither mpirun nor the attendant may notice before the ranks do (1.5 x 10 s).
-LATE = {**QUICK, "OMPI_MCA_oob_tcp_keepalive_time": "300", "CINGULUM_CHECK_HOSTS_S": "10"}
 START_S = 90.0
 TRAINING_S = 240.0
 HOSTILE = "a,b=c;\"d\" 'e' $HOME `id` $(id) \\ *\n-x é"
@@ -76,17 +74,11 @@ class Job:
 
 
 def start(
-    cluster: Testbed,
-    tmp_path: Path,
-    task: tuple[str, ...],
-    *,
-    hosts: str = "n1\nn2\nn3\n",
-    environment: dict[str, str] = QUICK,
-    **changes: Any,
+    cluster: Testbed, tmp_path: Path, task: tuple[str, ...], *, hosts: str = "n1\nn2\nn3\n", **changes: Any
 ) -> Job:
     hostfile = tmp_path / "hosts"
     hostfile.write_text(hosts)
-    site = Site(name="test", hostfile=str(hostfile), interfaces=("eth0",), environment=environment)
+    site = Site(name="test", hostfile=str(hostfile), interfaces=("eth0",), environment=QUICK)
     given = {"resources": Resources(nodes=3), "requeues": 1, **changes}
     spec = JobSpec("test", "command", (task,), str(tmp_path), **given)
     ran = run(cluster, tmp_path, spec, site)
@@ -170,38 +162,32 @@ def test_without_shrink_a_job_waits_for_its_host_a_bounded_number_of_times(clust
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("fault", ["off", "cut", "stopped"])
+@pytest.mark.parametrize("fault", ["off", "stopped"])
 def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, fault):
-    """Host n3 loses its power; or its link is cut, or a rank stops in a collective, which ranks notice."""
+    """Host n3 loses its power; or a rank stops amid a collective, which only our watchdog sees."""
     shards = tiny_runs.make_shards(tmp_path / "shards")
-    timeout_s = 10 if fault == "cut" else 15
-    changes = {"train__global_batch": 6, "train__epochs": 8, "guards__timeout_s": timeout_s}
+    changes = {"train__global_batch": 6, "train__epochs": 8, "guards__timeout_s": 15}
     config = tiny_runs.write_config(tmp_path, shards, "run", checkpoint__every_steps=4, **changes)
     task = (sys.executable, "-m", "trainer", "train", str(config), "--resume")
     resources = Resources(nodes=3, least_nodes=2)
-    terms = {"resources": resources, "shrink": True, "global_batch": 6}
-    job = start(cluster, tmp_path, task, environment=LATE if fault == "cut" else QUICK, **terms)
+    job = start(cluster, tmp_path, task, resources=resources, shrink=True, global_batch=6)
     folder = tmp_path / "run"
     job.wait(lambda: tiny_runs.steps(folder), "a checkpoint", START_S)
     if fault == "off":
         cluster.power_off("n3")
         ranks_end(job, ["n1", "n2"], "trainer")
-    elif fault == "cut":
-        cluster.link("n3", False)
-        ranks_end(job, ["n1", "n2", "n3"], "trainer", seconds=90)
-        assert "[rank 2 @ n3] error: does not answer rank " in job.log
     else:
         cluster.exec("n3", ["pkill", "-STOP", "-f", "python.* .*trainer"])
         ranks_end(job, ["n1", "n2", "n3"], "trainer")
     saved = max(tiny_runs.steps(folder))
     entry = job.end()
     assert (entry.state, entry.restarts) == ("COMPLETED", 1), job.log
-    assert entry.hosts == (("n1", "n2", "n3") if fault == "stopped" else ("n1", "n2"))
+    assert entry.hosts == (("n1", "n2") if fault == "off" else ("n1", "n2", "n3"))
     assert f"step-{saved:08d}" in job.log and "resumed from" in job.log
     assert tiny_runs.result(folder)["epochs"] == 8
     assert json.loads((folder / "run.json").read_text())["world_size"] == len(entry.hosts)
     _, _, where, why = job.failures[0].split("\t")
-    assert (where, "does not answer" in why) == ("rank 2 @ n3" if fault == "stopped" else "n3", True)
+    assert (where, "does not answer" in why) == ("n3" if fault == "off" else "rank 2 @ n3", True)
 
 
 def test_a_user_without_rights_runs_jobs_over_ssh_and_is_told_who_is_there(cluster, tmp_path):
