@@ -57,6 +57,8 @@ def test_with_shrink_those_that_are_left_do_down_to_the_least() -> None:
     shrinking = terms(nodes=4, least_nodes=2, shrink=True)
     assert choose(shrinking, {}, ["n1"], nobody) == ["n2", "n3", "n4"]
     assert choose(shrinking, {}, ["n1", "n3"], nobody) == ["n2", "n4"]
+    # One is busy with another task: with it there are more.
+    assert choose(shrinking, {"n4": 2}, ["n1"], nobody) is None
     with pytest.raises(TooFewAnswer, match="1 of the 2 hosts"):
         choose(shrinking, {}, ["n1", "n2", "n3"], nobody)
 
