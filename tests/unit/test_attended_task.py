@@ -179,3 +179,11 @@ def test_a_command_is_no_part_of_our_session(task) -> None:
     one = task()
     assert one.start([])
     assert os.getsid(one.entry.pid) == one.entry.pid
+
+
+def test_who_was_told_to_save_and_could_not_did_not_fail(task) -> None:
+    """A rank that still loads TensorFlow is ended by the signal."""
+    one = task(requeues=0)
+    assert one.start([])
+    one.save("again")
+    assert (ended(one).state, one.entry.failures) == ("REQUEUED", 0)
