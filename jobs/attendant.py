@@ -8,7 +8,6 @@ to `state.json`. SIGUSR2: every task saves and is started again. SIGTERM: every 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import signal
@@ -68,15 +67,18 @@ class Attendant:
             if not self.ending and self._may_begin():
                 self._start_some()
             state = json.dumps([vars(task.entry) for task in self.tasks])
-            if state != written:
-                # A full disk is no reason to leave the tasks alone.
-                with contextlib.suppress(OSError):
+            try:
+                if state != written:
                     self.ledger.write(self.folder)
                     written, beaten = state, time.monotonic()
-            elif time.monotonic() - beaten > ledger.BEAT_S:
-                ledger.beat(self.folder)
-                beaten = time.monotonic()
-            if state == written and all(task.entry.state in ENDED for task in self.tasks):
+                elif time.monotonic() - beaten > ledger.BEAT_S:
+                    ledger.beat(self.folder)
+                    beaten = time.monotonic()
+            except OSError:
+                # A disk that is full or does not answer is no reason to leave the tasks alone.
+                written = None
+            is_told = state == written or not self.folder.exists()  # removed: nobody will ever ask
+            if is_told and all(task.entry.state in ENDED for task in self.tasks):
                 return
             time.sleep(POLL_S)
 
@@ -97,20 +99,19 @@ class Attendant:
                 task.save("end")
         for whom, tasks in [(None, self.tasks), *((task.number, [task]) for task in self.tasks)]:
             for what, obey in (("cancel", Task.cancel), ("requeue", Task.requeue)):
-                asked = terms.request(self.folder, what, whom)
-                if asked.exists():
-                    asked.unlink()
+                if _taken_away(terms.request(self.folder, what, whom)):
                     for task in tasks:
                         obey(task)
 
     def _may_begin(self) -> bool:
         """Whether all jobs that this one waits for have completed; when one never will, all tasks end."""
         for folder in list(self.after):
-            other = Ledger.read(folder)
+            attended = ledger.is_attended(folder)
+            other = Ledger.read(folder)  # after the look: an attendant writes its last word before it goes
             if other is not None and all(entry.state == "COMPLETED" for entry in other.tasks):
                 self.after.remove(folder)
                 continue
-            if not ledger.is_attended(folder):
+            if not attended:
                 for task in self.tasks:
                     task.give_up(
                         "CANCELLED", f"DependencyNeverSatisfied: the job in {folder} did not complete"
@@ -139,13 +140,27 @@ class Attendant:
             for host in other.entry.hosts:
                 taken[host] = taken.get(host, 0) + self.terms.slots
         try:
-            hosts = choose(self.terms, taken, task.entry.lost_hosts, task.silent)
+            while hosts := choose(self.terms, taken, task.entry.lost_hosts, task.silent):
+                # `choose` has asked those that were lost before.
+                known = [host for host in hosts if host not in task.entry.lost_hosts]
+                silent = task.silent(known) if self.terms.ask_first else []
+                if not silent:
+                    break
+                task.lose(silent)
         except TooFewAnswer as error:
             task.failed(None, Blame(f"does not answer; {error}", host=",".join(error.silent), lost=True))
             return None
         if hosts is None:
             task.entry.reason = "Resources"
         return hosts
+
+
+def _taken_away(asked: Path) -> bool:
+    try:
+        asked.unlink()
+    except OSError:  # nobody asks; or the disk does not answer, and will be asked again
+        return False
+    return True
 
 
 def main(argv: Sequence[str] | None = None) -> int:

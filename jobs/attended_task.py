@@ -134,7 +134,7 @@ class Task:
         if self._word is not None and _STRENGTH.index(self._word) >= _STRENGTH.index(word):
             return
         if self._word is None:
-            self._process.send_signal(signal.SIGUSR2)
+            self._tell(signal.SIGUSR2)
             self._kill_at = time.monotonic() + self.terms.grace_s
         self._word = word
 
@@ -149,8 +149,10 @@ class Task:
         """Let it save, and start it again; one that has ended starts again, too."""
         if self._process is not None:
             self.save("again")
-        elif self.entry.state in ENDED:
-            self.entry.failures, self.entry.lost_hosts, self.entry.exit_code = 0, (), None
+            return
+        self.entry.failures, self.entry.lost_hosts = 0, ()
+        if self.entry.state in ENDED:
+            self.entry.exit_code = None
             self._again("requeued")
 
     def give_up(self, state: str, reason: str) -> None:
@@ -183,15 +185,22 @@ class Task:
             processes.end_marked(self.mark)
         elif now >= self._kill_at and not self._terminated:
             self._terminated = True
-            self._process.terminate()
-            # A stopped process would not hear it.
-            self._process.send_signal(signal.SIGCONT)
+            self._tell(signal.SIGTERM)
+            self._tell(signal.SIGCONT)  # a stopped process would not hear it
 
     def silent(self, hosts: Sequence[str]) -> list[str]:
         """Those of these hosts that do not answer in time."""
         if not self.terms.probe:
             return []
         return silent_among(self.terms.probe, hosts, self.terms.probe_s)
+
+    def lose(self, hosts: Sequence[str]) -> None:
+        """Pass over hosts that do not answer before a start; that is no failure yet."""
+        self._say(f"{', '.join(hosts)}: no answer; passed over")
+        self._lost(hosts)
+
+    def _lost(self, hosts: Sequence[str]) -> None:
+        self.entry.lost_hosts = tuple(dict.fromkeys([*self.entry.lost_hosts, *hosts]))
 
     def failed(self, exit_code: int | None, whom: Blame) -> None:
         """Write down a start that failed (exit code None: for want of hosts, before it began); start again,
@@ -202,14 +211,19 @@ class Task:
         entry.failures += 1
         entry.exit_code = exit_code
         if whom.lost:
-            lost = [host for host in whom.host.replace(",", " ").split() if host in self.terms.hosts]
-            entry.lost_hosts = tuple(dict.fromkeys([*entry.lost_hosts, *lost]))
+            self._lost([host for host in whom.host.replace(",", " ").split() if host in self.terms.hosts])
         self._note_failure(exit_code, whom)
         if entry.failures > self.terms.requeues:
             times = "once" if entry.failures == 1 else f"{entry.failures} times"
             self._ended("NODE_FAIL" if whom.lost else "FAILED", exit_code, f"{whom} (failed {times})")
         else:
             self._again(str(whom))
+
+    def _tell(self, number: signal.Signals) -> None:
+        # Popen.send_signal would reap it if it has ended, before the rest of it is ended, and hide that from
+        # `look`. Until we reap it, its number is nobody else's.
+        if self._process is not None:
+            os.kill(self._process.pid, number)
 
     def _judge(self, code: int) -> None:
         word = self._word

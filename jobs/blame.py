@@ -35,7 +35,7 @@ class Blame:
         return f"rank {self.rank} @ {self.host}" if self.host else f"rank {self.rank}"
 
 
-# Our own words come first: a rank that fails speaks before mpirun notices (trainer/world.py, watchdog.py).
+# Our own words come before mpirun's: a rank speaks before that notices (trainer/world.py, watchdog.py).
 _OURS = re.compile(
     r"^\[rank (?P<rank>\d+) @ (?P<host>[^\]\s]+)\] "
     r"(?P<why>(?:error: |no progress for |[\w.]*(?:Error|Exception)\b).*)",
@@ -77,7 +77,8 @@ def read(text: str, exit_code: int, *, hosts: Sequence[str] = (), silent: Sequen
         return Blame("does not answer: powered off, or the link to it is cut", host=named, lost=True)
     if found := _LOST.search(text):
         return Blame("mpirun lost the way to it", host=_as_named(found["host"], hosts), lost=True)
-    if found := _NO_SSH.search(text):
+    ssh = (found for found in _NO_SSH.finditer(text) if not hosts or _as_named(found["host"], hosts) in hosts)
+    if found := next(ssh, None):  # a program may use ssh, too, to other hosts
         why = f"ssh: {found['why'].strip(' :')}" if found["why"].strip(" :") else "ssh cannot reach it"
         return Blame(why, host=_as_named(found["host"], hosts), lost=True)
     if found := _OURS.search(text):

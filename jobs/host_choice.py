@@ -35,7 +35,7 @@ def choose(
     Args:
         agreed: the job's terms, with hosts.
         taken: slots that other tasks use now, by host.
-        lost: hosts that did not answer when a start of this task failed.
+        lost: hosts that did not answer before a start of this task, or when one failed.
         silent_among: those of some hosts that do not answer now; only asked about lost ones.
 
     Raises:
@@ -49,9 +49,9 @@ def choose(
     if sum(host not in lost for host in fitting) >= agreed.nodes:
         return None
     silent = silent_among([host for host in room if host in lost])
-    back = [host for host in room if host not in silent]
+    back = [*sound, *(host for host in room if host in lost and host not in silent)]
     if len(back) >= agreed.nodes:
-        return [*sound, *(host for host in back if host in lost)][: agreed.nodes]
+        return back[: agreed.nodes]
     if len(room) < len(fitting):
         return None
     if not agreed.shrink:

@@ -14,6 +14,7 @@ from typing import Any
 
 import jobs
 import trainer
+from jobs import processes
 
 MPIRUN_TIMEOUT_S = 20.0
 
@@ -27,18 +28,25 @@ def facts(mpirun: str, folder: str, program: str) -> dict[str, Any]:
         program: first word of what every rank runs.
 
     Returns:
-        `cingulum` (a digest of its code), `openmpi` ("" where mpirun cannot be run), `python`, `cores`,
-        `interfaces` (network), `folder` and `program` (whether they are there).
+        `cingulum` (a digest of its code), `openmpi` ("" where mpirun cannot be run), `python`,
+        `interfaces` (network), `folder` and `program` (whether they are there), `tokens` (of this user's
+        jobs that run there).
     """
     return {
         "cingulum": code_digest(),
         "openmpi": _openmpi(mpirun),
         "python": sys.version.split()[0],
-        "cores": os.cpu_count() or 1,
         "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
         "folder": os.access(folder, os.R_OK | os.X_OK),
         "program": shutil.which(program, path=_path(folder)) is not None,
+        "tokens": tokens(),
     }
+
+
+def tokens() -> list[str]:
+    """Of the attended jobs of this user that run on this host, but for the one that we are part of."""
+    found = {mark.partition(".")[0] for _, mark in processes.marks()}
+    return sorted(found - {os.environ.get(processes.MARK, "").partition(".")[0]})
 
 
 def code_digest() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ class HostWatch:
             del self._asked[host]
         if now >= self._next and not self._asked:
             self._next, self._deadline = now + self._every_s, now + self._answer_s
-            self._asked = {host: _ask(self._probe, host) for host in self._missed}
+            self._asked = _ask_all(self._probe, list(self._missed))
         return [host for host, times in self._missed.items() if times >= MISSED]
 
     def close(self) -> None:
@@ -63,7 +64,7 @@ class HostWatch:
 
 def silent_among(probe: Sequence[str], hosts: Sequence[str], answer_s: float) -> list[str]:
     """Those of these hosts that do not answer in time; waits for them."""
-    asked = {host: _ask(probe, host) for host in hosts}
+    asked = _ask_all(probe, hosts)
     deadline = time.monotonic() + answer_s
     silent = []
     for host, process in asked.items():
@@ -76,6 +77,15 @@ def silent_among(probe: Sequence[str], hosts: Sequence[str], answer_s: float) ->
         if not answered:
             silent.append(host)
     return silent
+
+
+def _ask_all(probe: Sequence[str], hosts: Sequence[str]) -> dict[str, subprocess.Popen[bytes]]:
+    asked = {}
+    for host in hosts:
+        # A question that cannot be asked (no such program, too many processes) says nothing about a host.
+        with contextlib.suppress(OSError):
+            asked[host] = _ask(probe, host)
+    return asked
 
 
 def _ask(probe: Sequence[str], host: str) -> subprocess.Popen[bytes]:

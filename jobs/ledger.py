@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -30,7 +32,7 @@ class Entry:
 
     Attributes:
         failures: starts that failed, as counted against `requeues`.
-        lost_hosts: hosts that did not answer when a start failed.
+        lost_hosts: hosts that did not answer before a start, or when one failed.
         pid, process: of the command that runs, and its identity; None: none runs.
     """
 
@@ -114,17 +116,25 @@ def lock(folder: Path) -> IO[bytes]:
 
 def is_attended(folder: Path) -> bool:
     """Whether an attendant lives, as far as this host can tell."""
+    with look(folder) as attended:
+        return attended
+
+
+@contextlib.contextmanager
+def look(folder: Path) -> Iterator[bool]:
+    """Whether an attendant lives, as far as this host can tell; where none does, none can start within."""
     if not folder.is_dir():
-        return False
+        yield False
+        return
     held = _flock(folder, fcntl.LOCK_SH)
     if held is None:
-        return True
-    held.close()
-    known = Ledger.read(folder)
-    if known is None or known.host == socket.gethostname():
-        return False
-    # Not every shared file system passes locks on between hosts.
-    return time.time() - (folder / STATE).stat().st_mtime < SILENT_S
+        yield True
+        return
+    with held:
+        known = Ledger.read(folder)
+        here = known is None or known.host == socket.gethostname()
+        # Not every shared file system passes locks on between hosts.
+        yield not here and time.time() - (folder / STATE).stat().st_mtime < SILENT_S
 
 
 def _flock(folder: Path, kind: int) -> IO[bytes] | None:
@@ -135,4 +145,10 @@ def _flock(folder: Path, kind: int) -> IO[bytes] | None:
     except BlockingIOError:
         file.close()
         return None
+    except OSError as error:
+        file.close()
+        raise LauncherError(
+            f"{folder}: this file system cannot lock files ({error.strerror}).",
+            cure="Set CINGULUM_HOME to a folder on another one; on Lustre, ask for the mount option `flock`.",
+        ) from error
     return file

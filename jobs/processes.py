@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -32,41 +32,48 @@ def tell(pid: int, who: str, number: signal.Signals) -> bool:
     """Send a signal to the process with this identity; False: it is no more."""
     try:
         descriptor = os.pidfd_open(pid)
-    except OSError:
+    except ProcessLookupError:
         return False
+    except (OSError, AttributeError):
+        # Linux before 5.3, or a Python built for one: all but an instant is as safe.
+        descriptor = None
     try:
         if identity(pid) != who:
             return False
-        signal.pidfd_send_signal(descriptor, number)
+        if descriptor is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(descriptor, number)
     except OSError:
         return False
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
     return True
 
 
-def marked(mark: str) -> list[int]:
-    """Processes of this user on this host whose environment holds `MARK` with this value."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
+def marks() -> Iterator[tuple[int, str]]:
+    """Number and mark of each process of this user on this host whose environment holds `MARK`."""
+    prefix = f"{MARK}=".encode()
     for entry in PROC.iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # not ours, or gone meanwhile
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+                for word in (entry / "environ").read_bytes().split(b"\0"):
+                    if word.startswith(prefix):
+                        yield int(entry.name), word.removeprefix(prefix).decode(errors="replace")
 
 
-def end_marked(mark: str, number: signal.Signals = signal.SIGKILL) -> int:
-    """Send a signal to all processes with this mark, stopped ones too; how many there were.
+def end_marked(*wanted: str) -> int:
+    """Kill all processes with one of these marks, stopped ones too; how many there were.
 
     mpirun gives every rank a process group of its own, so a group does not hold them all; the environment
     is what they share.
     """
     told = 0
-    for pid in marked(mark):
-        who = identity(pid)
-        told += who is not None and tell(pid, who, number)
+    for pid, mark in marks():
+        if mark in wanted:
+            who = identity(pid)
+            told += who is not None and tell(pid, who, signal.SIGKILL)
     return told
 
 

@@ -46,6 +46,7 @@ class Terms:
         probe: command that exits 0 where the host that its word `HOST` stands for answers; empty: no
             questions.
         probe_s: seconds that the answer may take.
+        ask_first: whether hosts are asked before each start, too, so that silent ones are passed over.
         check_s: seconds between questions to the hosts of a start that runs; 0: nobody asks.
         pause_s: seconds before a task is started again; doubled at each start that ended soon, up to 60 s.
     """
@@ -67,6 +68,7 @@ class Terms:
     minutes: float | None = None
     probe: Arguments = ()
     probe_s: float = 10
+    ask_first: bool = False
     check_s: float = 30
     pause_s: float = 1
 

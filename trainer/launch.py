@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -53,15 +54,26 @@ def local_size() -> int:
 
 
 def threads_per_rank(*, local_size: int) -> int:
-    """Cores of this host divided by its ranks; all its own cores for a rank that is bound to some.
+    """Cores that mpirun has on this host, divided by its ranks; all its own for a rank that is bound to some.
 
     In a job of Slurm it is what was asked for: mpirun's ranks may use all cores of the job on their host.
     """
     mine = len(os.sched_getaffinity(0))
     if granted := os.environ.get("SLURM_CPUS_PER_TASK"):
         return max(1, min(mine, int(granted)))
-    bound = mine < (os.cpu_count() or mine)
-    return mine if bound else max(1, mine // local_size)
+    return mine if _is_bound(mine) else max(1, mine // local_size)
+
+
+def _is_bound(mine: int) -> bool:
+    """Whether so many cores are this rank's alone."""
+    if "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        return mine < (os.cpu_count() or mine)
+    if "OMPI_MCA_orte_bound_at_launch" in os.environ:  # mpirun --bind-to core
+        return True
+    # A container or a batch system may have left some cores of the host to mpirun, for all its ranks.
+    with contextlib.suppress(OSError):
+        return mine < len(os.sched_getaffinity(os.getppid()))
+    return False
 
 
 def apply_settings() -> None:

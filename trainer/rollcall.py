@@ -8,17 +8,20 @@ host without power and a cut link do not answer, and are named by those who ask.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hmac
 import secrets
 import socket
 import threading
 import time
+from collections.abc import Sequence
 
 from trainer.world import World
 
 ANSWER_S = 2.0
 _SECRET_BYTES = 16
 _AT_ONCE = 64
+_AGAIN_S = 0.1
 
 
 class RollCall:
@@ -31,6 +34,7 @@ class RollCall:
     def __init__(self, world: World) -> None:
         self._world = world
         self._listening: socket.socket | None = None
+        self._closed = threading.Event()
         self._ports: list[int] = []
         self._answering: set[int] = set()
         if world.size == 1:
@@ -39,10 +43,12 @@ class RollCall:
         self._listening = socket.create_server(("", 0), backlog=_AT_ONCE)
         self._ports = world.allgather_object(self._listening.getsockname()[1])
         threading.Thread(target=self._answer, args=(self._listening,), name="rollcall", daemon=True).start()
-        # Who cannot be reached from here even now (a firewall, a name without an address) is never accused.
-        neighbour = (world.rank + 1) % world.size
-        heard = world.allgather_object(self._ask(neighbour) == "here")
-        self._answering = {(rank + 1) % world.size for rank, answered in enumerate(heard) if answered}
+        # A host that another cannot reach even now (a firewall, a name without an address) is never accused;
+        # ranks of one host reach each other.
+        heard = world.allgather_object(self._ask(_partner(world.hosts, world.rank)) == "here")
+        asked = [world.hosts[_partner(world.hosts, rank)] for rank in range(world.size)]
+        deaf = {host for host, answered in zip(asked, heard, strict=True) if not answered}
+        self._answering = {r for r, host in enumerate(world.hosts) if host == world.host or host not in deaf}
 
     def missing(self, within_s: float = 2 * ANSWER_S) -> list[str]:
         """Ranks that answered at the start and are silent now, such as "rank 2 @ n3"; within `within_s`.
@@ -61,15 +67,21 @@ class RollCall:
 
     def close(self) -> None:
         """Answer no longer."""
+        self._closed.set()
         if self._listening is not None:
-            self._listening.close()
+            # Closing it would not wake the thread, which would take one more call. It closes it itself.
+            with contextlib.suppress(OSError):
+                self._listening.shutdown(socket.SHUT_RDWR)
 
     def _answer(self, listening: socket.socket) -> None:
         while True:
             try:
                 connection, _ = listening.accept()
-            except OSError:  # closed
-                return
+            except OSError:
+                if self._closed.wait(_AGAIN_S):
+                    listening.close()
+                    return
+                continue  # such as too many open files: the next one is answered
             with connection:
                 try:
                     connection.settimeout(ANSWER_S)
@@ -92,3 +104,9 @@ class RollCall:
             return "gone"
         except OSError:  # timed out, no route to the host, the network is down
             return "silent"
+
+
+def _partner(hosts: Sequence[str], rank: int) -> int:
+    """Whom a rank tries to reach at the start: the next one on another host; firewalls lie between hosts."""
+    others = [(rank + step) % len(hosts) for step in range(1, len(hosts))]
+    return next((other for other in others if hosts[other] != hosts[rank]), others[0])

@@ -40,6 +40,7 @@ def attended_plan(
     at_once: int | None = None,
     probe: Arguments = (),
     check_s: float = Terms.check_s,
+    ask_first: bool = False,
     files: Mapping[str, str] | None = None,
 ) -> Plan:
     """A plan that an attendant carries out; its `command` is that of the first task.
@@ -55,6 +56,7 @@ def attended_plan(
         at_once: tasks that may run side by side where the job does not say.
         probe: a command that exits 0 where the host that its word `terms.HOST` stands for answers.
         check_s: seconds between such questions while a task runs; 0: none are asked then.
+        ask_first: whether hosts that do not answer are passed over at each start.
         files: further files for the job's folder.
     """
     resources = spec.resources
@@ -77,6 +79,7 @@ def attended_plan(
         minutes=resources.minutes,
         probe=tuple(probe),
         check_s=check_s,
+        ask_first=ask_first,
     )
     return Plan({terms.TERMS: agreed.to_json(), **(files or {})}, agreed.commands[0], added)
 
@@ -119,15 +122,16 @@ class Attended:
             folder = Path(external)
             try:
                 agreed = Terms.of(folder)
-            except JobError:
+                with ledger.look(folder) as attended:
+                    known = Ledger.read(folder)  # after the look: the last word is written before the end
+                    entries = known.tasks if known else [Entry(k) for k in range(len(agreed.commands))]
+                    lost = [] if attended else [entry for entry in entries if entry.state not in ENDED]
+                    if lost:
+                        _leave_nothing(agreed)
+            except JobError:  # of this job, nothing can be said; of the others, it can
                 continue
-            attended = ledger.is_attended(folder)
-            known = Ledger.read(folder)  # after the look: an attendant writes its last word before it goes
-            entries = known.tasks if known else [Entry(k) for k in range(len(agreed.commands))]
-            if not attended:
-                _leave_nothing(agreed)
-                for entry in entries:
-                    _call_lost(entry, known, folder)
+            for entry in lost:
+                _call_lost(entry, known, folder)
             found[external] = [_state(entry) for entry in entries]
         return found
 
@@ -138,12 +142,14 @@ class Attended:
             JobError: there is no such job or task.
         """
         folder = Path(external)
-        numbers = _tasks(Terms.of(folder), task)
-        if ledger.is_attended(folder):
-            for number in numbers:
-                _write_private(terms.request(folder, "cancel", number), "")
-        else:
-            _leave_nothing(Terms.of(folder))
+        agreed = Terms.of(folder)
+        numbers = _tasks(agreed, task)
+        with ledger.look(folder) as attended:
+            if not attended:
+                _leave_nothing(agreed)
+                return
+        for number in numbers:
+            _write_private(terms.request(folder, "cancel", number), "")
 
     def requeue(self, external: str, task: int | None = None) -> None:
         """Let it save, and start it again; without `task`, all tasks that have not completed, else all.
@@ -175,10 +181,10 @@ class Attended:
 
 
 def _spawn(folder: Path) -> None:
+    for stale in folder.glob("cancel*.asked"):  # before the lock: who sees it taken may cancel what we start
+        stale.unlink(missing_ok=True)
     lock = ledger.lock(folder)
     with lock:
-        for stale in folder.glob("cancel*.asked"):
-            stale.unlink(missing_ok=True)
         # A job that submits jobs must not be their end when it ends what it has started.
         environment = {key: value for key, value in os.environ.items() if key != processes.MARK}
         descriptor = os.open(folder / terms.OWN_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -227,8 +233,6 @@ def _state(entry: Entry) -> TaskState:
 
 
 def _call_lost(entry: Entry, known: Ledger | None, folder: Path) -> None:
-    if entry.state in ENDED:
-        return
     entry.reason = "its attendant was killed before it began"
     if known is not None:
         who = f"its attendant (process {known.pid} on {known.host})"
@@ -243,8 +247,7 @@ def _call_lost(entry: Entry, known: Ledger | None, folder: Path) -> None:
 
 def _leave_nothing(agreed: Terms) -> None:
     """End what a dead attendant left on this host; it has told mpirun by its death, so mostly nothing."""
-    for number in range(len(agreed.commands)):
-        processes.end_marked(f"{agreed.token}.{number}")
+    processes.end_marked(*(f"{agreed.token}.{number}" for number in range(len(agreed.commands))))
 
 
 def _tasks(agreed: Terms, task: int | None) -> list[int]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jobs import fabric, host_checks, hostfile, processes, terms
+from jobs import fabric, host_checks, host_facts, hostfile, processes, terms
 from jobs.launchers.attended import Attended, attended_plan
 from jobs.launchers.base import Plan
 from jobs.sites import Site
@@ -57,7 +58,8 @@ class Mpirun(Attended):
         """What `start` would do; reads the site's hostfile and, in an allocation, Slurm's variables.
 
         Raises:
-            JobError: the hostfile cannot be used, or the hosts do not suffice.
+            JobError: the hostfile cannot be used, the hosts do not suffice, or a parameter of Open MPI would
+                mean something to their shells.
             WorldError: there is no mpirun.
         """
         if not spec.parallel:
@@ -67,7 +69,8 @@ class Mpirun(Attended):
             one.name: one.value for one in fabric.settings(site, gpus=spec.resources.gpus_per_node > 0)
         }
         if hosts is None:
-            lines = [command(spec.resources.ranks_per_node, task) for task in spec.tasks]
+            ranks, program = spec.resources.ranks_per_node, _mpirun(site)
+            lines = [command(ranks, task, mpirun=program) for task in spec.tasks]
             return attended_plan(
                 spec,
                 token,
@@ -75,8 +78,9 @@ class Mpirun(Attended):
                 environment={**lines[0][1], **settings, **site.environment},
                 at_once=_side_by_side(spec),
             )
-        _check_room(spec, hosts)
+        _with_room(spec, hosts)
         environment = {**_as_root(), **DETECTION, **settings, **site.environment}
+        host_checks.check_parameters({**environment, **spec.environment})
         forwarded = [*environment, *spec.environment, "PATH", processes.MARK, terms.RESTARTS]
         commands = [
             on_hosts(
@@ -88,29 +92,42 @@ class Mpirun(Attended):
             )
             for number, task in enumerate(spec.tasks)
         ]
-        probe = _PROBE_IN_ALLOCATION if _in_allocation() else _PROBE
+        over_ssh = not _in_allocation()  # Slurm itself vouches for the hosts of an allocation
+        probe = _PROBE if over_ssh else _PROBE_IN_ALLOCATION
         check_s = _seconds({**environment, **spec.environment}.get(CHECK_HOSTS))
         return attended_plan(
-            spec, token, commands, environment=environment, hosts=hosts, probe=probe, check_s=check_s
+            spec,
+            token,
+            commands,
+            environment=environment,
+            hosts=hosts,
+            probe=probe,
+            check_s=check_s,
+            ask_first=over_ssh,
         )
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
-        """See that the hosts answer, hold the same Open MPI and the same cingulum, and have room.
+        """See that enough hosts answer, hold the same Open MPI and the same cingulum, and have room; warn of
+        those that do not answer, and of jobs that run there already.
 
         Raises:
             JobError: the hostfile cannot be used, or the hosts do not suffice.
             WorldError: there is no mpirun.
-            LauncherError: a host does not answer in time, or differs from this one.
+            LauncherError: too few hosts answer in time, or one differs from this one.
         """
         if not spec.parallel:
             return
         mpirun = _mpirun(site)
         hosts = hosts_of(spec, site)
         if hosts is None:
+            if not spec.after:
+                host_checks.warn_of_others({socket.gethostname(): host_facts.tokens()})
             return
-        _check_room(spec, hosts)
+        fitting = _with_room(spec, hosts)
         if not _in_allocation():
-            host_checks.check(list(hosts), mpirun=mpirun, spec=spec, site=site)
+            wanted = spec.resources
+            needed = (wanted.least_nodes or wanted.nodes) if spec.shrink else wanted.nodes
+            host_checks.check(fitting, needed, mpirun=mpirun, spec=spec, site=site)
 
 
 def hosts_of(
@@ -169,7 +186,8 @@ def _to_forward() -> list[str]:
     return sorted(key for key in os.environ if key.startswith(_FORWARDED) and key not in _KEPT_HERE)
 
 
-def _check_room(spec: JobSpec, hosts: Mapping[str, int]) -> None:
+def _with_room(spec: JobSpec, hosts: Mapping[str, int]) -> list[str]:
+    """The hosts with slots enough; others are never used. Raises JobError where they are too few."""
     wanted = spec.resources
     fitting = [host for host, slots in hosts.items() if slots >= wanted.ranks_per_node]
     if len(fitting) < wanted.nodes:
@@ -179,6 +197,7 @@ def _check_room(spec: JobSpec, hosts: Mapping[str, int]) -> None:
             f"{len(fitting)} of these have so many: {listed}.",
             cure="Ask for fewer nodes or ranks, or raise `slots=` in the hostfile.",
         )
+    return fitting
 
 
 def _in_allocation(environment: Mapping[str, str] | None = None) -> bool:
@@ -216,8 +235,8 @@ def command(
     argv: Sequence[str],
     *,
     hosts: Mapping[str, int] | None = None,
-    cores: int | None = None,
     root: bool | None = None,
+    mpirun: str | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """What to run, and what to add to the environment, to start `argv` on so many ranks.
 
@@ -225,8 +244,8 @@ def command(
         ranks: the world size.
         argv: the program and its arguments, the same on every rank.
         hosts: ranks that fit on each host, by name; default: this host.
-        cores: cores of this host; default: those this process may use.
         root: whether we are root, which Open MPI wants confirmed; default: found out.
+        mpirun: its path; default: that of `find`.
 
     Returns:
         The argument list, and the environment's additions.
@@ -236,7 +255,7 @@ def command(
     """
     if ranks < 1:
         raise WorldError(f"{ranks} ranks cannot be launched.", cure="Give 1 or more.")
-    line = [find(), "-np", str(ranks)]
+    line = [mpirun or find(), "-np", str(ranks)]
     if hosts is not None:
         room = sum(hosts.values())
         if room < ranks:
@@ -245,9 +264,8 @@ def command(
         for key in _to_forward():
             line += ["-x", key]
     else:
-        cores = len(os.sched_getaffinity(0)) if cores is None else cores
-        if ranks > cores:
-            line += ["--oversubscribe"]
+        # Open MPI counts cores as slots; two hardware threads are one, and ranks may well use both.
+        line += ["--oversubscribe"]
     # Ranks that share cores must be free to move; a rank with its own cores keeps them by number of
     # threads, not by binding: Horovod's thread would be bound to the same core as the computation.
     line += ["--bind-to", "none"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import stat
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +37,7 @@ QUICK = {
 BOUND_S = 40.0
 START_S = 90.0
 TRAINING_S = 240.0
+HOSTILE = "a,b=c;\"d\" 'e' $HOME `id` $(id) \\ *\n-x é"
 
 
 @dataclass
@@ -183,6 +188,58 @@ def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, 
     assert json.loads((folder / "run.json").read_text())["world_size"] == len(entry.hosts)
     _, _, where, why = job.failures[0].split("\t")
     assert (where, "does not answer" in why) == ("n3" if fault == "off" else "rank 2 @ n3", True)
+
+
+def test_a_user_without_rights_runs_jobs_over_ssh_and_is_told_who_is_there(cluster, tmp_path):
+    """Root's Python is closed to him; the system's takes the same packages, where it is of our version."""
+    python, packages = "/usr/bin/python3", sysconfig.get_path("purelib")
+    home = cluster.folder / "home" / cluster.user / "jobs"
+    study, words = home / "my study", "import jobs.sites, sys; print(*sys.version_info[:2])"
+    environment = {"CINGULUM_HOME": str(home), "PYTHONPATH": f"{ROOT}:{packages}", "MY_KEY": "of the shell"}
+    seen = cluster.exec("ctl", [python, "-c", words], user=cluster.user, environment=environment)
+    if seen.stdout.split() != [str(number) for number in sys.version_info[:2]]:
+        pytest.skip(f"{python} is no Python that could run cingulum for {cluster.user}: {seen}")
+    given = {"resources": Resources(nodes=2), "environment": {"MY_KEY": HOSTILE}, "requeues": 1}
+    script = (
+        'id -un >"$1/user-$2"; printf %s "$MY_KEY" >"$1/key-$2"; until [ -e "$1/go" ]; do sleep 0.1; done'
+    )
+    task = ("sh", "-c", f'set -- "$1" "$OMPI_COMM_WORLD_RANK"; {script}', "sh", str(study))
+    spec = JobSpec("first", "command", (task,), str(study), **given)
+    site = Site(hostfile=str(study / "hosts"), interfaces=("eth0",), mpirun=f"{sys.prefix}/bin/mpirun")
+    study.mkdir(parents=True)
+    (study / "hosts").write_text("n1\nn2\nn3\n")
+    for path in (home, study):
+        os.chown(path, home.parent.stat().st_uid, home.parent.stat().st_gid)
+
+    def submit() -> Any:
+        start = [python, str(Path(__file__).with_name("start_on_hosts.py"))]
+        return cluster.exec(
+            "ctl",
+            [*start, spec.to_json(), site.model_dump_json()],
+            user=cluster.user,
+            environment=environment,
+            timeout=START_S,
+        )
+
+    cluster.link("n1", False)  # a spare, by what is asked for
+    ran = submit()
+    assert ran.returncode == 0 and "n1: cannot be reached by ssh" in ran.stderr, ran.stderr
+    job = Job(cluster, Path(ran.stdout.strip()))
+    job.wait(lambda: (study / "key-0").exists() and (study / "key-1").exists(), "two ranks", START_S)
+    assert job.entry().hosts == ("n2", "n3") and "n1: no answer; passed over" in job.log
+    spec = dataclasses.replace(spec, name="second", resources=Resources(nodes=2))
+    ran = submit()
+    assert "warning: n2, n3: job 'first' runs there" in ran.stderr
+    cluster.exec("n3", ["pkill", "-9", "-f", "sh -c set -- "])
+    job.wait(lambda: job.entry().failures, "the failure", BOUND_S)
+    (study / "go").touch()
+    assert (job.end().state, job.end().restarts) == ("COMPLETED", 1), job.log
+    assert Job(cluster, Path(ran.stdout.strip())).end().state == "COMPLETED"
+    for rank in range(2):
+        assert (study / f"user-{rank}").read_text().strip() == cluster.user
+        assert (study / f"key-{rank}").read_text() == HOSTILE
+    for path in (job.folder, *job.folder.iterdir()):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 and path.stat().st_uid == study.stat().st_uid
 
 
 def test_hosts_that_could_not_run_a_job_are_named_before_it_starts(cluster, tmp_path):

@@ -51,6 +51,13 @@ def test_a_rank_that_spoke_is_believed_before_mpirun() -> None:
     assert blame.read("[rank 0 @ n3] error: no room.\n", 1) == Blame("no room.", 0, "n3")
 
 
+def test_a_rank_that_answers_nobody_is_taken_for_lost_and_one_that_spoke_is_not() -> None:
+    missing = "[rank 2 @ n3] error: does not answer rank 0 @ n1: it is stopped, or its host or link is down\n"
+    found = blame.read(missing + "[rank 0 @ n1] no progress for 8 s while computing\n", 1, hosts=HOSTS)
+    assert (found.where, found.lost) == ("rank 2 @ n3", True)
+    assert not blame.read("[rank 0 @ n3] error: no room.\n", 1, hosts=HOSTS).lost
+
+
 def test_a_lost_daemon_is_a_lost_host_by_the_name_that_it_was_given() -> None:
     assert blame.read(LOST, 205, hosts=HOSTS) == Blame("mpirun lost the way to it", None, "n2.site.org", True)
 
@@ -65,6 +72,14 @@ def test_ssh_that_fails_names_the_host() -> None:
     assert found.lost and found.host == "n3" and "No route to host" in found.why
     found = blame.read("ssh: Could not resolve hostname n9: Name or service not known\n", 255)
     assert found.host == "n9" and found.lost
+
+
+def test_a_program_that_uses_ssh_itself_is_no_lost_host() -> None:
+    said = "ssh: connect to host git.example.org port 22: Connection timed out\n"
+    found = blame.read(f"{said}[rank 0 @ n1] error: no labels\n", 1, hosts=HOSTS)
+    assert found == Blame("no labels", 0, "n1")
+    lost = "ssh: connect to host n3 port 22: No route to host\n"
+    assert blame.read(said + lost, 1, hosts=HOSTS).host == "n3"
 
 
 def test_other_ends_are_told_as_well_as_they_can_be() -> None:

@@ -57,6 +57,8 @@ def test_with_shrink_those_that_are_left_do_down_to_the_least() -> None:
     shrinking = terms(nodes=4, least_nodes=2, shrink=True)
     assert choose(shrinking, {}, ["n1"], nobody) == ["n2", "n3", "n4"]
     assert choose(shrinking, {}, ["n1", "n3"], nobody) == ["n2", "n4"]
+    # One is busy with another task: with it there are more.
+    assert choose(shrinking, {"n4": 2}, ["n1"], nobody) is None
     with pytest.raises(TooFewAnswer, match="1 of the 2 hosts"):
         choose(shrinking, {}, ["n1", "n2", "n3"], nobody)
 
@@ -65,6 +67,8 @@ def test_as_many_are_taken_as_share_the_global_batch_evenly() -> None:
     shrinking = terms(nodes=4, least_nodes=1, shrink=True, global_batch=16)
     assert choose(shrinking, {}, ["n1"], nobody) == ["n2", "n3"]
     assert choose(terms(nodes=4, shrink=True, global_batch=12), {}, ["n1"], nobody) == ["n2", "n3", "n4"]
+    # One of two lost hosts answers again; it comes last.
+    assert choose(shrinking, {}, ["n1", "n2"], lambda _: ["n2"]) == ["n3", "n4"]
     with pytest.raises(TooFewAnswer):
         choose(terms(nodes=4, least_nodes=3, shrink=True, global_batch=16), {}, ["n1"], nobody)
 

@@ -44,6 +44,18 @@ def test_a_host_is_silent_only_after_several_missing_answers_in_a_row(hosts, mon
     watch.close()
 
 
+def test_a_link_that_flaps_is_no_silent_host(tmp_path) -> None:
+    """The second and the third question stay without an answer."""
+    asked = tmp_path / "asked"
+    script = 'echo >>"$1"; n=$(wc -l <"$1"); [ "$n" -lt 2 ] || [ "$n" -gt 3 ]'
+    watch = HostWatch(("sh", "-c", script, "sh", HOST), [str(asked)], every_s=0.01, answer_s=20)
+    wait(
+        lambda: watch.silent() != [] or (asked.exists() and len(asked.read_text()) > 5), "five more questions"
+    )
+    assert watch.silent() == []
+    watch.close()
+
+
 def test_a_question_without_an_answer_in_time_counts_as_missing(tmp_path) -> None:
     script = 'if [ -e "$1" ]; then sleep 60; else touch "$1"; fi'
     watch = HostWatch(("sh", "-c", script, "sh", HOST), [str(tmp_path / "n1")], every_s=0.01, answer_s=0.2)
@@ -69,3 +81,10 @@ def test_hosts_are_asked_at_once_and_then_only_when_it_is_time(monkeypatch) -> N
     watch = HostWatch(("true",), ["n1"], every_s=600, answer_s=5)
     wait(lambda: watch.silent() == [] and bool(asked) and not watch._asked, "an answer")
     assert watch.silent() == [] and asked == ["n1"]
+
+
+def test_a_question_that_cannot_be_asked_says_nothing_about_a_host() -> None:
+    assert silent_among(("/nowhere/ssh", HOST), ["n1"], 5) == []
+    watch = HostWatch(("/nowhere/ssh", HOST), ["n1"], every_s=0.0, answer_s=5)
+    assert [watch.silent() for _ in range(2 * host_watch.MISSED)] == [[]] * 2 * host_watch.MISSED
+    watch.close()

@@ -26,8 +26,8 @@ def _an_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_line_ends_with_the_program_and_its_arguments() -> None:
-    line, _ = mpirun.command(2, ARGV, cores=4, root=False)
-    assert line == ["mpirun", "-np", "2", "--bind-to", "none", *ARGV]
+    line, _ = mpirun.command(2, ARGV, root=False)
+    assert line == ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none", *ARGV]
 
 
 def test_the_url_of_the_store_is_sent_to_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,11 +45,6 @@ def test_only_root_confirms_that_it_is_root() -> None:
         "OMPI_ALLOW_RUN_AS_ROOT",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
     }
-
-
-def test_more_ranks_than_cores_are_asked_for_in_words() -> None:
-    assert "--oversubscribe" in mpirun.command(3, ARGV, cores=2)[0]
-    assert "--oversubscribe" not in mpirun.command(2, ARGV, cores=2)[0]
 
 
 def test_hosts_are_named_with_their_slots_and_get_our_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +111,23 @@ def test_without_hosts_a_job_runs_here_and_wants_one_node(monkeypatch: pytest.Mo
     assert agreed.hosts == {} and agreed.commands[0][1:3] == ("-np", "2")
     with pytest.raises(JobError, match="2 nodes were asked for, but site here names no hosts"):
         terms_of(HERE, spec())
+
+
+@pytest.mark.parametrize("value", ["$(reboot)", '"; reboot; "', "`reboot`", "a\\", "a\nb", "!1"])
+def test_no_parameter_of_open_mpi_reaches_the_shells_of_hosts_that_means_something_there(site, value) -> None:
+    name = "OMPI_MCA_plm_rsh_args"
+    with pytest.raises(JobError, match=name):
+        terms_of(site, spec(environment={name: value}))
+    with pytest.raises(JobError, match=name):
+        terms_of(site.model_copy(update={"environment": {name: value}}), spec())
+    assert terms_of(site, spec(environment={name: "-o Port=2222 -i '/a b'"})).environment[name]
+
+
+def test_the_mpirun_of_the_site_is_used_here_as_on_hosts(site) -> None:
+    here = Site(mpirun="/opt/mpi/bin/mpirun")
+    assert terms_of(here, spec(resources=Resources())).commands[0][0] == "/opt/mpi/bin/mpirun"
+    there = site.model_copy(update={"mpirun": "/opt/mpi/bin/mpirun"})
+    assert terms_of(there, spec()).commands[0][0] == "/opt/mpi/bin/mpirun"
 
 
 def test_a_job_without_ranks_is_run_without_mpirun(site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import threading
@@ -79,6 +80,56 @@ def test_a_rank_that_could_never_be_reached_is_not_accused():
     assert calls[0].missing() == []
     for call in calls:
         call.close()
+
+
+def test_a_host_behind_a_firewall_is_not_accused_but_a_rank_of_ones_own_is(monkeypatch):
+    """Two ranks on each: those of one host reach each other, which says nothing about the other host."""
+    plain = socket.create_connection
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        if address[0] == "n2":
+            raise TimeoutError
+        return plain(("localhost", address[1]), timeout)
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    calls = roll_calls(("n1", "n1", "n2", "n2"))
+    assert [call.missing() for call in calls] == [[], [], [], []]
+    with socket.create_server(("", 0)) as mute:
+        calls[0]._ports[1] = mute.getsockname()[1]
+        assert calls[0].missing() == ["rank 1 @ n1"]
+    for call in calls:
+        call.close()
+
+
+def test_after_the_end_nobody_answers(three):
+    port = three[1]._ports[1]
+    three[1].close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("localhost", port), timeout=5)
+
+
+def test_a_rank_with_too_many_open_files_answers_the_next_call(three):
+    calls: list[OSError | socket.socket] = [OSError(errno.EMFILE, "Too many open files")]
+
+    class Scarce:
+        def accept(self):
+            if not calls:
+                three[0].close()
+                raise OSError(errno.EBADF, "closed")
+            found = calls.pop(0)
+            if isinstance(found, OSError):
+                raise found
+            return found, None
+
+        def close(self):
+            pass
+
+    near, far = socket.socketpair()
+    calls.append(far)
+    with near:
+        near.sendall(three[0]._secret)
+        three[0]._answer(Scarce())
+        assert near.recv(4) == b"here"
 
 
 def test_strangers_get_no_answer(three):

@@ -161,7 +161,7 @@ class _Training:
         words = arguments(crossval, fold, means.threads(fold))
         line, additions = [sys.executable, "-m", "trainer", *words], dict[str, str]()
         if means.ranks > 1:
-            line, additions = mpirun.command(means.ranks, line, cores=means.cores)
+            line, additions = mpirun.command(means.ranks, line)
         with fold.log.open("ab") as log:
             log.write(f"--- {record.now()} cingulum {' '.join(words)}\n".encode())
             log.flush()

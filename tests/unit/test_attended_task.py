@@ -1,0 +1,189 @@
+"""One task of an attended job, without MPI: a task that ends just when it is told to, and what is counted."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs import attended_task, processes, terms
+from jobs.attended_task import Task
+from jobs.ledger import Entry
+from jobs.terms import Terms
+
+TERMS = Terms("0" * 16, "test", (("sleep", "600"),), "/", grace_s=5)
+
+
+@pytest.fixture
+def task(tmp_path: Path):
+    made = []
+
+    def make(*command: str, entry: Entry | None = None, **changes) -> Task:
+        agreed = dataclasses.replace(TERMS, token=tmp_path.name, **changes)
+        agreed = dataclasses.replace(agreed, commands=(command,)) if command else agreed
+        made.append(Task(tmp_path, agreed, 0, entry, 0o077))
+        return made[-1]
+
+    yield make
+    for one in made:
+        processes.end_marked(one.mark)
+        wait(lambda one=one: not one.is_running or has_ended(one), "the end of what a test left")
+
+
+def wait(done: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline, f"waited for {what}"
+        time.sleep(0.005)
+
+
+def has_ended(task: Task) -> bool:
+    task.look()
+    return not task.is_running
+
+
+def test_a_task_that_ended_a_moment_before_it_is_told_to_save_has_completed(task) -> None:
+    one = task("true")
+    assert one.start([])
+    wait(lambda: processes.identity(one.entry.pid) is None, "the end, which nobody has looked at yet")
+    one.save("again")
+    wait(lambda: has_ended(one), "the end")
+    assert one.entry.state == "COMPLETED"
+
+
+def test_a_lost_job_may_fail_as_often_as_a_new_one_after_a_requeue(task) -> None:
+    lost = Entry(0, state="RUNNING", failures=3, lost_hosts=("n1",))
+    one = task("false", entry=lost, requeues=1)
+    assert one.entry.state == "REQUEUED"
+    one.requeue()
+    assert (one.entry.failures, one.entry.lost_hosts, one.entry.restarts) == (0, (), 1)
+    assert one.start([])
+    wait(lambda: has_ended(one), "the end")
+    assert one.entry.state == "REQUEUED"
+
+
+def ended(one: Task) -> Entry:
+    wait(lambda: has_ended(one), "the end")
+    return one.entry
+
+
+def begun(one: Task, folder: Path) -> Task:
+    """Started, and past its `touch begun`."""
+    assert one.start([])
+    wait((folder / "begun").exists, "its begin")
+    return one
+
+
+def script(folder: Path, text: str) -> tuple[str, ...]:
+    return ("sh", "-c", text.replace("BEGUN", f'touch "{folder}/begun"'))
+
+
+DEAF = "trap '' TERM USR2; BEGUN; while :; do sleep 0.02; done"
+
+
+def test_what_a_start_leaves_running_is_ended(task) -> None:
+    one = task("sh", "-c", "sleep 600 & exit 0")
+    assert one.start([])
+    assert ended(one).state == "COMPLETED"
+    wait(lambda: one.mark not in [mark for _, mark in processes.marks()], "the end of what it left")
+
+
+def test_who_hears_nothing_is_killed(task, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(attended_task, "KILL_AFTER_S", 0.1)
+    one = begun(task(*script(tmp_path, DEAF)), tmp_path)
+    one.cancel()
+    assert (ended(one).state, one.entry.exit_code) == ("CANCELLED", 137)
+
+
+def test_a_stopped_process_hears_that_it_is_cancelled(task, tmp_path) -> None:
+    """One that handles the signal, as mpirun does, must go on for that."""
+    one = begun(task(*script(tmp_path, "trap 'exit 3' TERM; BEGUN; while :; do sleep 0.02; done")), tmp_path)
+    os.kill(one.entry.pid, signal.SIGSTOP)
+    one.cancel()
+    assert (ended(one).state, one.entry.exit_code) == ("CANCELLED", 3)
+
+
+def test_who_does_not_save_within_the_grace_is_ended(task, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(attended_task, "KILL_AFTER_S", 0.1)
+    one = begun(task(*script(tmp_path, DEAF), grace_s=0.1), tmp_path)
+    one.save("end")
+    assert ended(one).state == "PREEMPTED" and "unsaved" in one.entry.reason
+
+
+def test_the_stronger_word_counts(task, tmp_path) -> None:
+    one = begun(
+        task(*script(tmp_path, "trap 'exit 75' USR2 TERM; BEGUN; while :; do sleep 0.02; done")), tmp_path
+    )
+    one.cancel()
+    one.requeue()
+    assert ended(one).state == "CANCELLED"
+
+
+def test_who_saved_is_started_again_and_who_got_bad_input_is_not(task) -> None:
+    saved, refused = task("sh", "-c", "exit 75", requeues=0), task("sh", "-c", "exit 2")
+    assert saved.start([]) and refused.start([])
+    assert (ended(saved).state, saved.entry.failures) == ("REQUEUED", 0)
+    assert (ended(refused).state, refused.entry.restarts) == ("FAILED", 0)
+
+
+def test_failures_are_counted_put_down_to_their_own_start_and_end_it(task, tmp_path) -> None:
+    text = 'if [ "$CINGULUM_RESTARTS" = 0 ]; then echo "[rank 1 @ n3] error: no room"; fi; exit 1'
+    one = task("sh", "-c", text, requeues=1)
+    assert one.start([])
+    assert (ended(one).state, one.entry.reason) == ("REQUEUED", "rank 1 @ n3: no room")
+    assert one.start([])
+    assert (ended(one).state, one.entry.restarts) == ("FAILED", 1)
+    assert one.entry.reason == "ended with exit code 1 (failed 2 times)"
+    lines = [line.split("\t")[1:] for line in (tmp_path / "failures").read_text().splitlines()]
+    assert lines == [["1", "rank 1 @ n3", "no room"], ["1", "", "ended with exit code 1"]]
+
+
+def test_a_start_on_a_host_that_falls_silent_is_ended(task, tmp_path) -> None:
+    names = [str(tmp_path / name) for name in ("n1", "n2")]
+    for name in names:
+        Path(name).touch()
+    probe = ("test", "-e", terms.HOST)
+    one = task("sleep", "600", hosts=dict.fromkeys(names, 1), probe=probe, check_s=0.01)
+    assert one.start(names)
+    heard = time.monotonic() + 0.5
+    wait(lambda: has_ended(one) or time.monotonic() > heard, "some answers")
+    assert one.is_running
+    Path(names[1]).unlink()
+    assert (ended(one).state, one.entry.lost_hosts, one.entry.failures) == ("REQUEUED", (names[1],), 1)
+    assert "does not answer" in one.entry.reason
+
+
+def test_the_pause_between_starts_that_fail_soon_grows(task) -> None:
+    one = task("false", requeues=9, pause_s=0.05)
+    for least in (0.1, 0.2, 0.4):
+        assert one.start([])
+        ended(one)
+        began = time.monotonic()
+        wait(lambda: one.is_due, "the next start")
+        assert time.monotonic() - began > least - 0.02
+
+
+@pytest.mark.parametrize(("minutes", "grace_s", "after_s"), [(10, 60, 540), (1, 120, 30)])
+def test_time_to_save_is_left_before_the_limit(task, minutes, grace_s, after_s) -> None:
+    one = task(minutes=minutes, grace_s=grace_s)
+    assert one.start([])
+    assert one._end_at - one._began == pytest.approx(after_s)
+
+
+def test_a_command_is_no_part_of_our_session(task) -> None:
+    one = task()
+    assert one.start([])
+    assert os.getsid(one.entry.pid) == one.entry.pid
+
+
+def test_who_was_told_to_save_and_could_not_did_not_fail(task) -> None:
+    """A rank that still loads TensorFlow is ended by the signal."""
+    one = task(requeues=0)
+    assert one.start([])
+    one.save("again")
+    assert (ended(one).state, one.entry.failures) == ("REQUEUED", 0)
