@@ -88,12 +88,30 @@ def test_a_token_within_another_text_is_not_the_token():
     assert slurm_output.submitted_with(longer + elsewhere, MINE) is None
 
 
+def test_a_job_that_another_cluster_of_a_federation_runs_is_not_taken_for_cancelled():
+    assert slurm_output.queued("7|N/A|REVOKED|0|0|5|5||None|(null)|\n") == {}
+    assert slurm_output.accounted("7|REVOKED|0:0|5|5|None assigned|None\n") == {}
+
+
+def test_exhausted_memory_is_no_signal_125():
+    (told,) = slurm_output.accounted("7|OUT_OF_MEMORY|0:125|5|6|n1|None\n")["7"].values()
+    assert (told.state, told.exit_code) == ("OUT_OF_MEMORY", None)
+    (told,) = slurm_output.queued("7|N/A|OUT_OF_MEMORY|125|0|5|6|n1|OutOfMemory|(null)|\n")["7"].values()
+    assert (told.state, told.exit_code) == ("OUT_OF_MEMORY", None)
+
+
+def test_an_array_is_told_from_a_job_also_where_only_its_first_task_is_left():
+    only_first = "7|0|RUNNING|0|0|5|NONE|n1|None|(null)|\n8|N/A|RUNNING|0|0|5|NONE|n1|None|(null)|\n"
+    assert slurm_output.arrays(only_first) == {"7"}
+
+
 @pytest.mark.parametrize(
     ("given", "state"),
     [
         ("CANCELLED+", "CANCELLED"),
         ("OUT_OF_MEMORY", "OUT_OF_MEMORY"),
         ("SPECIAL_EXIT", "REQUEUED"),
+        ("EXPEDITING", "REQUEUED"),
         ("STOPPED", "SUSPENDED"),
         ("SOMETHING_NEW", "RUNNING"),
     ],
