@@ -136,6 +136,8 @@ def _url(where: str | Path) -> sql.URL:
             "CINGULUM_STORE is not the URL of a database.",
             cure="Give a path, or a URL such as postgresql+psycopg://user@host/database.",
         ) from error
+    if url.drivername == "postgresql":  # else SQLAlchemy looks for an older driver
+        return url.set(drivername="postgresql+psycopg")
     if backend != "sqlite":
         return url
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
@@ -151,7 +153,7 @@ def _told(url: sql.URL) -> Iterator[None]:
     except ImportError as error:
         raise StoreError(
             f"There is no driver for {url.drivername} here: {error.name or error} is missing.",
-            cure="pip install 'cingulum[postgresql]'",
+            cure="pip install 'cingulum[postgresql]'" if url.get_backend_name() == "postgresql" else None,
         ) from error
     except sql.exc.SQLAlchemyError as error:
         said = str(getattr(error, "orig", None) or error).strip()

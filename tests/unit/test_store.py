@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sqlite3
 import stat
+import sys
 import threading
 import time
 
@@ -59,10 +60,11 @@ def test_an_answer_may_come_twice_but_two_answers_are_an_error(store) -> None:
         store.adopt(job, "4712")
 
 
-def test_an_id_that_slurm_gives_again_means_the_newest_job(store) -> None:
-    store.adopt(added(store), "1")
+def test_an_id_that_slurm_gives_again_means_the_newest_job_and_the_key_the_very_job(store) -> None:
+    older = store.adopt(added(store), "1")
     newer = store.adopt(added(store), "1")
     assert store.get("1").number == newer.number
+    assert store.get(older.key) == older
 
 
 def test_an_unknown_id_says_where_it_was_looked_for(store, tmp_path) -> None:
@@ -215,6 +217,17 @@ def test_a_server_that_does_not_answer_is_told_without_the_password() -> None:
         Store("postgresql+psycopg://me:hunter2@127.0.0.1:1/jobs?connect_timeout=2")
     assert "hunter2" not in str(error.value)
     assert "127.0.0.1:1/jobs" in str(error.value)
+
+
+def test_a_driver_that_is_missing_is_named_with_what_installs_it(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match=r"postgresql\+psycopg.*psycopg") as error:
+        Store("postgresql://127.0.0.1:1/jobs")
+    assert "cingulum[postgresql]" in str(error.value.cure)
+    monkeypatch.setitem(sys.modules, "MySQLdb", None)
+    with pytest.raises(StoreError, match="MySQLdb") as error:
+        Store("mysql://127.0.0.1:1/jobs")
+    assert error.value.cure is None
 
 
 def test_a_store_of_a_newer_format_is_left_alone(tmp_path) -> None:
