@@ -71,9 +71,10 @@ def _watch(store: Store, *, all_of_them: bool) -> None:
     from trainer.commands import job_access, job_display
 
     out = job_display.console()
+    warned: set[str] = set()
     with Live(console=out, auto_refresh=False, transient=False) as live:
         while True:
-            job_access.refresh(store)
+            job_access.refresh(store, warned=warned)
             shown = _chosen(store, all_of_them=all_of_them)
             live.update(job_display.table(shown, out.width), refresh=True)
             time.sleep(WATCH_S)
