@@ -111,8 +111,11 @@ def open_database(where: str | Path) -> sql.Engine:
 @contextmanager
 def reading(engine: sql.Engine) -> Iterator[sql.Connection]:
     """One transaction that sees one state of the store; raises StoreError."""
-    with _told(engine.url), engine.connect() as connection, connection.begin():
-        yield connection
+    with _told(engine.url), engine.connect() as connection:
+        if engine.dialect.name == "postgresql":  # by itself each of its questions sees a state of its own
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        with connection.begin():
+            yield connection
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+import sqlalchemy as sql
 
 from jobs import tables
 from jobs.home import new_token
@@ -254,6 +255,15 @@ def test_a_store_that_is_kept_locked_is_an_error_in_time(tmp_path, monkeypatch) 
         added(store)
     other.close()
     assert added(store).number == 1
+
+
+def test_who_reads_sees_one_state_of_the_store(store) -> None:
+    with tables.reading(store._engine) as connection:
+        count = sql.select(sql.func.count()).select_from(tables.jobs)
+        before = connection.execute(count).scalar()
+        added(store)
+        assert connection.execute(count).scalar() == before == 0
+    assert len(store.list()) == 1
 
 
 def test_what_fails_midway_leaves_nothing(store) -> None:
