@@ -24,7 +24,7 @@ from jobs.sites import Site
 from jobs.spec import JobSpec
 from jobs.store import Store
 from trainer import atomic, errors
-from trainer.errors import CingulumError, JobError, LauncherError
+from trainer.errors import CingulumError, JobError, LauncherError, StoreError
 
 SPEC = "spec.json"
 # user:password@ in a URL.
@@ -68,7 +68,12 @@ def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
         return _after_failure(
             store, launcher, job, errors.of_files(error) if isinstance(error, OSError) else error
         )
-    return store.adopt(job, external)
+    try:
+        return store.adopt(job, external)
+    except StoreError as error:
+        again = f"The job was started, as {external}: do not submit it again. `cingulum jobs` finds it."
+        error.cure = f"{error.cure} {again}" if error.cure else again
+        raise
 
 
 def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:

@@ -105,16 +105,23 @@ def test_an_array_is_told_from_a_job_also_where_only_its_first_task_is_left():
     assert slurm_output.arrays(only_first) == {"7"}
 
 
+OF_SLURM = {
+    "PENDING": "PENDING RESV_DEL_HOLD",
+    "REQUEUED": "REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT EXPEDITING",
+    "SUSPENDED": "SUSPENDED STOPPED",
+    "CONFIGURING": "CONFIGURING POWER_UP_NODE",
+    "RUNNING": "RUNNING RESIZING SIGNALING UPDATE_DB SOMETHING_NEW",
+    "COMPLETING": "COMPLETING STAGE_OUT",
+    "CANCELLED": "CANCELLED CANCELLED+",
+    "FAILED": "FAILED LAUNCH_FAILED RECONFIG_FAIL",
+}
+AS_THEY_ARE = "BOOT_FAIL COMPLETED DEADLINE NODE_FAIL OUT_OF_MEMORY PREEMPTED TIMEOUT"
+
+
 @pytest.mark.parametrize(
     ("given", "state"),
-    [
-        ("CANCELLED+", "CANCELLED"),
-        ("OUT_OF_MEMORY", "OUT_OF_MEMORY"),
-        ("SPECIAL_EXIT", "REQUEUED"),
-        ("EXPEDITING", "REQUEUED"),
-        ("STOPPED", "SUSPENDED"),
-        ("SOMETHING_NEW", "RUNNING"),
-    ],
+    [(given, ours) for ours, all_of_them in OF_SLURM.items() for given in all_of_them.split()]
+    + [(given, given) for given in AS_THEY_ARE.split()],
 )
 def test_every_state_of_slurm_becomes_one_of_ours(given, state):
     assert slurm_output.state_named(given) == state

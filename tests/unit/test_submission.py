@@ -101,6 +101,17 @@ def test_a_job_that_slurm_may_have_taken_is_not_said_to_be_lost_at_once(store, c
     assert store.get("new-1").label == "1"
 
 
+def test_where_the_store_fails_after_the_start_it_is_told_that_the_job_runs(
+    store, cluster, monkeypatch
+) -> None:
+    def full(*args: object) -> None:
+        raise StoreError("the disk is full", cure="Make room.")
+
+    monkeypatch.setattr(store, "adopt", full)
+    with pytest.raises(StoreError, match=r"Make room\. The job was started, as 1: do not submit it again"):
+        submit(store, cluster, SPEC, HERE)
+
+
 def test_a_launcher_that_is_silent_is_asked_once(store, cluster, monkeypatch) -> None:
     for _ in range(3):
         half_submitted(store, monkeypatch)
