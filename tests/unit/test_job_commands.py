@@ -49,6 +49,7 @@ def test_the_configuration_is_kept_as_it_was_and_private(slurm, tmp_path, capsys
     kept = tmp_path / spec.tasks[0][-2]
     assert yaml.safe_load(kept.read_text())["train"]["epochs"] == 3
     assert kept.stat().st_mode & 0o777 == 0o600 and kept.parent.stat().st_mode & 0o777 == 0o700
+    slurm.becomes("4711", "COMPLETED", exit_code=0, ended=5.0)
     submit(capsys, "train.epochs=4")
     assert slurm.started[1][0].tasks != spec.tasks
     assert yaml.safe_load(kept.read_text())["train"]["epochs"] == 3
@@ -67,7 +68,7 @@ def test_where_a_chain_breaks_it_is_told_what_was_submitted(slurm, capsys):
     said = capsys.readouterr().err
     assert "the queue is full" in said and "Wait. Submitted before it: 4711 4712" in said
     slurm.refuses = "preflight"
-    assert cli.run(["submit", "mine.yaml", "--then", "evaluate,report"]) == 1
+    assert cli.run(["submit", "mine.yaml", "name=other", "--then", "evaluate,report"]) == 1
     assert len(slurm.started) == 2  # nothing of it was submitted
 
 
@@ -141,6 +142,7 @@ def test_a_run_of_another_configuration_is_refused_before_it_waits_in_a_queue(sl
     (tmp_path / "runs" / "mine" / "config.yaml").write_text(kept.read_text())
     assert cli.run(["submit", "mine.yaml", "train.seed=5"]) == 2
     assert "train.seed was 0 and is 5 now" in capsys.readouterr().err
+    slurm.becomes("4711", "TIMEOUT", ended=5.0)
     assert cli.run(["submit", "mine.yaml", "train.epochs=50"]) == 0
 
 

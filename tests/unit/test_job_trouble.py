@@ -24,6 +24,21 @@ def array(slurm, capsys, monkeypatch) -> str:
     return job
 
 
+def test_two_jobs_do_not_train_in_one_run_folder_at_once(slurm, capsys, monkeypatch):
+    (job,) = submit(capsys)
+    assert cli.run(["submit", "mine.yaml", "train.epochs=9"]) == 2
+    assert "Job 4711 (PENDING) has the run folder" in capsys.readouterr().err
+    submit(capsys, "--after", job)
+    submit(capsys, "name=other")
+    for started in list(slurm.jobs):
+        slurm.becomes(started, "COMPLETED", exit_code=0, ended=5.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(slurm, "start", interrupted)
+        assert cli.run(["submit", "mine.yaml"]) == 130
+    assert cli.run(["submit", "mine.yaml"]) == 2
+    assert "Job new-4 (SUBMITTING)" in capsys.readouterr().err
+
+
 def test_tasks_that_slurm_forgets_when_they_are_cancelled_together_are_cancelled(
     slurm, array, capsys, monkeypatch
 ):
@@ -39,7 +54,7 @@ def test_tasks_that_slurm_forgets_when_they_are_cancelled_together_are_cancelled
 def test_a_job_that_has_no_id_yet_is_found_out_before_another_is_cancelled(slurm, capsys, monkeypatch):
     (first,) = submit(capsys)
     monkeypatch.setattr(slurm, "start", interrupted)
-    assert cli.run(["submit", "mine.yaml"]) == 130
+    assert cli.run(["submit", "mine.yaml", "name=other"]) == 130
     assert cli.run(["cancel", first, "new-2"]) == 2
     assert "new-2 is SUBMITTING: slurm has not answered yet" in capsys.readouterr().err
     assert slurm.told == []
@@ -127,6 +142,26 @@ def test_one_who_follows_a_job_that_waits_is_told_so(slurm, capsys, monkeypatch)
     assert cli.run(["logs", job, "--follow"]) == 0
     said = capsys.readouterr()
     assert said.err == "4711 PENDING: (Priority); no output yet\n" and said.out == "first\nlast\n"
+
+
+def test_a_task_is_named_once(slurm, array, capsys):
+    assert cli.run(["logs", f"{array}_1", "--task", "2"]) == 2
+    assert "4711_1 is a task, and --task 2 another" in capsys.readouterr().err
+    assert list(told(capsys, "logs", array, "--task", "2")) == [f"{array}_2"]  # type: ignore[call-overload]
+
+
+def test_a_list_that_is_watched_is_written_to_a_file_at_every_look(slurm, capsys, monkeypatch):
+    (job,) = submit(capsys)
+    looks = []
+
+    def twice(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", twice)
+    assert cli.run(["jobs", "--watch"]) == 130
+    assert capsys.readouterr().out.count(f"{job}  mine") == 2
 
 
 def test_a_job_that_never_started_says_why_instead_of_its_output(slurm, capsys, monkeypatch):

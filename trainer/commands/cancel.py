@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def cancel(
     identities: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="Such as 4711, mpirun-7, or a task: 4711_3.")
+        list[str], typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print their states as JSON.")] = False,
 ) -> None:

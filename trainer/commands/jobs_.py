@@ -75,6 +75,9 @@ def _watch(store: Store, *, all_of_them: bool) -> None:
     with Live(console=out, auto_refresh=False, transient=False) as live:
         while True:
             job_access.refresh(store, warned=warned)
-            shown = _chosen(store, all_of_them=all_of_them)
-            live.update(job_display.table(shown, out.width), refresh=True)
+            shown = job_display.table(_chosen(store, all_of_them=all_of_them), out.width)
+            if out.is_terminal:
+                live.update(shown, refresh=True)
+            else:  # in a file, one below the other
+                out.print(shown)
             time.sleep(WATCH_S)

@@ -37,7 +37,9 @@ def logs(
     from trainer.commands import job_access
 
     store = job_access.opened()
-    wanted = identity if task is None else f"{identity.partition('_')[0]}_{task}"
+    if task is not None and "_" in identity:
+        raise JobError(f"{identity} is a task, and --task {task} another.", cure="Leave out one of them.")
+    wanted = identity if task is None else f"{identity}_{task}"
     job, chosen = job_access.current(store, wanted)
     paths = _paths(job, chosen)
     if as_json:
