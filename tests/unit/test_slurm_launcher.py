@@ -157,6 +157,18 @@ def test_states_come_from_the_queue_and_for_what_it_forgot_from_the_accounting(p
     assert sorted(asked) == ["2", "22", "777"]  # not 12: it is no array, and the queue knows it
 
 
+def test_times_come_as_seconds_lists_whole_and_of_requeued_jobs_every_start(programs):
+    settings = 'env | grep ^SLURM_ | sort >"$0.env"'
+    programs.put("squeue", settings)
+    programs.put("sacct", settings)
+    Slurm().states(["2"])
+    for name in ("squeue", "sacct"):
+        told = (programs.folder / f"{name}.env").read_text()
+        assert told == "SLURM_BITSTR_LEN=0\nSLURM_TIME_FORMAT=%s\n"
+    asked = [set(call.split()) for call in programs.calls]
+    assert "--states=all" in asked[0] and "--duplicates" in asked[1]
+
+
 def test_an_array_of_which_the_queue_knows_only_the_first_task_is_asked_for(programs):
     programs.put("squeue", "echo '1|0|RUNNING|0|0|1795279330|NONE|n1|None|(null)|'")
     programs.answers("sacct", "sacct.txt")

@@ -12,7 +12,7 @@ import time
 import pytest
 import sqlalchemy as sql
 
-from jobs import tables
+from jobs import rows, tables
 from jobs.home import new_token
 from jobs.launchers.base import TaskState
 from jobs.spec import JobSpec, Resources
@@ -194,6 +194,13 @@ def test_the_write_ahead_log_is_used_only_on_a_file_system_of_this_host(tmp_path
     monkeypatch.setattr(tables, "_file_system", lambda path: "nfs4")
     assert journal("remote.db") == "delete"
     assert journal("local.db") == "delete"
+
+
+def test_what_is_written_is_on_the_disk_and_no_task_is_without_its_job(store) -> None:
+    with tables.writing(store._engine) as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL: also after a power cut
+    with pytest.raises(StoreError, match="FOREIGN KEY"), tables.writing(store._engine) as connection:
+        connection.execute(tables.tasks.insert().values(rows.task_row(99, TaskState(0, "PENDING"))))
 
 
 def test_where_the_store_is_comes_from_the_environment(tmp_path, monkeypatch) -> None:
