@@ -244,6 +244,14 @@ def test_of_an_array_all_that_run_save_and_all_that_failed_start_again(programs)
     ]
 
 
+def test_of_an_array_that_has_ended_only_what_failed_starts_again(programs):
+    programs.put("squeue", "")
+    programs.answers("sacct", "sacct.txt")
+    programs.put("scontrol", "")
+    Slurm().requeue("1")
+    assert programs.calls[2:] == ["scontrol requeue 1_1", "scontrol requeue 1_2"]
+
+
 def test_the_output_of_a_task_is_beside_its_job(tmp_path):
     assert Slurm().logs(tmp_path, "7", 0) == tmp_path / "out.log"
     array = JobSpec(name="a", kind="train", tasks=(("x",), ("y",)), folder="/work")

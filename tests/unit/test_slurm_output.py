@@ -57,6 +57,10 @@ def test_the_time_when_a_running_job_must_end_is_not_taken_for_its_end(queue):
     assert queue["25"][0].started == 1795280337.0
 
 
+def test_the_time_when_a_waiting_job_may_start_is_not_taken_for_its_start(queue):
+    assert queue["23"][0].started is queue["29"][0].started is None
+
+
 def test_a_job_that_was_cancelled_has_no_exit_code_and_says_by_whom(queue, accounts):
     assert queue["31"][0].state == accounts["31"][0].state == "CANCELLED"
     assert queue["31"][0].exit_code is accounts["31"][0].exit_code is None
@@ -73,6 +77,11 @@ def test_of_a_requeued_job_the_newest_start_counts(accounts):
         0, "COMPLETED", 0, hosts=("n2", "n3"), restarts=1, started=1795279471.0, ended=1795279491.0
     )
     assert accounts["1"][1].state == "FAILED" and accounts["1"][1].restarts == 1
+
+
+def test_the_queue_counts_how_often_a_job_was_started_again():
+    (told,) = slurm_output.queued("7|N/A|PENDING|0|2|N/A|N/A||BeginTime|(null)|\n")["7"].values()
+    assert (told.state, told.restarts, told.reason) == ("PENDING", 2, "BeginTime")
 
 
 def test_a_submission_is_found_again_by_its_token():
