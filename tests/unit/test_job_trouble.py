@@ -144,6 +144,25 @@ def test_one_who_follows_a_job_that_waits_is_told_so(slurm, capsys, monkeypatch)
     assert said.err == "4711 PENDING: (Priority); no output yet\n" and said.out == "first\nlast\n"
 
 
+def test_lines_that_come_just_before_the_end_are_followed_too(slurm, capsys, monkeypatch):
+    (job,) = submit(capsys)
+    log = Path(Store().get(job).folder) / "out-0.log"
+    log.write_text("first\n")
+    slurm.becomes(job, "RUNNING")
+    states, asked = slurm.states, []
+
+    def ends(externals: list[str]) -> object:
+        asked.append(externals)
+        if len(asked) == 2:  # the first lines are printed by now
+            log.write_text("first\nlast\n")
+            slurm.becomes(job, "COMPLETED", exit_code=0, ended=5.0)
+        return states(externals)
+
+    monkeypatch.setattr(slurm, "states", ends)
+    assert cli.run(["logs", job, "--follow"]) == 0
+    assert capsys.readouterr().out == "first\nlast\n"
+
+
 def test_a_task_is_named_once(slurm, array, capsys):
     assert cli.run(["logs", f"{array}_1", "--task", "2"]) == 2
     assert "4711_1 is a task, and --task 2 another" in capsys.readouterr().err

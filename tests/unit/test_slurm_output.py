@@ -80,8 +80,8 @@ def test_of_a_requeued_job_the_newest_start_counts(accounts):
 
 
 def test_the_queue_counts_how_often_a_job_was_started_again():
-    (told,) = slurm_output.queued("7|N/A|PENDING|0|2|N/A|N/A||BeginTime|(null)|\n")["7"].values()
-    assert (told.state, told.restarts, told.reason) == ("PENDING", 2, "BeginTime")
+    (told,) = slurm_output.queued("7|N/A|PENDING|0|2|N/A|N/A|n1|BeginTime|(null)|\n")["7"].values()
+    assert (told.state, told.restarts, told.reason, told.hosts) == ("PENDING", 2, "BeginTime", ())
 
 
 def test_a_submission_is_found_again_by_its_token():
