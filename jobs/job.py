@@ -75,6 +75,11 @@ class Job:
         return label(self.launcher, self.number, self.external)
 
     @property
+    def key(self) -> str:
+        """An id that names it, and no other, for ever: Slurm may count from the beginning again."""
+        return label(self.launcher, self.number, None)
+
+    @property
     def state(self) -> str:
         """Of the job as a whole: what its tasks do now, else the worst way in which one of them ended."""
         return overall(self.tasks)

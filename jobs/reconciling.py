@@ -43,13 +43,13 @@ def refresh(
     *,
     grace_s: float = GRACE_S,
 ) -> Refreshed:
-    """Ask launchers for jobs of the calling user and write down what has changed.
+    """Ask launchers for jobs and write down what has changed.
 
     Args:
         store: of all jobs.
         launchers: to ask, by name; jobs of others are left alone.
-        jobs: to ask for; None: all that wait, run, or ended a short time ago, after unfinished submissions
-            have been looked for.
+        jobs: to ask for; None: all of the calling user that wait, run, or ended a short time ago, after
+            unfinished submissions have been looked for.
         grace_s: see GRACE_S.
 
     Raises:
@@ -86,7 +86,9 @@ def refresh(
 
 def _take(store: Store, answers: Sequence[tuple[Job, Sequence[TaskState]]], grace_s: float) -> list[Change]:
     """Write down what a launcher answered, and decide on the tasks that it did not speak of."""
-    gone = [(job, _unspoken(job, states)) for job, states in answers]
+    # Of others' jobs a launcher may tell us less than it knows.
+    me = submitter.user()
+    gone = [(job, _unspoken(job, states) if job.user == me else []) for job, states in answers]
     since = store.missing(gone)
     found: list[tuple[Job, Sequence[TaskState]]] = []
     for (job, states), (_, unspoken) in zip(answers, gone, strict=True):

@@ -155,7 +155,7 @@ class Store:
                     values[key] = None
         if values:  # seldom: most refreshes need not wait for who writes
             with tables.writing(self._engine) as connection:
-                for (number, name), value in values.items():
+                for (number, name), value in sorted(values.items()):  # as in `record`
                     which = (table.c.job == number) & (table.c.task == name)
                     connection.execute(table.update().where(which).values(missing_since=value))
         return since

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from jobs.home import job_folder, job_path, new_token
 from jobs.job import Job, split_label
-from jobs.launchers.base import Launcher
+from jobs.launchers.base import Launcher, NoAnswer
 from jobs.reconciling import refresh
-from jobs.recovery import is_at, lose, place_of
+from jobs.recovery import SETTLE_S, is_at, lose, place_of
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from jobs.store import Store
 from trainer import atomic, errors
-from trainer.errors import CingulumError, JobError, LauncherError
+from trainer.errors import CingulumError, JobError, LauncherError, StoreError
 
 SPEC = "spec.json"
 # user:password@ in a URL.
@@ -68,7 +68,12 @@ def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
         return _after_failure(
             store, launcher, job, errors.of_files(error) if isinstance(error, OSError) else error
         )
-    return store.adopt(job, external)
+    try:
+        return store.adopt(job, external)
+    except StoreError as error:
+        again = f"The job was started, as {external}: do not submit it again. `cingulum jobs` finds it."
+        error.cure = f"{error.cure} {again}" if error.cure else again
+        raise
 
 
 def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
@@ -92,7 +97,7 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
             )
         if job.state != "COMPLETED":  # it may have been started again since
             refresh(store, mine, None if job.external is None else [job])
-            job = store.get(text)
+            job = store.get(job.key)
         if job.state == "COMPLETED":
             continue
         if not job.active:
@@ -123,15 +128,23 @@ def refuse_secrets(spec: JobSpec) -> None:
 
 
 def _after_failure(store: Store, launcher: Launcher, job: Job, error: CingulumError) -> Job:
-    """The job, if it was started though its launcher failed; else the error again, with the job LOST."""
+    """The job, if it was started though its launcher failed; else the error again, with the job LOST.
+
+    Where nobody can know yet, the row stays SUBMITTING, and recovery asks again.
+    """
+    unknown = isinstance(error, NoAnswer)
     try:
         external = launcher.find(job.token)
     except LauncherError:
-        raise error from None  # nobody knows yet: the row stays SUBMITTING, and recovery asks again
-    if external is None:
+        external, unknown = None, True
+    if external is not None:
+        return store.adopt(job, external)
+    if unknown:
+        again = f"It may have the job: `cingulum jobs` finds it, or says LOST after {SETTLE_S:.0f} s."
+        error.cure = f"{error.cure} {again}" if error.cure else again
+    else:
         lose(store, job, f"was not started: {error.message}")
-        raise error
-    return store.adopt(job, external)
+    raise error
 
 
 def _write_private(path: Path, text: str) -> None:

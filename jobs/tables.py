@@ -111,8 +111,11 @@ def open_database(where: str | Path) -> sql.Engine:
 @contextmanager
 def reading(engine: sql.Engine) -> Iterator[sql.Connection]:
     """One transaction that sees one state of the store; raises StoreError."""
-    with _told(engine.url), engine.connect() as connection, connection.begin():
-        yield connection
+    with _told(engine.url), engine.connect() as connection:
+        if engine.dialect.name == "postgresql":  # by itself each of its questions sees a state of its own
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        with connection.begin():
+            yield connection
 
 
 @contextmanager
@@ -136,6 +139,8 @@ def _url(where: str | Path) -> sql.URL:
             "CINGULUM_STORE is not the URL of a database.",
             cure="Give a path, or a URL such as postgresql+psycopg://user@host/database.",
         ) from error
+    if url.drivername == "postgresql":  # else SQLAlchemy looks for an older driver
+        return url.set(drivername="postgresql+psycopg")
     if backend != "sqlite":
         return url
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
@@ -151,7 +156,7 @@ def _told(url: sql.URL) -> Iterator[None]:
     except ImportError as error:
         raise StoreError(
             f"There is no driver for {url.drivername} here: {error.name or error} is missing.",
-            cure="pip install 'cingulum[postgresql]'",
+            cure="pip install 'cingulum[postgresql]'" if url.get_backend_name() == "postgresql" else None,
         ) from error
     except sql.exc.SQLAlchemyError as error:
         said = str(getattr(error, "orig", None) or error).strip()

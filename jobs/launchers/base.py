@@ -9,6 +9,7 @@ from typing import Protocol
 
 from jobs.sites import Site
 from jobs.spec import JobSpec
+from trainer.errors import LauncherError
 
 # States by the names that Slurm gives them (squeue, sacct); SUBMITTING and LOST are ours.
 WAITING = ("SUBMITTING", "PENDING", "REQUEUED", "SUSPENDED")
@@ -66,6 +67,10 @@ class TaskState:
     ended: float | None = None
 
 
+class NoAnswer(LauncherError):
+    """A launcher's system was asked, and nobody knows whether it did what it was asked for."""
+
+
 class Launcher(Protocol):
     """One way to start jobs. `external` is its own name of a job: Slurm's job id, an attendant's folder."""
 
@@ -80,7 +85,11 @@ class Launcher(Protocol):
         ...
 
     def start(self, plan: Plan, folder: Path, after: Sequence[str]) -> str:
-        """Write the files into the (existing, private) folder, start, and return `external`."""
+        """Write the files into the (existing, private) folder, start, and return `external`.
+
+        Raises:
+            LauncherError: it was not started; as NoAnswer: it may have been.
+        """
         ...
 
     def find(self, token: str) -> str | None:

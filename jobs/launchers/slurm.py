@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jobs.launchers import slurm_output
-from jobs.launchers.base import ENDED, WAITING, Plan, TaskState
+from jobs.launchers.base import ENDED, WAITING, NoAnswer, Plan, TaskState
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import JobError, LauncherError
@@ -34,8 +34,11 @@ _CURES = {
     "unable to contact slurm controller": "Is slurmctld up? `scontrol ping` tells.",
     "could not establish a configuration source": "Work on a login node, or set SLURM_CONF.",
     "invalid job id": "Slurm remembers ended jobs for minutes. Submit it again: it goes on where it was.",
+    "timed out": "slurmctld is busy. `sdiag` tells how; try again later.",
     "access/permission denied": "Only its owner may do that.",
 }
+# What Slurm's commands say when slurmctld took what they sent and they waited in vain for its answer.
+_UNHEARD = ("timed out", "zero bytes were transmitted", "connection reset")
 # Times as seconds since 1970, and lists of tasks whole: by default Slurm cuts them to 64 characters.
 _EXACT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
@@ -70,13 +73,19 @@ class Slurm:
         """Ask Slurm whether it would take such a job.
 
         Raises:
+            JobError: it may go to one of several clusters, or to another than this.
             LauncherError: it would not, there is no Slurm here, or it does not answer.
         """
         from jobs.rendering import batch_script
 
+        _check_clusters(site)
         script = batch_script(dataclasses.replace(spec, after=()), site, Path(spec.folder), "0" * 16)
         _call(["sbatch", "--test-only"], SUBMIT_S, text=script)
-        if site.launcher == "srun" and site.mpi.split("_")[0] not in _call(["srun", "--mpi=list"], ASK_S):
+        if site.launcher != "srun":
+            return
+        # Slurm before 22.05 writes the list to standard error.
+        kinds = _run(["srun", "--mpi=list"], ASK_S)
+        if site.mpi.split("_")[0] not in kinds.stdout + kinds.stderr:
             raise LauncherError(
                 f"Site {site.name!r} starts ranks with `srun --mpi={site.mpi}`, which Slurm here lacks.",
                 cure="See `srun --mpi=list`; or set `launcher: mpirun` in the site profile.",
@@ -86,7 +95,7 @@ class Slurm:
         """Submit; returns Slurm's job id.
 
         Raises:
-            LauncherError: Slurm refused, or did not answer: then the job may be there (see `find`).
+            LauncherError: Slurm refused; NoAnswer: it did not answer, and the job may be there (see `find`).
         """
         for name, text in plan.files.items():
             (folder / name).touch(mode=0o600)
@@ -111,15 +120,18 @@ class Slurm:
         if not externals:
             return {}
         wanted = set(externals)
-        jobs = {job: tasks for job, tasks in slurm_output.queued(_squeue()).items() if job in wanted}
+        queue = _squeue()
+        jobs = {job: tasks for job, tasks in slurm_output.queued(queue).items() if job in wanted}
         # Slurm forgets ended tasks of an array one by one, also while others run.
-        ask = [job for job in wanted if job not in jobs or set(jobs[job]) != {0}]
+        ask = sorted(wanted - (set(jobs) - slurm_output.arrays(queue)))
         for first in range(0, len(ask), 500):
             chosen = ",".join(ask[first : first + 500])
             answer = _sacct(["--duplicates", f"--format={slurm_output.ACCOUNT_FIELDS}", "--jobs", chosen])
             for job, tasks in slurm_output.accounted(answer).items():
-                if job in wanted:
-                    jobs[job] = {**tasks, **jobs.get(job, {})}
+                # What waits or runs is in the queue: else the accounting has missed its end.
+                ended = {task: state for task, state in tasks.items() if state.state in ENDED}
+                if job in wanted and ended:
+                    jobs[job] = {**ended, **jobs.get(job, {})}
         return {job: [tasks[number] for number in sorted(tasks)] for job, tasks in jobs.items()}
 
     def cancel(self, external: str, task: int | None = None) -> None:
@@ -128,6 +140,8 @@ class Slurm:
 
     def requeue(self, external: str, task: int | None = None) -> None:
         """A running job is asked to save, and requeues itself; one that has ended goes into the queue again.
+
+        Of an array both, but for the tasks that have completed.
 
         Raises:
             JobError: it waits in the queue already.
@@ -138,13 +152,14 @@ class Slurm:
         for state in running:
             number = state.task if task is not None or len(found) > 1 else None
             _call(["scancel", "--batch", "--signal=USR2", _name(external, number)], ASK_S)
-        ended = [state for state in found if state.state in ENDED and state.state != "COMPLETED"]
-        if not running and found and all(state.state in WAITING for state in found):
+        if found and all(state.state in WAITING for state in found):
             raise JobError(f"Job {_name(external, task)} waits in the queue already ({found[0].reason}).")
-        if not running and (task is not None or len(found) <= 1):
-            _call(["scontrol", "requeue", _name(external, task)], ASK_S)
-        elif not running:
-            for state in ended:
+        if task is not None or len(found) <= 1:
+            if not running:
+                _call(["scontrol", "requeue", _name(external, task)], ASK_S)
+            return
+        for state in found:
+            if state.state in ENDED and state.state != "COMPLETED":
                 _call(["scontrol", "requeue", _name(external, state.task)], ASK_S)
 
     def logs(self, folder: Path, external: str, task: int) -> Path:
@@ -171,6 +186,17 @@ def _cluster_name() -> str:
     return ""
 
 
+def _check_clusters(site: Site) -> None:
+    """Ids are unique, and states are told, within one cluster alone."""
+    given = os.environ.get("SLURM_CLUSTERS", "")
+    named = [option for option in site.options if "--clusters".startswith(option.split("=")[0])]
+    if "," in given or given == "all" or named:
+        raise JobError(
+            f"A job is followed on one cluster; {' '.join(named) or f'SLURM_CLUSTERS={given}'} names others.",
+            cure="Set SLURM_CLUSTERS to one cluster, for this command and those that follow the job.",
+        )
+
+
 def _is_array(folder: Path) -> bool:
     try:
         return JobSpec.from_json((folder / "spec.json").read_text(encoding="utf-8")).is_array
@@ -194,7 +220,9 @@ def _sacct(options: Sequence[str]) -> str:
     if shutil.which("sacct") is None:
         return ""
     try:
-        line = ["sacct", "--allocations", "--noheader", "--parsable2", *options]
+        # Alone of Slurm's commands sacct does not heed the variable.
+        where = [f"--clusters={name}" for name in [os.environ.get("SLURM_CLUSTERS")] if name]
+        line = ["sacct", "--allocations", "--noheader", "--parsable2", *where, *options]
         return _call(line, ASK_S, environment=_EXACT)
     except LauncherError as error:
         said = error.message.lower()
@@ -210,10 +238,21 @@ def _call(
     text: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Standard output of one of Slurm's commands.
+    """Standard output of one of Slurm's commands; raises what `_run` does."""
+    return _run(line, limit, text=text, environment=environment).stdout
+
+
+def _run(
+    line: Sequence[str],
+    limit: float,
+    *,
+    text: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """One of Slurm's commands, ended.
 
     Raises:
-        LauncherError: it is not there, fails, or takes longer than `limit` seconds.
+        LauncherError: it is not there, or fails; NoAnswer: nobody answers it, within `limit` seconds at most.
     """
     try:
         done = subprocess.run(
@@ -233,21 +272,30 @@ def _call(
             cure="Log in to one, load its module, or choose --launcher mpirun.",
         ) from None
     except subprocess.TimeoutExpired:
-        raise LauncherError(
+        raise NoAnswer(
             f"Slurm did not answer `{line[0]}` within {limit:.0f} s.",
-            cure="Is slurmctld up? `scontrol ping` tells. Nothing is lost: try again later.",
+            cure="Is slurmctld up? `scontrol ping` tells.",
         ) from None
     if done.returncode != 0:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         cure = next((cure for words, cure in _CURES.items() if words in said.lower()), None)
-        raise LauncherError(f"`{line[0]}` failed: {said}", cure=cure)
-    return done.stdout
+        kind = NoAnswer if any(words in said.lower() for words in _UNHEARD) else LauncherError
+        raise kind(f"`{line[0]}` failed: {said}", cure=cure)
+    return done
 
 
 def _environment() -> dict[str, str]:
     """Ours, without what would change the answers, or would reach a new job from the one that we run in."""
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS")
+    # sbatch's own variables win over the script; kept are those that only say who pays, and where.
+    kept = (
+        "SLURM_CONF",
+        "SLURM_CLUSTERS",
+        "SBATCH_ACCOUNT",
+        "SBATCH_PARTITION",
+        "SBATCH_QOS",
+        "SBATCH_RESERVATION",
+    )
     # sbatch hands our environment to the job; the URL of the store may hold a password.
-    dropped = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "CINGULUM_STORE")
+    dropped = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "CINGULUM_STORE")
     mine = {k: v for k, v in os.environ.items() if k in kept or not k.startswith(dropped)}
     return mine

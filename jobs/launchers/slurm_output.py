@@ -24,16 +24,19 @@ _STATES = {
     "SIGNALING": "RUNNING",
     "STOPPED": "SUSPENDED",
     "STAGE_OUT": "COMPLETING",
+    "EXPEDITING": "REQUEUED",
     "POWER_UP_NODE": "CONFIGURING",
     "REQUEUE_FED": "REQUEUED",
     "REQUEUE_HOLD": "REQUEUED",
     "SPECIAL_EXIT": "REQUEUED",
     "RESV_DEL_HOLD": "PENDING",
-    "REVOKED": "CANCELLED",
     "LAUNCH_FAILED": "FAILED",
     "RECONFIG_FAIL": "FAILED",
 }
+# In a federation: another cluster runs it, and this one can tell no more.
+_ELSEWHERE = "REVOKED"
 _BEGUN = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED")
+_LAST_SIGNAL = 64
 _NOTHING = ("", "None", "(null)", "N/A", "NONE", "Unknown", "None assigned", "(None)", "None assi")
 
 # For each task its state, for each job by Slurm's id.
@@ -50,7 +53,7 @@ def queued(text: str) -> Jobs:
     jobs: Jobs = {}
     for fields in _rows(text, 10):
         job, tasks, state, status, restarts, start, end, hosts, reason, _ = fields
-        if not job.isdigit():
+        if not job.isdigit() or state == _ELSEWHERE:
             continue
         state = state_named(state)
         for task in task_numbers(tasks):
@@ -67,6 +70,11 @@ def queued(text: str) -> Jobs:
     return jobs
 
 
+def arrays(text: str) -> set[str]:
+    """Ids of the arrays among what squeue said in QUEUE_FORMAT, of which it may know but some tasks."""
+    return {fields[0] for fields in _rows(text, 10) if fields[1] not in _NOTHING}
+
+
 def accounted(text: str) -> Jobs:
     """What `sacct --duplicates --allocations --parsable2` said, asked for ACCOUNT_FIELDS.
 
@@ -76,7 +84,7 @@ def accounted(text: str) -> Jobs:
     for fields in _rows(text, 7):
         name, stated, status, start, end, hosts, reason = fields
         job, _, tasks = name.partition("_")
-        if not job.isdigit():
+        if not job.isdigit() or stated == _ELSEWHERE:
             continue
         word, _, by = stated.partition(" by ")
         state = state_named(word)
@@ -175,14 +183,19 @@ def _of_wait_status(text: str) -> int | None:
     if not text.isdigit():
         return None
     status = int(text)
-    return 128 + (status & 127) if status & 127 else status >> 8
+    return _code(status >> 8, status & 127)
 
 
 def _of_pair(text: str) -> int | None:
     match = re.fullmatch(r"(\d+):(\d+)", text)
-    if not match:
+    return _code(int(match[1]), int(match[2])) if match else None
+
+
+def _code(code: int, signal: int) -> int | None:
+    """As a shell says it; None for what is no signal: Slurm writes 125 where memory was exhausted."""
+    if signal > _LAST_SIGNAL:
         return None
-    return 128 + int(match[2]) if int(match[2]) else int(match[1])
+    return 128 + signal if signal else code
 
 
 def _exit_code(state: str, code: int | None) -> int | None:

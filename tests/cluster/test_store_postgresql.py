@@ -162,6 +162,15 @@ def test_of_two_answers_to_one_question_the_second_is_left_out(store, tmp_path) 
     assert store.get("1").revision == job.revision + 1
 
 
+def test_who_reads_sees_one_state_of_the_store(server, store) -> None:
+    with tables.reading(store._engine) as connection:
+        count = sql.select(sql.func.count()).select_from(tables.jobs)
+        before = connection.execute(count).scalar()
+        store.add(new_token(), ARRAY, launcher="slurm", site="here", folder=server)
+        assert connection.execute(count).scalar() == before == 0
+    assert len(store.list()) == 1
+
+
 def test_the_password_is_nowhere(server, store) -> None:
     assert PASSWORD not in str(store)
     with pytest.raises(StoreError) as error:

@@ -42,8 +42,11 @@ def runnable(page: Path) -> list[str]:
     return [line for line in lines if line.split("#")[0].strip() not in RUN_BY_THE_GATE]
 
 
-def environment() -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
     env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="1", COLUMNS="80")
+    # Not the user's own jobs, nor the user's own site profiles.
+    env.update(CINGULUM_HOME=str(folder / ".jobs"), XDG_CONFIG_HOME=str(folder / ".settings"))
+    env.pop("CINGULUM_STORE", None)
     env["PATH"] = f"{ROOT / '.venv' / 'bin'}{os.pathsep}{env['PATH']}"
     if os.getuid() == 0:
         env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -54,7 +57,7 @@ def run(script: str, folder: Path, timeout: float) -> None:
     ran = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env=environment(),
+        env=environment(folder),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -120,6 +123,15 @@ def test_the_links_of_a_page_lead_somewhere(page):
 def test_a_command_block_that_fails_is_noticed(tmp_path):
     with pytest.raises(AssertionError, match="exit code 3"):
         run("true\nexit 3", tmp_path, timeout=10)
+
+
+def test_a_page_neither_sees_nor_changes_the_jobs_and_sites_of_who_runs_the_tests(tmp_path, monkeypatch):
+    monkeypatch.setenv("CINGULUM_STORE", "sqlite:////nowhere/jobs.db")
+    run(
+        "[[ $CINGULUM_HOME == $PWD/* && $XDG_CONFIG_HOME == $PWD/* && ! -v CINGULUM_STORE ]]",
+        tmp_path,
+        timeout=10,
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -2,108 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from pretended_slurm import submit, told
 
-from jobs.launchers import registry
-from jobs.launchers.base import Plan, TaskState
-from jobs.sites import Site
-from jobs.spec import JobSpec
 from jobs.store import Store
 from trainer import cli
-from trainer.errors import LauncherError
 
 HOSTILE = "a\x1b[31m\n$(rm -rf /) | --json 'ä'"
-
-
-class Pretended:
-    """Jobs as tests want them to be."""
-
-    name = "slurm"
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, list[TaskState]] = {}
-        self.tokens: dict[str, str] = {}
-        self.started: list[tuple[JobSpec, tuple[str, ...]]] = []
-        self.refuses: str | None = None
-        self.told: list[tuple[str, str, int | None]] = []
-        self._spec: JobSpec | None = None
-
-    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
-        self._spec = spec
-        return Plan({"job.sbatch": f"#!/bin/bash\n# {token}\n"}, ("sbatch", str(folder / "job.sbatch")))
-
-    def preflight(self, spec: JobSpec, site: Site) -> None:
-        if self.refuses == "preflight":
-            raise LauncherError("no such partition", cure="Mend the site.")
-
-    def start(self, plan: Plan, folder: Path, after: Sequence[str]) -> str:
-        assert self._spec is not None
-        if self.refuses == self._spec.kind:
-            raise LauncherError("the queue is full", cure="Wait.")
-        self.started.append((self._spec, tuple(after)))
-        external = str(4710 + len(self.started))
-        self.jobs[external] = [TaskState(task, "PENDING") for task in range(len(self._spec.tasks))]
-        return external
-
-    def find(self, token: str) -> str | None:
-        return None
-
-    def states(self, externals: Sequence[str]) -> dict[str, list[TaskState]]:
-        if self.refuses == "states":
-            raise LauncherError("slurmctld is away")
-        return {external: self.jobs[external] for external in externals if external in self.jobs}
-
-    def cancel(self, external: str, task: int | None = None) -> None:
-        self.told.append(("cancel", external, task))
-        self.jobs[external] = [
-            replace(state, state="CANCELLED", ended=1.0) if task in (None, state.task) else state
-            for state in self.jobs[external]
-        ]
-
-    def requeue(self, external: str, task: int | None = None) -> None:
-        self.told.append(("requeue", external, task))
-        for state in self.jobs[external]:
-            self.becomes(external, "PENDING", task=state.task, restarts=1, exit_code=None, ended=None)
-
-    def logs(self, folder: Path, external: str, task: int) -> Path:
-        return folder / f"out-{task}.log"
-
-    def becomes(self, external: str, state: str, *, task: int = 0, **facts: object) -> None:
-        self.jobs[external][task] = replace(self.jobs[external][task], state=state, **facts)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def slurm(monkeypatch, tmp_path) -> Pretended:
-    launcher = Pretended()
-    monkeypatch.setattr(registry, "named", lambda name: launcher)
-    monkeypatch.setenv("CINGULUM_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
-    monkeypatch.delenv("CINGULUM_STORE", raising=False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "index.json").write_text("{}")
-    (tmp_path / "mine.yaml").write_text(
-        yaml.safe_dump({"name": "mine", "data": {"shards": "shards"}, "train": {"global_batch": 12}})
-    )
-    return launcher
-
-
-def told(capsys, *words: str) -> object:
-    capsys.readouterr()
-    assert cli.run([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def submit(capsys, *words: str) -> list[str]:
-    return [job["id"] for job in told(capsys, "submit", "mine.yaml", *words)["jobs"]]  # type: ignore[index]
 
 
 def test_a_job_is_submitted_listed_and_shown(slurm, capsys):
@@ -139,6 +49,7 @@ def test_the_configuration_is_kept_as_it_was_and_private(slurm, tmp_path, capsys
     kept = tmp_path / spec.tasks[0][-2]
     assert yaml.safe_load(kept.read_text())["train"]["epochs"] == 3
     assert kept.stat().st_mode & 0o777 == 0o600 and kept.parent.stat().st_mode & 0o777 == 0o700
+    slurm.becomes("4711", "COMPLETED", exit_code=0, ended=5.0)
     submit(capsys, "train.epochs=4")
     assert slurm.started[1][0].tasks != spec.tasks
     assert yaml.safe_load(kept.read_text())["train"]["epochs"] == 3
@@ -157,7 +68,7 @@ def test_where_a_chain_breaks_it_is_told_what_was_submitted(slurm, capsys):
     said = capsys.readouterr().err
     assert "the queue is full" in said and "Wait. Submitted before it: 4711 4712" in said
     slurm.refuses = "preflight"
-    assert cli.run(["submit", "mine.yaml", "--then", "evaluate,report"]) == 1
+    assert cli.run(["submit", "mine.yaml", "name=other", "--then", "evaluate,report"]) == 1
     assert len(slurm.started) == 2  # nothing of it was submitted
 
 
@@ -231,6 +142,7 @@ def test_a_run_of_another_configuration_is_refused_before_it_waits_in_a_queue(sl
     (tmp_path / "runs" / "mine" / "config.yaml").write_text(kept.read_text())
     assert cli.run(["submit", "mine.yaml", "train.seed=5"]) == 2
     assert "train.seed was 0 and is 5 now" in capsys.readouterr().err
+    slurm.becomes("4711", "TIMEOUT", ended=5.0)
     assert cli.run(["submit", "mine.yaml", "train.epochs=50"]) == 0
 
 

@@ -67,9 +67,10 @@ def test_tokens_do_not_repeat() -> None:
     assert len({new_token() for _ in range(1000)}) == 1000
 
 
-def test_a_folder_that_others_may_write_to_is_refused(monkeypatch, tmp_path) -> None:
+@pytest.mark.parametrize("mode", [0o707, 0o770])
+def test_a_folder_that_others_may_write_to_is_refused(monkeypatch, tmp_path, mode) -> None:
     (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "open").chmod(mode)
     monkeypatch.setenv("CINGULUM_HOME", str(tmp_path / "open"))
     with pytest.raises(JobError, match="not yours alone"):
         home()

@@ -13,23 +13,10 @@ from jobs.launchers.base import TaskState
 from jobs.reconciling import refresh
 from jobs.sites import HERE
 from jobs.spec import JobSpec
-from jobs.store import Store
 from jobs.submission import submit
 
 SPEC = JobSpec("a job", "train", (("true",),), "/")
 ARRAY = JobSpec("two jobs", "crossval", (("true",), ("true",)), "/")
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch) -> Store:
-    monkeypatch.setenv("CINGULUM_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("CINGULUM_STORE", raising=False)
-    return Store()
-
-
-@pytest.fixture
-def cluster(tmp_path) -> StandInCluster:
-    return StandInCluster(tmp_path / "cluster", place="near")
 
 
 def test_what_a_launcher_tells_is_written_down_as_history(store, cluster) -> None:
@@ -170,6 +157,14 @@ def test_another_users_job_is_not_asked_for(store, cluster, monkeypatch) -> None
     monkeypatch.setattr(submitter, "user", lambda: "somebody else")
     assert refresh(store, {"slurm": cluster}, grace_s=0).changes == ()
     assert store.get("1").state == "PENDING"
+
+
+def test_another_users_job_of_which_a_launcher_is_silent_is_not_lost(store, cluster, monkeypatch) -> None:
+    job = submit(store, cluster, SPEC, HERE)
+    monkeypatch.setattr(submitter, "user", lambda: "somebody else")
+    assert refresh(store, {"slurm": cluster}, [job], grace_s=0).changes == ()
+    cluster.answers["1"] = [TaskState(0, "RUNNING")]
+    assert len(refresh(store, {"slurm": cluster}, [job], grace_s=0).changes) == 1
 
 
 def test_an_unfinished_submission_is_found_by_a_refresh(store, cluster, tmp_path, monkeypatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs.launchers import slurm
-from jobs.launchers.base import Plan
+from jobs.launchers.base import NoAnswer, Plan
 from jobs.launchers.slurm import Slurm
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec
@@ -78,9 +78,13 @@ def test_nothing_of_the_job_that_we_run_in_reaches_a_new_one(programs, tmp_path,
     monkeypatch.setenv("SLURM_NTASKS", "99")
     monkeypatch.setenv("SLURM_CONF", "/etc/mine.conf")
     monkeypatch.setenv("SQUEUE_FORMAT", "%i")
-    programs.put("sbatch", 'env | grep -E "^S(LURM|QUEUE)_" >"$(dirname "$0")/env"; echo 7')
+    # These would win over what the script says; who pays is the user's own matter.
+    monkeypatch.setenv("SBATCH_OUTPUT", "/dev/null")
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
+    programs.put("sbatch", 'env | grep -E "^S(LURM|QUEUE|BATCH)_" | sort >"$(dirname "$0")/env"; echo 7')
     Slurm().start(Plan({}, ("sbatch", "job.sbatch")), tmp_path, [])
-    assert (programs.folder / "env").read_text() == "SLURM_CONF=/etc/mine.conf\n"
+    assert (programs.folder / "env").read_text() == "SBATCH_ACCOUNT=mine\nSLURM_CONF=/etc/mine.conf\n"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +108,23 @@ def test_what_slurm_refuses_is_told_with_a_cure(programs, tmp_path, said, cure):
         Slurm().preflight(SPEC, HERE)
 
 
+@pytest.mark.parametrize(
+    ("body", "unheard"),
+    [
+        ("echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation'", True),
+        ("echo 'Batch job submission failed: Unable to contact slurm controller (connect failure)'", False),
+        ("echo 'sbatch: error: invalid partition specified: nope'", False),
+    ],
+)
+def test_a_submission_that_slurm_may_have_taken_is_told_from_one_that_it_refused(
+    programs, tmp_path, body, unheard
+):
+    programs.put("sbatch", f"{body} >&2; exit 1")
+    with pytest.raises(LauncherError) as failed:
+        Slurm().start(Plan({}, ("sbatch", "job.sbatch")), tmp_path, [])
+    assert isinstance(failed.value, NoAnswer) is unheard
+
+
 def test_an_answer_that_is_no_id_is_an_error(programs, tmp_path):
     programs.put("sbatch", "echo Submitted batch job 4711")
     with pytest.raises(LauncherError, match="instead of a job id"):
@@ -113,7 +134,7 @@ def test_an_answer_that_is_no_id_is_an_error(programs, tmp_path):
 def test_a_slurm_that_does_not_answer_is_named_in_time(programs, monkeypatch):
     programs.put("squeue", "exec sleep 60")
     monkeypatch.setattr(slurm, "ASK_S", 0.3)
-    with pytest.raises(LauncherError, match="did not answer `squeue` within"):
+    with pytest.raises(NoAnswer, match="did not answer `squeue` within"):
         Slurm().states(["12"])
 
 
@@ -134,6 +155,32 @@ def test_states_come_from_the_queue_and_for_what_it_forgot_from_the_accounting(p
     assert states["2"][0].restarts == 1
     asked = programs.calls[1].split()[-1].split(",")
     assert sorted(asked) == ["2", "22", "777"]  # not 12: it is no array, and the queue knows it
+
+
+def test_times_come_as_seconds_lists_whole_and_of_requeued_jobs_every_start(programs):
+    settings = 'env | grep ^SLURM_ | sort >"$0.env"'
+    programs.put("squeue", settings)
+    programs.put("sacct", settings)
+    Slurm().states(["2"])
+    for name in ("squeue", "sacct"):
+        told = (programs.folder / f"{name}.env").read_text()
+        assert told == "SLURM_BITSTR_LEN=0\nSLURM_TIME_FORMAT=%s\n"
+    asked = [set(call.split()) for call in programs.calls]
+    assert "--states=all" in asked[0] and "--duplicates" in asked[1]
+
+
+def test_an_array_of_which_the_queue_knows_only_the_first_task_is_asked_for(programs):
+    programs.put("squeue", "echo '1|0|RUNNING|0|0|1795279330|NONE|n1|None|(null)|'")
+    programs.answers("sacct", "sacct.txt")
+    assert [state.state for state in Slurm().states(["1"])["1"]] == [
+        *("RUNNING", "FAILED", "FAILED", "COMPLETED", "COMPLETED", "COMPLETED"),
+    ]
+
+
+def test_a_job_that_only_the_accounting_takes_for_running_has_ended_unnoticed(programs):
+    programs.put("squeue", "")
+    programs.answers("sacct", "sacct.txt")
+    assert sorted(Slurm().states(["25", "29", "2"])) == ["2"]
 
 
 def test_where_there_is_no_accounting_the_queue_is_all_there_is(programs):
@@ -183,16 +230,26 @@ def test_a_running_job_is_told_to_save_and_one_that_ended_is_put_back(programs):
         launcher.requeue("29")
 
 
-def test_of_an_array_all_that_run_save_and_if_none_runs_all_that_failed_start_again(programs):
+def test_of_an_array_all_that_run_save_and_all_that_failed_start_again(programs):
     programs.answers("squeue", "squeue.txt")
     programs.put("sacct", "")
     for name in ("scancel", "scontrol"):
         programs.put(name, "")
     Slurm().requeue("22")
-    assert [call for call in programs.calls if "USR2" in call] == [
+    assert [call for call in programs.calls if call.split()[0] in ("scancel", "scontrol")] == [
         "scancel --batch --signal=USR2 22_0",
         "scancel --batch --signal=USR2 22_3",
+        "scontrol requeue 22_1",
+        "scontrol requeue 22_2",
     ]
+
+
+def test_of_an_array_that_has_ended_only_what_failed_starts_again(programs):
+    programs.put("squeue", "")
+    programs.answers("sacct", "sacct.txt")
+    programs.put("scontrol", "")
+    Slurm().requeue("1")
+    assert programs.calls[2:] == ["scontrol requeue 1_1", "scontrol requeue 1_2"]
 
 
 def test_the_output_of_a_task_is_beside_its_job(tmp_path):
@@ -209,6 +266,26 @@ def test_a_site_that_needs_an_mpi_which_slurm_lacks_is_told_before(programs):
         Slurm().preflight(SPEC, Site(launcher="srun", mpi="pmix"))
     programs.put("srun", "printf 'MPI plugin types are...\\n\\tpmix\\n\\tnone\\nversions: pmix_v4\\n'")
     Slurm().preflight(SPEC, Site(launcher="srun", mpi="pmix_v4"))
+    programs.put("srun", "printf 'srun: MPI types are...\\nsrun: pmix\\n' >&2")  # before 22.05
+    Slurm().preflight(SPEC, Site(launcher="srun", mpi="pmix"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "options"), [("a,b", ()), ("all", ()), ("", ("--clusters=b",)), ("", ("--clus=b",))]
+)
+def test_a_job_that_may_go_to_another_cluster_is_refused(programs, monkeypatch, variable, options):
+    programs.put("sbatch", "")
+    monkeypatch.setenv("SLURM_CLUSTERS", variable)
+    with pytest.raises(JobError, match="followed on one cluster"):
+        Slurm().preflight(SPEC, Site(options=options))
+
+
+def test_the_accounting_is_asked_for_the_cluster_that_all_else_goes_to(programs, monkeypatch):
+    monkeypatch.setenv("SLURM_CLUSTERS", "far")
+    programs.put("squeue", "")
+    programs.put("sacct", "")
+    Slurm().states(["2"])
+    assert "--clusters=far" in programs.calls[-1].split()
 
 
 def test_the_cluster_is_named_by_its_configuration(tmp_path, monkeypatch):

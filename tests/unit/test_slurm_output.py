@@ -57,6 +57,10 @@ def test_the_time_when_a_running_job_must_end_is_not_taken_for_its_end(queue):
     assert queue["25"][0].started == 1795280337.0
 
 
+def test_the_time_when_a_waiting_job_may_start_is_not_taken_for_its_start(queue):
+    assert queue["23"][0].started is queue["29"][0].started is None
+
+
 def test_a_job_that_was_cancelled_has_no_exit_code_and_says_by_whom(queue, accounts):
     assert queue["31"][0].state == accounts["31"][0].state == "CANCELLED"
     assert queue["31"][0].exit_code is accounts["31"][0].exit_code is None
@@ -75,6 +79,11 @@ def test_of_a_requeued_job_the_newest_start_counts(accounts):
     assert accounts["1"][1].state == "FAILED" and accounts["1"][1].restarts == 1
 
 
+def test_the_queue_counts_how_often_a_job_was_started_again():
+    (told,) = slurm_output.queued("7|N/A|PENDING|0|2|N/A|N/A|n1|BeginTime|(null)|\n")["7"].values()
+    assert (told.state, told.restarts, told.reason, told.hosts) == ("PENDING", 2, "BeginTime", ())
+
+
 def test_a_submission_is_found_again_by_its_token():
     assert slurm_output.with_comment(answer("squeue.txt"), MINE) == "16"
     assert slurm_output.submitted_with(answer("sacct-submit-lines.txt"), MINE) == "16"
@@ -88,15 +97,40 @@ def test_a_token_within_another_text_is_not_the_token():
     assert slurm_output.submitted_with(longer + elsewhere, MINE) is None
 
 
+def test_a_job_that_another_cluster_of_a_federation_runs_is_not_taken_for_cancelled():
+    assert slurm_output.queued("7|N/A|REVOKED|0|0|5|5||None|(null)|\n") == {}
+    assert slurm_output.accounted("7|REVOKED|0:0|5|5|None assigned|None\n") == {}
+
+
+def test_exhausted_memory_is_no_signal_125():
+    (told,) = slurm_output.accounted("7|OUT_OF_MEMORY|0:125|5|6|n1|None\n")["7"].values()
+    assert (told.state, told.exit_code) == ("OUT_OF_MEMORY", None)
+    (told,) = slurm_output.queued("7|N/A|OUT_OF_MEMORY|125|0|5|6|n1|OutOfMemory|(null)|\n")["7"].values()
+    assert (told.state, told.exit_code) == ("OUT_OF_MEMORY", None)
+
+
+def test_an_array_is_told_from_a_job_also_where_only_its_first_task_is_left():
+    only_first = "7|0|RUNNING|0|0|5|NONE|n1|None|(null)|\n8|N/A|RUNNING|0|0|5|NONE|n1|None|(null)|\n"
+    assert slurm_output.arrays(only_first) == {"7"}
+
+
+OF_SLURM = {
+    "PENDING": "PENDING RESV_DEL_HOLD",
+    "REQUEUED": "REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT EXPEDITING",
+    "SUSPENDED": "SUSPENDED STOPPED",
+    "CONFIGURING": "CONFIGURING POWER_UP_NODE",
+    "RUNNING": "RUNNING RESIZING SIGNALING UPDATE_DB SOMETHING_NEW",
+    "COMPLETING": "COMPLETING STAGE_OUT",
+    "CANCELLED": "CANCELLED CANCELLED+",
+    "FAILED": "FAILED LAUNCH_FAILED RECONFIG_FAIL",
+}
+AS_THEY_ARE = "BOOT_FAIL COMPLETED DEADLINE NODE_FAIL OUT_OF_MEMORY PREEMPTED TIMEOUT"
+
+
 @pytest.mark.parametrize(
     ("given", "state"),
-    [
-        ("CANCELLED+", "CANCELLED"),
-        ("OUT_OF_MEMORY", "OUT_OF_MEMORY"),
-        ("SPECIAL_EXIT", "REQUEUED"),
-        ("STOPPED", "SUSPENDED"),
-        ("SOMETHING_NEW", "RUNNING"),
-    ],
+    [(given, ours) for ours, all_of_them in OF_SLURM.items() for given in all_of_them.split()]
+    + [(given, given) for given in AS_THEY_ARE.split()],
 )
 def test_every_state_of_slurm_becomes_one_of_ours(given, state):
     assert slurm_output.state_named(given) == state

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import sqlite3
 import stat
+import sys
 import threading
 import time
 
 import pytest
+import sqlalchemy as sql
 
-from jobs import tables
+from jobs import rows, tables
 from jobs.home import new_token
 from jobs.launchers.base import TaskState
 from jobs.spec import JobSpec, Resources
@@ -59,10 +61,11 @@ def test_an_answer_may_come_twice_but_two_answers_are_an_error(store) -> None:
         store.adopt(job, "4712")
 
 
-def test_an_id_that_slurm_gives_again_means_the_newest_job(store) -> None:
-    store.adopt(added(store), "1")
+def test_an_id_that_slurm_gives_again_means_the_newest_job_and_the_key_the_very_job(store) -> None:
+    older = store.adopt(added(store), "1")
     newer = store.adopt(added(store), "1")
     assert store.get("1").number == newer.number
+    assert store.get(older.key) == older
 
 
 def test_an_unknown_id_says_where_it_was_looked_for(store, tmp_path) -> None:
@@ -193,6 +196,13 @@ def test_the_write_ahead_log_is_used_only_on_a_file_system_of_this_host(tmp_path
     assert journal("local.db") == "delete"
 
 
+def test_what_is_written_is_on_the_disk_and_no_task_is_without_its_job(store) -> None:
+    with tables.writing(store._engine) as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL: also after a power cut
+    with pytest.raises(StoreError, match="FOREIGN KEY"), tables.writing(store._engine) as connection:
+        connection.execute(tables.tasks.insert().values(rows.task_row(99, TaskState(0, "PENDING"))))
+
+
 def test_where_the_store_is_comes_from_the_environment(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CINGULUM_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("CINGULUM_STORE", raising=False)
@@ -215,6 +225,17 @@ def test_a_server_that_does_not_answer_is_told_without_the_password() -> None:
         Store("postgresql+psycopg://me:hunter2@127.0.0.1:1/jobs?connect_timeout=2")
     assert "hunter2" not in str(error.value)
     assert "127.0.0.1:1/jobs" in str(error.value)
+
+
+def test_a_driver_that_is_missing_is_named_with_what_installs_it(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match=r"postgresql\+psycopg.*psycopg") as error:
+        Store("postgresql://127.0.0.1:1/jobs")
+    assert "cingulum[postgresql]" in str(error.value.cure)
+    monkeypatch.setitem(sys.modules, "MySQLdb", None)
+    with pytest.raises(StoreError, match="MySQLdb") as error:
+        Store("mysql://127.0.0.1:1/jobs")
+    assert error.value.cure is None
 
 
 def test_a_store_of_a_newer_format_is_left_alone(tmp_path) -> None:
@@ -241,6 +262,15 @@ def test_a_store_that_is_kept_locked_is_an_error_in_time(tmp_path, monkeypatch) 
         added(store)
     other.close()
     assert added(store).number == 1
+
+
+def test_who_reads_sees_one_state_of_the_store(store) -> None:
+    with tables.reading(store._engine) as connection:
+        count = sql.select(sql.func.count()).select_from(tables.jobs)
+        before = connection.execute(count).scalar()
+        added(store)
+        assert connection.execute(count).scalar() == before == 0
+    assert len(store.list()) == 1
 
 
 def test_what_fails_midway_leaves_nothing(store) -> None:

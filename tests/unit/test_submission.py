@@ -11,7 +11,7 @@ from stand_in_cluster import StandInCluster
 
 from jobs import recovery, submitter
 from jobs.home import job_folder, job_path, new_token
-from jobs.launchers.base import TaskState
+from jobs.launchers.base import NoAnswer, TaskState
 from jobs.sites import HERE
 from jobs.spec import JobSpec
 from jobs.store import Store
@@ -21,18 +21,6 @@ from trainer.errors import JobError, LauncherError, StoreError
 SPEC = JobSpec("a job", "train", (("true",),), "/")
 # A process that has ended, on this host.
 DEAD = submitter.myself().rsplit(" ", 2)[0] + " 999999999 1"
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch) -> Store:
-    monkeypatch.setenv("CINGULUM_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("CINGULUM_STORE", raising=False)
-    return Store()
-
-
-@pytest.fixture
-def cluster(tmp_path) -> StandInCluster:
-    return StandInCluster(tmp_path / "cluster", place="near")
 
 
 def half_submitted(store: Store, monkeypatch, *, by: str = DEAD, ago: float = 0.0, **more):
@@ -97,6 +85,45 @@ def test_a_job_that_nobody_can_tell_of_waits_for_recovery(store, cluster, tmp_pa
     cluster.down = False
     recovery.recover(store, {"slurm": cluster})
     assert store.get("new-1").label == "1"
+
+
+def test_a_job_that_slurm_may_have_taken_is_not_said_to_be_lost_at_once(store, cluster, monkeypatch) -> None:
+    def unheard(*args: object) -> str:
+        raise NoAnswer("Socket timed out", cure="Wait.")
+
+    monkeypatch.setattr(cluster, "start", unheard)
+    with pytest.raises(NoAnswer, match=r"Wait\. It may have the job: `cingulum jobs` finds it"):
+        submit(store, cluster, SPEC, HERE)
+    job = store.get("new-1")
+    assert job.state == "SUBMITTING"
+    cluster.file.write_text(f"{job.token}\n")
+    recovery.recover(store, {"slurm": cluster})
+    assert store.get("new-1").label == "1"
+
+
+def test_where_the_store_fails_after_the_start_it_is_told_that_the_job_runs(
+    store, cluster, monkeypatch
+) -> None:
+    def full(*args: object) -> None:
+        raise StoreError("the disk is full", cure="Make room.")
+
+    monkeypatch.setattr(store, "adopt", full)
+    with pytest.raises(StoreError, match=r"Make room\. The job was started, as 1: do not submit it again"):
+        submit(store, cluster, SPEC, HERE)
+
+
+def test_a_launcher_that_is_silent_is_asked_once(store, cluster, monkeypatch) -> None:
+    for _ in range(3):
+        half_submitted(store, monkeypatch)
+    asked: list[str] = []
+
+    def silent(token: str) -> None:
+        asked.append(token)
+        raise LauncherError("nothing")
+
+    monkeypatch.setattr(cluster, "find", silent)
+    assert set(recovery.recover(store, {"slurm": cluster})) == {"slurm"}
+    assert len(asked) == 1
 
 
 def test_a_full_disk_before_the_start_loses_the_job_with_its_reason(store, cluster, monkeypatch) -> None:

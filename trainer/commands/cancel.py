@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def cancel(
     identities: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="Such as 4711, mpirun-7, or a task: 4711_3.")
+        list[str], typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print their states as JSON.")] = False,
 ) -> None:
@@ -28,25 +28,39 @@ def cancel(
       cingulum cancel 4711 4712_3
     """
     from trainer.commands import job_access, job_display
+    from trainer.errors import CingulumError
 
     store = job_access.opened()
     # All ids are looked up before the first job ends: a typo in the last one changes nothing.
     chosen = [job_access.current(store, identity) for identity in identities]
-    for job, task in chosen:
-        if _active(job, task):
-            job_access.launcher_of(job).cancel(job_access.started(job), task)
-            _note(store, job, task)
-    said = [store.get(job.label) for job, _ in chosen]
+    acting = [(job, task) for job, task in chosen if _active(job, task)]
+    orders = [(job_access.launcher_here(job), job_access.started(job)) for job, _ in acting]
+    for done, ((job, task), (launcher, external)) in enumerate(zip(acting, orders, strict=True)):
+        try:
+            launcher.cancel(external, task)
+        except CingulumError as error:
+            if done:
+                names = " ".join(_name(job, task) for job, task in acting[:done])
+                error.cure = f"{error.cure or ''} Cancelled before it: {names}.".lstrip()
+            raise
+        _note(store, store.get(job.key), task)
+    said = [store.get(job.key) for job, _ in chosen]
     if as_json:
         typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in said]}, indent=1))
         return
     for (before, task), job in zip(chosen, said, strict=True):
-        name = job.label if task is None else job_display.task_label(job, task)
+        name = _name(job, task)
         state = job.state if task is None else job.tasks[task].state
         if not _active(before, task):
             typer.echo(f"{name} had ended already: {state}")
         else:
             typer.echo(f"{name} cancelled" if state == "CANCELLED" else f"{name} is told to end ({state})")
+
+
+def _name(job: Job, task: int | None) -> str:
+    from trainer.commands import job_display
+
+    return job.label if task is None else job_display.task_label(job, task)
 
 
 def _active(job: Job, task: int | None) -> bool:
@@ -61,8 +75,13 @@ def _note(store: Store, job: Job, task: int | None) -> None:
 
     from jobs.launchers.base import WAITING, TaskState
     from trainer.commands import job_access
+    from trainer.errors import LauncherError
 
-    told = job_access.launcher_of(job).states([job_access.started(job)]).get(job_access.started(job), [])
+    external = job_access.started(job)
+    try:
+        told = job_access.launcher_of(job).states([external]).get(external, [])
+    except LauncherError:
+        return  # it is told to end all the same
     spoken = {state.task for state in told}
     gone = [
         TaskState(

@@ -20,15 +20,30 @@ def opened() -> Store:
     return Store()
 
 
-def refresh(store: Store, jobs: Sequence[Job] | None = None) -> None:
-    """Ask what became of these jobs, or of all that matter; a launcher that is silent is named, no more."""
+def refresh(store: Store, jobs: Sequence[Job] | None = None, *, warned: set[str] | None = None) -> None:
+    """Ask what became of these jobs, or of all that matter; who cannot tell is named, no more.
+
+    Args:
+        store: of all jobs.
+        jobs: to ask for; None: those that wait, run or ended a short time ago.
+        warned: what the same command has said before, and does not say again; brought up to date.
+    """
     from jobs import reconciling
     from jobs.launchers import registry
+    from jobs.recovery import is_at
 
-    names = {job.launcher for job in (_of_interest(store) if jobs is None else jobs)}
-    found = reconciling.refresh(store, {name: registry.named(name) for name in sorted(names)}, jobs)
-    for name, error in found.silent.items():
-        typer.echo(f"warning: {name} did not tell; what follows may be old: {error.message}", err=True)
+    chosen = _of_interest(store) if jobs is None else jobs
+    launchers = {name: registry.named(name) for name in sorted({job.launcher for job in chosen})}
+    found = reconciling.refresh(store, launchers, jobs)
+    said = {f"{name} did not tell; what follows may be old: {e.message}" for name, e in found.silent.items()}
+    for job in chosen:
+        if job.active and not is_at(job, launchers[job.launcher]):
+            said.add(f"jobs of {job.launcher} on {job.place} can be asked for only there; they may be old")
+    for warning in sorted(said - (warned or set())):
+        typer.echo(f"warning: {warning}", err=True)
+    if warned is not None:
+        warned.clear()
+        warned.update(said)
 
 
 def _of_interest(store: Store) -> list[Job]:
@@ -38,18 +53,21 @@ def _of_interest(store: Store) -> list[Job]:
     from jobs import submitter
     from jobs.launchers.base import ACTIVE, ENDED
     from jobs.reconciling import AGAIN_S
-    from jobs.recovery import LOOK_AGAIN_S
 
     mine, now = submitter.user(), time.time()
     return [
         *store.list(states=ACTIVE, user=mine),
         *store.list(states=ENDED, user=mine, changed_since=now - AGAIN_S),
-        *store.list(states=["LOST"], user=mine, since=now - LOOK_AGAIN_S),
     ]
 
 
-def current(store: Store, text: str) -> tuple[Job, int | None]:
+def current(store: Store, text: str, *, warned: set[str] | None = None) -> tuple[Job, int | None]:
     """The job that an id names, as its launcher knows it now, and the task where the id names one.
+
+    Args:
+        store: of all jobs.
+        text: an id.
+        warned: see `refresh`.
 
     Raises:
         JobError: there is no such job or task.
@@ -67,8 +85,8 @@ def current(store: Store, text: str) -> tuple[Job, int | None]:
             else "It is no array.",
         )
     # A submission that was cut short is looked for by its token, which only a refresh of everything does.
-    refresh(store, None if job.external is None else [job])
-    return store.get(job.label if job.external is not None else f"new-{job.number}"), task
+    refresh(store, None if job.external is None else [job], warned=warned)
+    return store.get(job.key), task
 
 
 def started(job: Job) -> str:
@@ -79,11 +97,13 @@ def started(job: Job) -> str:
     """
     from trainer.errors import JobError
 
-    if job.external is None:
+    if job.external is None and job.active:
         raise JobError(
             f"Job {job.label} is {job.state}: {job.launcher} has not answered yet.",
             cure="`cingulum jobs` looks for it; try again in a minute.",
         )
+    if job.external is None:
+        raise JobError(f"Job {job.label} is {job.state}: {job.reason}.", cure="Submit it again.")
     return job.external
 
 
@@ -92,3 +112,21 @@ def launcher_of(job: Job) -> Launcher:
     from jobs.launchers import registry
 
     return registry.named(job.launcher)
+
+
+def launcher_here(job: Job) -> Launcher:
+    """What started the job, to act on it, or to wait for it.
+
+    Raises:
+        JobError: it is on another cluster, where its id is that of another job or of none.
+    """
+    from jobs.recovery import is_at, place_of
+    from trainer.errors import JobError
+
+    launcher = launcher_of(job)
+    if not is_at(job, launcher):
+        raise JobError(
+            f"Job {job.label} is on {job.place}; this is {place_of(launcher)}.",
+            cure=f"Do it on a host of {job.place}, or with SLURM_CLUSTERS={job.place}.",
+        )
+    return launcher

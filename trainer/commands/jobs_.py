@@ -71,9 +71,13 @@ def _watch(store: Store, *, all_of_them: bool) -> None:
     from trainer.commands import job_access, job_display
 
     out = job_display.console()
+    warned: set[str] = set()
     with Live(console=out, auto_refresh=False, transient=False) as live:
         while True:
-            job_access.refresh(store)
-            shown = _chosen(store, all_of_them=all_of_them)
-            live.update(job_display.table(shown, out.width), refresh=True)
+            job_access.refresh(store, warned=warned)
+            shown = job_display.table(_chosen(store, all_of_them=all_of_them), out.width)
+            if out.is_terminal:
+                live.update(shown, refresh=True)
+            else:  # in a file, one below the other
+                out.print(shown)
             time.sleep(WATCH_S)

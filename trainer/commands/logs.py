@@ -37,7 +37,9 @@ def logs(
     from trainer.commands import job_access
 
     store = job_access.opened()
-    wanted = identity if task is None else f"{identity.partition('_')[0]}_{task}"
+    if task is not None and "_" in identity:
+        raise JobError(f"{identity} is a task, and --task {task} another.", cure="Leave out one of them.")
+    wanted = identity if task is None else f"{identity}_{task}"
     job, chosen = job_access.current(store, wanted)
     paths = _paths(job, chosen)
     if as_json:
@@ -73,19 +75,26 @@ def _paths(job: Job, chosen: int | None) -> dict[str, Path]:
 
 def _follow(store: Store, identity: str, path: Path) -> None:
     """Print what is there and what comes, until the job has ended and all of it is printed."""
-    from trainer.commands import job_access
+    from trainer.commands import job_access, job_display
 
     position, asked = 0, -ASK_S
     ended = False
+    warned: set[str] = set()
+    waits = not path.exists()
     while True:
         position = _copy(path, position)
         if ended:
             return
         if time.monotonic() - asked >= ASK_S:
-            job, chosen = job_access.current(store, identity)
+            job, chosen = job_access.current(store, identity, warned=warned)
+            if waits:
+                typer.echo(f"{job_display.progress(job)}; no output yet", err=True)
+                waits = False
             ended = not any(_is_active(state.state) for state in job.tasks if chosen in (None, state.task))
             asked = time.monotonic()
-            if ended:
+            if not ended:
+                job_access.launcher_here(job)
+            else:
                 continue  # print what came meanwhile
         time.sleep(LOOK_S)
 

@@ -34,16 +34,14 @@ def requeue(
             f"Job {identity} has completed: there is nothing left to do.",
             cure="Submit it again to do it anew.",
         )
-    launcher, external = job_access.launcher_of(job), job_access.started(job)
-    for state in states:
-        if state.state in ENDED:  # it may fail as often as a new job
-            terms.failures(Path(job.folder), state.task, is_array=job.spec.is_array).unlink(missing_ok=True)
-    launcher.requeue(external, task)
+    job_access.launcher_here(job).requeue(job_access.started(job), task)
     for state in states:
         if state.state in ENDED and state.state != "COMPLETED":
-            store.requeue(store.get(job.label), state.task)
-    job_access.refresh(store, [store.get(job.label)])
-    job = store.get(job.label)
+            store.requeue(store.get(job.key), state.task)
+            # It may fail as often as a new job. Slurm starts it in two minutes at the earliest.
+            terms.failures(Path(job.folder), state.task, is_array=job.spec.is_array).unlink(missing_ok=True)
+    job_access.refresh(store, [store.get(job.key)])
+    job = store.get(job.key)
     if as_json:
         typer.echo(json.dumps(job_display.as_json(job), indent=1))
         return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jobs.job import Change, Job
     from jobs.store import Store
 
-TAIL_LINES = 10
+TAIL_LINES, TAIL_BYTES = 10, 1 << 16
 
 
 def show(
@@ -55,7 +55,7 @@ def show(
         )
         if task is not None or len(job.tasks) == 1:
             lines.append(f"  {job_display.plain(shlex.join(job.spec.tasks[state.task]))}")
-        lines += [f"  failed start: {job_display.plain(line)}" for line in _failures(job, state.task)]
+        lines += [f"  failed start: {_failure(line)}" for line in _failures(job, state.task)]
     typer.echo("\n".join([*lines, *_history(store, job, identity)]))
     if len(tasks) == 1:
         _tell_end(job, tasks[0].task)
@@ -99,17 +99,29 @@ def _failures(job: Job, task: int) -> list[str]:
         return []
 
 
+def _failure(line: str) -> str:
+    """Such a line for people; half a line, as a host that died may leave, as it is."""
+    from trainer.commands import job_display
+
+    time, code, where, why = (*line.split("\t", 3), "", "", "")[:4]
+    told = [time, f"exit code {code}" if code not in ("", "-") else "", where]
+    return job_display.plain(", ".join(filter(None, told)) + (f": {why}" if why else ""))
+
+
 def _tell_end(job: Job, task: int) -> None:
     """The last lines of its output."""
-    from trainer.commands import job_access
+    from trainer.commands import job_access, job_display
 
     if job.external is None:
         return
     path = job_access.launcher_of(job).logs(Path(job.folder), job.external, task)
     try:
-        last = path.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
     except OSError:
         return
+    last = [job_display.plain(line.expandtabs()) for line in text.splitlines()[-TAIL_LINES:]]
     typer.echo("\n".join(["", f"--- {path}", *last]))
 
 
@@ -133,6 +145,6 @@ def _everything(store: Store, job: Job) -> dict[str, Any]:
             "reason": change.reason,
             "restarts": change.restarts,
         }
-        for change in store.changes(job.label)
+        for change in store.changes(job.key)
     ]
     return shown

@@ -102,7 +102,7 @@ def submitted(jobs: Sequence[Job]) -> str:
         lines.append(f"Submitted {job.label}: {plain(job.spec.name)} ({job.spec.kind}{tasks}{waits})")
     main = max(jobs, key=lambda job: job.spec.kind in ("train", "crossval"))
     task = "_0" if main.spec.is_array else ""
-    lines.append(f"See: cingulum jobs; cingulum show {main.label}; cingulum logs {main.label}{task} --follow")
+    lines.append(f"See: cingulum jobs; cingulum logs {main.label}{task} --follow")
     return "\n".join(lines)
 
 

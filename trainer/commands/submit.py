@@ -97,7 +97,7 @@ def submit(
     from jobs.job import split_label
     from jobs.launchers import registry
     from jobs.spec import JobSpec, Resources
-    from trainer.commands import submission_check, submission_display
+    from trainer.commands import job_access, job_display, submission_check, submission_display
     from trainer.errors import JobError
 
     if launcher == "mpirun" and image is not None:
@@ -166,14 +166,15 @@ def submit(
         plan = submission_display.Preview(str(run.kept), run.text, plans)
         typer.echo(json.dumps(plan.as_json(), indent=1) if as_json else plan.readable())
         return
-    _check_waiting(starter, chain[0], after or [])
+    if after:
+        _check_waiting(starter, chain[0], after)
+    else:
+        submission_check.alone(job_access.opened(), starter, chain)
     for spec in chain:
         starter.preflight(spec, profile)
     run.keep()
     made = _submit(starter, chain, profile, after or [])
     if as_json:
-        from trainer.commands import job_display
-
         typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in made]}, indent=1))
     else:
         typer.echo(submission_display.submitted(made))
@@ -190,8 +191,7 @@ def _check_waiting(launcher: Launcher, spec: JobSpec, after: list[str]) -> None:
     from jobs import submission
     from trainer.commands import job_access
 
-    if after:
-        submission.externals(job_access.opened(), launcher, dataclasses.replace(spec, after=tuple(after)))
+    submission.externals(job_access.opened(), launcher, dataclasses.replace(spec, after=tuple(after)))
 
 
 def _submit(launcher: Launcher, chain: list[JobSpec], site: Site, after: list[str]) -> list[Job]:

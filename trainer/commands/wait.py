@@ -36,13 +36,16 @@ def wait(
 
     store = job_access.opened()
     began, pause, said = time.monotonic(), FIRST_S, ""
+    warned: set[str] = set()
     while True:
-        job, task = job_access.current(store, identity)
+        job, task = job_access.current(store, identity, warned=warned)
         news = job_display.progress(job)
         if news != said and not as_json:
             typer.echo(news, file=sys.stderr)
             said = news
         code = _ended(job, task)
+        if code is None:
+            job_access.launcher_here(job)
         left = None if timeout is None else timeout - (time.monotonic() - began)
         if code is not None or (left is not None and left <= 0):
             break
