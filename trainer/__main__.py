@@ -1,5 +1,21 @@
-"""`python -m trainer` is `cingulum`: for processes that we start with our own Python."""
+"""The entry of `cingulum`, and of `python -m trainer` for processes that we start with our own Python.
 
-from trainer.cli import main
+It imports nothing by itself, so that Ctrl-C is answered in words also while the command is being imported.
+"""
 
-main()
+import signal
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from trainer import cli
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(128 + signal.SIGINT)
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import pytest
 import typer
 
-from trainer import cli
+from trainer import __main__, cli
 from trainer.commands import COMMANDS
 from trainer.errors import ConfigError, Stopped, TrainingError
 
@@ -124,3 +125,17 @@ def test_an_error_of_the_file_system_names_the_file(ends_with, capsys, number, e
 def test_a_fault_of_ours_keeps_its_traceback(ends_with):
     with pytest.raises(KeyError):
         ends_with(KeyError("x"))
+
+
+def test_ctrl_c_while_the_command_is_imported_is_answered_in_words(monkeypatch, capsys):
+    plain = builtins.__import__
+
+    def interrupted(name, *how):
+        if name == "trainer" and how[2] == ("cli",):
+            raise KeyboardInterrupt
+        return plain(name, *how)
+
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        __main__.main()
+    assert capsys.readouterr().err == "interrupted\n"
