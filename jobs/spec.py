@@ -96,9 +96,9 @@ class JobSpec:
     def __post_init__(self) -> None:
         if not self.tasks or not all(self.tasks):
             raise JobError(f"Job {self.name!r} has nothing to run.")
+        check_texts("The name of a job", [self.name])
         for number, task in enumerate(self.tasks):
             check_texts(f"Job {self.name!r}: an argument of task {number}", task)
-        check_texts(f"Job {self.name!r}: its name", [self.name])
         paths = [self.folder, *self.binds, *self.readonly, *([] if self.image is None else [self.image])]
         check_texts(f"Job {self.name!r}: a path", paths)
         check_variables(self.environment)
