@@ -79,6 +79,7 @@ class Bench:
             return process.wait(timeout=20)
         finally:
             process.kill()
+            process.wait()
 
     @property
     def failures(self) -> list[list[str]]:
@@ -273,8 +274,9 @@ def test_a_step_on_another_host_does_without_the_host_of_the_script(bench, down,
     )
     process = bench.start("sleep 20", shrink=True)
     try:
-        wait_until(lambda: (bench.folder / "witness").exists(), "the step")
-        step = int((bench.folder / "witness").read_text())
+        noted = bench.folder / "witness"
+        wait_until(lambda: noted.exists() and noted.read_text().endswith("\n"), "the step")
+        step = int(noted.read_text())
         wait_until(lambda: b"\0SLURM" not in Path(f"/proc/{step}/cmdline").read_bytes(), "bash")
         children = Path(f"/proc/{step}/task/{step}/children")
         wait_until(lambda: children.read_text(), "the step to wait")
@@ -285,6 +287,7 @@ def test_a_step_on_another_host_does_without_the_host_of_the_script(bench, down,
         wait_until(lambda: not Path(f"/proc/{step}").exists() or "Z" in state(step), "the end of the step")
     finally:
         process.kill()
+        process.wait()
     asked = "update JobId=7 ExcNodeList=n1 NumNodes=2 NumTasks=2 NumCPUs=2"
     assert bench.calls.read_text().splitlines() == ([asked] if changed else [])
 
