@@ -250,6 +250,14 @@ def test_a_job_whose_time_is_over_is_started_again_and_counted_unless_it_saved(b
     assert bench.failures == ([] if code == 75 else [why])
 
 
+def test_the_end_of_the_time_that_preemption_leaves_is_no_time_limit(bench):
+    bench.slurm_says(
+        "JobState=COMPLETING Reason=TimeLimit PreemptTime=2026-01-01T00:00:09 StartTime=2026-01-01T00:00:00"
+    )
+    assert bench.signal(signal.SIGTERM, "sleep 1; exit 1") == 1
+    assert bench.requeued == 0 and not (bench.folder / "attempt").exists()
+
+
 def test_a_host_that_is_lost_each_time_is_counted_though_slurm_requeues_by_itself(bench):
     bench.program("sinfo", "echo 'n3 down*'")
     bench.slurm_says("JobState=PENDING PreemptTime=None")
