@@ -376,6 +376,19 @@ def test_a_controller_that_is_away_is_asked_again(bench):
     assert "Do it by hand: scontrol requeue 7" in (bench.folder / "out.log").read_text()
 
 
+def test_the_term_that_answers_a_requeue_does_not_end_what_asks_for_it(bench):
+    """Slurm sends it to all processes; what follows the requeue, as leaving a host out, would be lost."""
+    show = "JobState=RUNNING PreemptTime=None ExcNodeList=(null)"
+    note = f'echo "$*" >>{shlex.quote(str(bench.calls))}'
+    bench.program(
+        "scontrol",
+        f'if [ "$1" = show ]; then echo "JobId=7 {show}"; exit; fi\nkill $PPID; sleep 0.2\n{note}',
+    )
+    bench.run("echo '[rank 2 @ n3] error: does not answer rank 0 @ n1'; exit 1", shrink=True)
+    requeue, update = bench.calls.read_text().splitlines()
+    assert requeue == "requeue 7" and update.startswith("update JobId=7 ExcNodeList=n3 ")
+
+
 def test_what_a_profile_sets_for_its_own_lines_ends_with_them(bench):
     strict = "set -euo pipefail\nIFS=$'\\n\\t'\ntrap 'exit 3' ERR"
     assert bench.run("exit 1", setup=strict) == 1
