@@ -130,6 +130,11 @@ def test_gpus_are_asked_for_as_the_site_wants_it(form, expected):
     assert expected in lines(spec(resources=Resources(1, None, 4, 4)), site)
 
 
+def test_a_folder_with_a_percent_sign_is_no_pattern_of_slurm():
+    script = batch_script(spec(), Site(), Path("/home/100%a/50%j"), TOKEN)
+    assert "#SBATCH --output=/home/100%%a/50%%j/out.log" in script.splitlines()
+
+
 def test_an_array_has_a_task_for_each_command():
     assert "#SBATCH --array=0-2%2" in lines(spec(TRAIN, TRAIN, TRAIN, at_once=2), Site())
     assert "#SBATCH --array=0-1" in lines(spec(TRAIN, TRAIN), Site())
