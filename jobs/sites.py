@@ -43,17 +43,28 @@ class Site(BaseModel):
     account: Name | None = Field(None, description="sbatch --account: who pays")
     qos: Name | None = Field(None, description="sbatch --qos")
     minutes: int | None = Field(None, ge=1, description="longest time to run where a job names none, minutes")
+    grace_s: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="sbatch --signal: seconds before the time limit to save in; default 120",
+    )
     gpu_request: Literal["gpus-per-node", "gres", "gpus-per-task"] = Field(
         "gpus-per-node", description="how sbatch is asked for GPUs; `gpus-per-task` needs `launcher: srun`"
     )
     gpu_type: Name | None = Field(None, description="kind of GPU, as in --gres=gpu:KIND:4")
     options: Texts = Field((), description="further options of sbatch, such as --constraint=a100")
     modules: Names = Field((), description="modules to load, in this order")
-    setup: str = Field("", description="lines of bash to run before anything else, such as `source activate`")
+    setup: str = Field(
+        "",
+        description="lines of bash to run before anything else, such as `source activate`; no secrets",
+    )
     environment: Annotated[dict[str, str], Field(strict=False)] = Field(
         {}, description="variables for every rank; never secrets, as scripts hold them"
     )
-    launcher: Literal["mpirun", "srun"] = Field("mpirun", description="what starts ranks in an allocation")
+    launcher: Literal["mpirun", "srun"] = Field(
+        "mpirun", description="what starts ranks in an allocation; `mpirun` is that of Open MPI 4"
+    )
     mpi: Name = Field("pmix", description="srun --mpi=; see `srun --mpi=list`")
     mpirun: str | None = Field(
         None, description="path of mpirun; default: the one beside the program, else the first on PATH"
@@ -129,7 +140,7 @@ def load(name_or_path: str | None = None) -> Site:
     if name_or_path is None:
         return _read(known["default"]) if "default" in known else HERE
     if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
-        return _read(Path(name_or_path).expanduser())
+        return _read(Path(name_or_path))
     if name_or_path not in known:
         close = difflib.get_close_matches(name_or_path, known, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -186,8 +197,8 @@ def parse(text: str, *, name: str, source: str) -> Site:
 
 def _read(path: Path) -> Site:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.expanduser().read_text(encoding="utf-8")
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: ~ of an unknown user
         reason = error.strerror if isinstance(error, OSError) else error
         raise JobError(
             f"{path}: cannot be read as a text file ({reason}).", cure="Name a YAML file, or a known site."

@@ -50,7 +50,7 @@ def test_an_unknown_name_is_answered_with_one_like_it():
     assert "lab" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["gone.yaml", "./gone", "/"])
+@pytest.mark.parametrize("name", ["gone.yaml", "./gone", "/", "~no-such-user/x.yaml"])
 def test_a_file_that_cannot_be_read_is_named(name):
     with pytest.raises(JobError, match="cannot be read"):
         sites.load(name)
@@ -119,6 +119,8 @@ def test_only_what_a_network_needs_is_set():
     found = {setting.name: setting.value for setting in fabric.settings(infiniband, gpus=True)}
     assert found["UCX_NET_DEVICES"] == "mlx5_0:1"
     assert found["NCCL_IB_HCA"] == "=mlx5_0:1"
+    over_ethernet = {setting.name: setting.value for setting in fabric.settings(ethernet, gpus=True)}
+    assert (over_ethernet["NCCL_SOCKET_IFNAME"], over_ethernet["NCCL_IB_DISABLE"]) == ("=eth0,eth1", "1")
     assert "OMPI_MCA_btl_tcp_if_include" not in found
 
 
