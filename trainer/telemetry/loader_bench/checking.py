@@ -58,8 +58,8 @@ class Epoch:
             if error > self._tolerance:
                 raise WrongVolumes(f"volume {number} is wrong by {error:g}, more than {self._tolerance:g}")
             return
-        # A line lies together in memory: a grid of 512 voxels, each in a cache line of its own, took a tenth of
-        # the time that the fastest readers need for a volume.
+        # A line lies together in memory: a grid of 512 voxels, each in a cache line of its own, took a tenth
+        # of the time that the fastest readers need for a volume.
         found, expected = sampled(volume), self._source.samples[number]
         # Sums of the same numbers in the same order: only what the format rounds may differ.
         if abs(found - expected) > self._tolerance * volume.shape[2]:
