@@ -12,12 +12,12 @@ import io
 import json
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from jobs import processes
+from jobs.asking import ask
 from jobs.launchers.attended import Attended, attended_plan
 from jobs.launchers.base import Plan
 from jobs.sites import Site
@@ -136,28 +136,12 @@ class Docker(Attended):
         return [*line, first, *task[1:]]
 
     def _ask(self, *arguments: str) -> str:
-        try:
-            done = subprocess.run(
-                [self._program, *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=ANSWER_S,
-                check=False,
-            )
-        except FileNotFoundError:
-            raise LauncherError(
-                f"{self._program} was not found.", cure="Install Docker, or use --launcher mpirun."
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise LauncherError(f"Docker did not answer within {ANSWER_S:g} s.") from None
-        if done.returncode != 0:
-            raise LauncherError(
-                f"Docker said no: {done.stderr.strip() or done.stdout.strip()}.",
-                cure="`docker info` shows whether its daemon runs and you may use it (group `docker`).",
-            )
-        return done.stdout
+        return ask(
+            [self._program, *arguments],
+            seconds=ANSWER_S,
+            cure="`docker info` shows whether its daemon runs and you may use it (group `docker`); where "
+            "there is no Docker, use --launcher mpirun.",
+        )
 
 
 def image_of(spec: JobSpec) -> str:

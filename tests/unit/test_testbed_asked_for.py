@@ -243,15 +243,6 @@ def test_quotas_of_version_2_are_written_as_the_kernel_reads_them(here, tmp_path
     assert quotas.of_host(tmp_path, "ctl") is None
 
 
-def test_a_program_that_fails_hangs_or_is_missing_is_told_with_what_it_was_for():
-    with pytest.raises(LauncherError, match=r"making tea: sh ended with 3: no leaves"):
-        programs.run(["sh", "-c", "echo no leaves >&2; exit 3"], "making tea")
-    with pytest.raises(LauncherError, match=r"making tea: sleep did not end within 0.05 s"):
-        programs.run(["sleep", "9"], "making tea", timeout=0.05)
-    with pytest.raises(LauncherError, match=r"making tea: no-such-kettle is not installed"):
-        programs.run(["no-such-kettle"], "making tea")
-
-
 def test_the_switch_tells_its_links_and_no_others(here):
     told = [
         {"ifname": "lo", "flags": ["UP"]},
