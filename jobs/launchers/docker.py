@@ -93,7 +93,7 @@ class Docker(Attended):
                 cure=f"Build it anew: docker build -f docker/Dockerfile -t {image} .",
             )
         for path in (spec.folder, *spec.binds, *spec.readonly):
-            if not Path(path).exists():
+            if not os.path.exists(path):  # noqa: PTH110 (False, no error, where we may not look)
                 raise JobError(f"{path}: is not there, so a container cannot see it.")
 
     def _command(
@@ -105,6 +105,8 @@ class Docker(Attended):
         line = [self._program, "run"]
         # By its name, a container is found and removed whatever became of those who started it.
         line += ["--rm", f"--name={container}"]
+        # The image that was looked at, or none: another one of its name may be in a registry.
+        line += ["--pull=never"]
         # Attached, the client hands every signal on: SIGUSR2 reaches mpirun, and by it the ranks. The init
         # process of the container does so too, and reaps what they leave.
         line += ["--init", "--sig-proxy=true"]

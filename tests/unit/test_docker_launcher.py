@@ -58,6 +58,11 @@ def test_a_container_runs_as_the_calling_user_with_its_groups_and_no_more_rights
     assert {"--cap-drop=ALL", "--security-opt=no-new-privileges"} <= set(words)
 
 
+def test_an_image_that_is_gone_is_never_fetched_from_a_registry() -> None:
+    words = line(spec(image="cingulum:1"))
+    assert words.index("--pull=never") < words.index("cingulum:1")
+
+
 def test_a_container_is_named_by_token_and_task() -> None:
     plan = Docker("docker", (1, 1, ())).plan(spec(tasks=(TASK, TASK)), HERE, Path("/j"), TOKEN)
     commands = json.loads(plan.files["attended.json"])["commands"]
@@ -155,6 +160,14 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     client = Docker(pretend(tmp_path, json.dumps({docker.VERSION_LABEL: version("cingulum")})))
     with pytest.raises(JobError, match="nowhere: is not there"):
         client.preflight(spec(folder=str(tmp_path), binds=("/nowhere",)), HERE)
+
+
+def test_a_folder_that_nobody_may_look_for_is_named(tmp_path: Path, monkeypatch) -> None:
+    client = Docker(pretend(tmp_path, json.dumps({docker.VERSION_LABEL: version("cingulum")})))
+    refuse = PermissionError(13, "Permission denied", "/closed/data")
+    monkeypatch.setattr("os.stat", lambda *_, **__: (_ for _ in ()).throw(refuse))
+    with pytest.raises(JobError, match="data: is not there"):
+        client.preflight(spec(folder="/closed/data"), HERE)
 
 
 def test_a_missing_docker_is_named(tmp_path: Path) -> None:
