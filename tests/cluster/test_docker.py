@@ -181,16 +181,20 @@ def test_an_image_says_what_it_is_and_is_no_larger_than_need_be(daemon, image):
 def test_an_image_holds_no_compiler_no_keys_and_nothing_of_its_build(daemon, image):
     script = (
         "for name in cc gcc g++ c++ make cmake ld nvcc; do type -P $name; done; "
-        "ls -d /etc/ssh/ssh_host_* /build /wheel ~root/.cache 2>/dev/null; true"
+        "ls -d /etc/ssh/ssh_host_* /build /wheel ~root/.cache 2>/dev/null; "
+        "ls -d /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/apt/archives/*.deb 2>/dev/null; true"
     )
     command = ("run", "--rm", "--network=none", "--user=0", "--entrypoint=bash", image, "-c", script)
     assert daemon.client(*command) == ""
+    in_container(daemon, "python", "-c", "from trainer.data import halves; assert halves.LIBRARY")
 
 
 def test_the_health_checks_tell_a_sound_container_from_a_broken_one(daemon):
     first, *rest = image_config(daemon, IMAGE)["Healthcheck"]["Test"][1:]
     command = ("run", "--rm", "--network=none", f"--entrypoint={first}", IMAGE, *rest)
     assert "Usage: cingulum" in daemon.client(*command)
+    broken = "--tmpfs=/opt/cingulum/lib"
+    assert "exit code" in daemon.client(*command[:3], broken, *command[3:], check=False)
     # Without a server, it says so; with one: below.
     first, *rest = image_config(daemon, WITH_SSH)["Healthcheck"]["Test"][1:]
     command = ("run", "--rm", "--network=none", f"--entrypoint={first}", WITH_SSH, *rest)
@@ -243,7 +247,7 @@ def test_a_job_told_to_save_is_started_again_and_goes_on_at_that_step(job, study
 
 
 def saves_when_told(process: subprocess.Popen[bytes], study: Path) -> None:
-    """It is told once there is a checkpoint, ends with exit code 75, and had not come to its end by itself."""
+    """Told once there is a checkpoint, it ends with exit code 75, and not because it was done."""
     log = study / "log"
     try:
         wait_until(lambda: process.poll() is not None or steps(study / "run"), log.read_text)

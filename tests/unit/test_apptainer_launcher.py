@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -202,10 +203,25 @@ def test_the_definition_takes_the_pinned_open_mpi_and_the_dockerfiles_base():
     assert base and set(re.findall(r"^    (?:BUILD_)?BASE=(\S+)", definition, re.M)) == {base[1]}
 
 
-def test_files_of_the_definition_are_there():
+def test_the_definition_names_the_version_of_the_package_in_both_stages():
+    definition = (ROOT / "docker" / "apptainer.def").read_text()
+    assert re.findall(r"^    VERSION=(\S+)", definition, re.M) == [version("cingulum")] * 2
+
+
+def test_files_of_the_definition_are_there_and_those_that_an_image_is_built_from_are_all_known():
     definition = (ROOT / "docker" / "apptainer.def").read_text()
     block = definition.split("%files\n")[1].split("\n\n")[0]
-    for line in block.splitlines():
-        assert (ROOT / line.split()[0]).exists(), line
+    copied = {line.split()[0] for line in block.splitlines()}
+    for name in copied:
+        assert (ROOT / name).exists(), name
+    into_docker = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    # slurm/ is copied as jobs/slurm, a link to it.
+    assert {name.split("/")[0] for name in copied} | {"slurm"} == into_docker
+    assert (ROOT / "jobs" / "slurm").resolve() == ROOT / "slurm"
+    assert "setup.py" in into_docker  # without it, what it compiles is silently left out
     assert os.access(ROOT / "docker" / "test-tools" / "install-apptainer.sh", os.X_OK)
     assert apptainer.Apptainer.name == "apptainer"
