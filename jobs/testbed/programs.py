@@ -38,8 +38,8 @@ _DELAY = {"gcc": "gcc libc6-dev", "iptables": "iptables"}
 
 
 def find(program: str) -> str | None:
-    """Path of a program, looked for where daemons lie too; None: it is not installed."""
-    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{PATH}")
+    """Path of a program, looked for where it will be looked for when it is run; None: it is not there."""
+    return shutil.which(program, path=PATH)
 
 
 def check_root() -> None:

@@ -187,7 +187,7 @@ def test_several_testbeds_must_be_told_apart(here, capsys):
 def test_a_half_made_testbed_is_told_by_status_and_refused_by_all_else(here, capsys):
     (layout.BASE / "half").mkdir(parents=True)
     assert cli.run(["testbed", "status"]) == 0
-    assert "half: The testbed 'half' was only half made." in capsys.readouterr().out
+    assert "half: The testbed 'half' is half made:" in capsys.readouterr().out
     code, said = told(capsys, "boot", "n1")
     assert code == 1
     assert "cingulum testbed down --name half" in said
