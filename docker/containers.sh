@@ -106,4 +106,6 @@ while ((told)); do
   told=0 code=0
   wait "$mpirun" || code=$?
 done
+# After a signal in the very moment of mpirun's end, bash does not know how it ended; Docker does.
+((code >= 0 && code != 127)) || code=$("$docker" inspect --format '{{.State.ExitCode}}' "$run-mpirun")
 exit "$code"

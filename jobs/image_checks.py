@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from jobs.asking import ask
 from trainer.errors import JobError, LauncherError
 
 # A large .sif on a slow file system is checked, and without setuid unpacked, before anything in it runs.
@@ -102,13 +101,14 @@ def check_mpi(mpirun: str, program: str, image: str) -> None:
     ranks = [mpirun, "-np", "2", "--oversubscribe", "--bind-to", "none"]
     if os.geteuid() == 0:
         ranks += ["--allow-run-as-root"]
-    said = _ask([*ranks, program, "exec", "--no-eval", "--no-home", image, "python", "-c", _HANDSHAKE])
+    cure = f"Build the image with the host's very version: --build-arg OPENMPI={_dotted(host)}"
+    ranks += [program, "exec", "--no-eval", "--no-home", image, "python", "-c", _HANDSHAKE]
+    said = ask(ranks, seconds=ANSWER_S, doing=f"two ranks of {image}", cure=cure)
     if said.split().count("world") != 2 or set(re.findall(r"world (\d+)", said)) != {"2"}:
         raise LauncherError(
             f"Two ranks of {image}, started by {mpirun} ({_dotted(host)}), did not find each other; they "
             f"said: {said.strip()[-300:]!r}",
-            cure="Host and image speak different PMIx. Build the image with the host's very version: "
-            f"--build-arg OPENMPI={_dotted(host)}",
+            cure=f"Host and image speak different PMIx. {cure}",
         )
 
 
@@ -143,30 +143,4 @@ def _dotted(version: Sequence[int]) -> str:
 
 
 def _ask(line: Sequence[str]) -> str:
-    """What a program prints on its standard output.
-
-    Raises:
-        LauncherError: it is not there, fails, or does not end in time.
-    """
-    name = Path(line[0]).name
-    try:
-        done = subprocess.run(
-            line,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=ANSWER_S,
-            check=False,
-        )
-    except OSError as error:
-        raise LauncherError(
-            f"{line[0]} cannot be run here ({error.strerror}).",
-            cure="Load its module (`module avail`), or choose another --launcher.",
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise LauncherError(f"{' '.join(line)} did not end within {ANSWER_S:g} s.") from None
-    if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip())[-1000:]
-        raise LauncherError(f"{name} failed with exit code {done.returncode}: {said}")
-    return done.stdout
+    return ask(line, seconds=ANSWER_S, cure="Load its module (`module avail`), or choose another --launcher.")

@@ -2,7 +2,8 @@
 # Serve ssh as the container's own user, for containers that share the folder /run/cingulum-ssh.
 #
 # The folder belongs to one user (mode 0700) and to one run. The first container makes the users' key in it; each adds
-# its own host key under the names and addresses that it has, so that no connection is ever trusted unseen.
+# its own host key under its host name, and the names in CINGULUM_SSH_NAMES (separated by spaces), so that no
+# connection is ever trusted unseen.
 # All keys are made here, at the start, and none is in the image.
 set -euo pipefail
 

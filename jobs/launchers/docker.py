@@ -12,12 +12,12 @@ import io
 import json
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from jobs import processes
+from jobs.asking import ask
 from jobs.launchers.attended import Attended, attended_plan
 from jobs.launchers.base import Plan
 from jobs.sites import Site
@@ -93,7 +93,7 @@ class Docker(Attended):
                 cure=f"Build it anew: docker build -f docker/Dockerfile -t {image} .",
             )
         for path in (spec.folder, *spec.binds, *spec.readonly):
-            if not Path(path).exists():
+            if not os.path.exists(path):  # noqa: PTH110 (False, no error, where we may not look)
                 raise JobError(f"{path}: is not there, so a container cannot see it.")
 
     def _command(
@@ -105,6 +105,8 @@ class Docker(Attended):
         line = [self._program, "run"]
         # By its name, a container is found and removed whatever became of those who started it.
         line += ["--rm", f"--name={container}"]
+        # The image that was looked at, or none: another one of its name may be in a registry.
+        line += ["--pull=never"]
         # Attached, the client hands every signal on: SIGUSR2 reaches mpirun, and by it the ranks. The init
         # process of the container does so too, and reaps what they leave.
         line += ["--init", "--sig-proxy=true"]
@@ -136,28 +138,12 @@ class Docker(Attended):
         return [*line, first, *task[1:]]
 
     def _ask(self, *arguments: str) -> str:
-        try:
-            done = subprocess.run(
-                [self._program, *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=ANSWER_S,
-                check=False,
-            )
-        except FileNotFoundError:
-            raise LauncherError(
-                f"{self._program} was not found.", cure="Install Docker, or use --launcher mpirun."
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise LauncherError(f"Docker did not answer within {ANSWER_S:g} s.") from None
-        if done.returncode != 0:
-            raise LauncherError(
-                f"Docker said no: {done.stderr.strip() or done.stdout.strip()}.",
-                cure="`docker info` shows whether its daemon runs and you may use it (group `docker`).",
-            )
-        return done.stdout
+        return ask(
+            [self._program, *arguments],
+            seconds=ANSWER_S,
+            cure="`docker info` shows whether its daemon runs and you may use it (group `docker`); where "
+            "there is no Docker, use --launcher mpirun.",
+        )
 
 
 def image_of(spec: JobSpec) -> str:

@@ -18,7 +18,8 @@ _FIRST_FREE = 20000
 def write(settings: Settings, folder: Path) -> None:
     """Copy /etc into a testbed's folder, and write there hosts, passwd, group, shadow and what ssh needs."""
     etc = folder / "etc"
-    programs.run(["cp", "--archive", "/etc", str(etc)], "copying /etc")
+    marked = {namespaces.MARK: str(folder)}
+    programs.run(["cp", "--archive", "/etc", str(etc)], "copying /etc", environment=marked)
     if (etc / "ssh").exists():
         shutil.rmtree(etc / "ssh")  # the machine's own keys are no business of ours
     (etc / "ssh").mkdir()
@@ -27,7 +28,9 @@ def write(settings: Settings, folder: Path) -> None:
     (etc / "hosts").write_text(hosts_file(settings))
     people = _entries(Path("/etc/passwd"))
     groups = _entries(Path("/etc/group"))
-    number = max([_FIRST_FREE, *(int(entry[2]) + 1 for entry in people if int(entry[2]) < 60000)])
+    # The same for user and group: neither may be somebody's already.
+    taken = [int(entry[2]) for entry in people + groups]
+    number = max([_FIRST_FREE, *(other + 1 for other in taken if other < 60000)])
     home = folder / "home" / USER
     home.mkdir(parents=True)
     for entry in people:
@@ -48,13 +51,13 @@ def write(settings: Settings, folder: Path) -> None:
 
 def _write_ssh(folder: Path, number: int) -> None:
     ssh = folder / "etc" / "ssh"
-    _make_key(ssh / "host_key")
+    _make_key(folder, ssh / "host_key")
     (ssh / "known_hosts").write_text(f"* {(ssh / 'host_key.pub').read_text()}")
     (ssh / "authorized").mkdir()
     for user, owner in (("root", 0), (USER, number)):
         keys = ssh / "keys" / user
         keys.mkdir(parents=True)
-        _make_key(keys / "id")
+        _make_key(folder, keys / "id")
         (ssh / "authorized" / user).write_text((keys / "id.pub").read_text())
         for path in (keys, keys / "id"):
             os.chown(path, owner, owner)
@@ -86,15 +89,18 @@ def _write_ssh(folder: Path, number: int) -> None:
     )
 
 
-def _make_key(path: Path) -> None:
+def _make_key(folder: Path, path: Path) -> None:
     programs.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cingulum-testbed", "-f", str(path)],
         "making a key",
+        environment={namespaces.MARK: str(folder)},
     )
 
 
 def _entries(path: Path) -> list[list[str]]:
-    return [line.split(":") for line in path.read_text().splitlines() if line.count(":") >= 3]
+    entries = [line.split(":") for line in path.read_text().splitlines()]
+    # Not the lines of NIS, such as "+::::::".
+    return [entry for entry in entries if len(entry) >= 4 and entry[2].isdecimal()]
 
 
 def _write_entries(path: Path, entries: list[list[str]]) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from jobs.testbed import namespaces, programs
 from jobs.testbed.layout import microseconds
+from trainer.errors import LauncherError
 
 _SOURCE = Path(__file__).with_name("nfqdelay.c")
 _PROGRAM = "nfqdelay"
 _QUEUE = "1"
 # The way into the queue and out again takes time by itself: on a quiet machine 160 asked became 200.
 _OWN_MICROSECONDS = 40
+_SECONDS = 5.0  # to be at work
 _DAEMON = 'log=$1; shift; setsid "$@" </dev/null >"$log" 2>&1 &'
 
 
@@ -24,7 +26,11 @@ def compiled(folder: Path) -> Path:
     program = folder / _PROGRAM
     if not program.exists():
         temporary = folder / "nfqdelay.new"
-        programs.run(["gcc", "-O2", "-o", str(temporary), str(_SOURCE)], "compiling the packet delay")
+        programs.run(
+            ["gcc", "-O2", "-o", str(temporary), str(_SOURCE)],
+            "compiling the packet delay",
+            environment={namespaces.MARK: str(folder)},
+        )
         temporary.replace(program)
     return program
 
@@ -51,6 +57,21 @@ def set_delay(folder: Path, host: str, delay: str | None) -> None:
         f"starting the delay of {host}",
         environment={namespaces.MARK: str(folder)},
     )
-    programs.wait_for(lambda: bool(namespaces.running(number, _PROGRAM)), f"the delay of {host}", 5)
+    # Not only started: the rule lets packets pass while nobody holds the queue.
+    try:
+        programs.wait_for(lambda: _is_held(number), f"the delay of {host}", _SECONDS)
+    except LauncherError as error:
+        raise LauncherError(
+            f"{error.message} It said: {Path(log).read_text().strip() or 'nothing'}"
+        ) from error
     rule = ["-A", "POSTROUTING", "-o", "eth0", "-j", "NFQUEUE", "--queue-num", _QUEUE, "--queue-bypass"]
     programs.run([*inside, *table, *rule], f"delaying what {host} sends")
+
+
+def _is_held(number: int) -> bool:
+    """Whether a program holds our queue in the network of this process; a line of the kernel's for each."""
+    try:
+        queues = Path(f"/proc/{number}/net/netfilter/nfnetlink_queue").read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.split()[0] == _QUEUE for line in queues)

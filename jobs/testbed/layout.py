@@ -138,7 +138,10 @@ def place(name: str) -> Path:
 
 def names() -> list[str]:
     """Names of the testbeds on this machine, also of half-made ones."""
-    return sorted(path.name for path in BASE.iterdir()) if BASE.is_dir() else []
+    try:
+        return sorted(path.name for path in BASE.iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def save(settings: Settings, folder: Path) -> None:
@@ -153,7 +156,7 @@ def load(name: str) -> tuple[Settings, Path]:
 
     Raises:
         JobError: there is none of this name.
-        LauncherError: it was only half made.
+        LauncherError: it was only half made, or is being made.
     """
     folder = place(name)
     if not os.path.lexists(folder):
@@ -165,6 +168,7 @@ def load(name: str) -> tuple[Settings, Path]:
         settings = Settings(**{**written, "kept": tuple(written["kept"])})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise LauncherError(
-            f"The testbed {name!r} was only half made.", cure=f"cingulum testbed down --name {name}"
+            f"The testbed {name!r} is half made: `up` is at work, or was killed.",
+            cure=f"If it was: cingulum testbed down --name {name}",
         ) from error
     return settings, folder.resolve()

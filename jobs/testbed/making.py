@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.testbed import accounts, delay, layout, links, namespaces, programs, quotas, slurm_daemons
 from jobs.testbed.layout import CONTROLLER, Settings
-from trainer.errors import JobError
+from trainer.errors import JobError, LauncherError
 
 IDLE_SECONDS = 60
+# What needs no quoting in slurm.conf, sshd_config and ssh_config.
+_PLAIN = re.compile(r"[A-Za-z0-9._/+-]+")
 
 
 def claim(name: str, folder: Path | None) -> Path:
-    """Take a name, and return where the files go; nobody else can take it then.
+    """Take a name, make the folder that the files go to, and return it; nobody else can take either then.
 
     Raises:
-        JobError: there is a testbed of this name, or the folder exists.
+        JobError: there is a testbed of this name, the folder exists, or cannot be one.
     """
     place = layout.place(name)
-    if folder is not None and folder.exists():
-        raise JobError(f"{folder} exists already.", cure="Name a folder that does not.")
-    for above in (layout.BASE.parent, layout.BASE):
-        above.mkdir(parents=True, exist_ok=True)
-        above.chmod(0o755)
+    if folder is not None:
+        folder = folder.resolve()
+        if not _PLAIN.fullmatch(str(folder)):
+            raise JobError(
+                f"{folder}: files of Slurm and ssh cannot name this path.", cure=f"Use {_PLAIN.pattern}"
+            )
+        if folder.exists():
+            raise JobError(f"{folder} exists already.", cure="Name a folder that does not.")
     try:
-        if folder is None:
-            place.mkdir()
-        else:
-            place.symlink_to(folder.resolve())
+        _take(place, folder)
     except FileExistsError as error:
         raise JobError(
             f"There is a testbed {name!r} already.", cure=f"cingulum testbed down --name {name}"
         ) from error
+    if folder is not None:
+        try:
+            folder.mkdir()
+        except OSError as error:
+            place.unlink()  # not `down`: the folder may be somebody else's
+            raise JobError(f"{folder} cannot be made: {error.strerror}.") from error
     return place.resolve()
+
+
+def _take(place: Path, folder: Path | None) -> None:
+    for _ in range(100):
+        # The end of another testbed may take the empty folders above away again at any moment.
+        with contextlib.suppress(FileNotFoundError):
+            for above in (layout.BASE.parent, layout.BASE):
+                above.mkdir(parents=True, exist_ok=True)
+                above.chmod(0o755)
+            if folder is None:
+                place.mkdir()
+            else:
+                place.symlink_to(folder)
+            return
+    raise LauncherError(f"{place} cannot be made: the folder above it vanishes again and again.")
 
 
 def make(settings: Settings, folder: Path, *, tied: bool) -> None:
@@ -59,10 +84,12 @@ def make(settings: Settings, folder: Path, *, tied: bool) -> None:
     links.make_switch(folder)
     start_hosts(settings, folder, settings.all_names)
     if settings.slurm:
+        slurm_daemons.start_munged(folder)
         slurm_daemons.start_controller_host(settings, folder)
         for host in settings.host_names:
             slurm_daemons.start_slurmd(folder, host)
         slurm_daemons.wait_for_nodes(folder, settings.host_names, IDLE_SECONDS)
+    layout.save(settings, folder)  # last: without it, a testbed is only half made
 
 
 def start_hosts(settings: Settings, folder: Path, hosts: Sequence[str]) -> None:
@@ -86,9 +113,7 @@ def hidden(path: Path) -> bool:
 
 
 def _write(settings: Settings, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
-    layout.save(settings, folder)
     for name in ("log", "pids"):
         (folder / name).mkdir()
     kept = {*settings.kept, *([str(folder)] if hidden(folder) else [])}

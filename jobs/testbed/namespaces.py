@@ -53,6 +53,8 @@ def start_switch(folder: Path, *, tied: bool) -> None:
                 (os.POSIX_SPAWN_DUP2, nothing, 0),
                 (os.POSIX_SPAWN_DUP2, log, 1),
                 (os.POSIX_SPAWN_DUP2, log, 2),
+                # Who waits for the end of a pipe that we were given would wait for the testbed's.
+                *((os.POSIX_SPAWN_CLOSE, number) for number in _open_numbers() if number > 2),
             ],
             setsid=True,
         )
@@ -63,11 +65,20 @@ def start_switch(folder: Path, *, tied: bool) -> None:
 
 
 def start_host(folder: Path, host: str) -> int:
-    """Start a host's process 1 and return its number."""
+    """Start a host's process 1 and return its number.
+
+    Raises:
+        LauncherError: the testbed is not up, or the process did not come up.
+    """
+    need(folder, SWITCH)  # nobody else reads the fifo
     (folder / "pids" / host).unlink(missing_ok=True)
     with (folder / "boot").open("w") as fifo:
         fifo.write(f"{host}\n")
     return _wait(folder, host, folder / "log" / f"init.{host}.log")
+
+
+def _open_numbers() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
 
 
 def _wait(folder: Path, host: str, log: Path) -> int:
@@ -96,9 +107,14 @@ def need(folder: Path, host: str) -> int:
     """Number of a host's process 1.
 
     Raises:
-        LauncherError: the host is powered off.
+        LauncherError: the host is powered off, or the whole testbed has ended.
     """
     number = pid(folder, host)
+    if number is None and (host == SWITCH or pid(folder, SWITCH) is None):
+        raise LauncherError(
+            f"The testbed in {folder} has lost its first process, and all others with it.",
+            cure="Take it down (cingulum testbed down), and make a new one.",
+        )
     if number is None:
         raise LauncherError(f"{host} is powered off.", cure=f"cingulum testbed boot {host}")
     return number
@@ -168,7 +184,8 @@ def _mark(number: int) -> str | None:
     except OSError:
         return None
     wanted = f"{MARK}=".encode()
-    return next((v[len(wanted) :].decode() for v in variables if v.startswith(wanted)), None)
+    # Anybody's process may carry anything under this name.
+    return next((os.fsdecode(v[len(wanted) :]) for v in variables if v.startswith(wanted)), None)
 
 
 def _is_first(number: int) -> bool:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from jobs.asking import ask
 from trainer.errors import LauncherError
 
 # Daemons lie where the PATH of a plain user does not look.
@@ -37,8 +38,8 @@ _DELAY = {"gcc": "gcc libc6-dev", "iptables": "iptables"}
 
 
 def find(program: str) -> str | None:
-    """Path of a program, looked for where daemons lie too; None: it is not installed."""
-    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{PATH}")
+    """Path of a program, looked for where it will be looked for when it is run; None: it is not there."""
+    return shutil.which(program, path=PATH)
 
 
 def check_root() -> None:
@@ -91,7 +92,7 @@ def run(
     argv: Sequence[str],
     doing: str,
     *,
-    given: str | None = None,
+    given: str = "",
     environment: Mapping[str, str] | None = None,
     timeout: float = 60,
 ) -> str:
@@ -105,27 +106,11 @@ def run(
         timeout: in seconds.
 
     Raises:
-        LauncherError: it is not there, failed, or took too long.
+        LauncherError: it cannot be run, failed, or took too long.
     """
-    try:
-        done = subprocess.run(
-            argv,
-            env={"PATH": PATH, **(environment or {})},
-            input=given or "",
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        raise LauncherError(f"{doing}: {argv[0]} is not installed.") from error
-    except subprocess.TimeoutExpired as error:
-        raise LauncherError(f"{doing}: {argv[0]} did not end within {timeout:g} s.") from error
-    if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        raise LauncherError(f"{doing}: {argv[0]} ended with {done.returncode}: {said}")
-    return done.stdout
+    return ask(
+        argv, seconds=timeout, doing=doing, given=given, environment={"PATH": PATH, **(environment or {})}
+    )
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float, *, every: float = 0.02) -> None:

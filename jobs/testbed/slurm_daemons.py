@@ -39,8 +39,8 @@ def write(settings: Settings, folder: Path) -> None:
         os.mknod(folder / "dev" / f"gpu{number}", 0o666 | 0o020000, os.makedev(1, 3))
 
 
-def start_controller_host(settings: Settings, folder: Path) -> None:
-    """Start munged, the database where accounting is asked for, and slurmctld."""
+def start_munged(folder: Path) -> None:
+    """Start the one munged, of which all hosts see the socket."""
     programs.run(
         [
             *namespaces.enter_switch(folder),
@@ -54,9 +54,14 @@ def start_controller_host(settings: Settings, folder: Path) -> None:
         "starting munged",
         environment={namespaces.MARK: str(folder)},
     )
+
+
+def start_controller_host(settings: Settings, folder: Path) -> None:
+    """Start slurmctld, and the database where accounting is asked for, unless they run."""
     if settings.accounting:
         _start_database(folder)
-    start_controller(folder)
+    if not runs(folder, CONTROLLER, "slurmctld"):
+        start_controller(folder)
 
 
 def start_controller(folder: Path) -> None:
@@ -77,7 +82,9 @@ def stop_controller(folder: Path) -> None:
 
 def start_slurmd(folder: Path, host: str) -> None:
     """Start a host's slurmd; it registers with the controller by itself."""
-    (folder / "spool" / host).mkdir(exist_ok=True)
+    spool = folder / "spool" / host
+    spool.mkdir(exist_ok=True)
+    spool.chmod(0o755)  # jobs read their scripts there
     if not runs(folder, host, "slurmd"):
         daemon(folder, host, ["slurmd", "-D", "-N", host], f"slurmd.{host}.out")
 
@@ -114,7 +121,7 @@ def daemon(folder: Path, host: str, argv: list[str], log: str) -> None:
     cgroup = folder / "quotas" / host
     # A shell in between, so that the host's process 1 becomes the parent.
     script = (
-        'if [ -e "$1" ]; then echo 0 >"$(cat "$1")"; fi; log=$2; shift 2; '
+        'umask 022; if [ -e "$1" ]; then echo 0 >"$(cat "$1")"; fi; log=$2; shift 2; '
         'setsid "$@" </dev/null >>"$log" 2>&1 &'
     )
     programs.run(
@@ -163,6 +170,28 @@ def wait_for_nodes(folder: Path, hosts: tuple[str, ...], seconds: float) -> None
         ) from error
 
 
+def queued(folder: Path) -> list[str]:
+    """Numbers of the jobs that wait or run."""
+    return client(folder, ["squeue", "-h", "-o", "%A"]).split()
+
+
+def cancel_all(folder: Path) -> None:
+    """Cancel every job, with all that it runs."""
+    if jobs := queued(folder):
+        client(folder, ["scancel", "--full", *jobs])
+
+
+def is_idle(folder: Path, hosts: tuple[str, ...]) -> bool:
+    """Whether there is no job, and all these nodes are idle; calls those back that Slurm gave up."""
+    states = node_states(folder)
+    for host, state in states.items():
+        if state.startswith(("down", "drained")):
+            # Slurm refuses where the node has come back by itself since it was asked.
+            with contextlib.suppress(LauncherError):
+                client(folder, ["scontrol", "update", f"NodeName={host}", "State=RESUME"])
+    return not queued(folder) and dict.fromkeys(hosts, "idle").items() <= states.items()
+
+
 def log_end(folder: Path, name: str, lines: int = 10) -> str:
     """The last lines of a log of the testbed."""
     try:
@@ -192,43 +221,49 @@ def wait_for_port(folder: Path, port: int, program: str, seconds: float) -> None
 
 def _start_database(folder: Path) -> None:
     data = folder / "db"
-    data.mkdir(mode=0o700)  # the database has no password
     handle = data / "mariadb.socket"
-    programs.run(
-        [
-            "mariadb-install-db",
-            "--no-defaults",
-            f"--datadir={data}",
-            "--user=root",
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-            "--innodb-log-file-size=8M",
-        ],
-        "making the accounting's database",
-        timeout=120,
-    )
-    daemon(
-        folder,
-        CONTROLLER,
-        [
-            "mariadbd",
-            "--no-defaults",
-            "--user=root",
-            f"--datadir={data}",
-            f"--socket={handle}",
-            "--skip-networking",
-            f"--pid-file={folder}/pids/mariadb.pid",
-            "--innodb-flush-log-at-trx-commit=0",
-            "--innodb-buffer-pool-size=64M",
-            "--innodb-log-file-size=8M",
-            "--innodb-lock-wait-timeout=900",
-        ],
-        "mariadb.log",
-    )
-    programs.wait_for(lambda: _accepts(handle), "MariaDB to answer", _DATABASE_SECONDS, every=0.05)
-    daemon(folder, CONTROLLER, ["env", f"MYSQL_UNIX_PORT={handle}", "slurmdbd", "-D"], "slurmdbd.out")
-    wait_for_port(folder, _DATABASE_PORT, "slurmdbd", _DATABASE_SECONDS)
-    client(folder, ["sacctmgr", "-i", "add", "cluster", "testbed"], timeout=_DATABASE_SECONDS)
+    is_new = not data.exists()
+    if is_new:
+        data.mkdir(mode=0o700)  # the database has no password
+        programs.run(
+            [
+                "mariadb-install-db",
+                "--no-defaults",
+                f"--datadir={data}",
+                "--user=root",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                "--innodb-log-file-size=8M",
+            ],
+            "making the accounting's database",
+            environment={namespaces.MARK: str(folder)},
+            timeout=120,
+        )
+    if not runs(folder, CONTROLLER, "mariadbd"):
+        daemon(
+            folder,
+            CONTROLLER,
+            [
+                "mariadbd",
+                "--no-defaults",
+                "--user=root",
+                f"--datadir={data}",
+                f"--socket={handle}",
+                "--skip-networking",
+                f"--pid-file={folder}/pids/mariadb.pid",
+                "--innodb-flush-log-at-trx-commit=0",
+                "--innodb-buffer-pool-size=64M",
+                "--innodb-log-file-size=8M",
+                "--innodb-lock-wait-timeout=900",
+            ],
+            "mariadb.log",
+        )
+        programs.wait_for(lambda: _accepts(handle), "MariaDB to answer", _DATABASE_SECONDS, every=0.05)
+    if not runs(folder, CONTROLLER, "slurmdbd"):
+        daemon(folder, CONTROLLER, ["env", f"MYSQL_UNIX_PORT={handle}", "slurmdbd", "-D"], "slurmdbd.out")
+        wait_for_port(folder, _DATABASE_PORT, "slurmdbd", _DATABASE_SECONDS)
+    if is_new:
+        client(folder, ["sacctmgr", "-i", "add", "cluster", "testbed"], timeout=_DATABASE_SECONDS)
 
 
 def _accepts(handle: Path) -> bool:

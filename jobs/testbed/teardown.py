@@ -29,11 +29,10 @@ def take_down(name: str) -> bool:
     namespaces.end_all(folder)
     quotas.remove(name)
     # Files first, the name last: after a crash in between, the name still leads here.
-    if place.is_symlink():
-        shutil.rmtree(folder, ignore_errors=not folder.exists())
-        place.unlink(missing_ok=True)
-    else:
-        shutil.rmtree(place)
+    while folder.exists():
+        with contextlib.suppress(FileNotFoundError):  # another `down` is at it, too
+            shutil.rmtree(folder)
+    place.unlink(missing_ok=True)
     for empty in (layout.BASE, layout.BASE.parent):
         with contextlib.suppress(OSError):  # others are in use
             empty.rmdir()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,55 +34,28 @@ class Testbed:
     def up(
         cls,
         hosts: int = 4,
-        cpus: int = 2,
-        gpus: int = 0,
-        bandwidth: str | None = None,
-        delay: str | None = None,
-        slurm: bool = True,
-        accounting: bool = False,
+        *,
         shared: Path | Sequence[Path] | None = None,
         folder: Path | None = None,
-        *,
-        name: str = "testbed",
-        cpus_per_host: float | None = None,
-        memory_mb: int = 4000,
         tied: bool = False,
+        **asked: Any,
     ) -> Testbed:
         """Make hosts, network and daemons; return when all nodes are idle. Whatever fails, nothing stays.
 
         Args:
             hosts: number of hosts besides the controller's.
-            cpus: that Slurm believes each host to have.
-            gpus: that Slurm believes each host to have.
-            bandwidth: of each host's link, each way: "1gbit"; None: not limited.
-            delay: of each packet that leaves a host: "0.2ms"; None: none is added.
-            slurm: whether to start Slurm.
-            accounting: whether to start slurmdbd and MariaDB too (2.5 s more), for sacct.
             shared: folders that hosts must see although they lie in /tmp, /dev/shm or /run.
             folder: where to put its files; must not exist. Default: below layout.BASE.
-            name: several testbeds can be up under different names.
-            cpus_per_host: cores whose time each host gets at most.
-            memory_mb: that Slurm believes each host to have.
             tied: its processes end when the calling one ends, even by kill -9.
+            asked: what else is asked for: `name`, `cpus`, `gpus`, ..., as `Settings` has them.
 
         Raises:
             JobError: a value that cannot be.
             LauncherError: this machine cannot do it, or something did not come up in time.
         """
         kept = [shared] if isinstance(shared, Path) else list(shared or [])
-        settings = Settings(
-            name=name,
-            hosts=hosts,
-            cpus=cpus,
-            memory_mb=memory_mb,
-            gpus=gpus,
-            cpus_per_host=cpus_per_host,
-            bandwidth=bandwidth,
-            delay=delay,
-            slurm=slurm,
-            accounting=accounting,
-            kept=tuple(sorted({str(path.resolve()) for path in kept if making.hidden(path.resolve())})),
-        )
+        hidden = {str(path.resolve()) for path in kept if making.hidden(path.resolve())}
+        settings = Settings(hosts=hosts, kept=tuple(sorted(hidden)), **asked)
         for path in kept:
             if not path.is_dir():
                 raise JobError(f"{path} is no folder, and cannot be shared.")
@@ -92,13 +63,14 @@ class Testbed:
                 raise JobError(
                     f"{path} cannot be shared: each host needs its own.", cure="Share a folder in it."
                 )
-        programs.check(slurm=slurm, accounting=accounting, delay=delay is not None)
+        delayed = settings.delay is not None
+        programs.check(slurm=settings.slurm, accounting=settings.accounting, delay=delayed)
         namespaces.check_outside()
-        made = making.claim(name, folder)
+        made = making.claim(settings.name, folder)
         try:
             making.make(settings, made, tied=tied)
         except BaseException:  # also Ctrl-C
-            teardown.take_down(name)
+            teardown.take_down(settings.name)
             raise
         return cls(settings, made)
 
@@ -194,7 +166,13 @@ class Testbed:
         line = self.argv(host, argv, user, cwd=cwd, environment=environment)
         try:
             return subprocess.run(
-                line, input=given or "", capture_output=True, text=True, timeout=timeout, check=False
+                line,
+                input=given or "",
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
             said = (error.stderr or b"").decode(errors="replace")[-500:]
@@ -227,7 +205,15 @@ class Testbed:
         if self.is_up(host):
             raise LauncherError(f"{host} is up already.")
         making.start_hosts(self.settings, self.folder, [host])
-        if self.settings.slurm and host != CONTROLLER:
+        self.start_daemons(host)
+
+    def start_daemons(self, host: str) -> None:
+        """Start what of Slurm belongs on a host and does not run there: its slurmd, or the controller's."""
+        if not self.settings.slurm:
+            return
+        if self._known(host) == CONTROLLER:
+            slurm_daemons.start_controller_host(self.settings, self.folder)
+        else:
             slurm_daemons.start_slurmd(self.folder, host)
 
     def kill_slurmd(self, host: str) -> None:
@@ -268,28 +254,15 @@ class Testbed:
             self.set_delay(host, self.settings.delay)
         if not self.settings.slurm:
             return
-        if not slurm_daemons.runs(self.folder, CONTROLLER, "slurmctld"):
-            self.start_controller()
-        for host in self.hosts:
-            slurm_daemons.start_slurmd(self.folder, host)
-        jobs = slurm_daemons.client(self.folder, ["squeue", "-h", "-o", "%A"]).split()
-        if jobs:
-            slurm_daemons.client(self.folder, ["scancel", "--full", *jobs])
-        until = time.monotonic() + seconds
-
-        def settled() -> bool:
-            states = slurm_daemons.node_states(self.folder)
-            for host, state in states.items():
-                if state.startswith(("down", "drained")):
-                    # Slurm refuses where the node has come back by itself since it was asked.
-                    with contextlib.suppress(LauncherError):
-                        slurm_daemons.client(
-                            self.folder, ["scontrol", "update", f"NodeName={host}", "State=RESUME"]
-                        )
-            left = slurm_daemons.client(self.folder, ["squeue", "-h", "-o", "%A"]).split()
-            return not left and dict.fromkeys(self.hosts, "idle").items() <= states.items()
-
-        programs.wait_for(settled, "an empty queue and idle nodes", until - time.monotonic(), every=0.1)
+        for host in self.settings.all_names:
+            self.start_daemons(host)
+        slurm_daemons.cancel_all(self.folder)
+        programs.wait_for(
+            lambda: slurm_daemons.is_idle(self.folder, self.hosts),
+            "an empty queue and idle nodes",
+            seconds,
+            every=0.1,
+        )
 
     def status(self) -> dict[str, Any]:
         """Settings, and of every host its address, whether it and its link are up, and Slurm's view of it."""

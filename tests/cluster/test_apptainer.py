@@ -10,6 +10,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import apptainer_image
@@ -91,6 +92,7 @@ def test_the_image_says_what_it_is_and_passes_its_own_test(user):
     labels = said["data"]["attributes"]["labels"]
     assert labels["org.opencontainers.image.title"] == "Cingulum"
     assert labels["org.cingulum.openmpi"] == "4.1.8"
+    assert labels["org.opencontainers.image.version"] == version("cingulum")
     assert "mpirun -np 4 apptainer exec" in user.run(program, "run-help", str(user.image))
     assert "Usage: cingulum" in user.run(program, "run", str(user.image), "--help")
     user.run(program, "test", str(user.image))
@@ -101,6 +103,9 @@ def test_the_image_holds_no_compiler_and_nothing_of_its_build(user):
         "for name in cc gcc g++ c++ make cmake ld nvcc; do type -P $name; done; ls -d /src 2>/dev/null; true"
     )
     assert user.run(*in_container(user, "bash", "-c", script)) == ""
+    user.run(
+        *in_container(user, "python", "-c", "from trainer.data import _halves")
+    )  # what setup.py compiles
 
 
 def test_a_rank_is_the_calling_user_and_does_not_see_the_home_folder(user, study):

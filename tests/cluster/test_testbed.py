@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -85,6 +86,21 @@ def test_the_command_passes_on_streams_exit_code_and_closed_pipes(cluster: Testb
         assert endless.stderr.read() == b""
 
 
+def test_a_testbed_that_was_made_under_a_closed_umask_runs_jobs_of_its_user(cluster_machine):
+    before = os.umask(0o077)
+    try:
+        made = Testbed.up(1, name=f"umask-{os.getpid()}", tied=True)
+    finally:
+        os.umask(before)
+    try:
+        home = made.folder / "home" / made.user
+        asked = ["sbatch", "--wait", f"--output={home}/out", "--wrap", "id -un"]
+        out(made.exec("n1", asked, user=made.user))
+        assert (home / "out").read_text() == f"{made.user}\n"
+    finally:
+        made.down()
+
+
 def test_status_tells_of_every_host_as_json(cluster: Testbed):
     line = [sys.executable, "-m", "trainer", "testbed", "status", "--name", cluster.settings.name, "--json"]
     (told,) = json.loads(subprocess.run(line, capture_output=True, timeout=60, check=True).stdout)
@@ -98,14 +114,29 @@ def test_status_tells_of_every_host_as_json(cluster: Testbed):
     }
 
 
-def test_accounting_tells_of_ended_jobs(cluster_with_accounting: Testbed):
-    made = cluster_with_accounting
-    asked = ["sbatch", "--wait", "--parsable", "--output=/dev/null", "--wrap", "exit 3"]
+def submit_and_wait_for_sacct(made: Testbed, does: str, wanted: str) -> str:
+    asked = ["sbatch", "--wait", "--parsable", "--output=/dev/null", "--wrap", does]
     number = made.exec("ctl", asked).stdout.strip()
     ask = ["sacct", "-nPX", "-j", number, "-o", "State,ExitCode"]
     until = time.monotonic() + 30
-    while (told := made.exec("ctl", ask).stdout) != "FAILED|3:0\n":
+    while (told := made.exec("ctl", ask).stdout) != wanted:
         assert time.monotonic() < until, told
         time.sleep(0.2)
-    database = made.folder / "db"
+    return number
+
+
+def test_accounting_tells_of_ended_jobs(cluster_with_accounting: Testbed):
+    submit_and_wait_for_sacct(cluster_with_accounting, "exit 3", "FAILED|3:0\n")
+    database = cluster_with_accounting.folder / "db"
     assert database.stat().st_mode & 0o077 == 0  # it has no password
+
+
+def test_the_controllers_host_comes_back_with_slurmctld_and_the_accounting(cluster_with_accounting: Testbed):
+    made = cluster_with_accounting
+    before = submit_and_wait_for_sacct(made, "true", "COMPLETED|0:0\n")
+    made.power_off("ctl")
+    made.boot("ctl")
+    made.settle()
+    # How the young job ended, slurmctld may have forgotten; the database knows that there was one.
+    assert out(made.exec("ctl", ["sacct", "-nPX", "-j", before, "-o", "JobID"])) == before
+    submit_and_wait_for_sacct(made, "true", "COMPLETED|0:0\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -109,12 +110,12 @@ def test_down_leaves_nothing_and_may_be_said_twice(traces):
     assert (again.returncode, again.stdout) == (0, "there is no testbed to take down\n")
 
 
-STAGES = ["testbed.json", "pids/switch", "pids/n2", "pids/munged.pid", "pids/slurmctld.pid"]
+STAGES = ["kept", "pids/switch", "pids/n2", "pids/munged.pid", "pids/slurmctld.pid"]
 
 
-def begun(traces: Traces, stage: str) -> subprocess.Popen[str]:
+def begun(traces: Traces, stage: str, *more: str) -> subprocess.Popen[str]:
     """A `testbed up` that has come as far as to have made this file."""
-    argv = cli("up", "--name", traces.name, "--hosts", "3", "--cpus-per-host", "0.5")
+    argv = cli("up", "--name", traces.name, "--hosts", "3", "--cpus-per-host", "0.5", *more)
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     eventually(lambda: (layout.BASE / traces.name / stage).exists(), f"{stage}")
     assert process.poll() is None, "it was up before we could interrupt it"
@@ -127,10 +128,34 @@ def test_after_a_kill_in_the_middle_of_up_down_still_leaves_nothing(traces, stag
     process.kill()
     process.communicate(timeout=SECONDS)
     assert traces.left() != []
-    assert done("status", "--name", traces.name).returncode == 0
+    status = done("status", "--name", traces.name)
+    assert status.returncode == 1
+    assert "is half made" in status.stderr
     down = done("down", "--name", traces.name)
     assert (down.returncode, down.stdout) == (0, f"{traces.name}: is down\n")
     assert traces.left() == []
+
+
+@pytest.mark.parametrize("stage", ["etc", "db/mysql"])
+def test_after_a_kill_no_program_that_up_was_running_works_on(traces, stage):
+    """`cp` of /etc, and what makes MariaDB's first files for seconds, outside of all namespaces."""
+    process = begun(traces, stage, "--accounting")
+    process.kill()
+    process.communicate(timeout=SECONDS)
+    down = done("down", "--name", traces.name)
+    assert (down.returncode, down.stderr) == (0, "")
+    assert traces.left() == []
+
+
+def test_who_waits_for_the_end_of_a_pipe_does_not_wait_for_the_testbed(traces):
+    reader, writer = os.pipe()
+    argv = cli("up", "--name", traces.name, "--hosts", "1", "--no-slurm")
+    subprocess.run(argv, pass_fds=[writer], capture_output=True, timeout=SECONDS, check=True)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        readable, _, _ = select.select([pipe], [], [], 5)
+        assert readable == [pipe]
+        assert pipe.read() == b""
 
 
 @pytest.mark.parametrize(

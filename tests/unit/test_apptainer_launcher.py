@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -48,17 +49,23 @@ def world(tmp_path: Path):
     """`world(mpirun=..., runtime=..., inside=...)`: a launcher and a site with programs that say so."""
     (tmp_path / "image.sif").touch()
 
-    def make(mpirun="mpirun (Open MPI) 4.1.4", runtime="apptainer version 1.4.5", inside="4.1.8", size="2"):
+    def make(
+        mpirun="mpirun (Open MPI) 4.1.4",
+        runtime="apptainer version 1.4.5",
+        inside="4.1.8",
+        size="2",
+        ranks='"$@" && "$@"',
+    ):
         version = f'*mpirun\\ --version) echo "mpirun (Open MPI) {inside}" ;;'
-        ranks = f"*mpi4py*) echo world {size} ;; *) exit 3 ;;"
-        inner = program(
-            tmp_path, "apptainer", f'case "$*" in --version) echo "{runtime}" ;;\n{version}\n{ranks} esac'
-        )
+        said = f"*mpi4py*) echo world {size} ;; *) exit 3 ;;"
+        noted = f'echo "$*" >>"{tmp_path}/asked"'
+        answers = f'case "$*" in --version) echo "{runtime}" ;;\n{version}\n{said} esac'
+        inner = program(tmp_path, "apptainer", f"{noted}\n{answers}")
         outer = program(
             tmp_path,
             "mpirun",
             f'[ "$1" = --version ] && echo "{mpirun}" && exit\n'
-            f'while [ "$1" != "{inner}" ]; do shift; done; "$@" && "$@"',
+            f'{noted}\nwhile [ "$1" != "{inner}" ]; do shift; done; {ranks}',
         )
         return Apptainer(inner), Site(mpirun=outer)
 
@@ -98,9 +105,17 @@ def test_folders_variables_and_options_reach_the_container(tmp_path, monkeypatch
     assert "--mount=type=bind,source=/shards,destination=/shards,ro" in line
 
 
-def test_a_sound_world_passes(world, tmp_path):
+@pytest.mark.parametrize("user", [0, 1000])
+def test_a_sound_world_passes_asked_as_its_ranks_will_be_started(world, tmp_path, monkeypatch, user):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     launcher, site = world()
     launcher.preflight(spec(tmp_path), site)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    inside = [line for line in asked if line.startswith("exec ")]
+    assert len(inside) == 3  # its mpirun's version, and two ranks
+    assert all(line.startswith("exec --no-eval --no-home ") for line in inside)
+    (ranks,) = [line for line in asked if line.startswith("-np 2 ")]
+    assert ("--allow-run-as-root" in ranks) == (user == 0)
 
 
 @pytest.mark.parametrize("other", ["5.0.3", "4.0.7", "3.1.6"])
@@ -114,6 +129,19 @@ def test_another_open_mpi_is_refused_with_its_cure(world, tmp_path, other):
 def test_ranks_that_are_alone_are_refused(world, tmp_path):
     launcher, site = world(size="1")
     with pytest.raises(LauncherError, match="did not find each other; they said: 'world 1"):
+        launcher.preflight(spec(tmp_path), site)
+
+
+def test_a_rank_that_says_nothing_is_missed(world, tmp_path):
+    launcher, site = world(ranks='"$@"')
+    with pytest.raises(LauncherError, match="did not find each other; they said: 'world 2'"):
+        launcher.preflight(spec(tmp_path), site)
+
+
+def test_an_image_that_may_not_be_read_is_named(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, _: not str(path).endswith("image.sif"))
+    launcher, site = world()
+    with pytest.raises(JobError, match=r"image\.sif is not there, or you may not read it"):
         launcher.preflight(spec(tmp_path), site)
 
 
@@ -162,8 +190,9 @@ def test_an_image_that_is_not_there_is_named(world, tmp_path, image, said):
 
 def test_a_folder_that_is_not_there_is_named(world, tmp_path):
     launcher, site = world()
-    with pytest.raises(JobError, match="/nowhere: is not there"):
-        launcher.preflight(spec(tmp_path, binds=("/nowhere",)), site)
+    for missing in ({"binds": ("/nowhere",)}, {"readonly": ("/nowhere",)}):
+        with pytest.raises(JobError, match="/nowhere: is not there"):
+            launcher.preflight(spec(tmp_path, **missing), site)
 
 
 @pytest.mark.parametrize(
@@ -202,10 +231,25 @@ def test_the_definition_takes_the_pinned_open_mpi_and_the_dockerfiles_base():
     assert base and set(re.findall(r"^    (?:BUILD_)?BASE=(\S+)", definition, re.M)) == {base[1]}
 
 
-def test_files_of_the_definition_are_there():
+def test_the_definition_names_the_version_of_the_package_in_both_stages():
+    definition = (ROOT / "docker" / "apptainer.def").read_text()
+    assert re.findall(r"^    VERSION=(\S+)", definition, re.M) == [version("cingulum")] * 2
+
+
+def test_files_of_the_definition_are_there_and_those_that_an_image_is_built_from_are_all_known():
     definition = (ROOT / "docker" / "apptainer.def").read_text()
     block = definition.split("%files\n")[1].split("\n\n")[0]
-    for line in block.splitlines():
-        assert (ROOT / line.split()[0]).exists(), line
+    copied = {line.split()[0] for line in block.splitlines()}
+    for name in copied:
+        assert (ROOT / name).exists(), name
+    into_docker = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    # slurm/ is copied as jobs/slurm, a link to it.
+    assert {name.split("/")[0] for name in copied} | {"slurm"} == into_docker
+    assert (ROOT / "jobs" / "slurm").resolve() == ROOT / "slurm"
+    assert "setup.py" in into_docker  # without it, what it compiles is silently left out
     assert os.access(ROOT / "docker" / "test-tools" / "install-apptainer.sh", os.X_OK)
     assert apptainer.Apptainer.name == "apptainer"

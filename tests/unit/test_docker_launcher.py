@@ -58,6 +58,46 @@ def test_a_container_runs_as_the_calling_user_with_its_groups_and_no_more_rights
     assert {"--cap-drop=ALL", "--security-opt=no-new-privileges"} <= set(words)
 
 
+def test_a_container_goes_with_its_job_hears_signals_and_can_be_found() -> None:
+    assert {"--rm", "--init", "--sig-proxy=true", "--ipc=private", "--env=CINGULUM_TASK"} <= set(line(spec()))
+
+
+def test_a_container_has_the_memory_asked_for_and_shared_memory_for_each_rank() -> None:
+    words = line(spec(resources=Resources(ranks_per_node=3, memory_mib=512)))
+    assert {"--memory=512m", "--memory-swap=512m", "--shm-size=1024m", "--workdir=/study"} <= set(words)
+    assert not [word for word in line(spec()) if word.startswith("--memory")]
+
+
+def test_ranks_of_root_may_be_started_and_more_of_them_than_there_are_cores() -> None:
+    allowed = "--env=OMPI_ALLOW_RUN_AS_ROOT=1"
+    assert allowed in line(spec(), user=(0, 0, ())) and allowed not in line(spec())
+    words = line(spec(image="x"))
+    assert words[words.index("mpirun") + 3 :][:3] == ["--oversubscribe", "--bind-to", "none"]
+
+
+def test_tasks_run_one_after_the_other_and_the_job_has_the_last_word_on_variables() -> None:
+    site = Site(name="s", environment={"OF_SITE": "1", "BOTH": "site"})
+    job = spec(tasks=(TASK, TASK), environment={"BOTH": "job"})
+    plan = Docker("docker", (1, 1, ())).plan(job, site, Path("/j"), TOKEN)
+    assert json.loads(plan.files["attended.json"])["at_once"] == 1
+    assert plan.environment == {"OF_SITE": "1", "BOTH": "job"}
+    assert {"--env=OF_SITE", "--env=BOTH"} <= set(plan.command)
+
+
+def test_client_and_user_are_those_of_the_caller(monkeypatch) -> None:
+    monkeypatch.setenv("CINGULUM_DOCKER", "/opt/docker")
+    for name, value in (("getuid", 7), ("getgid", 8), ("getgroups", [8, 9])):
+        monkeypatch.setattr(f"os.{name}", lambda value=value: value)
+    words = list(Docker().plan(spec(), HERE, Path("/j"), TOKEN).command)
+    assert words[0] == "/opt/docker"
+    assert {"--user=7:8", "--group-add=9"} <= set(words)
+
+
+def test_an_image_that_is_gone_is_never_fetched_from_a_registry() -> None:
+    words = line(spec(image="cingulum:1"))
+    assert words.index("--pull=never") < words.index("cingulum:1")
+
+
 def test_a_container_is_named_by_token_and_task() -> None:
     plan = Docker("docker", (1, 1, ())).plan(spec(tasks=(TASK, TASK)), HERE, Path("/j"), TOKEN)
     commands = json.loads(plan.files["attended.json"])["commands"]
@@ -153,12 +193,21 @@ def test_a_missing_image_is_named_with_the_command_that_builds_it(tmp_path: Path
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     client = Docker(pretend(tmp_path, json.dumps({docker.VERSION_LABEL: version("cingulum")})))
-    with pytest.raises(JobError, match="nowhere: is not there"):
-        client.preflight(spec(folder=str(tmp_path), binds=("/nowhere",)), HERE)
+    for missing in ({"binds": ("/nowhere",)}, {"readonly": ("/nowhere",)}, {"folder": "/nowhere"}):
+        with pytest.raises(JobError, match="nowhere: is not there"):
+            client.preflight(spec(**{"folder": str(tmp_path), **missing}), HERE)
+
+
+def test_a_folder_that_nobody_may_look_for_is_named(tmp_path: Path, monkeypatch) -> None:
+    client = Docker(pretend(tmp_path, json.dumps({docker.VERSION_LABEL: version("cingulum")})))
+    refuse = PermissionError(13, "Permission denied", "/closed/data")
+    monkeypatch.setattr("os.stat", lambda *_, **__: (_ for _ in ()).throw(refuse))
+    with pytest.raises(JobError, match="data: is not there"):
+        client.preflight(spec(folder="/closed/data"), HERE)
 
 
 def test_a_missing_docker_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LauncherError, match="was not found"):
+    with pytest.raises(LauncherError, match=r"cannot be run here \(No such file"):
         Docker(str(tmp_path / "docker")).preflight(spec(), HERE)
 
 
@@ -167,7 +216,7 @@ def test_a_daemon_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeyp
     program = tmp_path / "docker"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
-    with pytest.raises(LauncherError, match="did not answer"):
+    with pytest.raises(LauncherError, match=r"did not end within 0\.2 s"):
         Docker(str(program)).preflight(spec(), HERE)
 
 

@@ -78,12 +78,12 @@ def up(
     ]
     testbed = Testbed.up(
         hosts,
-        cpus,
-        gpus,
-        bandwidth,
-        delay,
-        slurm,
-        accounting,
+        cpus=cpus,
+        gpus=gpus,
+        bandwidth=bandwidth,
+        delay=delay,
+        slurm=slurm,
+        accounting=accounting,
         shared=[*seen, *(shared or [])],
         name=name,
         cpus_per_host=cpus_per_host,
@@ -223,7 +223,7 @@ def kill(
 
 @testbed.command()
 def boot(host: Host, name: Name = None) -> int:
-    """Start a host that has no power, or the slurmd of one that has.
+    """Start a host that has no power, or the daemons of Slurm that do not run on one that has.
 
     \b
     Example:
@@ -231,7 +231,7 @@ def boot(host: Host, name: Name = None) -> int:
     """
     found = _open(name)
     if found.is_up(host):
-        found.start_slurmd(host)
+        found.start_daemons(host)
     else:
         found.boot(host)
     return 0
