@@ -135,8 +135,9 @@ def test_a_job_at_its_time_limit_saves_and_is_started_again(tmp_path, cluster):
     assert int(job.says("Restarts")) == 1 and job.failures == []
 
 
-def test_a_job_requeued_by_its_user_saves_first(tmp_path, cluster):
-    job = submit(cluster, tmp_path / "job", [SAVER, tmp_path / "job"], requeues=0)
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_a_job_requeued_by_its_user_saves_first(tmp_path, cluster, launcher):
+    job = submit(cluster, tmp_path / "job", [SAVER, tmp_path / "job"], requeues=0, launcher=launcher)
     wait_until(lambda: job.events == ["started"], "the start")
     slurm(cluster, "scontrol", "requeue", job.label)
     job.wait_for_state("COMPLETED")

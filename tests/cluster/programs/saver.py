@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 folder = Path(sys.argv[1])
-is_first = os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0"
+is_first = (os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("SLURM_PROCID", "0")) == "0"
 told = []
 
 
