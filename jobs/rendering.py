@@ -27,6 +27,14 @@ _LONGEST_SCRIPT = 4 * 1024 * 1024
 _LONGEST_PATH = 4000
 
 
+# Variables of the script itself, which would change one of the same name before ranks see it.
+_OURS = re.compile(
+    r"asked|at|attempt|before|code|command|down|ending|excluded|failures|fault|hosts|job_folder|label"
+    r"|least_nodes|left|line|log|log_before|lost|mark|mpirun|number|pattern|patterns|ranks|ranks_per_node"
+    r"|requeues|run|shrink|signalled|started|state|task|try|where|why|without_term"
+)
+
+
 class Safe(str):
     """Text that may stand in a script as it is."""
 
@@ -103,8 +111,11 @@ def options(spec: JobSpec, site: Site, folder: Path, token: str) -> list[str]:
         found.append(_gpus(spec, site))
     if resources.memory_mib is not None:
         found.append(f"--mem={resources.memory_mib}M")
+    grace_s = site.grace_s or spec.grace_s
     if (minutes := resources.minutes or site.minutes) is not None:
         found.append(f"--time={minutes}")
+        # Told to save as soon as it has started, a short job would be started again for ever.
+        grace_s = min(grace_s, minutes * 60 // 4)
     if spec.is_array:
         some = f"%{spec.at_once}" if spec.at_once else ""
         found.append(f"--array=0-{len(spec.tasks) - 1}{some}")
@@ -113,9 +124,17 @@ def options(spec: JobSpec, site: Site, folder: Path, token: str) -> list[str]:
         f'--output="{log}"' if _needs_quotes(log) else f"--output={log}",
         "--open-mode=append",
         "--requeue",
-        f"--signal=B:USR2@{spec.grace_s}",
+        f"--signal=B:USR2@{grace_s}",
     ]
-    return found + list(site.options)
+    return _with_site(found, site)
+
+
+def _with_site(found: list[str], site: Site) -> list[str]:
+    """All options; of two --gres Slurm would take the last alone, so they become one."""
+    gpus = next((option for option in found if option.startswith("--gres=")), None)
+    others = [option for option in site.options if not (gpus and option.startswith("--gres="))]
+    more = [option.removeprefix("--gres=") for option in site.options if option not in others]
+    return [",".join([option, *more]) if option is gpus else option for option in found] + others
 
 
 def in_container(spec: JobSpec, site: Site, folder: Path) -> list[str]:
@@ -169,6 +188,9 @@ def _check(spec: JobSpec, site: Site) -> None:
             f"{ranks} ranks and {gpus} GPUs on each node: each rank needs its own GPU, each GPU a rank.",
             cure=f"Ask for {gpus} ranks per node.",
         )
+    for name in (*site.environment, *spec.environment):
+        if _OURS.fullmatch(name):
+            raise JobError(f"environment: {name} is a variable of the batch script itself.")
     for task in spec.tasks:
         if task[0].startswith("-") or not task[0]:
             raise JobError(f"{task[0]!r} is no program: it would be read as an option of the launcher.")

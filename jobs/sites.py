@@ -43,6 +43,12 @@ class Site(BaseModel):
     account: Name | None = Field(None, description="sbatch --account: who pays")
     qos: Name | None = Field(None, description="sbatch --qos")
     minutes: int | None = Field(None, ge=1, description="longest time to run where a job names none, minutes")
+    grace_s: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="sbatch --signal: seconds before the time limit to save in; default 120",
+    )
     gpu_request: Literal["gpus-per-node", "gres", "gpus-per-task"] = Field(
         "gpus-per-node", description="how sbatch is asked for GPUs; `gpus-per-task` needs `launcher: srun`"
     )
@@ -129,7 +135,7 @@ def load(name_or_path: str | None = None) -> Site:
     if name_or_path is None:
         return _read(known["default"]) if "default" in known else HERE
     if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
-        return _read(Path(name_or_path).expanduser())
+        return _read(Path(name_or_path))
     if name_or_path not in known:
         close = difflib.get_close_matches(name_or_path, known, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]!r}?" if close else ""
@@ -186,8 +192,8 @@ def parse(text: str, *, name: str, source: str) -> Site:
 
 def _read(path: Path) -> Site:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.expanduser().read_text(encoding="utf-8")
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: ~ of an unknown user
         reason = error.strerror if isinstance(error, OSError) else error
         raise JobError(
             f"{path}: cannot be read as a text file ({reason}).", cure="Name a YAML file, or a known site."

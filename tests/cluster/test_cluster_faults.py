@@ -72,6 +72,21 @@ def test_the_host_of_the_batch_script_is_lost(tmp_path, cluster):
     assert int(job.says("Restarts")) == 2
 
 
+def test_a_job_that_may_shrink_goes_on_without_the_host_of_its_batch_script(tmp_path, cluster):
+    """Slurm itself would wait for as many hosts as before: a step on another host has changed the job."""
+    folder = tmp_path / "job"
+    job = submit(cluster, folder, [SAVER, folder], nodes=3, least_nodes=2)
+    wait_until(lambda: job.events == ["started"], "its ranks")
+    cluster.power_off("n1")
+    wait_until(lambda: "start 2 on n[2-3]" in job.log, "a start on the hosts that are left")
+    assert "goes on with 2 hosts, without n1" in job.log
+    ((_, code, where, why),) = job.failures
+    assert (code, where) == ("-", "n1") and "host of the batch script was lost" in why
+    wait_until(lambda: job.events == ["started", "started"], "its ranks")
+    slurm(cluster, "scancel", "--batch", "--signal=USR2", job.label)
+    job.wait_for_state("COMPLETED")
+
+
 def test_the_allowed_number_of_failures_is_kept(tmp_path, cluster):
     program = tmp_path / "fails.py"
     program.write_text("raise SystemExit('error: the disk is full')\n")

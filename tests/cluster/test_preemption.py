@@ -135,6 +135,21 @@ def test_a_job_at_its_time_limit_saves_and_is_started_again(tmp_path, cluster):
     assert int(job.says("Restarts")) == 1 and job.failures == []
 
 
+def test_a_job_that_has_not_saved_at_its_time_limit_is_started_again_a_bounded_number_of_times(
+    tmp_path, cluster
+):
+    program = tmp_path / "saves_for_ever.py"
+    program.write_text(
+        "import signal, time\n"
+        "for number in (signal.SIGUSR2, signal.SIGTERM): signal.signal(number, lambda *_: None)\n"
+        "while True: time.sleep(1)\n"
+    )
+    job = submit(cluster, tmp_path / "job", [program], minutes=1, requeues=0)
+    job.wait_for_state("FAILED", seconds=240)
+    assert [line[1:] for line in job.failures] == [["-", "", "had not saved when its time was over"]]
+    assert "failed 1 times: not started again" in job.log and int(job.says("Restarts")) == 1
+
+
 @pytest.mark.parametrize("launcher", ["mpirun", "srun"])
 def test_a_job_requeued_by_its_user_saves_first(tmp_path, cluster, launcher):
     job = submit(cluster, tmp_path / "job", [SAVER, tmp_path / "job"], requeues=0, launcher=launcher)

@@ -8,7 +8,9 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +33,7 @@ class Bench:
         self.calls.touch()
         self.slurm_says("JobState=RUNNING PreemptTime=None StartTime=2026-01-01T00:00:00 ExcNodeList=(null)")
         self.program("sinfo", "true")
+        self.program("srun", "false")
 
     def program(self, name: str, script: str) -> None:
         path = self.programs / name
@@ -42,7 +45,9 @@ class Bench:
         show = f'if [ "$1" = show ]; then echo {shlex.quote(f"JobId=7 {fields}")}; exit; fi'
         self.program("scontrol", f'{show}\necho "$*" >>{shlex.quote(str(self.calls))}')
 
-    def start(self, command: str, *, shrink: bool = False, requeues: int = 1) -> subprocess.Popen[bytes]:
+    def start(
+        self, command: str, *, shrink: bool = False, requeues: int = 1, setup: str = ""
+    ) -> subprocess.Popen[bytes]:
         spec = JobSpec(
             "t",
             "command",
@@ -53,15 +58,27 @@ class Bench:
             shrink=shrink,
         )
         script = self.folder.parent / "job.sbatch"
-        script.write_text(batch_script(spec, Site(), self.folder, SUBMISSION))
+        script.write_text(batch_script(spec, Site(setup=setup), self.folder, SUBMISSION))
         slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "n[1-3]"}
         environment = {**os.environ, **slurm, "PATH": f"{self.programs}:{os.environ['PATH']}"}
         environment["SLURMD_NODENAME"] = "n1"
         with (self.folder / "out.log").open("ab") as log:
             return subprocess.Popen(["bash", str(script)], env=environment, stdout=log, stderr=log)
 
-    def run(self, command: str, *, shrink: bool = False, requeues: int = 1) -> int:
-        return self.start(command, shrink=shrink, requeues=requeues).wait(timeout=30)
+    def run(self, command: str, *, shrink: bool = False, requeues: int = 1, setup: str = "") -> int:
+        return self.start(command, shrink=shrink, requeues=requeues, setup=setup).wait(timeout=30)
+
+    def signal(self, number: signal.Signals, on_signal: str, **options: Any) -> int:
+        """Send a signal while the command runs, which then does `on_signal`; the script's exit code."""
+        (self.folder / "ready").unlink(missing_ok=True)
+        command = f"trap '{on_signal}' USR2; touch ready; while :; do sleep 0.01; done"
+        process = self.start(command, **options)
+        try:
+            wait_until(lambda: (self.folder / "ready").exists(), "the command to start")
+            process.send_signal(number)
+            return process.wait(timeout=20)
+        finally:
+            process.kill()
 
     @property
     def failures(self) -> list[list[str]]:
@@ -71,6 +88,13 @@ class Bench:
     @property
     def requeued(self) -> int:
         return self.calls.read_text().splitlines().count("requeue 7")
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -182,20 +206,121 @@ def test_being_preempted_in_this_start_is_no_failure(bench, at, failed):
 
 @pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
 def test_a_signal_is_passed_on_and_the_script_waits_for_what_it_started(bench, number):
-    process = bench.start("trap 'sleep 0.2; exit 75' USR2; touch ready; while :; do sleep 0.01; done")
-    deadline = time.monotonic() + 20
-    while not (bench.folder / "ready").exists():
-        assert time.monotonic() < deadline, "waited in vain for the command to start"
-        time.sleep(0.01)
-    assert (bench.folder / "attempt").read_text() == "n1\n"
-    process.send_signal(number)
-    assert process.wait(timeout=20) == 75
+    assert bench.signal(number, "sleep 0.2; exit 75") == 75
     assert bench.requeued == 1 and bench.failures == []
+    assert not (bench.folder / "attempt").exists()
+
+
+def test_told_to_save_before_there_are_ranks_it_is_started_again(bench):
+    assert bench.run("touch ran", setup="kill -USR2 $$") == 75
+    assert bench.requeued == 1 and bench.failures == []
+    assert not (bench.folder / "ran").exists() and not (bench.folder / "attempt").exists()
+
+
+@pytest.mark.parametrize(("preempted", "failed"), [("None", 1), ("2026-01-01T00:00:09", 0)])
+def test_what_cannot_save_at_its_time_limit_is_not_started_for_ever(bench, preempted, failed):
+    bench.slurm_says(f"JobState=RUNNING PreemptTime={preempted} StartTime=2026-01-01T00:00:00")
+    assert [bench.signal(signal.SIGUSR2, "exit 140", requeues=1) for _ in range(2)] == [140, 140]
+    assert len(bench.failures) == 2 * failed
+    assert bench.requeued == (1 if failed else 2)
+
+
+@pytest.mark.parametrize("code", [75, 1])
+def test_a_job_whose_time_is_over_is_started_again_and_counted_unless_it_saved(bench, code):
+    """Slurm itself ends it: TIMEOUT."""
+    bench.slurm_says("JobState=COMPLETING Reason=TimeLimit PreemptTime=None")
+    # The script asks Slurm while the command saves.
+    assert bench.signal(signal.SIGTERM, f"sleep 1; exit {code}") == code
+    assert bench.requeued == 1
+    bench.slurm_says("JobState=RUNNING PreemptTime=None")
+    assert bench.run("exit 0", requeues=0) == (0 if code == 75 else 1)
+    why = ["-", "", "had not saved when its time was over"]
+    assert bench.failures == ([] if code == 75 else [why])
+
+
+def test_a_host_that_is_lost_each_time_is_counted_though_slurm_requeues_by_itself(bench):
+    bench.program("sinfo", "echo 'n3 down*'")
+    bench.slurm_says("JobState=PENDING PreemptTime=None")
+    assert bench.signal(signal.SIGTERM, "sleep 1; exit 1") == 1
+    assert bench.failures == [["-", "n3", "down, says Slurm: powered off, or its link is cut"]]
+    assert bench.requeued == 0
+    assert bench.run("touch ran", requeues=0) == 1
+    assert not (bench.folder / "ran").exists() and len(bench.failures) == 1
+    assert json.loads((bench.folder / "state.json").read_text())["tasks"][0]["state"] == "FAILED"
+
+
+LOST_BATCH_HOST = "n1\nthe host of the batch script was lost during the start before\n"
 
 
 def test_a_start_that_was_never_ended_counts_as_failed(bench):
-    (bench.folder / "attempt").write_text("n7\n")
+    assert bench.run('cp "$PWD/attempt" "$PWD/seen"') == 0
+    assert (bench.folder / "seen").read_text() == LOST_BATCH_HOST
+    (bench.folder / "attempt").write_text(LOST_BATCH_HOST)
     assert bench.run("exit 0") == 0
-    assert bench.failures == [["-", "n7", "the host of the batch script was lost during the start before"]]
-    (bench.folder / "attempt").write_text("n8\n")
+    assert bench.failures == [["-", *LOST_BATCH_HOST.splitlines()]]
+    (bench.folder / "attempt").write_text(LOST_BATCH_HOST)
     assert bench.run("exit 0", requeues=1) == 1
+
+
+@pytest.mark.parametrize(("down", "changed"), [("n1", True), ("n2", False), ("", False)])
+def test_a_step_on_another_host_does_without_the_host_of_the_script(bench, down, changed):
+    """Its stand-in for srun leaves the script behind, as if that host were gone."""
+    bench.program("sinfo", f"[ -z '{down}' ] || echo '{down} down*'")
+    bench.program(
+        "srun",
+        'while [ "$1" != bash ]; do shift; done\n'
+        'echo $$ >"$PWD/witness"; [ -z "$SLURM_CPUS_PER_TASK$SLURM_TRES_PER_TASK" ] || exit; exec "$@"',
+    )
+    process = bench.start("sleep 20", shrink=True)
+    try:
+        wait_until(lambda: (bench.folder / "witness").exists(), "the step")
+        step = int((bench.folder / "witness").read_text())
+        wait_until(lambda: b"\0SLURM" not in Path(f"/proc/{step}/cmdline").read_bytes(), "bash")
+        children = Path(f"/proc/{step}/task/{step}/children")
+        wait_until(lambda: children.read_text(), "the step to wait")
+        process.kill()
+        os.kill(step, signal.SIGTERM)
+        for child in children.read_text().split():
+            os.kill(int(child), signal.SIGTERM)
+        wait_until(lambda: not Path(f"/proc/{step}").exists() or "Z" in state(step), "the end of the step")
+    finally:
+        process.kill()
+    asked = "update JobId=7 ExcNodeList=n1 NumNodes=2 NumTasks=2 NumCPUs=2"
+    assert bench.calls.read_text().splitlines() == ([asked] if changed else [])
+
+
+def state(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def test_only_a_job_that_may_shrink_has_such_a_step(bench):
+    bench.program("srun", 'touch "$PWD/witness"')
+    assert bench.run("sleep 0.2") == 0
+    assert not (bench.folder / "witness").exists()
+
+
+def test_a_host_is_left_out_by_the_name_that_slurm_has_for_it(bench):
+    bench.run("echo '[rank 2 @ n3.cluster.local] error: does not answer rank 0 @ n1'; exit 1", shrink=True)
+    assert "ExcNodeList=n3 " in bench.calls.read_text()
+    assert bench.failures == [["1", "rank 2 @ n3.cluster.local", "does not answer rank 0 @ n1"]]
+
+
+def test_it_is_not_said_that_a_host_is_left_out_where_slurm_would_not(bench):
+    bench.run("echo '[rank 2 @ n3] error: does not answer rank 0 @ n1'; exit 1", shrink=True)
+    assert "waits for n3, as Slurm would not change the job" in (bench.folder / "out.log").read_text()
+
+
+def test_what_a_profile_sets_for_its_own_lines_ends_with_them(bench):
+    strict = "set -euo pipefail\nIFS=$'\\n\\t'\ntrap 'exit 3' ERR"
+    assert bench.run("exit 1", setup=strict) == 1
+    assert bench.requeued == 1 and len(bench.failures) == 1
+
+
+def test_what_is_refused_before_the_start_leaves_its_end_in_the_folder(bench):
+    assert bench.run("exit 0", setup="module() { return 1; }; cd() { return 1; }") == 2
+    (task,) = json.loads((bench.folder / "state.json").read_text())["tasks"]
+    assert (task["state"], task["exit_code"]) == ("FAILED", 2)
+    assert bench.requeued == 0 and not (bench.folder / "attempt").exists()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +146,62 @@ def test_the_time_is_the_jobs_or_else_the_sites():
     assert "#SBATCH --time=7" in lines(spec(), Site(minutes=7))
     assert "#SBATCH --time=5" in lines(spec(resources=Resources(minutes=5)), Site(minutes=7))
     assert not any("--time" in line for line in lines(spec(), Site()))
+
+
+@pytest.mark.parametrize(("minutes", "grace_s"), [(None, 120), (480, 120), (8, 120), (2, 30), (1, 15)])
+def test_a_short_job_is_not_told_to_save_as_soon_as_it_starts(minutes, grace_s):
+    assert f"#SBATCH --signal=B:USR2@{grace_s}" in lines(spec(), Site(minutes=minutes))
+
+
+def test_the_time_to_save_is_the_sites_or_else_the_jobs():
+    assert "#SBATCH --signal=B:USR2@600" in lines(spec(grace_s=90), Site(grace_s=600))
+    assert "#SBATCH --signal=B:USR2@90" in lines(spec(grace_s=90), Site())
+
+
+def test_the_gpus_and_the_site_share_one_gres():
+    """Of two, Slurm takes the last alone."""
+    site = Site(gpu_request="gres", options=("--gres=lscratch:10", "--exclusive"))
+    found = lines(spec(resources=Resources(1, None, 4, 4)), site)
+    assert [line for line in found if "--gres=g" in line] == ["#SBATCH --gres=gpu:4,lscratch:10"]
+    assert "#SBATCH --exclusive" in found
+    without = lines(spec(), site)
+    assert [line for line in without if "--gres=l" in line] == ["#SBATCH --gres=lscratch:10"]
+
+
+def test_a_variable_of_the_script_itself_cannot_be_one_of_the_job():
+    templates = [sites.shipped().parents[0] / "templates" / name for name in ("job.sbatch.j2", "body.sh.j2")]
+    text = "\n".join(path.read_text() for path in templates)
+    text = re.sub(r"^ *#.*|{%.*?%}", "", re.sub(r"{#.*?#}", "", text, flags=re.S), flags=re.M)
+    names = set(re.findall(r"(?:^|[ ;({])([a-z_]+)\+?=", text, re.M))
+    names |= set(re.findall(r"\bfor ([a-z]+) in", text))
+    assert {"task", "run", "command", "attempt", "why"} < names
+    for name in names:
+        with pytest.raises(JobError, match=f"{name} is a variable of the batch script"):
+            batch_script(spec(environment={name: "1"}), Site(), FOLDER, TOKEN)
+    batch_script(spec(environment={"http_proxy": "1"}), Site(), FOLDER, TOKEN)
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_ranks_get_the_environment_of_a_job_that_was_submitted_without_one(tmp_path, launcher):
+    place = run_script.stubs(tmp_path)
+    script = batch_script(spec(("program",)), Site(launcher=launcher), tmp_path, TOKEN)
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, SLURM_EXPORT_ENV="NONE")
+    assert noted.environment["SLURM_EXPORT_ENV"] == "ALL"
+
+
+@pytest.mark.parametrize("missing", ["mpirun", "apptainer"])
+def test_a_launcher_that_is_missing_ends_the_job_as_bad_input(tmp_path, missing):
+    place = run_script.stubs(tmp_path)
+    (place / missing).unlink()
+    site = Site(container="apptainer", mpirun=str(place / "mpirun"), environment={"V_A": "1"})
+    script = batch_script(spec(("cingulum",), image="/i.sif"), site, tmp_path, TOKEN)
+    path = f"{place}{os.pathsep}{tmp_path / 'tools'}"
+    (tmp_path / "tools").mkdir()
+    for tool in ("bash", "env", "hostname", "date", "id", "sed", "paste"):
+        (tmp_path / "tools" / tool).symlink_to(shutil.which(tool) or "")
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, PATH=path)
+    assert (noted.code, noted.arguments) == (2, [])
+    assert f"{missing}: there is no such program" in noted.stderr
 
 
 def test_an_image_needs_a_site_that_runs_it():

@@ -50,7 +50,7 @@ def test_an_unknown_name_is_answered_with_one_like_it():
     assert "lab" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["gone.yaml", "./gone", "/"])
+@pytest.mark.parametrize("name", ["gone.yaml", "./gone", "/", "~no-such-user/x.yaml"])
 def test_a_file_that_cannot_be_read_is_named(name):
     with pytest.raises(JobError, match="cannot be read"):
         sites.load(name)
