@@ -55,11 +55,16 @@ class Site(BaseModel):
     gpu_type: Name | None = Field(None, description="kind of GPU, as in --gres=gpu:KIND:4")
     options: Texts = Field((), description="further options of sbatch, such as --constraint=a100")
     modules: Names = Field((), description="modules to load, in this order")
-    setup: str = Field("", description="lines of bash to run before anything else, such as `source activate`")
+    setup: str = Field(
+        "",
+        description="lines of bash to run before anything else, such as `source activate`; no secrets",
+    )
     environment: Annotated[dict[str, str], Field(strict=False)] = Field(
         {}, description="variables for every rank; never secrets, as scripts hold them"
     )
-    launcher: Literal["mpirun", "srun"] = Field("mpirun", description="what starts ranks in an allocation")
+    launcher: Literal["mpirun", "srun"] = Field(
+        "mpirun", description="what starts ranks in an allocation; `mpirun` is that of Open MPI 4"
+    )
     mpi: Name = Field("pmix", description="srun --mpi=; see `srun --mpi=list`")
     mpirun: str | None = Field(
         None, description="path of mpirun; default: the one beside the program, else the first on PATH"

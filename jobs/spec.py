@@ -69,7 +69,8 @@ class JobSpec:
             `least_nodes`.
         global_batch: samples of one update (of one micro-batch, where gradients are accumulated): a training
             that goes on with fewer hosts takes as many as share it evenly; None: any number will do.
-        grace_s: seconds between the request to save (SIGUSR2) and the end of the time limit.
+        grace_s: seconds between the request to save (SIGUSR2) and the end of the time limit; the profile of a
+            Slurm site may name others.
         environment: variables for every rank, besides the site's.
         image: container image for the docker and apptainer launchers, and for Slurm with a container runtime.
         binds: host folders that the container sees at the same path, besides `folder`.
@@ -96,9 +97,9 @@ class JobSpec:
     def __post_init__(self) -> None:
         if not self.tasks or not all(self.tasks):
             raise JobError(f"Job {self.name!r} has nothing to run.")
+        check_texts("The name of a job", [self.name])
         for number, task in enumerate(self.tasks):
             check_texts(f"Job {self.name!r}: an argument of task {number}", task)
-        check_texts(f"Job {self.name!r}: its name", [self.name])
         paths = [self.folder, *self.binds, *self.readonly, *([] if self.image is None else [self.image])]
         check_texts(f"Job {self.name!r}: a path", paths)
         check_variables(self.environment)

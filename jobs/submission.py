@@ -11,7 +11,6 @@ ever started from a row, so nothing is started twice. docs/decisions/0013-submis
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,8 +26,6 @@ from trainer import atomic, errors
 from trainer.errors import CingulumError, JobError, LauncherError
 
 SPEC = "spec.json"
-# user:password@ in a URL.
-_SECRET_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*:[^\s/@]+@")
 
 
 def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
@@ -41,13 +38,12 @@ def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
         site: where.
 
     Raises:
-        JobError: the job cannot be run as it is, waits for a job that failed, or holds a secret; nothing
-            was noted or started.
+        JobError: the job cannot be run as it is, or waits for a job that failed; nothing was noted or
+            started.
         LauncherError: the launcher refused: a row of state LOST says why. Or it did not answer: where it
             started the job all the same, `jobs.recovery` finds it.
         StoreError: the store cannot be used. If it failed after the start, `jobs.recovery` finds the job.
     """
-    refuse_secrets(spec)
     waits_for = externals(store, launcher, spec)
     launcher.preflight(spec, site)
     token = new_token()
@@ -107,19 +103,6 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
             )
         found.append(job.external)
     return found
-
-
-def refuse_secrets(spec: JobSpec) -> None:
-    """Raise JobError where a job holds a URL with a password: all of a job is stored and shown.
-
-    Variables that are named like secrets, no job can have (`jobs.variables`).
-    """
-    words = [*spec.environment.values(), *(word for task in spec.tasks for word in task)]
-    if any(_SECRET_URL.search(word) for word in words):
-        raise JobError(
-            f"Job {spec.name!r} holds a URL with a password, and jobs are kept in plain text.",
-            cure="Leave the password out; keep it in a file such as ~/.netrc or ~/.pgpass.",
-        )
 
 
 def _after_failure(store: Store, launcher: Launcher, job: Job, error: CingulumError) -> Job:

@@ -71,7 +71,7 @@ class Terms:
     pause_s: float = 1
 
     def to_json(self) -> str:
-        """All of it, readable, as `read` reads it."""
+        """All of it, readable, as `from_json` reads it."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @classmethod

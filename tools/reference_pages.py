@@ -106,8 +106,9 @@ def site_page() -> str:
         "*Made by `tools/reference_pages.py`.*",
         "",
         "An unknown key is an error that names one like it. Names that reach Slurm (partition, modules, "
-        "options, ...) hold letters,",
-        "digits and `_ . , : + @ / -` only. `setup` is code, run as it stands, and so a profile is to be "
+        "interfaces, ...) hold letters,",
+        "digits and `_ . , : + @ / -` only; `options` neither blanks nor quotes. `setup` is code, run as it "
+        "stands, and so a profile is to be",
         "trusted like a script.",
         "",
         "| key | type | default | what it is |",

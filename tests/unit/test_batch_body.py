@@ -46,12 +46,20 @@ class Bench:
         self.program("scontrol", f'{show}\necho "$*" >>{shlex.quote(str(self.calls))}')
 
     def start(
-        self, command: str, *, shrink: bool = False, requeues: int = 1, setup: str = ""
+        self,
+        command: str,
+        *,
+        shrink: bool = False,
+        requeues: int = 1,
+        setup: str = "",
+        task: int | None = None,
+        **variables: str,
     ) -> subprocess.Popen[bytes]:
+        """The script as slurmd starts it; with `task`, as that task of an array of four."""
         spec = JobSpec(
             "t",
             "command",
-            (("bash", "-c", command),),
+            (("bash", "-c", command),) * (1 if task is None else 4),
             str(self.folder),
             parallel=False,
             requeues=requeues,
@@ -61,12 +69,15 @@ class Bench:
         script.write_text(batch_script(spec, Site(setup=setup), self.folder, SUBMISSION))
         slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "n[1-3]"}
         environment = {**os.environ, **slurm, "PATH": f"{self.programs}:{os.environ['PATH']}"}
-        environment["SLURMD_NODENAME"] = "n1"
-        with (self.folder / "out.log").open("ab") as log:
+        environment |= {"SLURMD_NODENAME": "n1", **variables}
+        if task is not None:
+            environment |= {"SLURM_ARRAY_JOB_ID": "6", "SLURM_ARRAY_TASK_ID": str(task)}
+        name = "out.log" if task is None else f"out-{task}.log"
+        with (self.folder / name).open("ab") as log:
             return subprocess.Popen(["bash", str(script)], env=environment, stdout=log, stderr=log)
 
-    def run(self, command: str, *, shrink: bool = False, requeues: int = 1, setup: str = "") -> int:
-        return self.start(command, shrink=shrink, requeues=requeues, setup=setup).wait(timeout=30)
+    def run(self, command: str, **options: Any) -> int:
+        return self.start(command, **options).wait(timeout=30)
 
     def signal(self, number: signal.Signals, on_signal: str, **options: Any) -> int:
         """Send a signal while the command runs, which then does `on_signal`; the script's exit code."""
@@ -79,6 +90,7 @@ class Bench:
             return process.wait(timeout=20)
         finally:
             process.kill()
+            process.wait()
 
     @property
     def failures(self) -> list[list[str]]:
@@ -273,8 +285,9 @@ def test_a_step_on_another_host_does_without_the_host_of_the_script(bench, down,
     )
     process = bench.start("sleep 20", shrink=True)
     try:
-        wait_until(lambda: (bench.folder / "witness").exists(), "the step")
-        step = int((bench.folder / "witness").read_text())
+        noted = bench.folder / "witness"
+        wait_until(lambda: noted.exists() and noted.read_text().endswith("\n"), "the step")
+        step = int(noted.read_text())
         wait_until(lambda: b"\0SLURM" not in Path(f"/proc/{step}/cmdline").read_bytes(), "bash")
         children = Path(f"/proc/{step}/task/{step}/children")
         wait_until(lambda: children.read_text(), "the step to wait")
@@ -285,6 +298,7 @@ def test_a_step_on_another_host_does_without_the_host_of_the_script(bench, down,
         wait_until(lambda: not Path(f"/proc/{step}").exists() or "Z" in state(step), "the end of the step")
     finally:
         process.kill()
+        process.wait()
     asked = "update JobId=7 ExcNodeList=n1 NumNodes=2 NumTasks=2 NumCPUs=2"
     assert bench.calls.read_text().splitlines() == ([asked] if changed else [])
 
@@ -311,6 +325,47 @@ def test_a_host_is_left_out_by_the_name_that_slurm_has_for_it(bench):
 def test_it_is_not_said_that_a_host_is_left_out_where_slurm_would_not(bench):
     bench.run("echo '[rank 2 @ n3] error: does not answer rank 0 @ n1'; exit 1", shrink=True)
     assert "waits for n3, as Slurm would not change the job" in (bench.folder / "out.log").read_text()
+
+
+def test_a_task_of_an_array_keeps_to_its_own_name_and_files(bench):
+    assert bench.run("exit 1", task=3, requeues=1) == 1
+    assert bench.calls.read_text().splitlines() == ["requeue 6_3"]
+    assert bench.run("exit 1", task=3, requeues=1) == 1
+    assert bench.run('cp "$PWD/attempt-2" seen', task=2) == 0
+    assert len((bench.folder / "failures-3").read_text().splitlines()) == 2
+    assert {path.name for path in bench.folder.iterdir()} == {
+        *("failures-3", "state-3.json", "state-2.json", "out-3.log", "out-2.log", "seen")
+    }
+    (task,) = json.loads((bench.folder / "state-3.json").read_text())["tasks"]
+    assert (task["task"], task["state"]) == (3, "FAILED")
+
+
+def test_a_task_that_is_not_in_the_array_is_bad_input(bench):
+    assert bench.run("touch ran", task=4) == 2
+    assert not (bench.folder / "ran").exists()
+
+
+def test_a_smaller_job_asks_for_the_cores_of_all_its_ranks(bench):
+    said = "[rank 2 @ n3] error: does not answer rank 0 @ n1"
+    bench.run(f"echo '{said}'; exit 1", shrink=True, SLURM_CPUS_PER_TASK="8")
+    assert "NumNodes=2 NumTasks=2 NumCPUs=16" in bench.calls.read_text()
+
+
+def test_a_job_does_not_shrink_below_the_least_number_of_hosts(bench):
+    bench.program("sinfo", "echo 'n1 down'; echo 'n2 down'")
+    bench.run("exit 1", shrink=True, setup="SLURM_JOB_NUM_NODES=2")
+    assert bench.calls.read_text().splitlines() == ["requeue 7"]
+    assert "0 hosts are left, and 1 are needed" in (bench.folder / "out.log").read_text()
+    bench.run("exit 1", shrink=True, requeues=9)  # of three
+    assert "NumNodes=1" in bench.calls.read_text()
+
+
+def test_a_controller_that_is_away_is_asked_again(bench):
+    bench.program("sleep", "true")
+    bench.program("scontrol", f'echo "$*" >>{shlex.quote(str(bench.calls))}; exit 1')
+    assert bench.run("exit 75") == 75
+    assert bench.requeued == 10
+    assert "Do it by hand: scontrol requeue 7" in (bench.folder / "out.log").read_text()
 
 
 def test_what_a_profile_sets_for_its_own_lines_ends_with_them(bench):

@@ -246,7 +246,8 @@ def test_names_of_variables_are_names_or_refused(environment):
 
 
 @pytest.mark.parametrize(
-    "name", ["PATH_X", "IFS", "BASH_ENV", "SLURM_JOB_ID", "UID", "DB_PASSWORD", "HF_TOKEN"]
+    "name",
+    ["PATH_X", "IFS", "BASH_ENV", "SLURM_JOB_ID", "UID", "DB_PASSWORD", "HF_TOKEN", "SMTP_PASS", "MYSQL_PWD"],
 )
 def test_variables_of_the_shell_and_secrets_are_refused(name):
     if name == "PATH_X":  # an ordinary one
@@ -258,9 +259,33 @@ def test_variables_of_the_shell_and_secrets_are_refused(name):
         parsed(environment={name: "1"})
 
 
-@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "NO_SECRETARY", "MONKEY"])
-def test_a_name_that_only_holds_such_letters_is_no_secret(name):
+@pytest.mark.parametrize(
+    "name", ["TOKENIZERS_PARALLELISM", "NO_SECRETARY", "MONKEY", "HF_TOKEN_FILE", "PGPASSFILE", "COMPASS"]
+)
+def test_a_name_that_only_holds_such_letters_or_is_that_of_a_file_is_no_secret(name):
     assert JobSpec("n", "train", (("p",),), "/", environment={name: "1"}).environment == {name: "1"}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"environment": {"WHERE": "https://me:hunter2@host/"}},
+        {"tasks": (("fetch", "ftp://me:hunter2@host/x"),)},
+        {"name": "https://:hunter2@host"},
+    ],
+)
+def test_a_url_with_a_password_is_refused_and_not_repeated(keys):
+    with pytest.raises(JobError, match="URL with a password") as error:
+        JobSpec(**{"name": "n", "kind": "train", "tasks": (("p",),), "folder": "/", **keys})
+    assert "hunter2" not in str(error.value)
+    if "environment" in keys:
+        with pytest.raises(JobError, match="URL with a password"):
+            parsed(**keys)
+
+
+def test_ordinary_addresses_are_no_secrets():
+    words = ("fetch", "https://host:8080/a@b", "user@host:/path", "ssh://user@host:22/x")
+    JobSpec("n", "train", (words,), "/", environment={"WHERE": "http://h:1/"})
 
 
 def test_a_word_that_no_program_can_be_given_is_refused():

@@ -195,25 +195,6 @@ def test_a_job_that_would_never_start_is_refused(store, cluster, monkeypatch, af
     assert len(store.list()) == 4
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        dataclasses.replace(SPEC, environment={"WHERE": "https://me:hunter2@host/"}),
-        dataclasses.replace(SPEC, tasks=(("fetch", "ftp://me:hunter2@host/x"),)),
-    ],
-)
-def test_secrets_are_refused_and_not_repeated(store, cluster, spec) -> None:
-    with pytest.raises(JobError) as error:
-        submit(store, cluster, spec, HERE)
-    assert "hunter2" not in str(error.value)
-    assert store.list() == []
-
-
-def test_ordinary_addresses_are_no_secrets(store, cluster) -> None:
-    tasks = (("fetch", "https://host:8080/a@b", "user@host:/path", "ssh://user@host:22/x"),)
-    submit(store, cluster, dataclasses.replace(SPEC, environment={"WHERE": "http://h:1/"}, tasks=tasks), HERE)
-
-
 def test_two_jobs_of_one_token_are_told(store, cluster) -> None:
     job = submit(store, cluster, SPEC, HERE)
     with pytest.raises(StoreError, match="is there twice"):
