@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import subprocess
 import time
@@ -280,9 +281,11 @@ class Testbed:
             states = slurm_daemons.node_states(self.folder)
             for host, state in states.items():
                 if state.startswith(("down", "drained")):
-                    slurm_daemons.client(
-                        self.folder, ["scontrol", "update", f"NodeName={host}", "State=RESUME"]
-                    )
+                    # Refused where the host has come back by itself just now; it is asked again if not.
+                    with contextlib.suppress(LauncherError):
+                        slurm_daemons.client(
+                            self.folder, ["scontrol", "update", f"NodeName={host}", "State=RESUME"]
+                        )
             left = slurm_daemons.client(self.folder, ["squeue", "-h", "-o", "%A"]).split()
             return not left and dict.fromkeys(self.hosts, "idle").items() <= states.items()
 
