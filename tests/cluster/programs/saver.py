@@ -1,9 +1,10 @@
 """Stands for a training where only signals and exit codes matter: starts at once, needs no MPI.
 
-    python saver.py FOLDER
+    python saver.py FOLDER [late]
 
 The first start waits until it is told to save (SIGUSR2, SIGTERM), and ends with exit code 75. A start that
-finds what was saved in FOLDER ends with 0. Rank 0 notes in FOLDER/events what happens, a word a line.
+finds what was saved in FOLDER ends with 0. Rank 0 notes in FOLDER/events what happens, a word a line. late:
+the other ranks take seconds to end.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ if (folder / "saved").exists():
 while not told:
     time.sleep(0.05)
 if is_first:
+    time.sleep(1)  # a training ends its step and writes its checkpoint
     (folder / "saved").touch()
     note(f"saved-on-{told[0]}")
 else:
     while not (folder / "saved").exists() and len(told) < 50:
         time.sleep(0.05)
+    if sys.argv[2:] == ["late"]:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as after a training
+        time.sleep(3)
 sys.exit(75)
