@@ -250,6 +250,14 @@ def test_a_job_whose_time_is_over_is_started_again_and_counted_unless_it_saved(b
     assert bench.failures == ([] if code == 75 else [why])
 
 
+def test_the_end_of_the_time_that_preemption_leaves_is_no_time_limit(bench):
+    bench.slurm_says(
+        "JobState=COMPLETING Reason=TimeLimit PreemptTime=2026-01-01T00:00:09 StartTime=2026-01-01T00:00:00"
+    )
+    assert bench.signal(signal.SIGTERM, "sleep 1; exit 1") == 1
+    assert bench.requeued == 0 and not (bench.folder / "attempt").exists()
+
+
 def test_a_host_that_is_lost_each_time_is_counted_though_slurm_requeues_by_itself(bench):
     bench.program("sinfo", "echo 'n3 down*'")
     bench.slurm_says("JobState=PENDING PreemptTime=None")
@@ -374,6 +382,19 @@ def test_a_controller_that_is_away_is_asked_again(bench):
     assert bench.run("exit 75") == 75
     assert bench.requeued == 10
     assert "Do it by hand: scontrol requeue 7" in (bench.folder / "out.log").read_text()
+
+
+def test_the_term_that_answers_a_requeue_does_not_end_what_asks_for_it(bench):
+    """Slurm sends it to all processes; what follows the requeue, as leaving a host out, would be lost."""
+    show = "JobState=RUNNING PreemptTime=None ExcNodeList=(null)"
+    note = f'echo "$*" >>{shlex.quote(str(bench.calls))}'
+    bench.program(
+        "scontrol",
+        f'if [ "$1" = show ]; then echo "JobId=7 {show}"; exit; fi\nkill $PPID; sleep 0.2\n{note}',
+    )
+    bench.run("echo '[rank 2 @ n3] error: does not answer rank 0 @ n1'; exit 1", shrink=True)
+    requeue, update = bench.calls.read_text().splitlines()
+    assert requeue == "requeue 7" and update.startswith("update JobId=7 ExcNodeList=n3 ")
 
 
 def test_what_a_profile_sets_for_its_own_lines_ends_with_them(bench):

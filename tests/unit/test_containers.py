@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobs import containers
@@ -58,6 +58,7 @@ def test_singularity_gets_variables_under_its_own_name() -> None:
 
 
 @given(path=text, value=text, word=text)
+@example(path='a\nb "c", d', value="", word="")
 def test_hostile_text_stays_in_its_own_word(path: str, value: str, word: str) -> None:
     line = containers.wrap(["cingulum", word], "/c.sif", ["/" + path], 0, {"A": value})
     assert line[:3] == ("env", f"APPTAINERENV_A={value}", "apptainer")

@@ -130,6 +130,50 @@ def test_gpus_are_asked_for_as_the_site_wants_it(form, expected):
     assert expected in lines(spec(resources=Resources(1, None, 4, 4)), site)
 
 
+def test_a_folder_with_a_percent_sign_is_no_pattern_of_slurm():
+    script = batch_script(spec(), Site(), Path("/home/100%a/50%j"), TOKEN)
+    assert "#SBATCH --output=/home/100%%a/50%%j/out.log" in script.splitlines()
+
+
+def test_an_array_has_a_task_for_each_command():
+    assert "#SBATCH --array=0-2%2" in lines(spec(TRAIN, TRAIN, TRAIN, at_once=2), Site())
+    assert "#SBATCH --array=0-1" in lines(spec(TRAIN, TRAIN), Site())
+    assert not any("--array" in line for line in lines(spec(), Site()))
+
+
+def test_a_variable_of_the_job_wins_over_the_sites():
+    found = lines(spec(environment={"V_A": "job"}), Site(environment={"V_A": "site", "V_B": "site"}))
+    assert [line for line in found if "export V_" in line] == ["export V_A=job", "export V_B=site"]
+
+
+@pytest.mark.parametrize(
+    "keys", [{"requeues": -1}, {"grace_s": -1}, {"at_once": 0}, {"tasks": ()}, {"tasks": ((),)}]
+)
+def test_a_job_that_cannot_be_is_refused(keys):
+    with pytest.raises(JobError):
+        dataclasses.replace(spec(), **keys)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        *({"nodes": 0}, {"ranks_per_node": 0}, {"cpus_per_rank": 0}, {"gpus_per_node": -1}),
+        *({"nodes": 2, "least_nodes": 3}, {"least_nodes": 0}, {"memory_mib": 0}, {"minutes": 0}),
+    ],
+)
+def test_resources_that_cannot_be_are_refused(keys):
+    with pytest.raises(JobError):
+        Resources(**keys)
+
+
+@pytest.mark.parametrize(("launcher", "cores"), [("mpirun", None), ("srun", "3")])
+def test_mpiruns_daemons_get_all_cores_and_sruns_ranks_their_own(tmp_path, launcher, cores):
+    place = run_script.stubs(tmp_path)
+    script = batch_script(spec(("program",)), Site(launcher=launcher), tmp_path, TOKEN)
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, SRUN_CPUS_PER_TASK="1")
+    assert noted.environment.get("SRUN_CPUS_PER_TASK") == cores
+
+
 def test_every_rank_has_a_gpu_and_every_gpu_a_rank():
     with pytest.raises(JobError, match="2 ranks and 4 GPUs"):
         batch_script(spec(resources=Resources(1, None, 2, 4)), Site(), FOLDER, TOKEN)

@@ -119,6 +119,8 @@ def test_only_what_a_network_needs_is_set():
     found = {setting.name: setting.value for setting in fabric.settings(infiniband, gpus=True)}
     assert found["UCX_NET_DEVICES"] == "mlx5_0:1"
     assert found["NCCL_IB_HCA"] == "=mlx5_0:1"
+    over_ethernet = {setting.name: setting.value for setting in fabric.settings(ethernet, gpus=True)}
+    assert (over_ethernet["NCCL_SOCKET_IFNAME"], over_ethernet["NCCL_IB_DISABLE"]) == ("=eth0,eth1", "1")
     assert "OMPI_MCA_btl_tcp_if_include" not in found
 
 

@@ -67,11 +67,12 @@ def test_there_is_one_for_each_kind_of_job():
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_starts_what_it_says(name, place, tmp_path):
     notes = notes_in(tmp_path)
-    assert start(name, place, notes).wait(30) == 0
+    assert start(name, place, notes, SRUN_CPUS_PER_TASK="8").wait(30) == 0
     words = (notes / "arguments").read_bytes().decode().split("\0")[:-1]
     assert words[-len(EXPECTED[name]) :] == EXPECTED[name]
     if words[0].endswith("mpirun"):
         assert words[1:5] == ["-np", "8", "--bind-to", "none"]
+        assert b"SRUN_CPUS_PER_TASK" not in (notes / "environment").read_bytes()
     assert not (notes / "scontrol").exists()
 
 
