@@ -34,14 +34,18 @@ if (folder / "saved").exists():
     sys.exit(0)
 while not told:
     time.sleep(0.05)
+late = folder / "late"
 if is_first:
     time.sleep(1)  # a training ends its step and writes its checkpoint
     (folder / "saved").touch()
     note(f"saved-on-{told[0]}")
+    while sys.argv[2:] == ["late"] and not late.exists():
+        time.sleep(0.05)
 else:
     while not (folder / "saved").exists() and len(told) < 50:
         time.sleep(0.05)
     if sys.argv[2:] == ["late"]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as after a training
+        late.touch()
         time.sleep(3)
 sys.exit(75)
