@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from jobs.rendering import batch_script
 from jobs.sites import Site
@@ -116,6 +117,7 @@ def submit(
     minutes: int | None = None,
     requeues: int = 2,
     grace_s: int = 20,
+    launcher: Literal["mpirun", "srun"] = "mpirun",
     change: Callable[[str], str] = str,
 ) -> Job:
     """Submit this command, a rank on each of so many whole hosts; `change` edits the script first."""
@@ -132,7 +134,7 @@ def submit(
         environment={"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"},
     )
     script = folder / "job.sbatch"
-    site = Site(options=("--exclusive",), interfaces=("eth0",))
+    site = Site(launcher=launcher, options=("--exclusive",), interfaces=("eth0",))
     script.write_text(change(batch_script(spec, site, folder, "0123456789abcdef")))
     return Job(cluster, slurm(cluster, "sbatch", "--parsable", str(script)), folder)
 

@@ -120,18 +120,3 @@ def test_a_job_that_saved_while_the_controller_was_away_is_started_again(tmp_pat
     cluster.start_controller()
     job.wait_for_state("COMPLETED")
     assert job.events[-2:] == ["started", "done"] and job.failures == []
-
-
-def test_a_dead_slurmd_and_a_restarted_controller_leave_one_whole_run(tmp_path, cluster):
-    job = started(cluster, tmp_path)
-    job.wait_until_stored()
-    cluster.kill_slurmd("n2")
-    cluster.restart_controller()
-    wait_until(lambda: [line[2] for line in job.failures] == ["n2"], "the script to tell of n2")
-    wait_until(lambda: job.events.count("started") == 2, "a start on other hosts")
-    assert "start 2 on n[1,3]" in job.log
-    # Told to save while they still ran, the ranks did so, unless KillWait was too short for a busy machine.
-    if not (job.folder / "saved").exists():
-        slurm(cluster, "scancel", "--batch", "--signal=USR2", job.label)
-    job.wait_for_state("COMPLETED")
-    assert job.events[-2:] == ["started", "done"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -32,18 +33,26 @@ def weights(folder: Path) -> str:
     return tiny_runs.result(folder / "run")["weights_sha256"]
 
 
-def started_and_waiting(cluster, tmp_path: Path, shards: Path, step: int = 7) -> tuple[Job, Path]:
+def starts_again(folder: Path) -> list[int]:
+    """Steps of the checkpoints that later starts went on from."""
+    record = json.loads((folder / "run" / "run.json").read_text())
+    assert record["world_size"] == 2
+    return [start["step"] for start in record["resumed_from"]]
+
+
+def started_and_waiting(cluster, tmp_path: Path, shards: Path, step: int = 7, **options) -> tuple[Job, Path]:
     """A training of two hosts whose rank 0 waits after this step, until told to save."""
     config = tiny_runs.write_config(tmp_path, shards, "run")
-    job = submit(cluster, tmp_path / "job", [FAULTY, "wait", 0, step, config, "--resume"])
+    job = submit(cluster, tmp_path / "job", [FAULTY, "wait", 0, step, config, "--resume"], **options)
     wait_until(lambda: Path(f"{config}.waiting").exists(), f"step {step}")
     return job, config
 
 
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
 def test_a_preempted_job_goes_on_at_the_very_step_and_ends_with_the_same_bits(
-    tmp_path, shards, reference, cluster
+    tmp_path, shards, reference, cluster, launcher
 ):
-    job, _ = started_and_waiting(cluster, tmp_path, shards)
+    job, _ = started_and_waiting(cluster, tmp_path, shards, launcher=launcher)
     preempt(cluster, tmp_path)
     job.wait_for_state("COMPLETED")
     assert int(job.says("Restarts")) == 1
@@ -51,6 +60,7 @@ def test_a_preempted_job_goes_on_at_the_very_step_and_ends_with_the_same_bits(
     assert saved and int(saved[1]) >= 7
     assert f"resumed from {tmp_path}/run/checkpoints/step-{int(saved[1]):08d}" in job.log
     assert "told to save (USR2)" in job.log and "saved and stopped; to be started again" in job.log
+    assert starts_again(tmp_path) == [int(saved[1])]
     assert weights(tmp_path) == reference
     assert job.failures == []
 
@@ -78,6 +88,28 @@ def test_a_job_killed_before_its_first_checkpoint_starts_over(tmp_path, shards, 
     job.wait_for_state("COMPLETED")
     ((_, code, where, why),) = job.failures
     assert (code, where, why) == ("137", "rank 1 @ n2", "was killed by signal 9")
+    assert weights(tmp_path) == reference
+
+
+def test_a_dead_slurmd_and_a_restarted_controller_cost_no_step_before_the_last_checkpoint(
+    tmp_path, shards, reference, cluster
+):
+    """There is a checkpoint after every second step; rank 0 waits after the seventh."""
+    job, config = started_and_waiting(cluster, tmp_path, shards)
+    assert tiny_runs.steps(tmp_path / "run")[-1] == 6
+    job.wait_until_stored()
+    cluster.kill_slurmd("n2")
+    cluster.restart_controller()
+    wait_until(lambda: [line[2] for line in job.failures] == ["n2"], "the script to tell of n2")
+    wait_until(lambda: "start 2 on n[1,3]" in job.log, "a start on other hosts")
+    # Told to save while they still ran, the ranks did so, unless KillWait was too short for a busy machine.
+    last = tiny_runs.steps(tmp_path / "run")[-1]
+    assert last >= 6
+    Path(f"{config}.go").touch()
+    job.wait_for_state("COMPLETED")
+    assert starts_again(tmp_path) == [last]
+    assert f"resumed from {tmp_path}/run/checkpoints/step-{last:08d}" in job.log
+    assert [row["step"] for row in tiny_runs.rows(tmp_path / "run")] == [6, 12, 18, 24]
     assert weights(tmp_path) == reference
 
 
@@ -119,10 +151,23 @@ def test_a_job_that_has_not_saved_at_its_time_limit_is_started_again_a_bounded_n
     assert "failed 1 times: not started again" in job.log and int(job.says("Restarts")) == 1
 
 
-def test_a_job_requeued_by_its_user_saves_first(tmp_path, cluster):
-    job = submit(cluster, tmp_path / "job", [SAVER, tmp_path / "job"], requeues=0)
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_a_job_requeued_by_its_user_saves_first(tmp_path, cluster, launcher):
+    job = submit(cluster, tmp_path / "job", [SAVER, tmp_path / "job"], requeues=0, launcher=launcher)
     wait_until(lambda: job.events == ["started"], "the start")
     slurm(cluster, "scontrol", "requeue", job.label)
     job.wait_for_state("COMPLETED")
     assert job.events[1].startswith("saved-on-") and job.events[2:] == ["started", "done"]
     assert int(job.says("Restarts")) == 1 and job.failures == []
+
+
+def test_a_rank_that_srun_ends_after_all_have_saved_is_no_failure(tmp_path, cluster):
+    """The first rank to end, with 75, ends the step (--kill-on-bad-exit)."""
+    command = [SAVER, tmp_path / "job", "late"]
+    job = submit(cluster, tmp_path / "job", command, requeues=0, launcher="srun")
+    wait_until(lambda: job.events == ["started"], "the start")
+    slurm(cluster, "scancel", "--batch", "--signal=USR2", job.label)
+    job.wait_for_state("COMPLETED", "FAILED")
+    assert "task 1: Terminated" in job.log, job.log
+    assert job.state == "COMPLETED" and job.failures == [], job.log
+    assert job.events == ["started", "saved-on-SIGUSR2", "started", "done"]

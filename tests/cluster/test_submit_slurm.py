@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ import pytest
 import yaml
 
 from jobs.testbed import Testbed
+from trainer.data.phantom.cohort import make_cohort
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "parallel"))
@@ -99,11 +103,13 @@ def study(cluster, tmp_path, shards_of_all) -> Study:
     return Study(cluster, tmp_path)
 
 
-def test_a_run_goes_over_three_hosts_then_is_evaluated_and_reported(study):
-    train, evaluate, report = study.submit(
-        "mine.yaml", "--nodes", 3, "--name", HOSTILE, "--then", "evaluate,report", "--time", "10"
-    )
-    assert study.job(evaluate)["after"] == [train] and study.job(report)["after"] == [evaluate]
+def test_images_are_imported_trained_on_over_three_hosts_evaluated_and_reported(study):
+    make_cohort(study.folder / "images", 24, 16, groups=("AD", "NC"))
+    options = ["--import", "images", "--import-options", "--label diagnosis --size 16", "--nodes", 3]
+    options += ["--name", HOSTILE, "--then", "evaluate,report", "--time", "10"]
+    chain = study.submit("mine.yaml", "data.shards=imported", *options)
+    train, report = chain[1], chain[3]
+    assert [study.job(job)["after"] for job in chain] == [[], *([job] for job in chain[:-1])]
     # What is edited now comes too late for jobs in the queue.
     (study.folder / "mine.yaml").write_text("name: [broken")
     following = study.begin("logs", train, "--follow")
@@ -118,6 +124,12 @@ def test_a_run_goes_over_three_hosts_then_is_evaluated_and_reported(study):
     assert json.loads((run / "run.json").read_text())["hosts"] == ["n1", "n2", "n3"]
     assert result(run)["world_size"] == 3
     assert (run / "report.html").is_file() and (run / "evaluation" / "test.csv").is_file()
+    jobs = [study.job(job) for job in chain]
+    assert [job["kind"] for job in jobs] == ["import", "train", "evaluate", "report"]
+    ended = [(task["state"], task["exit_code"]) for job in jobs for task in job["tasks"]]
+    assert ended == [("COMPLETED", 0)] * 4
+    spans = [(task["started"], task["ended"]) for job in jobs for task in job["tasks"]]
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
     shown = study.job(train)
     assert (shown["state"], shown["exit_code"], shown["name"]) == ("COMPLETED", 0, HOSTILE)
@@ -133,15 +145,27 @@ def test_a_run_goes_over_three_hosts_then_is_evaluated_and_reported(study):
     assert [path.stat().st_mode & 0o777 for path in private] == [0o600, 0o600]
 
 
-def test_folds_train_as_an_array_and_are_pooled_by_the_job_after_it(study):
-    array, pooled = study.submit("mine.yaml", "--folds", 2, "--then", "report", "--name", "cv")
+def test_folds_and_seeds_train_as_an_array_and_are_pooled_by_the_job_after_it(study):
+    asked = ["--folds", 2, "--seeds", 2]
+    array, pooled = study.submit("mine.yaml", *asked, "--then", "report", "--name", "cv")
     listed = study.slurm("squeue", "--noheader", "--array", "--jobs", array, "--format=%i %j").splitlines()
-    assert sorted(listed) == [f"{array}_0 cv", f"{array}_1 cv"]
+    assert sorted(listed) == [f"{array}_{task} cv" for task in range(4)]
     waited = study.run("wait", pooled, timeout=250)
     assert waited.returncode == 0, (waited.stderr, study.run("logs", array).stdout)
+    tasks = study.job(array)["tasks"]
+    assert [(task["state"], task["exit_code"]) for task in tasks] == [("COMPLETED", 0)] * 4
     folder = study.folder / "runs" / "mine"
     summary = json.loads((folder / "crossval.json").read_text())
-    assert summary["folds"] == 2 and len(summary["per_fold"]) == 2 and summary["volumes"] == 32
+    first, second = summary["seeds"]
+    trained = [(run["fold"], run["seed"]) for run in summary["per_fold"]]
+    assert sorted(trained) == [(0, first), (0, second), (1, first), (1, second)]
+    assert len({run["best_weights_sha256"] for run in summary["per_fold"]}) == 4
+    # Every volume is held out once per seed, and the pooled figure is the mean over the seeds.
+    rows = list(csv.DictReader((folder / "predictions.csv").read_text().splitlines()))
+    assert Counter(row["seed"] for row in rows) == {str(first): 32, str(second): 32}
+    assert len({(row["seed"], row["subject"]) for row in rows}) == 64
+    of_seeds = [seed["metrics"]["auc"] for seed in summary["per_seed"]]
+    assert summary["pooled"]["auc"]["value"] == pytest.approx(sum(of_seeds) / 2)
     assert (folder / "report.html").is_file()
     everything = study.run("logs", array)
     assert f"==> {array}_0 <==" in everything.stdout and f"==> {array}_1 <==" in everything.stdout
@@ -150,8 +174,8 @@ def test_folds_train_as_an_array_and_are_pooled_by_the_job_after_it(study):
     refused = study.run("logs", array, "--follow")
     assert refused.returncode == 2 and f"{array}_0" in refused.stderr
     # A later cross-validation finds all of it done.
-    again = study.run("crossval", "mine.yaml", "--folds", 2, "--dry-run", "--json")
-    assert [run["state"] for run in json.loads(again.stdout)["runs"]] == ["finished", "finished"]
+    again = study.run("crossval", "mine.yaml", *asked, "--dry-run", "--json")
+    assert [run["state"] for run in json.loads(again.stdout)["runs"]] == ["finished"] * 4
 
 
 def test_a_chain_ends_where_one_of_its_jobs_fails(study):

@@ -272,6 +272,14 @@ def test_a_host_that_is_lost_each_time_is_counted_though_slurm_requeues_by_itsel
 LOST_BATCH_HOST = "n1\nthe host of the batch script was lost during the start before\n"
 
 
+@pytest.mark.parametrize("killed_with", [137, 143])
+@pytest.mark.parametrize(("ended_with", "failed"), [("75", 0), ("1", 1)])
+def test_ranks_that_srun_ends_after_one_has_saved_have_saved_too(bench, ended_with, failed, killed_with):
+    said = f"srun: error: n1: task 0: Exited with exit code {ended_with}"
+    assert bench.run(f"echo '{said}'; exit {killed_with}") == (killed_with if failed else 75)
+    assert bench.requeued == 1 and len(bench.failures) == failed
+
+
 def test_a_start_that_was_never_ended_counts_as_failed(bench):
     assert bench.run('cp "$PWD/attempt" "$PWD/seen"') == 0
     assert (bench.folder / "seen").read_text() == LOST_BATCH_HOST

@@ -1,9 +1,10 @@
 """Stands for a training where only signals and exit codes matter: starts at once, needs no MPI.
 
-    python saver.py FOLDER
+    python saver.py FOLDER [late]
 
 The first start waits until it is told to save (SIGUSR2, SIGTERM), and ends with exit code 75. A start that
-finds what was saved in FOLDER ends with 0. Rank 0 notes in FOLDER/events what happens, a word a line.
+finds what was saved in FOLDER ends with 0. Rank 0 notes in FOLDER/events what happens, a word a line. late:
+the other ranks take seconds to end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from pathlib import Path
 
 folder = Path(sys.argv[1])
-is_first = os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0"
+is_first = (os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("SLURM_PROCID", "0")) == "0"
 told = []
 
 
@@ -33,10 +34,18 @@ if (folder / "saved").exists():
     sys.exit(0)
 while not told:
     time.sleep(0.05)
+late = folder / "late"
 if is_first:
+    time.sleep(1)  # a training ends its step and writes its checkpoint
     (folder / "saved").touch()
     note(f"saved-on-{told[0]}")
+    while sys.argv[2:] == ["late"] and not late.exists():
+        time.sleep(0.05)
 else:
     while not (folder / "saved").exists() and len(told) < 50:
         time.sleep(0.05)
+    if sys.argv[2:] == ["late"]:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as after a training
+        late.touch()
+        time.sleep(3)
 sys.exit(75)
