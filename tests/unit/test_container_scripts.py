@@ -48,7 +48,5 @@ def test_the_same_series_or_one_that_is_not_told_is_tried(tmp_path, outside, ins
 
 
 def test_a_job_of_one_process_asks_for_no_mpi(tmp_path):
-    noted = run(
-        tmp_path, outside="mpirun (Open MPI) 5.0.8", inside="mpirun (Open MPI) 4.1.8", parallel=False
-    )
+    noted = run(tmp_path, outside="mpirun (Open MPI) 5.0.8", inside="mpirun (Open MPI) 4.1.8", parallel=False)
     assert noted.code == 0 and noted.arguments[-2:] == ["cingulum", "train"]
