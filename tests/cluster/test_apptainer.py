@@ -5,7 +5,6 @@ mpirun, a container around each rank. All as an ordinary user, made for these te
 from __future__ import annotations
 
 import json
-import os
 import signal
 import tempfile
 import time
@@ -26,16 +25,9 @@ EPOCHS = 100  # of 6 steps
 HOSTILE = "a,b=c;\"d\" 'e' $HOME `id` $(id) \\ *\n--nv é"
 
 
-@pytest.fixture(scope="module")
-def user() -> Iterator[User]:
-    """A user with the image, built anew."""
-    if why := apptainer_image.missing():
-        if os.environ.get("CINGULUM_REQUIRE_APPTAINER") == "1":
-            pytest.fail(f"Apptainer is required here: {why}")
-        pytest.skip(f"no Apptainer here: {why}")
-    with apptainer_image.user() as made:
-        apptainer_image.build(made)
-        yield made
+@pytest.fixture
+def user(apptainer_user: User) -> User:
+    return apptainer_user
 
 
 @pytest.fixture
