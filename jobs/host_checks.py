@@ -74,7 +74,9 @@ def check(hosts: Sequence[str], needed: int, *, mpirun: str, spec: JobSpec, site
     Raises:
         LauncherError: with a line for each host that does not answer, lacks something or differs.
     """
-    words = (mpirun, spec.folder, spec.tasks[0][0])
+    # A container does not start where its image, or a folder that it is to see, is not there.
+    seen = () if spec.image is None else (spec.image, *spec.binds, *spec.readonly)
+    words = (mpirun, spec.folder, spec.tasks[0][0], *seen)
     answers = ask(hosts, words)
     here = host_facts.facts(*words)
     silent = [f"{host}: {said}" for host, said in answers.items() if isinstance(said, Silent)]
@@ -190,6 +192,7 @@ def differences(here: dict[str, Any], there: dict[str, Any], site: Site, spec: J
         found.append(f"the job's folder {spec.folder} is not there; all hosts must see it")
     if here["program"] and not there["program"]:
         found.append(f"the program {spec.tasks[0][0]} is not there")
+    found += [f"{path} is not there, or may not be read; all hosts must see it" for path in there["missing"]]
     return found + _lacking_interfaces(there, site)
 
 

@@ -1,5 +1,5 @@
-"""What one host says of itself, as JSON: `python -m jobs.host_facts MPIRUN FOLDER PROGRAM`; run over ssh
-before a job is started, to compare hosts."""
+"""What one host says of itself, as JSON: `python -m jobs.host_facts MPIRUN FOLDER PROGRAM [PATH ...]`;
+run over ssh before a job is started, to compare hosts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from jobs import processes
 MPIRUN_TIMEOUT_S = 20.0
 
 
-def facts(mpirun: str, folder: str, program: str) -> dict[str, Any]:
+def facts(mpirun: str, folder: str, program: str, *paths: str) -> dict[str, Any]:
     """Versions, and whether what a job needs is there.
 
     Args:
         mpirun: path of mpirun.
         folder: that the job runs in.
         program: first word of what every rank runs.
+        paths: what else the job needs: an image, and what its containers are to see.
 
     Returns:
         `cingulum` (a digest of its code), `openmpi` ("" where mpirun cannot be run), `python`,
-        `interfaces` (network), `folder` and `program` (whether they are there), `tokens` (of this user's
-        jobs that run there).
+        `interfaces` (network), `folder` and `program` (whether they are there), `missing` (of the paths),
+        `tokens` (of this user's jobs that run there).
     """
     return {
         "cingulum": code_digest(),
@@ -39,6 +40,7 @@ def facts(mpirun: str, folder: str, program: str) -> dict[str, Any]:
         "interfaces": sorted(path.name for path in Path("/sys/class/net").glob("*")),
         "folder": os.access(folder, os.R_OK | os.X_OK),
         "program": shutil.which(program, path=_path(folder)) is not None,
+        "missing": [path for path in paths if not os.access(path, os.R_OK)],
         "tokens": tokens(),
     }
 
@@ -81,4 +83,4 @@ def _path(folder: str) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(facts(*sys.argv[1:4])))  # noqa: T201
+    print(json.dumps(facts(*sys.argv[1:])))  # noqa: T201

@@ -15,7 +15,8 @@ from trainer.errors import JobError, LauncherError
 ANSWER_S = 120.0
 # With these, `--mount` and `--no-eval` are known: jobs.containers.
 _OLDEST = {"apptainer": (1, 0), "singularity": (3, 10)}
-_HANDSHAKE = "from mpi4py import MPI; print('world', MPI.COMM_WORLD.size)"
+# In one piece, or the words of two ranks mix.
+_HANDSHAKE = "import os; from mpi4py import MPI; os.write(1, b'world %d\\n' % MPI.COMM_WORLD.size)"
 
 
 @dataclass(frozen=True)

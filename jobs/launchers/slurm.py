@@ -70,15 +70,18 @@ class Slurm:
         )
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
-        """Ask Slurm whether it would take such a job.
+        """Ask Slurm whether it would take such a job, and see that its image is there.
 
         Raises:
-            JobError: it may go to one of several clusters, or to another than this.
-            LauncherError: it would not, there is no Slurm here, or it does not answer.
+            JobError: the image is not; or it may go to one of several clusters, or to another than this.
+            LauncherError: Slurm would not, there is no Slurm here, or it does not answer.
         """
+        from jobs import image_checks
         from jobs.rendering import batch_script
 
         _check_clusters(site)
+        if spec.image is not None and site.container == "apptainer":
+            image_checks.check_image(spec.image)
         script = batch_script(dataclasses.replace(spec, after=()), site, Path(spec.folder), "0" * 16)
         _call(["sbatch", "--test-only"], SUBMIT_S, text=script)
         if site.launcher != "srun":

@@ -2,7 +2,7 @@
 
 `cluster` is up for the whole session: hosts n1, n2, n3 and the controller's host ctl. After each test that
 asks for it, it is brought back to idle nodes and an empty queue. Hosts see this checkout, its environment and
-pytest's temporary folders.
+pytest's temporary folders. `apptainer_user` has the one image that all tests of Apptainer share.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import apptainer_image
 import pytest
 
 from jobs.testbed import Testbed, programs
@@ -52,6 +53,18 @@ def cluster_with_accounting(cluster_machine, tmp_path_factory) -> Iterator[Testb
     testbed = bring_up(tmp_path_factory, "test-acct", accounting=True)
     yield testbed
     testbed.down()
+
+
+@pytest.fixture(scope="session")
+def apptainer_user() -> Iterator[apptainer_image.User]:
+    """A user with an image, built anew; hosts of a testbed may read it where they share his folder."""
+    if why := apptainer_image.missing():
+        if os.environ.get("CINGULUM_REQUIRE_APPTAINER") == "1":
+            pytest.fail(f"Apptainer is required here: {why}")
+        pytest.skip(f"no Apptainer here: {why}")
+    with apptainer_image.user() as made:
+        apptainer_image.build(made)
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -143,6 +145,20 @@ def test_an_image_that_may_not_be_read_is_named(world, tmp_path, monkeypatch):
     launcher, site = world()
     with pytest.raises(JobError, match=r"image\.sif is not there, or you may not read it"):
         launcher.preflight(spec(tmp_path), site)
+
+
+def test_what_a_rank_says_is_written_in_one_piece(tmp_path):
+    """Else the words of two ranks mix, and a sound image is refused."""
+    (tmp_path / "mpi4py").mkdir()
+    stand_in = "class MPI:\n    class COMM_WORLD:\n        size = 2\n"
+    (tmp_path / "mpi4py" / "__init__.py").write_text(stand_in)
+    reader, writer = os.pipe2(os.O_DIRECT)  # hands out one write at a time
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    line = [sys.executable, "-c", image_checks._HANDSHAKE]
+    subprocess.run(line, env=environment, stdout=writer, check=True, timeout=60)
+    assert os.read(reader, 100) == b"world 2\n"
+    os.close(reader)
+    os.close(writer)
 
 
 def test_another_mpi_with_a_number_like_open_mpis_is_refused(world, tmp_path):

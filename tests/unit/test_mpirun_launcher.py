@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import host_checks
+from jobs import host_checks, host_facts
 from jobs.launchers import mpirun
 from jobs.launchers.mpirun import Mpirun
 from jobs.sites import HERE, Site
@@ -161,11 +161,23 @@ def test_a_host_that_differs_is_told_in_what(site) -> None:
         "python": "3.11.7",
         "program": True,
         "folder": True,
+        "missing": [],
         "interfaces": ["eth0"],
     }
     assert host_checks.differences(here, here, site, spec()) == []
     other = {**here, "openmpi": "", "cingulum": "b", "python": "3.12.0", "program": False, "folder": False}
-    told = host_checks.differences(here, {**other, "interfaces": ["lo"]}, site, spec())
-    assert len(told) == 6
+    told = host_checks.differences(here, {**other, "missing": ["/i.sif"], "interfaces": ["lo"]}, site, spec())
+    assert len(told) == 7
+    assert told[-2].startswith("/i.sif is not there")
     assert told[0] == "Open MPI is missing; here it is 4.1.8"
     assert "no network interface eth0" in told[-1]
+
+
+def test_each_host_is_asked_for_the_image_and_what_its_containers_see(monkeypatch, tmp_path) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(host_checks, "ask", lambda hosts, words: asked.append(tuple(words)) or {})
+    job = spec(image="/i.sif", binds=("/data",), readonly=("/shards",))
+    host_checks.check([], mpirun="mpirun", spec=job, site=Site())
+    assert asked[0][-3:] == ("/i.sif", "/data", "/shards")
+    facts = host_facts.facts("mpirun", "/", "sh", str(tmp_path), "/nowhere.sif")
+    assert facts["missing"] == ["/nowhere.sif"]

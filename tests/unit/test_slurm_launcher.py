@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -129,6 +130,17 @@ def test_an_answer_that_is_no_id_is_an_error(programs, tmp_path):
     programs.put("sbatch", "echo Submitted batch job 4711")
     with pytest.raises(LauncherError, match="instead of a job id"):
         Slurm().start(Plan({}, ("sbatch", "job.sbatch")), tmp_path, [])
+
+
+def test_an_image_that_is_not_there_is_named_before_hours_in_a_queue(programs, tmp_path):
+    programs.put("sbatch", "cat >/dev/null")
+    site = Site(container="apptainer")
+    job = dataclasses.replace(SPEC, image=str(tmp_path / "cingulum.sif"))
+    with pytest.raises(JobError, match=r"cingulum\.sif is not there"):
+        Slurm().preflight(job, site)
+    assert programs.calls == []
+    (tmp_path / "cingulum.sif").touch()
+    Slurm().preflight(job, site)
 
 
 def test_a_slurm_that_does_not_answer_is_named_in_time(programs, monkeypatch):
