@@ -29,9 +29,9 @@ _LONGEST_PATH = 4000
 
 # Variables of the script itself, which would change one of the same name before ranks see it.
 _OURS = re.compile(
-    r"asked|at|attempt|before|code|command|down|ending|excluded|failures|fault|hosts|job_folder|label"
-    r"|least_nodes|left|limit|line|log|log_before|lost|mark|mpirun|number|pattern|patterns|ranks|ranks_per_node"
-    r"|requeues|run|shrink|signalled|started|state|task|try|where|why|without_term"
+    r"asked|at|attempt|before|code|command|container|down|ending|excluded|failures|fault|hosts|inside"
+    r"|job_folder|label|least_nodes|left|limit|line|log|log_before|lost|mark|mpirun|number|outside|pattern"
+    r"|patterns|ranks|ranks_per_node|requeues|run|shrink|signalled|started|state|task|try|where|why|without_term"
 )
 
 

@@ -177,7 +177,7 @@ def test_each_host_is_asked_for_the_image_and_what_its_containers_see(monkeypatc
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(host_checks, "ask", lambda hosts, words: asked.append(tuple(words)) or {})
     job = spec(image="/i.sif", binds=("/data",), readonly=("/shards",))
-    host_checks.check([], mpirun="mpirun", spec=job, site=Site())
+    host_checks.check([], 0, mpirun="mpirun", spec=job, site=Site())
     assert asked[0][-3:] == ("/i.sif", "/data", "/shards")
     facts = host_facts.facts("mpirun", "/", "sh", str(tmp_path), "/nowhere.sif")
     assert facts["missing"] == ["/nowhere.sif"]
