@@ -192,7 +192,9 @@ def differences(here: dict[str, Any], there: dict[str, Any], site: Site, spec: J
         found.append(f"the job's folder {spec.folder} is not there; all hosts must see it")
     if here["program"] and not there["program"]:
         found.append(f"the program {spec.tasks[0][0]} is not there")
-    found += [f"{path} is not there, or may not be read; all hosts must see it" for path in there["missing"]]
+    # An older cingulum, told above, does not know of it.
+    missing = there.get("missing", [])
+    found += [f"{path} is not there, or may not be read; all hosts must see it" for path in missing]
     return found + _lacking_interfaces(there, site)
 
 
