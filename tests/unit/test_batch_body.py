@@ -390,7 +390,9 @@ def test_the_term_that_answers_a_requeue_does_not_end_what_asks_for_it(bench):
     note = f'echo "$*" >>{shlex.quote(str(bench.calls))}'
     bench.program(
         "scontrol",
-        f'if [ "$1" = show ]; then echo "JobId=7 {show}"; exit; fi\nkill $PPID; sleep 0.2\n{note}',
+        f'if [ "$1" = show ]; then echo "JobId=7 {show}"; exit; fi\n'
+        # `timeout` must have begun to wait: a signal just after its fork ends it without us.
+        f"until grep -q '^State:.S' /proc/$PPID/status; do :; done\nkill $PPID; sleep 0.2\n{note}",
     )
     bench.run("echo '[rank 2 @ n3] error: does not answer rank 0 @ n1'; exit 1", shrink=True)
     requeue, update = bench.calls.read_text().splitlines()
