@@ -112,7 +112,7 @@ def test_a_program_that_would_not_be_found_when_it_is_run_counts_as_missing(monk
 
 def test_the_user_of_the_hosts_has_nobodys_number(monkeypatch, tmp_path):
     machine = {
-        "passwd": "root:x:0:0::/root:/bin/bash\nlast:x:20004:20004::/:/bin/sh\n+::::::\n",
+        "passwd": "root:x:0:0::/:/bin/bash\nlast:x:20004:20004::/:/bin/sh\n+::::::\n",
         "group": "root:x:0:\nstudy:x:20010:last\n+:::\n",
     }
     monkeypatch.setattr(Path, "read_text", lambda path: machine[path.name])
