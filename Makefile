@@ -35,7 +35,7 @@ demo-again:  ## forget the demo's data and run, and do it all again
 
 test: setup test-unit test-whole test-parallel test-cluster  ## all tests
 
-test-unit: setup  ## tests that take less than a minute together
+test-unit: setup  ## one thing each, no MPI: a minute and a half
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile $(SECOND_TRY) tests/unit
 
 test-whole: setup  ## trainings, imports, exports and pages in a browser, without MPI: minutes
