@@ -1,0 +1,301 @@
+"""Bytes and seconds of every way to combine gradients: reductions over ranks, and parameter servers.
+
+Pure. A way is a list of rounds; a round is a list of flows, which share the links and all end before the
+next round starts. Bytes on each host's interface follow by adding up, seconds from each round's busiest
+direction of a link: links are full duplex, and the switch between them is never the bottleneck.
+
+With n ranks on hosts of their own, M bytes of gradients and links of B bytes per second each way:
+
+    ring                        2(n-1)/n M sent by each rank            2(n-1)M/(nB)
+    one server                  nM sent and received by the server      nM/B
+    k separate servers          nM/k by each server                     max(n/k, 1) M/B
+    n colocated servers         2(n-1)/n M by each rank                 2(n-1)M/(nB)
+
+A separate server's seconds hold where weights go out while gradients still come in, in small pieces; without
+that both ways follow each other, and it takes twice as long. Colocated servers keep both ways busy anyway.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from trainer.errors import ConfigError
+
+Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"]
+ALGORITHMS: tuple[Algorithm, ...] = (
+    "ring",
+    "segmented-ring",
+    "recursive-doubling",
+    "tree",
+    "reduce-broadcast",
+    "gather",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """Bytes that one process sends to another.
+
+    Attributes:
+        source: number of the sending process.
+        target: number of the receiving process.
+        size: bytes of payload; a fraction where a part of M is no whole number.
+    """
+
+    source: int
+    target: int
+    size: float
+
+
+Rounds = tuple[tuple[Flow, ...], ...]
+
+
+class Traffic(NamedTuple):
+    """Bytes on one interface.
+
+    Attributes:
+        sent: bytes that leave.
+        received: bytes that arrive.
+    """
+
+    sent: float = 0.0
+    received: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+    """How payload becomes bytes on a link: full frames, and an acknowledgement for every second segment.
+
+    Each frame has an Ethernet header (14 bytes; an interface counts neither preamble nor checksum), an IPv4
+    header (20) and a TCP header with time stamps (32), within an MTU that counts the latter two. RFC 5681
+    wants an acknowledgement at least every second full segment, which is what Linux sends; where data goes
+    back over the same connection at the same time, it carries them.
+
+    Attributes:
+        mtu: largest IP packet, in bytes.
+        ethernet: bytes of the Ethernet header.
+        headers: bytes of IP and TCP headers.
+        segments_per_ack: segments that one acknowledgement answers.
+    """
+
+    mtu: int = 1500
+    ethernet: int = 14
+    headers: int = 52
+    segments_per_ack: float = 2.0
+
+    @property
+    def payload(self) -> int:
+        """Bytes of payload in a full frame."""
+        return self.mtu - self.headers
+
+    def on_wire(self, traffic: Traffic) -> Traffic:
+        """Bytes that a host's interface counts for so much payload to and from one other host."""
+        return Traffic(
+            self._one_way(traffic.sent, traffic.received), self._one_way(traffic.received, traffic.sent)
+        )
+
+    def _one_way(self, data: float, answered: float) -> float:
+        """Bytes of frames with `data`, and of the answers to `answered` for which these do not suffice."""
+        segments = data / self.payload
+        answers = max(0.0, answered / self.payload / self.segments_per_ack - segments)
+        return data + (segments + answers) * (self.headers + self.ethernet)
+
+
+# Payload as it is: the formulas of the papers.
+BARE = Frames(mtu=1, ethernet=0, headers=0)
+ETHERNET = Frames()
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What one exchange of all gradients costs.
+
+    Attributes:
+        interfaces: of each host, in order, bytes that its interface counts.
+        seconds: from the first byte to the last; computing and waiting for others not included.
+    """
+
+    interfaces: tuple[Traffic, ...]
+    seconds: float
+
+
+def reduction(algorithm: Algorithm, size: float, ranks: int) -> Rounds:
+    """The messages of one all-reduce.
+
+    Args:
+        algorithm: `ring`, `segmented-ring`: every rank passes n-th parts to its neighbour, 2(n-1) times.
+            `recursive-doubling`: pairs swap all they have, over distances 1, 2, 4, ...; ranks above the
+            largest power of two hand theirs to a partner first and get the sum at the end. `tree`: a binomial
+            tree up to rank 0, and down again. `reduce-broadcast` and `gather`: all send theirs to rank 0,
+            which answers each; they differ in who adds up, MPI or we.
+        size: bytes of gradients, M.
+        ranks: the world size, n.
+
+    Raises:
+        ConfigError: no such algorithm, or no rank.
+    """
+    if ranks < 1:
+        raise ConfigError(f"{ranks} ranks cannot reduce anything.", cure="Give 1 or more.")
+    if algorithm not in ALGORITHMS:
+        raise ConfigError(f"There is no reduction {algorithm!r}.", cure=f"One of {', '.join(ALGORITHMS)}.")
+    if ranks == 1:
+        return ()
+    if algorithm in ("ring", "segmented-ring"):
+        return (_around(size / ranks, ranks),) * (2 * (ranks - 1))
+    if algorithm in ("reduce-broadcast", "gather"):
+        up = tuple(Flow(rank, 0, size) for rank in range(1, ranks))
+        return (up, _reversed(up))
+    if algorithm == "tree":
+        levels = tuple(_tree(size, ranks))
+        return (*levels, *(_reversed(level) for level in reversed(levels)))
+    return tuple(_doubling(size, ranks))
+
+
+def servers(shares: Sequence[float], workers: int, *, colocated: bool = False, piece: float = 0.0) -> Rounds:
+    """The messages of one synchronous update through parameter servers: gradients in, weights out.
+
+    Processes are workers 0 ... n-1, then the servers; colocated, server j is in the process of worker j.
+    Weights of a piece go out as soon as its gradients are in: only the first piece's way in and the last
+    one's way out have the links for themselves.
+
+    Args:
+        shares: bytes of parameters of each server; they add up to M.
+        workers: number of workers, n.
+        colocated: whether servers are in the first k workers' processes.
+        piece: bytes of a piece; 0: of no account. A server whose share is one piece does not overlap its two
+            ways at all.
+
+    Raises:
+        ConfigError: no worker, no server, or more colocated servers than workers.
+    """
+    if workers < 1 or not shares:
+        raise ConfigError(f"{workers} workers and {len(shares)} servers: it takes one of each at least.")
+    if colocated and len(shares) > workers:
+        raise ConfigError(
+            f"{len(shares)} servers cannot be colocated with {workers} workers.",
+            cure="Take as many servers as workers, or fewer.",
+        )
+
+    def push(sizes: Sequence[float]) -> tuple[Flow, ...]:
+        return tuple(
+            Flow(worker, server if colocated else workers + server, size)
+            for server, size in enumerate(sizes)
+            for worker in range(workers)
+            if size
+        )
+
+    first = push([min(piece, share) for share in shares])
+    others = push([share - min(piece, share) for share in shares])
+    rounds = (first, (*others, *_reversed(others)), _reversed(first))
+    return tuple(flows for flows in rounds if flows)
+
+
+def predict(
+    rounds: Rounds,
+    hosts: Sequence[int],
+    *,
+    bytes_per_second: float,
+    frames: Frames = ETHERNET,
+    latency_s: float = 0.0,
+) -> Prediction:
+    """Bytes on each host's interface and seconds of an exchange.
+
+    Args:
+        rounds: of `reduction` or `servers`.
+        hosts: host of each process, numbers from 0; what stays on a host crosses no link.
+        bytes_per_second: of each host's link, each way.
+        frames: what is added to the payload.
+        latency_s: added to each round.
+
+    Raises:
+        ConfigError: a rate that is none.
+    """
+    if bytes_per_second <= 0:
+        raise ConfigError(f"A link of {bytes_per_second} bytes/s carries nothing.", cure="Give more than 0.")
+    totals = [Traffic() for _ in range(max(hosts) + 1)]
+    seconds = 0.0
+    for flows in rounds:
+        between: dict[tuple[int, int], float] = collections.defaultdict(float)
+        for flow in flows:
+            between[hosts[flow.source], hosts[flow.target]] += flow.size
+        crossing = [Traffic() for _ in totals]
+        for one, other in {(min(pair), max(pair)) for pair in between if pair[0] != pair[1]}:
+            wire = frames.on_wire(Traffic(between[one, other], between[other, one]))
+            crossing[one] = _add(crossing[one], wire)
+            crossing[other] = _add(crossing[other], Traffic(wire.received, wire.sent))
+        totals = [_add(total, more) for total, more in zip(totals, crossing, strict=True)]
+        seconds += latency_s + max(max(host.sent, host.received) for host in crossing) / bytes_per_second
+    return Prediction(tuple(totals), seconds)
+
+
+def equal_shares(size: float, count: int) -> tuple[float, ...]:
+    """M in so many equal parts."""
+    return (size / count,) * count
+
+
+def server_over_ring(workers: int) -> float:
+    """Seconds with one separate server over seconds with the ring: n^2 / (2(n-1))."""
+    return workers**2 / (2 * (workers - 1))
+
+
+def crossover(workers: int) -> int:
+    """Fewest separate servers, with links like the workers', that are faster than the ring of n workers.
+
+    k servers need max(n/k, 1) M/B, the ring 2(n-1)/n M/B: k must be more than n^2 / (2(n-1)). With two ranks
+    the ring needs M/B, which no number of servers can beat.
+
+    Raises:
+        ConfigError: fewer than three workers: there is no such number.
+    """
+    if workers < 3:
+        raise ConfigError(f"With {workers} workers no number of servers is faster than the ring.")
+    return workers**2 // (2 * (workers - 1)) + 1
+
+
+def network_bound_below(seconds: float, bytes_per_second: float, compute_s: float) -> float:
+    """Rate of the links, in bytes/s, below which an exchange takes longer than the computing of a step.
+
+    Args:
+        seconds: of the exchange at the rate `bytes_per_second`.
+        bytes_per_second: see there.
+        compute_s: seconds of computing per step.
+    """
+    return seconds * bytes_per_second / compute_s
+
+
+def _around(size: float, ranks: int) -> tuple[Flow, ...]:
+    return tuple(Flow(rank, (rank + 1) % ranks, size) for rank in range(ranks))
+
+
+def _reversed(flows: Sequence[Flow]) -> tuple[Flow, ...]:
+    return tuple(Flow(flow.target, flow.source, flow.size) for flow in flows)
+
+
+def _tree(size: float, ranks: int) -> Iterator[tuple[Flow, ...]]:
+    """Levels of a binomial tree, the leaves' first."""
+    distance = 1
+    while distance < ranks:
+        yield tuple(Flow(rank, rank - distance, size) for rank in range(distance, ranks, 2 * distance))
+        distance *= 2
+
+
+def _doubling(size: float, ranks: int) -> Iterator[tuple[Flow, ...]]:
+    power = 1 << (ranks.bit_length() - 1)
+    # The first 2(n - power) ranks pair up, so that a power of two is left: the odd ones of them and the rest.
+    pairs = tuple(Flow(2 * i, 2 * i + 1, size) for i in range(ranks - power))
+    left = [flow.target for flow in pairs] + list(range(2 * len(pairs), ranks))
+    if pairs:
+        yield pairs
+    distance = 1
+    while distance < power:
+        yield tuple(Flow(left[i], left[i ^ distance], size) for i in range(power))
+        distance *= 2
+    if pairs:
+        yield _reversed(pairs)
+
+
+def _add(one: Traffic, other: Traffic) -> Traffic:
+    return Traffic(one.sent + other.sent, one.received + other.received)
