@@ -1,0 +1,148 @@
+"""What a run takes of its hosts: interfaces, processors, GPUs, energy, and how readings are joined."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainer.telemetry import energy, host_usage, interfaces
+from trainer.telemetry.gpus import Gpus
+from trainer.telemetry.host_usage import HostUsage, by_host
+
+
+def test_infiniband_counts_in_words_of_four_bytes(tmp_path):
+    counters = tmp_path / "mlx5_0" / "ports" / "1" / "counters"
+    counters.mkdir(parents=True)
+    (counters / "port_xmit_data").write_text("100\n")
+    (counters / "port_rcv_data").write_text("7\n")
+    (tmp_path / "mlx5_0" / "ports" / "2").mkdir()
+    found = interfaces.read(tmp_path)
+    assert found["mlx5_0/1"] == (400, 28) and "mlx5_0/2" not in found and "lo" in found
+
+
+def test_only_interfaces_that_moved_something_are_told():
+    found = interfaces.between(
+        {"eth0": (5, 5), "idle": (3, 3)}, {"eth0": (9, 5), "idle": (3, 3), "new": (1, 2)}
+    )
+    assert found == {"eth0": {"sent": 4, "received": 0}, "new": {"sent": 1, "received": 2}}
+
+
+def zone(root, name, label, joules, most=1000):
+    folder = root / name
+    folder.mkdir(exist_ok=True)
+    (folder / "name").write_text(label)
+    (folder / "energy_uj").write_text(str(int(joules * 1e6)))
+    (folder / "max_energy_range_uj").write_text(str(int(most * 1e6) - 1))
+
+
+def test_energy_counters_may_run_over(tmp_path):
+    zone(tmp_path, "intel-rapl:0", "package-0", 990)
+    zone(tmp_path, "intel-rapl:0:0", "dram", 10)
+    zone(tmp_path, "intel-rapl:0:1", "core", 10)
+    counter = energy.Counter(tmp_path)
+    zone(tmp_path, "intel-rapl:0", "package-0", 5)
+    zone(tmp_path, "intel-rapl:0:0", "dram", 12)
+    zone(tmp_path, "intel-rapl:0:1", "core", 500)  # part of the package
+    assert counter.is_there and counter.sample() == pytest.approx(15 + 2)
+
+
+def test_without_counters_energy_is_estimated_and_called_so():
+    assert energy.estimate(10.0, 2, 5.0) == pytest.approx(0.74 * 20 + 2.76 * 5)
+    (host,) = by_host(1, 4, [reading(seconds=10.0, cpu_s=5.0, cores=[0, 1])])
+    assert host.energy_j == pytest.approx(0.74 * 20 + 2.76 * 5)
+    assert "estimated" in (host.energy_source or "")
+
+
+def test_a_counter_that_may_not_be_read_is_none(tmp_path):
+    zone(tmp_path, "intel-rapl:0", "package-0", 5)
+    (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
+    assert not energy.Counter(tmp_path).is_there
+    assert not energy.Counter(tmp_path / "none").is_there
+
+
+def reading(**changes: Any) -> dict[str, Any]:
+    return {
+        "host": "a", "is_first": True, "seconds": 2.0, "cpu_s": 1.0, "cores": [0], "rss_bytes": 10,
+        "memory_bytes": 100, "interfaces": {"eth0": {"sent": 1, "received": 2}}, "joules": None, "gpus": [],
+        **changes,
+    }  # fmt: skip
+
+
+def test_ranks_of_a_host_are_joined():
+    gpu = {"uuid": "u", "name": "G", "utilisation": 50.0, "memory_bytes": 9, "power_w": 5.0, "energy_j": 7.0}
+    second = reading(is_first=False, cores=[0, 1], interfaces={}, cpu_s=3.0, gpus=[gpu])
+    first, other = by_host(2, 8, [reading(joules=30.0, gpus=[gpu]), reading(host="b"), second])
+    assert (first.host, first.ranks, first.cores, first.rss_bytes) == ("a", (0, 2), 2, 20)
+    assert first.cpu_percent == 200.0 and first.interfaces == {"eth0": {"sent": 1, "received": 2}}
+    assert first.energy_j == 37.0  # the GPU that both ranks see, once
+    assert first.energy_source == f"{energy.COUNTED}; {energy.GPUS}"
+    assert first.gpus == ({"name": "G", "utilisation": 50.0, "memory_bytes": 9, "power_w": 5.0},)
+    assert (other.host, other.ranks) == ("b", (1,))
+
+
+def test_a_process_sees_its_own_work(monkeypatch):
+    monkeypatch.setattr(host_usage, "_SAMPLE_S", 0.01)
+    usage = HostUsage("here", is_first=True)
+    until = time.process_time() + 0.1
+    while time.process_time() < until:
+        pass
+    found = usage.end()
+    usage.close()
+    assert found["cpu_s"] >= 0.08 and found["seconds"] >= 0.1 and found["rss_bytes"] > 10**6
+    usage.begin()
+    assert usage.end()["cpu_s"] < 0.08
+
+
+class Refused(Exception):
+    """What the library raises."""
+
+
+def library(**changes: Any) -> SimpleNamespace:
+    """NVIDIA's module with two made-up GPUs."""
+
+    def refuse(device):
+        raise Refused
+
+    calls = {
+        "NVMLError": Refused,
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetUUID": lambda device: f"GPU-{device}abc",
+        "nvmlDeviceGetName": lambda device: "Made-up",
+        "nvmlDeviceGetUtilizationRates": lambda device: SimpleNamespace(gpu=40 + device),
+        "nvmlDeviceGetMemoryInfo": lambda device: SimpleNamespace(used=1000),
+        "nvmlDeviceGetPowerUsage": lambda device: 250_000,
+        "nvmlDeviceGetTotalEnergyConsumption": refuse,
+    }
+    return SimpleNamespace(**{**calls, **changes})
+
+
+def test_gpus_tell_what_they_can():
+    (first, second) = Gpus(library(), {}).read()
+    assert (first["utilisation"], second["utilisation"]) == (40.0, 41.0)
+    assert (first["power_w"], first["memory_bytes"], first["energy_j"]) == (250.0, 1000, None)
+
+
+@pytest.mark.parametrize(("visible", "count"), [("", 0), ("1", 1), ("GPU-0a", 1), ("0,1", 2), ("MIG-x", 0)])
+def test_only_visible_gpus_are_watched(visible, count):
+    assert len(Gpus(library(), {"CUDA_VISIBLE_DEVICES": visible})) == count
+
+
+def test_a_library_without_a_driver_is_no_error():
+    def no_driver():
+        raise Refused
+
+    assert len(Gpus(library(nvmlInit=no_driver), {})) == 0
+
+
+def test_without_an_energy_counter_a_gpus_power_over_time_counts():
+    samples = [Gpus(library(), {}).read()] * 2
+    assert host_usage._gpus(samples, 4.0)[0]["energy_j"] == 1000.0
+    counted = [
+        [{**sample[0], "energy_j": joules}] for sample, joules in zip(samples, (5.0, 9.0), strict=True)
+    ]
+    assert host_usage._gpus(counted, 4.0)[0]["energy_j"] == 4.0

@@ -1,0 +1,41 @@
+"""What a run says of itself, besides its telemetry, that a verdict needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of one run.
+
+    Attributes:
+        strategy: `data` or `parameter-server`.
+        asynchronous: whether servers answer each worker on its own.
+        servers: number of parameter servers; 0 without.
+        colocated: whether servers run within workers.
+        hosts: name of each rank's host, of workers only; empty where it is not known.
+        bytes_sent: that a rank sends per update, as planned; None where it is not known.
+        config: the configuration as a tree, defaults included; empty where it is not known.
+    """
+
+    strategy: str = "data"
+    asynchronous: bool = False
+    servers: int = 0
+    colocated: bool = False
+    hosts: tuple[str, ...] = ()
+    bytes_sent: int | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def name(self, rank: int) -> str:
+        """'rank 1 @ n2', or 'rank 1' where its host is not known."""
+        return f"rank {rank} @ {self.hosts[rank]}" if rank < len(self.hosts) else f"rank {rank}"
+
+    def at(self, key: str) -> Any:
+        """The value of a dotted key of the configuration; None where there is no such key."""
+        node: Any = self.config
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        return node

@@ -1,0 +1,259 @@
+"""The figures behind a verdict, each as a sentence."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainer.telemetry import records
+from trainer.telemetry.facts import Facts
+from trainer.telemetry.losses import Losses
+from trainer.telemetry.records import HostEpoch, RunTelemetry
+
+KIB, MIB = 2**10, 2**20
+# All gradients together: below it the wire needs less time than the messages that are passed round.
+SMALL_BYTES = MIB
+# A server has more to do than its share when it is busy so much longer than the usual one.
+UNEVEN = 1.25
+
+_WORDS = {
+    "compute": "computing",
+    "network": "waiting for gradients that are on the way",
+    "server": "waiting for the parameter server",
+    "input": "waiting for input",
+    "straggler": "waiting for slow ranks",
+}
+
+
+def summary(bound: str, cause: str | None, gain: float, lost: Losses, facts: Facts) -> str:
+    """The verdict in one line."""
+    if bound == "compute" and cause is None:
+        share = 1 - (lost.input + lost.communication + lost.straggler + lost.jitter) / lost.step
+        return f"compute-bound, as it should be: {share:.0%} of a step's {duration(lost.step)} is computing"
+    if bound == "compute":
+        return (
+            f"compute-bound, in steps that are too small: {gain:.0%} of a step's {duration(lost.step)} does "
+            "not depend on the batch"
+        )
+    if bound == "straggler" and lost.slow:
+        where = f"waiting for {' and '.join(facts.name(rank) for rank in lost.slow[:3])}"
+    elif bound == "straggler":
+        where = "waiting for whichever rank is late"
+    else:
+        where = _WORDS[bound]
+    return (
+        f"{bound}-bound: {gain:.0%} of a step's {duration(lost.step)} is {where}; "
+        f"mended, at most {times(gain)} as fast"
+    )
+
+
+def evidence(
+    bound: str, cause: str | None, lost: Losses, telemetry: RunTelemetry, facts: Facts
+) -> tuple[str, ...]:
+    """All figures that speak for the verdict, and those that tell what else is lost."""
+    found = [_breakdown(lost), *_of_input(lost, facts)]
+    if len(lost.of_rank) > 1 or facts.strategy != "data":
+        found += [*_of_communication(lost, facts), *_of_servers(telemetry, facts), *_of_ranks(lost, facts)]
+        found += _slow_part(lost, telemetry)
+    found += [*_of_hosts(telemetry, lost.step), *_outside(telemetry)]
+    if bound in ("compute", "network") and cause == "small steps":
+        found.append(
+            f"fetching a batch, updating, starting the step and the like take {duration(lost.fixed)}, "
+            f"{lost.fixed / lost.step:.0%} of it, whatever the batch"
+        )
+    return tuple(found)
+
+
+def is_servers(telemetry: RunTelemetry, facts: Facts) -> bool:
+    """Whether what workers wait for is a server, rather than a link that all share evenly."""
+    if facts.strategy != "parameter-server" or facts.servers < 1:
+        return False
+    workers = max(1, len(telemetry.steps))
+    means = server_means(telemetry)
+    busy = {k: m["receive"] + m["update"] + m["send"] for k, m in means.items()}
+    if busy and max(busy.values()) > UNEVEN * statistics.median(busy.values()):
+        return True
+    if any(m["update"] > 0.5 * busy[k] for k, m in means.items()):
+        return True
+    # Its link carries the bytes of so many workers.
+    return workers > facts.servers
+
+
+def is_small(facts: Facts) -> bool:
+    """Whether passing messages round costs more than carrying them: few bytes, or all within one host."""
+    on_one_host = len(facts.hosts) > 1 and len(set(facts.hosts)) == 1
+    return on_one_host or (facts.bytes_sent is not None and facts.bytes_sent < SMALL_BYTES)
+
+
+def gpus_busy(telemetry: RunTelemetry) -> float | None:
+    """Share, 0 to 1, of the time that GPUs were busy; None without any."""
+    used = [
+        gpu["utilisation"] / 100
+        for own in telemetry.hosts.values()
+        for epoch in own
+        for gpu in epoch.gpus
+        if gpu.get("utilisation") is not None
+    ]
+    return statistics.fmean(used) if used else None
+
+
+def server_means(telemetry: RunTelemetry) -> dict[int, dict[str, float]]:
+    """Server -> mean seconds per update of its receive, update, send and wait; the first update left out."""
+    return {
+        number: {
+            name: statistics.fmean(getattr(step, name) for step in own[1:])
+            for name in ("receive", "update", "send", "wait")
+        }
+        for number, own in telemetry.servers.items()
+        if len(own) > 1
+    }
+
+
+def duration(seconds: float) -> str:
+    """'412 ms', '1.32 s', '0.4 ms'."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
+
+
+def times(gain: float) -> str:
+    """How many times as fast a step is that loses this share of its time no longer."""
+    return "100 times or more" if gain > 0.99 else f"{1 / (1 - gain):.2f} times"
+
+
+def _breakdown(lost: Losses) -> str:
+    parts = {
+        "computing": lost.computing,
+        "input": lost.input,
+        "communication": lost.communication,
+        "slow ranks": lost.straggler,
+        "ranks late in turn": lost.jitter,
+    }
+    several = len(lost.of_rank) > 1
+    told = [
+        f"{name} {seconds / lost.step:.0%}"
+        for name, seconds in parts.items()
+        if several or name in ("computing", "input")
+    ]
+    ranks = f"{len(lost.of_rank)} rank{'s' if several else ''}"
+    return f"a step takes {duration(lost.step)} (mean of {lost.steps} steps, {ranks}): {', '.join(told)}"
+
+
+def _of_input(lost: Losses, facts: Facts) -> Iterator[str]:
+    rank = max(lost.waits, key=lambda r: lost.waits[r])
+    if lost.waits[rank] > 0.02 * lost.step:
+        yield (
+            f"{facts.name(rank)} waits longest for its batches: {duration(lost.waits[rank])} of each step, "
+            f"with data.reader_threads={facts.at('data.reader_threads')} and "
+            f"data.cache={facts.at('data.cache')}"
+        )
+
+
+def _of_communication(lost: Losses, facts: Facts) -> Iterator[str]:
+    taken = lost.communication + lost.hidden
+    if taken <= 0:
+        return
+    hidden = f"{lost.hidden / taken:.0%} of it hidden behind the backward pass"
+    what = f"communication takes {duration(taken)} of each step, {hidden}"
+    if facts.bytes_sent is None or facts.strategy != "data":
+        yield what
+        return
+    rate = facts.bytes_sent * 8e-6 / taken
+    yield f"{what}; each rank sends {size(facts.bytes_sent)}, that is {rate:.0f} Mbit/s meanwhile"
+
+
+def _of_servers(telemetry: RunTelemetry, facts: Facts) -> Iterator[str]:
+    if facts.servers and not facts.colocated:
+        workers = len(telemetry.steps)
+        yield (
+            f"{workers} workers share {facts.servers} server{'s' if facts.servers > 1 else ''}: the link of "
+            f"each server carries {workers / facts.servers:.1f} times the bytes of a worker's"
+        )
+    for number, means in server_means(telemetry).items():
+        whole = sum(means.values())
+        if whole > 0:
+            shares = ", ".join(
+                f"{word} {means[name] / whole:.0%}"
+                for name, word in (("receive", "receiving"), ("update", "updating"), ("send", "sending"))
+            )
+            yield f"server {number} is at work for {1 - means['wait'] / whole:.0%} of the time: {shares}"
+
+
+def _of_ranks(lost: Losses, facts: Facts) -> Iterator[str]:
+    usual = lost.computing
+    for rank in lost.slow[:5]:
+        own = lost.of_rank[rank]
+        yield (
+            f"{facts.name(rank)} computes {duration(own)} a step, the usual rank {duration(usual)} "
+            f"({own / usual:.2f} times)"
+        )
+    if len(lost.slow) > 5:
+        yield f"{len(lost.slow) - 5} more ranks are slow"
+
+
+def _slow_part(lost: Losses, telemetry: RunTelemetry) -> Iterator[str]:
+    means: Mapping[int, dict[str, float]] = {
+        rank: records.mean(own) for rank, own in telemetry.steps.items() if rank in lost.of_rank
+    }
+    normal = [means[rank] for rank in means if rank not in lost.slow]
+    for rank in lost.slow[:1]:
+        excess = {
+            name: means[rank][name] - statistics.median(other[name] for other in normal)
+            for name in ("forward", "backward", "update", "other")
+        }
+        part = max(excess, key=lambda name: excess[name])
+        yield f"most of what it needs longer, {duration(excess[part])}, is in its {part}"
+
+
+def _of_hosts(telemetry: RunTelemetry, step_s: float) -> Iterator[str]:
+    for host, epochs in sorted(telemetry.hosts.items()):
+        counted = [epoch for epoch in epochs if epoch.seconds > 0]
+        if not counted:
+            continue
+        seconds = sum(epoch.seconds for epoch in counted)
+        cpu = sum(epoch.cpu_percent * epoch.seconds for epoch in counted) / seconds
+        told = [f"{cpu / 100:.1f} of {counted[-1].cores} cores busy"]
+        told += _gpus(counted[-1])
+        for name in sorted({name for epoch in counted for name in epoch.interfaces}):
+            if name == "lo":
+                continue
+            sent, received = (
+                sum(epoch.interfaces.get(name, {}).get(way, 0) for epoch in counted)
+                for way in ("sent", "received")
+            )
+            told.append(
+                f"{name} sends {size(sent / seconds * step_s)} and receives "
+                f"{size(received / seconds * step_s)} a step, {sent * 8e-6 / seconds:.0f} and "
+                f"{received * 8e-6 / seconds:.0f} Mbit/s on average"
+            )
+        yield f"host {host}: {'; '.join(told)}"
+
+
+def _gpus(epoch: HostEpoch) -> list[str]:
+    told: list[Any] = [gpu.get("utilisation") for gpu in epoch.gpus]
+    used = [value for value in told if value is not None]
+    return [f"GPUs {statistics.fmean(used):.0f} % busy"] if used else []
+
+
+def _outside(telemetry: RunTelemetry) -> Iterator[str]:
+    """What epochs take besides their steps: evaluation, mostly."""
+    whole = inside = 0.0
+    first = min(telemetry.steps)
+    begin = 0
+    for row in telemetry.rows:
+        end, seconds = row.get("step"), row.get("seconds")
+        if not isinstance(end, int) or not isinstance(seconds, (int, float)):
+            continue
+        inside += sum(step.seconds for step in telemetry.steps[first] if begin < step.step <= end)
+        whole, begin = whole + seconds, end
+    if whole > 0 and (share := 1 - inside / whole) > 0.2:
+        yield (
+            f"{share:.0%} of the epochs' time is outside of steps, in evaluation above all: no verdict on "
+            "steps changes that"
+        )
+
+
+def size(count: float) -> str:
+    """'31.2 MiB', '64 KiB'."""
+    return f"{count / MIB:.1f} MiB" if count >= MIB else f"{count / KIB:.0f} KiB"

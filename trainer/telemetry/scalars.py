@@ -1,0 +1,46 @@
+"""The numbers of an epoch as TensorBoard scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.telemetry.records import HostEpoch
+
+
+def tensorboard(folder: Path) -> Callable[[Mapping[str, Any], Sequence[HostEpoch]], None]:
+    """Writes rows of metrics.jsonl, and what hosts did in that epoch, as events into a folder."""
+    import tensorflow as tf
+
+    writer = tf.summary.create_file_writer(str(folder))
+
+    def scalars(row: Mapping[str, Any], hosts: Sequence[HostEpoch]) -> None:
+        with writer.as_default(step=row["step"]):
+            for name, value in (of_row(row) | of_hosts(hosts)).items():
+                tf.summary.scalar(name, value)
+        writer.flush()
+
+    return scalars
+
+
+def of_row(row: Mapping[str, Any]) -> dict[str, float]:
+    """The row's own numbers, and each part of its timeline as `timeline/PART`."""
+    own = {name: value for name, value in row.items() if isinstance(value, float)}
+    return own | {f"timeline/{part}": seconds for part, seconds in row.get("timeline", {}).items()}
+
+
+def of_hosts(hosts: Sequence[HostEpoch]) -> dict[str, float]:
+    """Each host's processor, memory, interfaces and GPUs, as `hosts/HOST/...`."""
+    found: dict[str, float] = {}
+    for host in hosts:
+        found[f"hosts/{host.host}/cpu_percent"] = host.cpu_percent
+        found[f"hosts/{host.host}/rss_bytes"] = float(host.rss_bytes)
+        for name, moved in host.interfaces.items():
+            for way, size in moved.items():
+                found[f"hosts/{host.host}/{name}/{way}_bytes"] = float(size)
+        for number, gpu in enumerate(host.gpus):
+            for key, value in gpu.items():
+                if isinstance(value, int | float):
+                    found[f"hosts/{host.host}/gpu_{number}/{key}"] = float(value)
+    return found

@@ -1,0 +1,223 @@
+"""When the parts of a compiled training step end: timestamps in the graph itself.
+
+A timestamp stands in nobody's way: it waits for what it times, and nothing waits for it but the start of the
+step and that of the backward pass. On a GPU it would tell when work was handed to the device, not when it was
+done; not run on a GPU.
+
+What the strategy calls while TensorFlow traces the step does nothing unless a `Timeline` is tracing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainer.telemetry.parts import Call, Layout, Timed
+
+
+class Timeline:
+    """Times one rank's steps.
+
+    Args:
+        enabled: False leaves the compiled step as it would be without.
+        deterministic: TensorFlow refuses its own timestamps where operations are to be repeatable; then
+            Python's clock is asked, which takes longer.
+    """
+
+    def __init__(self, enabled: bool = True, *, deterministic: bool = False) -> None:
+        self.enabled, self._deterministic = enabled, deterministic
+        self._calls: list[tuple[Layout, Any, float]] = []
+        self._timed: list[Timed] = []
+        self._traced = False
+        self._layout = Layout((), (), 0)
+        self._graph: Any = None
+        self._moments: list[Any] = []
+        self._events: list[list[tuple[bool, Any]]] = [[], []]
+        self._pairs = 0
+        self._buckets: Any = _moments_of_buckets() if enabled else None
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        """While the training step is traced."""
+        global _tracing
+        import tensorflow as tf
+
+        self._traced = True
+        self._graph, self._moments, self._pairs = tf.compat.v1.get_default_graph(), [], 0
+        self._events = [[], []]
+        before, _tracing = _tracing, self if self.enabled else None
+        try:
+            yield
+        finally:
+            _tracing = before
+
+    def started(self, x: Any) -> Any:
+        """The step's inputs; what is made of them comes after the step's start."""
+        if not self.enabled:
+            return x
+        import tensorflow as tf
+
+        self._moments.append(self.now([]))
+        with tf.control_dependencies(self._moments):
+            return tf.nest.map_structure(tf.identity, x)
+
+    def forward_done(self, loss: Any) -> Any:
+        """What the backward pass begins with, the loss's gradient by itself; None where nothing is timed."""
+        if not self.enabled:
+            return None
+        import tensorflow as tf
+
+        self._moments.append(self.now([loss]))
+        with tf.control_dependencies(self._moments):
+            return tf.ones_like(loss)
+
+    def backward_done(self, gradients: Sequence[Any]) -> None:
+        """All of this rank's gradients, as they come from the tape."""
+        if self.enabled:
+            self._moments.append(self.now(gradients))
+
+    def marks(self) -> Any:
+        """All timestamps of the traced step, float64 `(n,)`; call it after the optimizer's update."""
+        import tensorflow as tf
+
+        if not self.enabled:
+            return tf.zeros([0], tf.float64)
+        forward, backward = self._events
+        self._layout = Layout(
+            tuple(leaves for leaves, _ in forward),
+            tuple(leaves for leaves, _ in backward),
+            self._pairs,
+        )
+        stamps = [*self._moments, *(stamp for _, stamp in (*forward, *backward))]
+        return tf.concat([tf.stack(stamps), tf.reshape(self._buckets.read_value(), [-1])], 0)
+
+    def add(self, marks: Any) -> None:
+        """Keep what a call of the compiled step returned; call it at once."""
+        if self.enabled:
+            self._calls.append((self._layout, marks, time.time()))
+
+    def close_step(self, step: int, seconds: float, input_wait: float = 0.0) -> None:
+        """Make a step of the calls since the last one.
+
+        Args:
+            step: updates so far.
+            seconds: that the whole step took.
+            input_wait: of these, waiting for batches.
+        """
+        calls, self._calls = self._calls, []
+        first, self._traced = self._traced, False
+        if calls:
+            kept = tuple(Call(layout, _filled(layout, marks), ended) for layout, marks, ended in calls)
+            self._timed.append(Timed(step, seconds, input_wait, first, kept))
+
+    def take(self) -> list[Timed]:
+        """The steps closed since the last call."""
+        taken, self._timed = self._timed, []
+        return taken
+
+    def now(self, after: Sequence[Any]) -> Any:
+        """The wall clock once all these tensors of the traced step are there, float64 scalar."""
+        import tensorflow as tf
+
+        graph = tf.compat.v1.get_default_graph()
+        with tf.control_dependencies([tensor for tensor in after if tensor is not None]):
+            if self._deterministic:
+                stamp = tf.ensure_shape(tf.numpy_function(time.time, [], tf.float64), [])
+            else:
+                stamp = tf.timestamp()
+        # TensorFlow would run timestamps in the order of the program, each after the one before.
+        manager = getattr(graph, "experimental_acd_manager", None)
+        if manager is not None:
+            manager.run_independently(stamp.op.inputs[0].op if self._deterministic else stamp.op)
+        return stamp
+
+    def _event(self, leaves: bool, tensor: Any) -> Any:
+        """The tensor, once its moment is taken."""
+        import tensorflow as tf
+
+        # What is made inside a branch or a loop cannot be returned from the step.
+        if tf.compat.v1.get_default_graph() is not self._graph:
+            return tf.identity(tensor)
+        stamp = self.now([tensor])
+        self._events[len(self._moments) > 1].append((leaves, stamp))
+        with tf.control_dependencies([stamp]):
+            return tf.identity(tensor)
+
+    def _keep(self, pairs: Sequence[Any]) -> None:
+        import tensorflow as tf
+
+        self._pairs = len(pairs)
+        self._buckets.assign(tf.stack(pairs))
+
+
+class Buckets:
+    """The buckets of one reduction, while it is traced. Does nothing unless a step is timed."""
+
+    def __init__(self) -> None:
+        self._timeline = _tracing
+        self._pairs: list[Any] = []
+        self._left: Any = None
+
+    def leaves(self, tensors: Sequence[Any]) -> None:
+        """The tensors of the next bucket, before they are reduced."""
+        if self._timeline is not None:
+            self._left = self._timeline.now(tensors)
+
+    def returns(self, tensors: Sequence[Any]) -> None:
+        """The same, reduced."""
+        if self._timeline is not None:
+            self._pairs.append([self._left, self._timeline.now(tensors)])
+
+    def keep(self) -> None:
+        """After the last bucket."""
+        if self._timeline is not None and self._pairs:
+            self._timeline._keep(self._pairs)
+
+
+_tracing: Timeline | None = None
+
+
+def collective(exchange: Callable[[Any], Any], tensor: Any) -> Any:
+    """A collective that the passes wait for, such as batch norm's: times it and that of its gradient.
+
+    Args:
+        exchange: the collective, differentiable.
+        tensor: its argument.
+
+    Returns:
+        What `exchange` returns.
+    """
+    timeline = _tracing
+    if timeline is None:
+        return exchange(tensor)
+    return _passing(timeline, exchange(_passing(timeline, tensor, True)), False)
+
+
+def _passing(timeline: Timeline, tensor: Any, leaves: bool) -> Any:
+    """The tensor, its moment told; on the way back the gradient goes the other way."""
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def passing(value: Any) -> tuple[Any, Callable[[Any], Any]]:
+        return timeline._event(leaves, value), lambda upstream: timeline._event(not leaves, upstream)
+
+    return passing(tensor)
+
+
+def _moments_of_buckets() -> Any:
+    """A variable, since with accumulation the reduction is in a branch, which returns nothing to us."""
+    import tensorflow as tf
+
+    return tf.Variable(tf.zeros([0, 2], tf.float64), shape=[None, 2], trainable=False)
+
+
+def _filled(layout: Layout, marks: Any) -> np.ndarray:
+    """The marks, with zeros for buckets where none has been reduced yet."""
+    there = np.asarray(marks)
+    filled = np.zeros(3 + len(layout.forward) + len(layout.backward) + 2 * layout.buckets)
+    filled[: len(there)] = there
+    return filled
