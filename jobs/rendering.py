@@ -30,7 +30,7 @@ _LONGEST_PATH = 4000
 # Variables of the script itself, which would change one of the same name before ranks see it.
 _OURS = re.compile(
     r"asked|at|attempt|before|code|command|container|down|ending|excluded|failures|fault|hosts|inside"
-    r"|job_folder|label|least_nodes|left|limit|line|log|log_before|lost|mark|mpirun|number|outside|pattern"
+    r"|job_folder|python|surviving|label|least_nodes|left|limit|line|log|log_before|lost|mark|mpirun|number|outside|pattern"
     r"|patterns|ranks|ranks_per_node|requeues|run|shrink|signalled|started|state|task|try|where|why|without_term"
 )
 
@@ -78,6 +78,7 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
         job_folder=str(folder),
         requeues=spec.requeues,
         shrink=int(spec.shrink),
+        outlives=spec.outlives,
         ranks_per_node=resources.ranks_per_node,
         least_nodes=least,
     )

@@ -69,6 +69,7 @@ class JobSpec:
             `least_nodes`.
         global_batch: samples of one update (of one micro-batch, where gradients are accumulated): a training
             that goes on with fewer hosts takes as many as share it evenly; None: any number will do.
+        outlives: whether ranks go on when another one dies: asynchronous training.
         grace_s: seconds between the request to save (SIGUSR2) and the end of the time limit; the profile of a
             Slurm site may name others.
         environment: variables for every rank, besides the site's.
@@ -88,6 +89,7 @@ class JobSpec:
     requeues: int = 3
     shrink: bool = False
     global_batch: int | None = None
+    outlives: bool = False
     grace_s: int = 120
     environment: dict[str, str] = field(default_factory=dict)
     image: str | None = None

@@ -37,6 +37,7 @@ GOING_ON = {
     "predict": "; with --output or --out, the same command and --resume goes on where it stopped",
     "train": "; the same command with --resume goes on from the last checkpoint",
     "crossval": "; the same command goes on from the last checkpoints",
+    "bench scaling": "; the same command goes on where it stopped",
     "logs": "; the job goes on",
     "wait": "; the job goes on, and the same command waits for it again",
     "submit": "; `cingulum jobs` tells what was submitted",
@@ -60,7 +61,7 @@ def run(arguments: list[str]) -> int:
         tell(str(error) if isinstance(error, Stopped) else f"error: {error}")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        command = arguments[0] if arguments else ""
+        command = next((c for c in (" ".join(arguments[:2]), *arguments[:1]) if c in GOING_ON), "")
         tell(f"interrupted{GOING_ON.get(command, '')}")
         return 128 + signal.SIGINT
     except BrokenPipeError:  # `cingulum inspect ... | head`

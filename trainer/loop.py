@@ -22,8 +22,9 @@ from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.record import RunFolder
 from trainer.stopping import Patience, StopRequest
-from trainer.strategies.data import DistributedModel, Predictions
+from trainer.strategies.data import DistributedModel, Predictions, averaged_weights
 from trainer.strategies.guards import average_statistics, check_divergence, check_finite
+from trainer.telemetry.recorder import Recorder
 from trainer.watchdog import Watchdog
 from trainer.world import World
 
@@ -47,6 +48,7 @@ class Training:
         reporter: tells people.
         watchdog: ends the world when this rank hangs.
         stop: whether this rank was told to stop.
+        telemetry: writes down where the time goes.
         scalars: writes TensorBoard scalars of a step; on rank 0.
         spent: seconds of this rank's reading threads.
     """
@@ -61,6 +63,7 @@ class Training:
     reporter: Reporter
     watchdog: Watchdog
     stop: StopRequest
+    telemetry: Recorder
     scalars: Any = None
     spent: ReaderTime = field(default_factory=ReaderTime)
     saved_step: int | None = None
@@ -83,6 +86,7 @@ class Training:
             Agreed: Stopped, NotFiniteError, DivergenceError, or that a checkpoint could not be written.
         """
         self.reporter.start(self.cursor.step, self.last_step)
+        self.telemetry.start_epoch()
         source = iter(batches)
         next_talk = self.cursor.step + 1
         while not self.is_done:
@@ -131,6 +135,7 @@ class Training:
         seen = [self._samples_before(steps) for steps in (in_epoch, in_epoch + 1)]
         seconds = self.clock.now() - began
         self.clock.add_step(seen[1] - seen[0], seconds, waited)
+        self.telemetry.step(self.cursor.step, seconds, waited)
         self.reporter.step(self.cursor.step, epoch + 1, self.clock.epoch_speed)
         return seconds
 
@@ -166,6 +171,8 @@ class Training:
     def _close_epoch(self) -> None:
         """Reduce the epoch's metrics, evaluate, record, and save where it is due or the best so far."""
         self._tell_of_input()
+        told = self.telemetry.close_epoch(self.cursor.epochs_done, self.cursor.step, self.reporter.note)
+        self.telemetry.of_servers(self.learner.server_steps())
         self._add_sums()
         loss, score, samples = self.cursor.sums
         row = {
@@ -178,7 +185,9 @@ class Training:
             "samples_per_second": round(self.clock.epoch_speed, 3),
             "input_wait_s": round(self.clock.epoch_input_wait, 4),
             "seconds": round(self.clock.epoch_seconds, 3),
+            **self._more_columns(),
             "time": record.now(),
+            **told,
         }
         # One rank's clock decides what all of them keep.
         row = self.world.broadcast_object(row)
@@ -196,6 +205,15 @@ class Training:
         if improved or self.is_done or self.cursor.epochs_done % self.config.checkpoint.every_epochs == 0:
             self.save()
         self.clock.start_epoch()
+        self.telemetry.start_epoch()
+
+    def _more_columns(self) -> dict[str, Any]:
+        """What a strategy has to tell of an epoch besides."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """What a strategy has to tell in result.json."""
+        return {"strategy": self.config.train.strategy, "world_size": self.world.size}
 
     def _tell_of_input(self) -> None:
         """Say where this epoch's steps waited for augmentation, as seen by rank 0."""
@@ -211,7 +229,7 @@ class Training:
         self.reporter.epoch(row)
         self.folder.append_row(row)
         if self.scalars is not None:
-            self.scalars(row)
+            self.scalars(row, self.telemetry.hosts)
 
     def predictions(self, split: str, *, final: bool = True) -> Predictions:
         """Outputs for a split with the weights as they are now, the same on every rank; a collective.
@@ -241,7 +259,9 @@ class Training:
     def save(self) -> None:
         """Write a checkpoint of this step and drop old ones; all ranks learn whether it worked."""
         self.watchdog.beat("preparing to save a checkpoint", collective=True)
-        average_statistics(self.learner.model, self.world)
+        self.telemetry.flush()  # the files are not behind the checkpoint
+        self.telemetry.of_servers(self.learner.server_steps())
+        self.learner.gather()
         agree(self.world, self._check_weights)
         if self.cursor.step % self.cursor.steps_per_epoch:
             self._add_sums()
@@ -259,7 +279,7 @@ class Training:
                 self.cursor,
                 model,
                 optimizer,
-                averaged=preparation.averaged_weights(model, optimizer) if averages else None,
+                averaged=averaged_weights(model, optimizer) if averages else None,
                 config_sha256=record.digest(self.config),
             )
             checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep, self.cursor.best_step)
@@ -275,6 +295,7 @@ class Training:
     def _end_early(self) -> None:
         if self.saved_step != self.cursor.step:
             self.save()
+        agree(self.world, self.telemetry.join_traces)
         raise Agreed(
             Stopped(
                 f"stopped at step {self.cursor.step} of {self.last_step}, as asked; the state is saved.",
@@ -300,7 +321,7 @@ class Training:
         if not self.data.split.validation:
             return {}
         average_statistics(self.learner.model, self.world)
-        with preparation.averaged_weights(self.learner.model, self.learner.optimizer):
+        with self.learner.averaged_weights():
             found = self.predictions("validation", final=False)
         task = self.data.task
         # Of label maps the loss alone: a class that a volume does not have has no Dice coefficient.

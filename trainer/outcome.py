@@ -14,6 +14,7 @@ from trainer.report import case_maps
 from trainer.report.baseline import tissue_baseline
 from trainer.strategies.data import broadcast_state
 from trainer.strategies.guards import weights_sha256
+from trainer.telemetry import records
 
 
 def finish(training: Training) -> dict[str, Any]:
@@ -34,7 +35,6 @@ def finish(training: Training) -> dict[str, Any]:
     found = {name: training.predictions(name) for name in ("validation", "test") if data.rows(name)}
     result = {
         "run": training.config.name,
-        "strategy": "data",
         "final": cursor.rows[-1],
         "best": cursor.best,
         "samples_per_second": round(training.clock.speed, 3),
@@ -43,7 +43,7 @@ def finish(training: Training) -> dict[str, Any]:
         "best_weights_sha256": weights_sha256(model),
         "epochs": cursor.epochs_done,
         "steps": cursor.step,
-        "world_size": world.size,
+        **training.facts(),
     }
 
     def write() -> dict[str, Any]:
@@ -54,6 +54,10 @@ def finish(training: Training) -> dict[str, Any]:
         _write_baseline(training)
         _write_maps(training)
         record.write_json(folder.run, {**record.read_json(folder.run), "finished": record.now()})
+        training.telemetry.join_traces()
+        drawn = records.energy(folder.path)
+        if drawn is not None:
+            result.update(energy_wh=round(drawn[0] / 3600, 6), energy_source=drawn[1])
         record.write_json(folder.result, result)
         report.write(folder.path)
         return result

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +25,9 @@ from trainer.inference import patchwise
 from trainer.inference.sliding import Windows
 from trainer.strategies import data as data_parallel
 from trainer.strategies import optimizers
+from trainer.strategies.parameter_server import strategy as parameter_server
 from trainer.tasks import Task
+from trainer.telemetry.timeline import Timeline
 from trainer.world import World
 
 
@@ -152,9 +153,18 @@ def steps_per_epoch(config: RunConfig, data: Data) -> int:
 
 
 def training_batches(
-    config: RunConfig, data: Data, world: World, start_step: int, spent: ReaderTime | None = None
+    config: RunConfig,
+    data: Data,
+    world: World,
+    start_step: int,
+    spent: ReaderTime | None = None,
+    *,
+    stop_step: int | None = None,
+    steps: Callable[[int], int] | None = None,
 ) -> Any:
-    """This rank's micro-batches from `start_step` to the end of the run: see `pipeline.training_dataset`.
+    """This rank's micro-batches from `start_step` to `stop_step`: see `pipeline.training_dataset`.
+
+    `stop_step` is the end of the run by default.
 
     Raises:
         ConfigError: the global batch does not fit the ranks or the training split.
@@ -170,7 +180,7 @@ def training_batches(
         targets,
         config_seed=config.train.seed,
         start_step=start_step,
-        stop_step=config.train.epochs * steps_per_epoch(config, data),
+        stop_step=config.train.epochs * steps_per_epoch(config, data) if stop_step is None else stop_step,
         global_batch=config.train.global_batch,
         rank=world.rank,
         world_size=world.size,
@@ -186,6 +196,7 @@ def training_batches(
         read_ahead=config.data.read_ahead << 20,
         threads=config.data.reader_threads,
         overdue=functools.partial(data.shards.overdue, config.data.read_timeout),
+        steps=steps,
     )
 
 
@@ -229,19 +240,48 @@ def of_whole_volumes(config: RunConfig, data: Data, network: Callable[[Any], Any
     return lambda x: patchwise.mean_outputs(network, x, size, batch)
 
 
-def plan(config: RunConfig, model: keras.Model, world: World) -> data_parallel.Plan:
+def plan(
+    config: RunConfig, model: keras.Model, optimizer: keras.Optimizer, world: World
+) -> data_parallel.Plan | parameter_server.Plan:
     """How a step is divided over the ranks.
 
     Raises:
-        ConfigError: the global batch cannot be divided.
+        ConfigError: the global batch cannot be divided, or servers cannot do what the optimizer does.
     """
+    if config.train.strategy == "parameter-server":
+        return parameter_server.plan(
+            model,
+            world_size=world.size,
+            global_batch=config.train.global_batch,
+            server=config.train.server,
+            optimizer=optimizer,
+            accumulation=config.train.accumulation,
+        )
     return data_parallel.plan(
         model,
         world_size=world.size,
         global_batch=config.train.global_batch,
         accumulation=config.train.accumulation,
         compression=config.train.ring.compression,
+        algorithm=config.train.ring.algorithm,
     )
+
+
+def learner(
+    config: RunConfig,
+    data: Data,
+    model: keras.Model,
+    optimizer: keras.Optimizer,
+    world: World,
+    timeline: Timeline | None = None,
+) -> data_parallel.DistributedModel:
+    """The network, ready to be trained by all ranks as the strategy says; a collective."""
+    loss, score = data.task.loss(), data.task.scores()
+    if config.train.strategy == "parameter-server":
+        return parameter_server.build(
+            model, optimizer, world, loss=loss, score=score, server=config.train.server, timeline=timeline
+        )
+    return data_parallel.build(model, optimizer, world, loss=loss, score=score, timeline=timeline)
 
 
 def memory_bytes(model: keras.Model, optimizer: keras.Optimizer, micro_batch: int) -> dict[str, int]:
@@ -254,26 +294,6 @@ def memory_bytes(model: keras.Model, optimizer: keras.Optimizer, micro_batch: in
         "optimizer": sum(_bytes(v) for v in optimizer.variables),
         "activations": outputs * micro_batch,
     }
-
-
-@contextlib.contextmanager
-def averaged_weights(model: keras.Model, optimizer: keras.Optimizer) -> Iterator[None]:
-    """A context in which the network holds the averaged weights, where the optimizer keeps them (EMA)."""
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if not inner.use_ema:
-        yield
-        return
-    kept = [variable.numpy() for variable in model.trainable_variables]
-    try:
-        # Keras aligns these lists when the optimizer is built; there is no public way to read the average.
-        for variable, average in zip(
-            model.trainable_variables, inner._model_variables_moving_average, strict=True
-        ):
-            variable.assign(average)
-        yield
-    finally:
-        for variable, value in zip(model.trainable_variables, kept, strict=True):
-            variable.assign(value)
 
 
 def _bytes(variable: Any) -> int:

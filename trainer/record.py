@@ -5,6 +5,7 @@
       plan.json        how a step is divided over ranks
       run.json         versions, hosts, data and its split, command
       metrics.jsonl    one row per epoch
+      telemetry/       where each step's time went, and what the hosts did
       result.json      final and best metrics; written last, so its presence means "finished"
       model.keras      the best epoch's network, ready for use
       checkpoints/  evaluation/  tensorboard/  report.html
@@ -58,11 +59,24 @@ _FREE_ON_RESUME = frozenset(
         "data.read_timeout",
         "data.reader_threads",
         "train.threads",
+        "train.ring.algorithm",  # as another number of ranks, it changes the order of a sum and no more
+        "train.ring.fusion_mb",
+        "train.ring.cycle_ms",
+        "train.ring.autotune",
+        "train.ring.timeline",
+        "train.strategy",  # a checkpoint is the same whatever the strategy
+        "train.server.count",
+        "train.server.placement",
+        "train.server.piece_mb",
+        "train.server.mode",
+        "train.server.staleness",
         "checkpoint.every_epochs",
         "checkpoint.every_steps",
         "checkpoint.keep",
         "guards.divergence_every_steps",
         "guards.timeout_s",
+        "telemetry.enabled",
+        "telemetry.trace",
     }
 )
 
@@ -112,6 +126,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def telemetry(self) -> Path:
+        """Folder of what was measured while it ran."""
+        return self.path / "telemetry"
 
     @property
     def evaluation(self) -> Path:

@@ -61,9 +61,8 @@ class RollCall:
         asked = {rank: pool.submit(self._ask, rank) for rank in others}
         concurrent.futures.wait(asked.values(), timeout=within_s)
         pool.shutdown(wait=False, cancel_futures=True)
-        hosts = self._world.hosts
         silent = [rank for rank, answer in asked.items() if answer.done() and answer.result() == "silent"]
-        return [f"rank {rank} @ {hosts[rank]}" for rank in silent]
+        return [self._world.name_of(rank) for rank in silent]
 
     def close(self) -> None:
         """Answer no longer."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -22,14 +21,25 @@ from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.record import RunFolder
 from trainer.rollcall import RollCall
+from trainer.serving import Serving
 from trainer.stopping import Patience, StopRequest, columns
-from trainer.strategies import data as data_parallel
+from trainer.strategies import ring
+from trainer.strategies.parameter_server.serving import everyone
+from trainer.telemetry import records
+from trainer.telemetry.recorder import Recorder
+from trainer.telemetry.scalars import tensorboard
 from trainer.watchdog import Watchdog
-from trainer.world import World
+from trainer.world import World, mpi_settings
 
 
 def train(
-    config: RunConfig, world: World, *, resume: bool, reporter: Reporter, command: list[str]
+    config: RunConfig,
+    world: World,
+    *,
+    resume: bool,
+    reporter: Reporter,
+    command: list[str],
+    serving: Serving | None = None,
 ) -> dict[str, Any]:
     """Train, evaluate, record.
 
@@ -39,6 +49,7 @@ def train(
         resume: go on from the newest whole checkpoint, or from the start where there is none.
         reporter: tells people.
         command: the command line, for run.json.
+        serving: of the main process of asynchronous training: other processes compute the steps.
 
     Returns:
         The content of result.json, on every rank.
@@ -55,17 +66,21 @@ def train(
         contextlib.ExitStack() as leaving,
     ):
         watchdog.beat("preparing", collective=True)
-        watchdog.missing = leaving.enter_context(contextlib.closing(RollCall(world))).missing
+        watchdog.missing = leaving.enter_context(contextlib.closing(RollCall(everyone(world)))).missing
         agree(world, lambda: _check_folder(folder, config, resume) if world.is_main else None)
-        data, model, optimizer = agree(world, lambda: _prepare(config, world))
+        data, model, optimizer = agree(world, lambda: _prepare(config, world, serving))
 
         watchdog.beat("restoring", collective=True)
         cursor = _restore(folder, config, data, model, optimizer, world, reporter)
         patience = _patience(config, data).resumed(cursor.best, cursor.waited)
-        learner = data_parallel.build(
-            model, optimizer, world, loss=data.task.loss(), score=data.task.scores()
+        telemetry = Recorder(config.telemetry, world, folder.path, deterministic=config.train.deterministic)
+        leaving.enter_context(contextlib.closing(telemetry))
+        learner = (serving or preparation).learner(config, data, model, optimizer, world, telemetry.timeline)
+        leaving.callback(learner.close)
+        train_as = Training if serving is None else serving.training
+        training = train_as(
+            config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop, telemetry
         )
-        training = Training(config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop)
         if training.is_done and world.any(world.is_main and folder.result.is_file()):
             reporter.note(f"{folder.path}: is finished already.")
             return dict(world.broadcast_object(record.read_json(folder.result) if world.is_main else None))
@@ -87,32 +102,40 @@ def train(
             lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None,
         )
         spent = training.spent
-        batches = agree(world, lambda: preparation.training_batches(config, data, world, cursor.step, spent))
+        batches: Any = ()
+        if serving is None:
+            batches = agree(
+                world, lambda: preparation.training_batches(config, data, world, cursor.step, spent)
+            )
 
         gpus = world.allgather_object([gpu.name for gpu in tf.config.list_physical_devices("GPU")])
         facts = _facts(config, data, model, world, gpus, command)
+        if serving is not None:
+            facts |= serving.facts()
+        plan = dataclasses.asdict((serving or preparation).plan(config, model, optimizer, world))
         agree(
             world,
-            lambda: _open_folder(folder, config, model, world, cursor, facts) if world.is_main else None,
+            lambda: _open_folder(folder, config, plan, cursor, facts) if world.is_main else None,
         )
         if world.is_main:
-            training.scalars = _tensorboard(folder)
-        training.run(batches)
+            training.scalars = tensorboard(folder.tensorboard)
+        with ring.recorded(config.train.ring, world, folder.telemetry, cursor.step):
+            training.run(batches)
         result = outcome.finish(training)
         use = cached.report()
         agree(world, lambda: _add_to_facts(folder, {"cache": use}) if world.is_main else None)
         return result
 
 
-def describe(config: RunConfig, world: World) -> dict[str, Any]:
+def describe(config: RunConfig, world: World, serving: Serving | None = None) -> dict[str, Any]:
     """What `train` would do, without doing it: steps, batches, parameters, splits, memory. Writes nothing.
 
     Raises:
         Agreed: what is wrong with the configuration or the data.
     """
-    data, model, optimizer = agree(world, lambda: _prepare(config, world))
+    data, model, optimizer = agree(world, lambda: _prepare(config, world, serving))
     agree(world, lambda: preparation.training_batches(config, data, world, 0))
-    plan = preparation.plan(config, model, world)
+    plan = (serving or preparation).plan(config, model, optimizer, world)
     per_epoch = preparation.steps_per_epoch(config, data)
     memory = preparation.memory_bytes(model, optimizer, plan.micro_batch)
     return {
@@ -158,12 +181,15 @@ def _check_folder(folder: RunFolder, config: RunConfig, resume: bool) -> None:
     record.check_resumable(record.load_config(RunFolder.open(folder.path)), config)
 
 
-def _prepare(config: RunConfig, world: World) -> tuple[Data, keras.Model, keras.Optimizer]:
+def _prepare(
+    config: RunConfig, world: World, serving: Serving | None
+) -> tuple[Data, keras.Model, keras.Optimizer]:
     preparation.set_numerics(config)
     data = preparation.open_data(config)
     _patience(config, data)
     model, optimizer = preparation.build_network(config, data, world)
-    preparation.plan(config, model, world)
+    (serving or preparation).plan(config, model, optimizer, world)
+    ring.check(config.train.ring, world)
     return data, model, optimizer
 
 
@@ -255,6 +281,8 @@ def _facts(
         **record.environment(),
         "world_size": world.size,
         "hosts": list(world.hosts),
+        "mpi": mpi_settings() if world.size > 1 else {},
+        "servers": [world.links.hosts[process] for process in world.links.servers] if world.links else [],
         "gpus": gpus,
         "shards": {
             "path": str(config.data.shards),
@@ -278,8 +306,7 @@ def _facts(
 def _open_folder(
     folder: RunFolder,
     config: RunConfig,
-    model: keras.Model,
-    world: World,
+    plan: dict[str, Any],
     cursor: Cursor,
     facts: dict[str, Any],
 ) -> None:
@@ -291,24 +318,11 @@ def _open_folder(
     resumed = [*before.get("resumed_from", []), {"step": cursor.step, "time": record.now()}] if before else []
     started = before.get("started", record.now())
     record.write_json(folder.run, {**facts, "started": started, "finished": None, "resumed_from": resumed})
-    record.write_json(folder.plan, dataclasses.asdict(preparation.plan(config, model, world)))
+    record.write_json(folder.plan, plan)
     folder.write_rows(cursor.rows)
+    records.cut(folder.path, cursor.step)
     folder.result.unlink(missing_ok=True)
 
 
 def _add_to_facts(folder: RunFolder, facts: dict[str, Any]) -> None:
     record.write_json(folder.run, {**record.read_json(folder.run), **facts})
-
-
-def _tensorboard(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
-    """Writes the numbers of a row of metrics.jsonl as TensorBoard scalars."""
-    writer = tf.summary.create_file_writer(str(folder.tensorboard))
-
-    def scalars(row: dict[str, Any]) -> None:
-        with writer.as_default(step=row["step"]):
-            for name, value in row.items():
-                if isinstance(value, float):
-                    tf.summary.scalar(name, value)
-        writer.flush()
-
-    return scalars

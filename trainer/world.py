@@ -1,4 +1,4 @@
-"""Ranks and their collectives: the only importer of Horovod and mpi4py.
+"""Ranks and their collectives: the only importer of Horovod and, with mpi_world.py, of mpi4py.
 
 `init()` is called once. It imports TensorFlow before anything that loads libmpi (TensorFlow exports
 its own hwloc symbols: the other order ends every rank with a segmentation fault), sets what a launch
@@ -15,15 +15,19 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from trainer import launch
+from trainer import launch, mpi_variables
 from trainer.errors import CingulumError, WorldError
 from trainer.quiet import import_tensorflow
+
+if TYPE_CHECKING:
+    from trainer.mpi_world import Links
 
 # Longest time that MPI's own abort may take.
 _ABORT_S = 10
@@ -41,12 +45,14 @@ class World:
         local_size: number of ranks on this host.
         host: name of this host.
         hosts: name of each rank's host, in rank order.
+        links: to parameter servers and their workers, where there are such.
     """
 
     rank = 0
     size = 1
     local_rank = 0
     local_size = 1
+    links: Links | None = None
 
     def __init__(self) -> None:
         self.host = socket.gethostname()
@@ -57,6 +63,20 @@ class World:
         """Whether this is rank 0, which writes files."""
         return self.rank == 0
 
+    @property
+    def name(self) -> str:
+        """Of this process in messages, such as 'rank 1 @ node02'."""
+        return self.name_of(self.rank)
+
+    def name_of(self, rank: int) -> str:
+        """Of another process of this world in messages."""
+        return f"rank {rank} @ {self.hosts[rank]}"
+
+    @property
+    def is_server(self) -> bool:
+        """Whether this process is a parameter server and no rank."""
+        return False
+
     def allreduce(self, tensor: Any, op: Op = "mean", *, name: str | None = None) -> Any:
         """Combine a tensor or array of the same shape and dtype over all ranks; returns a tensor."""
         return _tensor(tensor)
@@ -65,8 +85,15 @@ class World:
         """Combine several tensors at once: they leave together when the last one is ready."""
         return list(tensors)
 
-    def alltoall(self, tensor: Any, *, name: str) -> Any:
-        """Send the r-th equal part of axis 0 to rank r; returns the parts received, in rank order."""
+    def alltoall(self, tensor: Any, *, name: str, splits: Sequence[int] | None = None) -> Any:
+        """Send the r-th part of axis 0 to rank r; returns the parts received, in rank order.
+
+        `splits` are the lengths of the parts; default: all alike.
+        """
+        return tensor
+
+    def broadcast_tensor(self, tensor: Any, *, name: str) -> Any:
+        """Rank 0's tensor, on every rank, also in a compiled step; shape and dtype as everywhere."""
         return tensor
 
     def allgather(self, array: Any, *, name: str | None = None) -> Any:
@@ -98,23 +125,26 @@ class World:
         sys.stderr.flush()
         os._exit(exit_code)
 
+    def start_timeline(self, path: Path) -> None:
+        """Let Horovod write each collective to a file (Chrome trace); HOROVOD_TIMELINE must be DYNAMIC."""
+
     def shutdown(self) -> None:
         """Leave the world in good order; nothing may be reduced afterwards."""
 
 
 class _HorovodWorld(World):
-    """A world of several ranks, over Horovod and MPI."""
+    """A world of several ranks, over Horovod and MPI: all processes of MPI, or those named."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: Sequence[int] | None = None) -> None:
         super().__init__()
         import horovod.tensorflow as hvd
 
-        hvd.init()
+        hvd.init(comm=None if processes is None else list(processes))
         self._hvd = hvd
         self._ops = {"mean": hvd.Average, "sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}
         self.rank, self.size = hvd.rank(), hvd.size()
         self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
-        expected = launch.expected_size()
+        expected = launch.expected_size() if processes is None else len(processes)
         if self.size != expected:
             raise WorldError(
                 f"{expected} ranks were launched, but MPI sees {self.size}.",
@@ -129,8 +159,13 @@ class _HorovodWorld(World):
     def grouped_allreduce(self, tensors: Sequence[Any], op: Op, *, name: str) -> list[Any]:
         return list(self._hvd.grouped_allreduce(list(tensors), op=self._ops[op], name=name))
 
-    def alltoall(self, tensor: Any, *, name: str) -> Any:
-        return self._hvd.alltoall(tensor, name=name)
+    def alltoall(self, tensor: Any, *, name: str, splits: Sequence[int] | None = None) -> Any:
+        if splits is None:
+            return self._hvd.alltoall(tensor, name=name)
+        return self._hvd.alltoall(tensor, splits=np.array(splits, np.int32), name=name)[0]
+
+    def broadcast_tensor(self, tensor: Any, *, name: str) -> Any:
+        return self._hvd.broadcast(tensor, root_rank=0, name=name)
 
     def allgather(self, array: Any, *, name: str | None = None) -> Any:
         return self._hvd.allgather(_tensor(array), name=name)
@@ -168,40 +203,68 @@ class _HorovodWorld(World):
         _mpi().COMM_WORLD.Abort(exit_code)
         os._exit(exit_code)
 
+    def start_timeline(self, path: Path) -> None:
+        try:
+            self._hvd.start_timeline(str(path), mark_cycles=True)  # rank 0 writes, for all
+        except ValueError as error:
+            raise WorldError(f"There is no timeline: {error}", cure="train.ring.timeline sets it.") from None
+
     def shutdown(self) -> None:
+        # Horovod ends MPI on all ranks as soon as the first one leaves.
+        self.barrier()
         self._hvd.shutdown()
 
 
 _world: World | None = None
 
 
-def init(threads: int | None = None) -> World:
+def init(
+    threads: int | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    servers: int = 0,
+    placement: Literal["separate", "colocated"] = "separate",
+    mode: Literal["sync", "async"] = "sync",
+) -> World:
     """Find out who takes part; call it before anything is computed. Calling it again changes nothing.
 
     Args:
         threads: compute threads of this rank. Default: the host's cores divided by its ranks, and for a
             world of one rank whatever TensorFlow chooses.
+        environment: what MPI and Horovod shall read at their start (`launch.ring_environment`); it wins over
+            variables of the site, which win over our defaults.
+        servers: parameter servers; 0 for none.
+        placement: `separate`: the last processes serve and are no ranks of the world; `colocated`: the first
+            ranks serve as well.
+        mode: of the servers. Where it is `async`, every worker is a world of one rank.
 
     Raises:
+        ConfigError: too few processes for so many servers.
         WorldError: the launch does not form one world, or TensorFlow has started with other threads.
     """
     global _world
     if _world is not None:
         return _world
     several = launch.expected_size() > 1
-    if several:
-        launch.apply_settings()
-    if threads is None and several:
+    if several or servers:
+        launch.apply_settings(environment)
+    if threads is None and (several or servers):
         threads = launch.threads_per_rank(local_size=launch.local_size())
     if threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     tf = import_tensorflow()  # before Horovod: see the top of this file
 
     if threads is not None:
-        launch.limit_threads(tf, threads)
-    _world = _HorovodWorld() if several else World()
+        launch.limit_threads(tf, threads, serves=servers > 0 and placement == "colocated")
+    if servers:
+        from trainer import mpi_world
+
+        _world = mpi_world.join(servers, placement, mode)
+    else:
+        _world = _HorovodWorld() if several else World()
     if several:
-        launch.pin_gpu(tf, _world.local_rank)
+        if not _world.is_server:
+            launch.pin_gpu(tf, _world.local_rank)
         sys.excepthook = _end_all_ranks
     return _world
 
@@ -218,36 +281,14 @@ def current() -> World:
 
 
 def mpi_settings() -> dict[str, int]:
-    """Open MPI's own values, read through MPI_T after the start, of what makes the all-reduce a quick ring.
+    """Open MPI's own values, read back after the start, of what `launch` sets (`launch.READ_BACK`).
 
     Returns:
-        `coll_tuned_allreduce_algorithm` (4: ring, 5: segmented ring), `coll_tuned_use_dynamic_rules` and
+        Such as `coll_tuned_allreduce_algorithm` (4: ring), `coll_tuned_use_dynamic_rules` and
         `mpi_yield_when_idle` (1: on), `btl_tcp_flags` (9: send, in place); a key is missing where this MPI
         has no such setting.
     """
-    import ctypes
-
-    library = ctypes.CDLL(_mpi().__file__)
-    library.MPI_T_init_thread(0, ctypes.byref(ctypes.c_int()))
-    found = {}
-    for name in (
-        "coll_tuned_allreduce_algorithm",
-        "coll_tuned_use_dynamic_rules",
-        "mpi_yield_when_idle",
-        "btl_tcp_flags",
-    ):
-        index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
-        if library.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
-            continue
-        library.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count))
-        # Booleans fill one byte, enumerations four; little-endian zeros make both readable as one.
-        value = (ctypes.c_uint8 * 8)()
-        library.MPI_T_cvar_read(handle, value)
-        if "algorithm" in name:
-            found[name] = int.from_bytes(bytes(value[:4]), sys.byteorder)
-        else:
-            found[name] = value[0]
-    return found
+    return mpi_variables.read(_mpi().__file__, launch.READ_BACK)
 
 
 def horovods_own_optimizer(optimizer: Any) -> Any:
@@ -273,7 +314,7 @@ def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: Trace
 def report(text: str) -> None:
     """Write to standard error at once, every line marked with rank and host where there are several."""
     world = current()
-    mark = f"[rank {world.rank} @ {world.host}] " if world.size > 1 else ""
+    mark = f"[{world.name}] " if world.size > 1 or world.links is not None else ""
     sys.stderr.write("".join(f"{mark}{line}\n" for line in text.splitlines()))
     sys.stderr.flush()
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jobs import fabric, host_checks, host_facts, hostfile, processes, terms
+from jobs import fabric, host_checks, host_facts, hostfile, processes, surviving, terms
 from jobs.launchers.attended import Attended, attended_plan
 from jobs.launchers.base import Plan
 from jobs.sites import Site
@@ -70,7 +70,7 @@ class Mpirun(Attended):
         }
         if hosts is None:
             ranks, program = spec.resources.ranks_per_node, _mpirun(site)
-            lines = [command(ranks, task, mpirun=program) for task in spec.tasks]
+            lines = [command(ranks, task, mpirun=program, outlives=spec.outlives) for task in spec.tasks]
             return attended_plan(
                 spec,
                 token,
@@ -89,12 +89,14 @@ class Mpirun(Attended):
                 mpirun=_mpirun(site),
                 folder=spec.folder,
                 forwarded=forwarded,
+                outlives=spec.outlives,
             )
             for number, task in enumerate(spec.tasks)
         ]
         over_ssh = not _in_allocation()  # Slurm itself vouches for the hosts of an allocation
         probe = _PROBE if over_ssh else _PROBE_IN_ALLOCATION
-        check_s = _seconds({**environment, **spec.environment}.get(CHECK_HOSTS))
+        # Where ranks outlive each other, a host that is lost is no reason to end the others.
+        check_s = 0.0 if spec.outlives else _seconds({**environment, **spec.environment}.get(CHECK_HOSTS))
         return attended_plan(
             spec,
             token,
@@ -165,7 +167,13 @@ def hosts_of(
 
 
 def on_hosts(
-    hosts: Path, argv: Arguments, *, mpirun: str, folder: str, forwarded: Sequence[str]
+    hosts: Path,
+    argv: Arguments,
+    *,
+    mpirun: str,
+    folder: str,
+    forwarded: Sequence[str],
+    outlives: bool = False,
 ) -> list[str]:
     """The argument list that starts `argv` on every slot of a hostfile (pure but for the names of variables).
 
@@ -175,11 +183,13 @@ def on_hosts(
         mpirun: path of mpirun.
         folder: to run in, on every host.
         forwarded: names of variables that ranks on other hosts need, besides ours that are set here.
+        outlives: whether the others go on when one rank dies: see `jobs.surviving`.
     """
     names = set(_to_forward()) | set(forwarded)
     # mpirun sends its own by itself, and complains when it is told to.
     sent = [word for name in sorted(names) if not name.startswith("OMPI_") for word in ("-x", name)]
-    return [mpirun, "--hostfile", str(hosts), "--wdir", folder, "--bind-to", "none", *sent, *argv]
+    words = [mpirun, "--hostfile", str(hosts), "--wdir", folder, "--bind-to", "none", *sent, *argv]
+    return surviving.line(words) if outlives else words
 
 
 def _to_forward() -> list[str]:
@@ -237,6 +247,7 @@ def command(
     hosts: Mapping[str, int] | None = None,
     root: bool | None = None,
     mpirun: str | None = None,
+    outlives: bool = False,
 ) -> tuple[list[str], dict[str, str]]:
     """What to run, and what to add to the environment, to start `argv` on so many ranks.
 
@@ -246,6 +257,7 @@ def command(
         hosts: ranks that fit on each host, by name; default: this host.
         root: whether we are root, which Open MPI wants confirmed; default: found out.
         mpirun: its path; default: that of `find`.
+        outlives: whether the others go on when one rank dies: see `jobs.surviving`.
 
     Returns:
         The argument list, and the environment's additions.
@@ -271,7 +283,8 @@ def command(
     line += ["--bind-to", "none"]
     is_root = os.geteuid() == 0 if root is None else root
     environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if is_root else {}
-    return [*line, *argv], environment
+    words = [*line, *argv]
+    return surviving.line(words) if outlives else words, environment
 
 
 def find() -> str:

@@ -107,6 +107,16 @@ def check_rate(rate: str) -> str:
     return rate
 
 
+def bytes_per_second(rate: str) -> float:
+    """A rate such as "200mbit" in bytes per second.
+
+    Raises:
+        JobError: it is none.
+    """
+    number = check_rate(rate).rstrip("bgikmt")
+    return float(number) * {"bit": 1, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}[rate[len(number) :]] / 8
+
+
 def microseconds(delay: str) -> float:
     """A delay such as "0.2ms" in microseconds.
 

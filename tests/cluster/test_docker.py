@@ -125,8 +125,11 @@ class Launched:
 
 
 @pytest.fixture
-def job(daemon: Daemon, tmp_path, monkeypatch) -> Iterator[Callable[[JobSpec], Launched]]:
-    """`job(spec)` starts one; it is ended with the test, and its container with it."""
+def job(daemon: Daemon, study, tmp_path, monkeypatch) -> Iterator[Callable[[JobSpec], Launched]]:
+    """`job(spec)` starts one; it is ended with the test, and its container with it.
+
+    After `study`, so that its folder is there until nothing writes to it any more.
+    """
     monkeypatch.setenv("DOCKER_HOST", daemon.host)
     monkeypatch.setenv("CINGULUM_HOME", str(tmp_path / "home"))
     started: list[Launched] = []

@@ -190,6 +190,24 @@ def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, 
     assert (where, "does not answer" in why) == ("n3" if fault == "off" else "rank 2 @ n3", True)
 
 
+@pytest.mark.timeout(600)
+def test_asynchronous_training_goes_on_without_a_host_that_lost_its_power(cluster, tmp_path):
+    """Workers on n1 and n2, the server on n3. mpirun, which would wait for n2 for ever, is ended."""
+    shards = tiny_runs.make_shards(tmp_path / "shards")
+    changes = {"train__strategy": "parameter-server", "train__server__mode": "async", "train__epochs": 6}
+    config = tiny_runs.write_config(tmp_path, shards, "run", **changes)
+    task = (sys.executable, "-m", "trainer", "train", str(config), "--resume")
+    job = start(cluster, tmp_path, task, outlives=True, requeues=0)
+    folder = tmp_path / "run"
+    job.wait(lambda: tiny_runs.steps(folder), "a checkpoint", TRAINING_S)
+    cluster.power_off("n2")
+    entry = job.end()
+    assert (entry.state, entry.restarts) == ("COMPLETED", 0), job.log
+    result = tiny_runs.result(folder)
+    assert result["dead_workers"] == ["rank 1 @ n2"] and result["steps"] == 36
+    assert sum(result["staleness"]["updates"].values()) == 36
+
+
 def test_a_user_without_rights_runs_jobs_over_ssh_and_is_told_who_is_there(cluster, tmp_path):
     """Root's Python is closed to him; the system's takes the same packages, where it is of our version."""
     python, packages = "/usr/bin/python3", sysconfig.get_path("purelib")

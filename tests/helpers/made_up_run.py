@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ from trainer.metrics.regression import regression_metrics
 from trainer.metrics.segmentation import sample_statistics, segmentation_metrics
 from trainer.report import case_maps
 from trainer.report.baseline import tissue_baseline
+from trainer.telemetry import records
+from trainer.telemetry.records import HostEpoch
 
 MAP_CLASSES = ("background", "shell", "core")
 
@@ -116,6 +119,7 @@ def make_run(
         test=tuple(sorted(order[:held])),
     )
     epoch_rows = [_epoch(epoch, epochs, rng, task) for epoch in range(1, epochs + 1)]
+    _write_telemetry(folder, epoch_rows)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in epoch_rows))
     labels = {row: row % len(classes) for row in range(subjects)}
     test = {}
@@ -143,6 +147,37 @@ def make_run(
     }
     _write(folder / "result.json", {**result, **counts, "world_size": 4, "test": test})
     return folder
+
+
+def _write_telemetry(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """Four ranks on two hosts, of which rank 2 is slow; its means go into the rows."""
+    for rank in range(4):
+        slow = 1.4 if rank == 2 else 1.0
+        parts = {"input_wait": 0.004, "forward": 0.05 * slow, "backward": 0.09 * slow, "update": 0.006}
+        parts["other"], parts["overlapped"] = 0.003, 0.02
+        parts["exposed"] = 0.03 if rank == 2 else 0.086
+        seconds = sum(parts.values()) - parts["overlapped"]
+        steps = [{"step": step, "seconds": seconds, **parts} for step in range(1, rows[-1]["step"] + 1)]
+        records.append(records.rank_file(folder, rank), steps)
+    for row in rows:
+        row["timeline"] = {"seconds": seconds, **parts}
+        row.update(slowest_rank=2, slowest_ratio=1.36, slowest_part="backward", energy_j=240.0)
+        for number in range(2):
+            told = HostEpoch(
+                epoch=row["epoch"],
+                step=row["step"],
+                seconds=9.5,
+                host=f"node-{number}",
+                ranks=(2 * number, 2 * number + 1),
+                interfaces={"eth0": {"sent": 52_000_000, "received": 51_000_000}},
+                cpu_percent=187.0,
+                cores=2,
+                rss_bytes=1_500_000_000,
+                memory_bytes=16_000_000_000,
+                energy_j=120.0,
+                energy_source="made up",
+            )
+            records.append(records.host_file(folder, told.host), [dataclasses.asdict(told)])
 
 
 def _task(task: str, classes: tuple[str, ...]) -> dict[str, Any]:

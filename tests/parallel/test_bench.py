@@ -25,13 +25,18 @@ def bench(what, options=SMALL, **environment):
     return json.loads(ran.stdout)
 
 
-def test_a_step_is_measured_against_copies_and_against_keras():
-    figures = bench("step")
+def test_a_step_is_measured_against_copies_against_keras_and_against_peers():
+    figures = bench("step", [*SMALL, "--peers", "/nowhere"])
     # What was measured, not how fast: timed assertions do not belong in a test.
     ratio = figures["two_copies_step_s"] / figures["two_ranks_step_s"]
     assert abs(figures["efficiency"] - ratio) < 1e-9
     assert figures["efficiency_min"] <= figures["efficiency"] <= figures["efficiency_max"]
     assert figures["machine"]["cores"] >= 1
+    assert figures["peers"]["ddp"] == {"skipped": "not installed: make bench-peers"}
+    theirs = figures["peers"][figures["best_peer"]]
+    assert theirs["efficiency"] == pytest.approx(theirs["two_copies_step_s"] / theirs["two_ranks_step_s"])
+    lead = theirs["two_ranks_step_s"] / figures["two_ranks_step_s"]
+    assert theirs["lead"] == figures["best_peer_lead"] == pytest.approx(lead)
 
 
 def test_every_way_to_reduce_is_timed():

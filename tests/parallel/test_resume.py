@@ -19,7 +19,10 @@ from jobs.launchers import mpirun
 from trainer import checkpoint
 
 KILLS = 10
-MEASURED = ("time", "seconds", "samples_per_second", "input_wait_s")
+MEASURED = (
+    "time", "seconds", "samples_per_second", "input_wait_s",
+    "timeline", "slowest_rank", "slowest_ratio", "slowest_part", "energy_j",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

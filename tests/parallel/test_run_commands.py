@@ -44,7 +44,7 @@ def test_a_run_leaves_every_file_that_the_run_folder_promises(finished):
     names = {path.name for path in finished.iterdir()}
     assert names >= {
         "config.yaml", "plan.json", "run.json", "metrics.jsonl", "result.json", "model.keras",
-        "baseline.json", "checkpoints", "evaluation", "tensorboard", "report.html",
+        "baseline.json", "checkpoints", "evaluation", "tensorboard", "telemetry", "report.html",
     }  # fmt: skip
     assert list((finished / "tensorboard").glob("events.out.tfevents.*"))
     said = result(finished)
@@ -69,6 +69,7 @@ def test_the_rows_of_metrics_have_the_columns_that_the_report_reads(finished):
     assert rows(finished)[0].keys() == {
         "epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy", "val_balanced_accuracy", "val_auc",
         "learning_rate", "samples_per_second", "input_wait_s", "seconds", "time",
+        "timeline", "slowest_rank", "slowest_ratio", "slowest_part", "energy_j",
     }  # fmt: skip
 
 

@@ -17,7 +17,11 @@ TASKS: dict[str, dict[str, Any]] = {
         "data__sampling": "balanced",
         "task__loss": "focal",
     },
-    "regression": {"data__covariates": ["sex"], "task__loss": "huber"},
+    "regression": {
+        "data__covariates": ["sex"],
+        "task__loss": "huber",
+        "train__ring": {"algorithm": "tree", "timeline": True, "autotune": True},
+    },
     "segmentation": {"model__name": "unet3d", "model__options": {"depth": 2}, "model__width": 4},
 }
 
@@ -54,6 +58,16 @@ def test_it_learns_and_says_how_well(finished: Path):
     assert held_out["n"] == 5 and held_out[monitored.removeprefix("val_")] is not None
     drawn = list((finished / "evaluation").glob("maps/row-*.nii.gz"))
     assert bool(drawn) == (task == "segmentation")
+
+
+def test_the_record_keeps_what_mpi_and_horovod_say_of_the_reduction(finished: Path):
+    said = json.loads((finished / "run.json").read_text())
+    plan = json.loads((finished / "plan.json").read_text())
+    tree = said["task"]["name"] == "regression"
+    assert said["mpi"]["coll_tuned_allreduce_algorithm"] == (2 if tree else 4)
+    assert plan["algorithm"] == ("tree" if tree else "ring")
+    names = {path.name for path in (finished / "telemetry").glob("horovod-*")}
+    assert names == ({"horovod-timeline-000000.json", "horovod-autotune-000000.csv"} if tree else set())
 
 
 def test_figures_are_the_same_on_any_number_of_ranks(finished: Path, launch: Launch):

@@ -20,6 +20,9 @@ def test_collectives_agree_on_every_rank_and_the_all_reduce_is_a_ring(launch: La
     report = json.loads(outcome.out.splitlines()[-1])
     assert report["mpi"] == {
         "coll_tuned_allreduce_algorithm": 4,
+        "coll_tuned_allreduce_algorithm_segmentsize": 0,
+        "coll_tuned_reduce_algorithm": 0,
+        "coll_tuned_bcast_algorithm": 0,
         "coll_tuned_use_dynamic_rules": 1,
         "mpi_yield_when_idle": 1,
         "btl_tcp_flags": 9,

@@ -54,6 +54,46 @@ def updated(optimizer: keras.Optimizer, gradients: list[float]) -> list[float]:
     return values
 
 
+def test_the_busiest_rank_of_each_route() -> None:
+    def sent(ranks: int) -> list[float]:
+        names = ("ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather")
+        return [reduction.sent_by_busiest(name, ranks) for name in names]
+
+    assert sent(1) == [0] * 6
+    assert sent(2) == [1] * 6
+    assert sent(4) == [1.5, 1.5, 2, 2, 3, 3]
+    assert sent(6) == [10 / 6, 10 / 6, 3, 3, 5, 5]
+
+
+class Gathering(worlds.World):
+    """Rank 0 of two; the other one's gradients are three times its own."""
+
+    size = 2
+
+    def alltoall(self, tensor, *, name, splits=None):
+        assert tuple(splits) == (tensor.shape[0], 0)
+        theirs = tf.bitcast(tensor, tf.bfloat16) if tensor.dtype == tf.uint16 else tensor
+        theirs = 3 * theirs
+        return tf.concat([tensor, tf.bitcast(theirs, tensor.dtype)], 0)
+
+
+@pytest.mark.parametrize("wire", ["none", "float16", "bfloat16"])
+def test_a_gather_gives_the_mean_of_all_ranks_in_every_type(wire: reduction.Wire) -> None:
+    reduce = reduction.make(Gathering(), "test", kind="buckets", bucket_mb=1, wire=wire, gather=True)
+    gradients = [
+        tf.constant([[1.0, 2.0]]),
+        None,
+        tf.constant(0.5, tf.float64),
+        tf.constant([4.0], tf.float16),
+    ]
+    means = reduce(gradients)
+    assert means[1] is None
+    for mean, gradient in zip(means, gradients, strict=True):
+        if gradient is not None:
+            assert mean.dtype == gradient.dtype
+            np.testing.assert_array_equal(mean, 2 * gradient)
+
+
 def test_buckets_fill_from_the_last_layer_on() -> None:
     assert reduction.buckets([4, 4, 4, 4], 8) == [[3, 2], [1, 0]]
     assert reduction.buckets([1, 9, 1, 1], 4) == [[3, 2], [1], [0]]

@@ -181,3 +181,13 @@ def test_each_host_is_asked_for_the_image_and_what_its_containers_see(monkeypatc
     assert asked[0][-3:] == ("/i.sif", "/data", "/shards")
     facts = host_facts.facts("mpirun", "/", "sh", str(tmp_path), "/nowhere.sif")
     assert facts["missing"] == ["/nowhere.sif"]
+
+
+def test_ranks_that_outlive_each_other_are_started_so_and_keep_lost_hosts_company(site) -> None:
+    """mpirun is told to go on, and ended by `jobs.surviving`; no attendant ends ranks for a silent host."""
+    plain, outliving = terms_of(site, spec()), terms_of(site, spec(outlives=True))
+    assert list(outliving.commands[0][1:3]) == ["-m", "jobs.surviving"]
+    assert outliving.commands[0][3:] == plain.commands[0]
+    assert outliving.check_s == 0 < plain.check_s
+    line, _ = mpirun.command(2, ["program"], root=False, outlives=True)
+    assert line[1:] == ["-m", "jobs.surviving", *mpirun.command(2, ["program"], root=False)[0]]

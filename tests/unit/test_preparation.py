@@ -7,7 +7,7 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
-from trainer.preparation import averaged_weights  # noqa: E402
+from trainer.strategies.data import averaged_weights  # noqa: E402
 
 
 def network() -> keras.Model:

@@ -174,6 +174,19 @@ def test_mpiruns_daemons_get_all_cores_and_sruns_ranks_their_own(tmp_path, launc
     assert noted.environment.get("SRUN_CPUS_PER_TASK") == cores
 
 
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_ranks_of_asynchronous_training_outlive_each_other(launcher):
+    """Only theirs do; the scripts of others are as they were (golden files)."""
+    site = Site(name="s", launcher=launcher)
+    plain, outliving = ("\n".join(lines(spec(outlives=o), site)) for o in (False, True))
+    told = {
+        "mpirun": 'surviving=("$mpirun" --mca orte_enable_recovery 1)',
+        "srun": "--kill-on-bad-exit=0 --wait=0 --no-kill",
+    }[launcher]
+    assert told in outliving and told not in plain
+    subprocess.run(["bash", "-n"], input=outliving, text=True, check=True, timeout=60)
+
+
 def test_every_rank_has_a_gpu_and_every_gpu_a_rank():
     with pytest.raises(JobError, match="2 ranks and 4 GPUs"):
         batch_script(spec(resources=Resources(1, None, 2, 4)), Site(), FOLDER, TOKEN)

@@ -12,13 +12,16 @@ from collections.abc import Iterator
 
 import pytest
 from made_up_run import make_crossval, make_run
+from made_up_study import make_rows, make_study
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from trainer.report import comparison_page, crossval_page
 from trainer.report.run_page import render
 from trainer.report.story import read
+from trainer.scaling import page as scaling_page
 
-PAGES = ("classification", "regression", "segmentation", "unfinished", "comparison", "crossval")
+PAGES = ("classification", "regression", "segmentation", "unfinished", "comparison", "crossval", "scaling")
+TRAINED = ("data", "parameter-server/mode=async", "peer:tf-parameter-server")
 PHONE, DESKTOP = (390, 844), (1280, 900)
 
 
@@ -52,6 +55,12 @@ def pages(tmp_path_factory):
     second = make_run(folder / "a-second-run-with-quite-a-long-name", skill=0.5)
     html["comparison"] = comparison_page.render([folder / "classification", second]).html
     html["crossval"] = crossval_page.render(make_crossval(folder / "cv")).html
+    studies = [
+        make_study(),
+        make_study(models=("vgg",), strategies=TRAINED, epochs=3),
+    ]
+    rows = {name: row for study in studies for name, row in make_rows(study).items()}
+    html["scaling"] = scaling_page.render(studies, rows).html
     for name, text in html.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: (folder / f"{name}.html").as_uri() for name in html}
@@ -100,6 +109,7 @@ def test_nothing_is_wider_than_the_screen(opened, name, size):
 @pytest.mark.parametrize("name", PAGES)
 def test_every_figure_is_seen_with_its_text_inside(opened, name):
     page = opened(name, PHONE)
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     boxes = page.eval_on_selector_all(
         "svg.chart",
         "charts => charts.map(c => c.checkVisibility() ? c.getBoundingClientRect().toJSON() : null)",
@@ -123,9 +133,10 @@ def test_pictures_are_decoded(opened, name):
     assert len(widths) >= 5 and min(widths) > 100
 
 
-def test_marks_have_colours(opened):
+@pytest.mark.parametrize("name", ["crossval", "scaling"])
+def test_marks_have_colours(opened, name):
     """A class without a rule leaves a line without a colour: it is there and cannot be seen."""
-    page = opened("crossval")
+    page = opened(name)
     strokes = page.eval_on_selector_all("svg .line", "lines => lines.map(l => getComputedStyle(l).stroke)")
     assert strokes and "none" not in strokes
     fills = page.eval_on_selector_all(

@@ -13,6 +13,7 @@ from trainer.commands.bench import bench
 from trainer.commands.cancel import cancel
 from trainer.commands.compare import compare
 from trainer.commands.crossval import crossval
+from trainer.commands.diagnose import diagnose
 from trainer.commands.doctor import doctor
 from trainer.commands.evaluate import evaluate
 from trainer.commands.explain import explain
@@ -48,6 +49,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "crossval": crossval,
     "evaluate": evaluate,
     "compare": compare,
+    "diagnose": diagnose,
     "predict": predict,
     "export": export,
     "explain": explain,

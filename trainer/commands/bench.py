@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from trainer.commands.bench_input import bench_input
 from trainer.commands.bench_loader import bench_loader
+from trainer.commands.bench_scaling import bench_scaling
 
 bench = typer.Typer(
-    help="Measure what training costs on this machine: the step, the ring, the loader, the input.",
+    help="Measure what training costs on this machine: the step, the ring, the loader, the input, scaling.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -37,12 +39,18 @@ def bench_step(
     steps: Steps = 30,
     repeats: Repeats = 5,
     sync_batch_norm: SyncBatchNorm = False,
+    peers: Annotated[
+        Path | None, typer.Option(help="Environment of PyTorch, for DDP.  [default: .venv-peers]")
+    ] = None,
+    no_peers: Annotated[bool, typer.Option("--no-peers", help="Leave other frameworks out.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Measure training steps, one thread per rank; medians of repeats in turn, with their spread.
 
     `efficiency` is the throughput of two ranks over that of two independent copies run at once, `overhead`
-    what our loop costs over plain Keras at one rank.
+    what our loop costs over plain Keras at one rank. PyTorch's DDP (where `make bench-peers` has installed
+    it) and MultiWorkerMirroredStrategy train the same network, each against copies of its own; `lead` is the
+    step time of their two ranks over that of ours, above 1 where ours are faster.
 
     \b
     Example:
@@ -50,16 +58,23 @@ def bench_step(
     """
     from rich.console import Console
 
-    from trainer.telemetry import step_bench
+    from trainer.telemetry import step_bench, step_peers
 
     job = _job(model, size, batch, width, steps, sync_batch_norm)
     with Console(stderr=True).status("starting") as status:
-        figures = step_bench.step(job, repeats=repeats, progress=status.update)
+        figures = step_bench.step(
+            job,
+            repeats=repeats,
+            progress=status.update,
+            peers=() if no_peers else step_peers.NAMES,
+            environment=peers,
+        )
     rows = [
         f"{name:10s} {figures[name]:8.2%}  "
         f"(from {figures[name + '_min']:.2%} to {figures[name + '_max']:.2%})"
         for name in ("efficiency", "overhead")
     ]
+    rows += [step_peers.told(name, row) for name, row in figures["peers"].items()]
     typer.echo(json.dumps(figures, indent=2) if as_json else _told(rows, figures))
     return 0
 
@@ -100,6 +115,7 @@ def bench_ring(
 
 bench.command("loader")(bench_loader)
 bench.command("input")(bench_input)
+bench.command("scaling")(bench_scaling)
 
 
 def _job(model: str, size: int, batch: int, width: int, steps: int, sync_batch_norm: bool) -> Any:

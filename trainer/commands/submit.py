@@ -143,7 +143,11 @@ def submit(
                 requeues=requeues,
                 shrink=shrink,
                 image=image,
-                global_batch=run.config.train.global_batch // run.config.train.accumulation,
+                # A step of asynchronous training is one worker's: any number of them will do.
+                global_batch=None
+                if run.config.train.is_asynchronous
+                else run.config.train.global_batch // run.config.train.accumulation,
+                outlives=run.config.train.is_asynchronous,
                 binds=run.binds,
                 readonly=run.readonly,
             ),

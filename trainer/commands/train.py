@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from trainer.config import RunConfig
+    from trainer.serving import Serving
     from trainer.world import World
 
 
@@ -27,6 +28,7 @@ def train(
     \b
     Example:
       mpirun -np 2 cingulum train examples/demo.yaml train.epochs=5
+      mpirun -np 3 cingulum train examples/demo.yaml train.strategy=parameter-server
     """
     from trainer import config as configuration
 
@@ -44,34 +46,80 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
     from trainer import launch
     from trainer import world as worlds
     from trainer.errors import InputError
+    from trainer.mpi_world import roles
 
-    threads = None
+    def checked() -> RunConfig:
+        config = load()
+        if config.train.strategy == "parameter-server":
+            roles(launch.expected_size(), config.train.server.count, config.train.server.placement)
+        return config
+
+    threads, environment, server = None, None, None
     try:
-        threads = load().train.threads
+        config = checked().train
+        threads, environment = config.threads, launch.ring_environment(config.ring)
+        server = config.server if config.strategy == "parameter-server" else None
     except InputError:
         if launch.expected_size() == 1:
             raise  # said at once, before TensorFlow is loaded; several ranks say it together, below
-    world = worlds.init(threads)
+    if server is None:
+        world = worlds.init(threads, environment=environment)
+    else:
+        world = worlds.init(
+            threads,
+            environment=environment,
+            servers=server.count,
+            placement=server.placement,
+            mode=server.mode,
+        )
 
     from trainer.agreement import agree, together
 
     def body() -> int:
-        run_config = agree(world, load)
+        run_config = agree(world, checked)
         if dry_run:
             _show_plan(run_config, world, as_json=as_json)
         else:
             _train(run_config, world, resume=resume, as_json=as_json)
         return 0
 
-    return together(world, body)
+    if server is None:
+        return together(world, body)
+    if server.mode == "async":
+        return _take_part(checked, world, resume=resume, dry_run=dry_run, as_json=as_json)
+
+    from trainer.strategies.parameter_server.serving import serve, serving
+
+    if world.is_server:
+        return serve(world)
+    with serving(world) as session:
+        session.exit_code = together(world, body)
+    return session.exit_code
 
 
-def _show_plan(config: RunConfig, world: World, *, as_json: bool) -> None:
+def _take_part(
+    load: Callable[[], RunConfig], world: World, *, resume: bool, dry_run: bool, as_json: bool
+) -> int:
+    """Asynchronous training: server 0 trains, the other processes do what it asks."""
+    from trainer.strategies.parameter_server.async_run import take_part
+
+    config = load()
+
+    def on_main(main: World, serving: Serving) -> None:
+        if dry_run:
+            _show_plan(config, main, as_json=as_json, serving=serving)
+        else:
+            _train(config, main, resume=resume, as_json=as_json, serving=serving)
+
+    return take_part(config, world, on_main)
+
+
+def _show_plan(config: RunConfig, world: World, *, as_json: bool, serving: Serving | None = None) -> None:
     import json
 
     from trainer.run import describe
 
-    plan = describe(config, world)
+    plan = describe(config, world, serving)
     if not world.is_main:
         return
     if as_json:
@@ -82,7 +130,9 @@ def _show_plan(config: RunConfig, world: World, *, as_json: bool) -> None:
         typer.echo(f"{name.replace('_', ' '):<{width}}  {_readable(value)}")
 
 
-def _train(config: RunConfig, world: World, *, resume: bool, as_json: bool) -> None:
+def _train(
+    config: RunConfig, world: World, *, resume: bool, as_json: bool, serving: Serving | None = None
+) -> None:
     import json
     import sys
 
@@ -94,7 +144,7 @@ def _train(config: RunConfig, world: World, *, resume: bool, as_json: bool) -> N
         run_train(config, world, resume=resume, reporter=Silent(), command=command)
         return
     with Shown() as shown:
-        result = run_train(config, world, resume=resume, reporter=shown, command=command)
+        result = run_train(config, world, resume=resume, reporter=shown, command=command, serving=serving)
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
@@ -102,12 +152,17 @@ def _train(config: RunConfig, world: World, *, resume: bool, as_json: bool) -> N
 
 
 def _summary(folder: Path, result: dict[str, Any]) -> str:
+    from trainer.telemetry import evidence
+
     test = result.get("test")
     lines = [f"{folder}: {result['epochs']} epochs, {result['samples_per_second']:.1f} samples/s"]
     if test is not None:
         names = {"accuracy": "accuracy", "auc": "AUC", "mae": "MAE", "r2": "R2", "dice": "mean Dice"}
         told = [f"{name} {test[key]:.3f}" for key, name in names.items() if test.get(key) is not None]
         lines.append(f"held-out: {', '.join(told)} on {test['n']} volumes")
+    judged = evidence.found(folder)
+    if judged is not None:
+        lines.append(judged.summary if judged.is_well else f"{judged.summary} (cingulum diagnose {folder})")
     lines.append(f"report: {folder / 'report.html'}")
     return "\n".join(lines)
 

@@ -11,6 +11,8 @@ from trainer.config.data import LOSSES, DataConfig, PatchConfig, SplitConfig, Ta
 from trainer.config.parsing import dump, fields, load, parse, section_of
 from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig
 from trainer.config.section import Section
+from trainer.config.server import ServerConfig
+from trainer.config.telemetry import TelemetryConfig
 from trainer.config.training import (
     EarlyStoppingConfig,
     OptimizerConfig,
@@ -35,8 +37,10 @@ __all__ = [
     "RunConfig",
     "ScheduleConfig",
     "Section",
+    "ServerConfig",
     "SplitConfig",
     "TaskConfig",
+    "TelemetryConfig",
     "TrainConfig",
     "TransferConfig",
     "dump",

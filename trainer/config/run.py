@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from trainer.config.data import DataConfig, TaskConfig
 from trainer.config.section import Section
+from trainer.config.telemetry import TelemetryConfig
 from trainer.config.training import TrainConfig
 
 
@@ -52,6 +53,7 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guards: GuardConfig = GuardConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
     @model_validator(mode="after")
     def _classes_are_told_apart(self) -> RunConfig:
@@ -64,6 +66,27 @@ class RunConfig(Section):
         ):
             if given:
                 raise ValueError(f"{key} is for classification; the task is {self.task.name}")
+        return self
+
+    @model_validator(mode="after")
+    def _async_can_do_it(self) -> RunConfig:
+        server = self.train.server
+        if self.train.strategy != "parameter-server" or server.mode != "async":
+            return self
+        if server.placement == "colocated":
+            raise ValueError(
+                "train.server.placement: asynchronous servers are processes of their own, since a worker may "
+                "die and a server may not; take placement=separate, and launch train.server.count more"
+            )
+        if self.train.precision == "mixed_float16":
+            raise ValueError(
+                "train.precision: mixed_float16 needs one loss scale for all workers, which these "
+                "do not share; take mixed_bfloat16"
+            )
+        if self.data.cache == "node-local":
+            raise ValueError(
+                "data.cache: asynchronous workers do not agree on a copy per host; take none or memory"
+            )
         return self
 
     @property

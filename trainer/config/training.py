@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from trainer.config.section import Section
+from trainer.config.server import ServerConfig
 from trainer.errors import ConfigError
 
 
@@ -95,6 +96,9 @@ class TransferConfig(Section):
 class RingConfig(Section):
     """How gradients are combined over ranks."""
 
+    algorithm: Literal[
+        "ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"
+    ] = Field("ring", description="the route of the sums; the others are slower, and there to compare with")
     reduction: Literal["buckets", "per_tensor", "grouped"] = Field(
         "buckets", description="buckets leave in reverse layer order while the backward pass runs"
     )
@@ -102,6 +106,38 @@ class RingConfig(Section):
     compression: Literal["none", "float16", "bfloat16"] = Field(
         "none", description="type of gradients on the wire"
     )
+    fusion_mb: float | None = Field(
+        None,
+        ge=0,
+        strict=False,
+        description="gradients that are ready at once leave as one message of up to so many MiB "
+        "(HOROVOD_FUSION_THRESHOLD); default: Horovod's own",
+    )
+    cycle_ms: float | None = Field(
+        None,
+        gt=0,
+        strict=False,
+        description="milliseconds between two looks at what is ready (HOROVOD_CYCLE_TIME); "
+        "default: Horovod's own",
+    )
+    autotune: bool = Field(
+        False,
+        description="let Horovod try settings while it trains, and write what it found into the run folder "
+        "(HOROVOD_AUTOTUNE)",
+    )
+    timeline: bool = Field(
+        False,
+        description="write Horovod's timeline of every collective into the run folder (HOROVOD_TIMELINE)",
+    )
+
+    @model_validator(mode="after")
+    def _bits_have_their_own_route(self) -> RingConfig:
+        if self.compression == "bfloat16" and self.algorithm not in ("ring", "gather"):
+            raise ValueError(
+                f"compression=bfloat16 sends bits by an all-to-all, never by algorithm={self.algorithm}; "
+                "take compression float16 or none"
+            )
+        return self
 
 
 class TrainConfig(Section):
@@ -115,7 +151,12 @@ class TrainConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     transfer: TransferConfig = TransferConfig()
+    strategy: Literal["data", "parameter-server"] = Field(
+        "data",
+        description="who applies updates: every rank, with the mean of all gradients, or servers",
+    )
     ring: RingConfig = RingConfig()
+    server: ServerConfig = ServerConfig()
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = Field(
         "float32", description="type of the arithmetic"
     )
@@ -136,6 +177,19 @@ class TrainConfig(Section):
         None, ge=1, description="compute threads per rank; default: the host's cores divided by its ranks"
     )
     seed: int = Field(0, ge=0, description="of initial weights, sample order, augmentation and dropout")
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether workers do not wait for each other, and outlive each other."""
+        return self.strategy == "parameter-server" and self.server.mode == "async"
+
+    @model_validator(mode="after")
+    def _servers_take_gradients_as_they_are(self) -> TrainConfig:
+        if self.strategy == "parameter-server" and self.ring.compression != "none":
+            raise ValueError(
+                "ring.compression is for strategy=data; servers get gradients in the type of the weights"
+            )
+        return self
 
 
 def micro_batch(global_batch: int, *, world_size: int, accumulation: int) -> int:

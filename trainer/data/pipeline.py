@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +60,7 @@ def training_dataset(
     read_ahead: int | None = None,
     threads: int = 2,
     overdue: Overdue | None = None,
+    steps: Callable[[int], int] | None = None,
 ) -> tf.data.Dataset:
     """The micro-batches of one rank for the steps `start_step` to `stop_step` of a run.
 
@@ -91,6 +92,8 @@ def training_dataset(
         read_ahead: bytes that these may take at most; None for any number.
         threads: that read, decode and augment.
         overdue: see `batch_reader.dataset`.
+        steps: from 0, 1, ... to the steps to take instead of `start_step`, `start_step` + 1, ...; called in
+            reading threads, and may wait.
 
     Returns:
         (stop_step - start_step) * accumulation elements (x, y, w): x float32 (b, D, H, W, C), or a pair of it
@@ -117,14 +120,15 @@ def training_dataset(
     @functools.lru_cache(maxsize=_KEPT)
     def samples_of(micro_batch: int) -> _Samples:
         step, micro = divmod(micro_batch, accumulation)
-        epoch, step = divmod(start_step + step, per_epoch)
+        epoch, step = divmod(start_step + step if steps is None else steps(step), per_epoch)
         mine = order.micro_batch_positions(global_batch, rank, world_size, accumulation, micro)
         positions = order.order(config_seed, epoch, step, global_batch, n, shuffle=shuffle)[mine]
         return _Samples(epoch, positions.tolist(), order.weights(step, global_batch, n)[mine].tolist())
 
     def fill(number: int, places: Sequence[np.ndarray]) -> None:
         began = spent.now()
-        if patches is None and number + soon < samples:
+        # Where steps may have to be waited for, the kernel is not told of later ones.
+        if steps is None and patches is None and number + soon < samples:
             later, place = divmod(number + soon, batch)
             shards.will_read(rows[samples_of(later).positions[place]], with_map=targets is None)
         x, *told, y, w = places

@@ -28,13 +28,19 @@ def run_facts(story: Story) -> list[Fact]:
         ("Steps", result.get("steps")),
         ("Throughput", None if speed is None else f"{speed:.1f} samples/s"),
         ("Throughput per rank", f"{speed / ranks:.1f} samples/s" if speed and ranks and ranks > 1 else None),
-        ("Energy", "not measured" if energy is None else f"{energy:.0f} Wh"),
+        ("Energy", "not measured" if energy is None else watt_hours(energy, result)),
         ("Took", _duration(facts.get("started"), facts.get("finished"))),
         ("Started", facts.get("started")),
         ("Finished", facts.get("finished")),
         ("Resumed", f"{len(facts['resumed_from'])} time(s)" if facts.get("resumed_from") else None),
     ]
     return [(name, str(value)) for name, value in pairs if value not in (None, "", {})]
+
+
+def watt_hours(energy: float, result: dict[str, Any]) -> str:
+    """An energy with its unit and, where the run knows it, where the figure comes from."""
+    source = result.get("energy_source")
+    return f"{energy:.3g} Wh" + (f" ({source})" if source else "")
 
 
 def record(story: Story) -> list[Fact]:

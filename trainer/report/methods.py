@@ -12,6 +12,7 @@ from typing import Any
 from trainer import config as configuration
 from trainer.errors import ConfigError
 from trainer.report.cohort import SPLITS, Group
+from trainer.report.facts import watt_hours
 from trainer.report.methods_training import network, selection, training
 from trainer.report.sentences import blank, count, get
 from trainer.report.story import Story, number
@@ -212,5 +213,7 @@ def _software(story: Story) -> list[str]:
     speed, energy = (number(story.result.get(key)) for key in ("samples_per_second", "energy_wh"))
     if speed is not None:
         said.append(f"It processed {speed:.1f} volumes per second.")
-    said.append("Energy was not measured." if energy is None else f"It took {energy:.0f} Wh.")
+    said.append(
+        "Energy was not measured." if energy is None else f"It took {watt_hours(energy, story.result)}."
+    )
     return said

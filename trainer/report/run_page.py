@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.errors import ShardError
-from trainer.report import cases, charts_training, claim, cohort, facts, methods
+from trainer.report import cases, charts_training, claim, cohort, facts, methods, time_spent
 from trainer.report.attributions import Attribution
 from trainer.report.attributions import read as read_attributions
 from trainer.report.cases import Case
@@ -19,6 +19,7 @@ from trainer.report.predictions import Found, Overlaps, Predictions
 from trainer.report.story import Story, number
 from trainer.report.subgroups import Subgroups
 from trainer.report.subgroups import of as subgroups_of
+from trainer.telemetry import evidence
 
 
 def render(story: Story) -> Page:
@@ -26,6 +27,7 @@ def render(story: Story) -> Page:
     found = story.predictions[story.judged] if story.judged else None
     judgement = judge(story, found) if found is not None else None
     training = _training_figures(story)
+    spent = time_spent.of(story)
     worst = _cases(story, found, worst=True)
     typical = _cases(story, found, worst=False)
     groups = cohort.groups(story)
@@ -41,6 +43,10 @@ def render(story: Story) -> Page:
         judgement=judgement,
         state=_state(story),
         training=training,
+        diagnosis=evidence.found(story.folder),
+        spent=spent,
+        rank_header=time_spent.RANK_HEADER,
+        host_header=time_spent.HOST_HEADER,
         worst=worst,
         typical=typical,
         contours=isinstance(found, Overlaps),
@@ -62,7 +68,7 @@ def render(story: Story) -> Page:
     if subgroups is not None:
         tables["subgroups"] = subgroups.table.csv()
     judged = (*judgement.figures, *judgement.hidden) if judgement is not None else ()
-    figures = (*judged, *training)
+    figures = (*judged, *training, *(spent.figures if spent is not None else ()))
     return Page(html, figures, tables, _pictures(worst, typical))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from trainer import world as worlds
+from trainer.telemetry import timeline
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):
@@ -54,7 +55,7 @@ def _joined(world: worlds.World, count: Any, mean: Any, variance: Any) -> tuple[
     # Each rank fills its own row of zeros: a sum of these is an all-gather whose gradient Horovod
     # computes in one collective (that of its all-gather takes two more).
     row = tf.one_hot(world.rank, world.size)[:, None]
-    table = world.allreduce(row * mine[None], "sum")
+    table = timeline.collective(lambda rows: world.allreduce(rows, "sum"), row * mine[None])
     share = table[:, :1] / tf.reduce_sum(table[:, :1])
     means, variances = table[:, 1 : 1 + channels], table[:, 1 + channels :]
     total = tf.reduce_sum(share * means, 0)

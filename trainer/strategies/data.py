@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -15,9 +17,11 @@ from trainer.config import micro_batch
 from trainer.errors import ConfigError
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated
 from trainer.strategies.guards import average_statistics
+from trainer.strategies.reduction import Algorithm, sent_by_busiest
 from trainer.tasks.base import PerSample
 from trainer.tasks.losses import cross_entropy
 from trainer.tasks.scores import hits
+from trainer.telemetry.timeline import Timeline
 from trainer.world import World
 
 
@@ -31,7 +35,9 @@ class Plan:
         accumulation: micro-batches per update.
         micro_batch: samples per rank and micro-batch.
         parameters: trainable numbers, all of them on every rank.
-        bytes_per_update: bytes each rank sends per update, 2(n-1)/n of the gradients on the wire.
+        bytes_per_update: bytes that the busiest rank sends per update; on the ring all send as many, 2(n-1)/n
+            of the gradients on the wire.
+        algorithm: how gradients are combined, as `train.ring.algorithm` names it.
     """
 
     world_size: int
@@ -40,6 +46,7 @@ class Plan:
     micro_batch: int
     parameters: int
     bytes_per_update: int
+    algorithm: str = "ring"
     strategy: str = "data"
 
     def json(self) -> str:
@@ -47,8 +54,9 @@ class Plan:
         return json.dumps(dataclasses.asdict(self), indent=2)
 
     def __str__(self) -> str:
+        who = "each rank" if self.algorithm in ("ring", "segmented-ring") else f"a rank ({self.algorithm})"
         sent = (
-            f"{self.bytes_per_update / 2**20:.2f} MiB sent by each rank"
+            f"{self.bytes_per_update / 2**20:.2f} MiB sent by {who}"
             if self.world_size > 1
             else "nothing sent"
         )
@@ -81,6 +89,7 @@ def plan(
     global_batch: int,
     accumulation: int = 1,
     compression: str = "none",
+    algorithm: Algorithm = "ring",
 ) -> Plan:
     """Divide a global batch over ranks.
 
@@ -96,7 +105,8 @@ def plan(
         accumulation=accumulation,
         micro_batch=share,
         parameters=parameters,
-        bytes_per_update=round(2 * (world_size - 1) / world_size * parameters * width),
+        bytes_per_update=round(sent_by_busiest(algorithm, world_size) * parameters * width),
+        algorithm=algorithm,
     )
 
 
@@ -107,6 +117,7 @@ def build(
     *,
     loss: PerSample | None = None,
     score: PerSample | None = None,
+    timeline: Timeline | None = None,
 ) -> DistributedModel:
     """Make a model ready to be trained by all ranks: same weights and optimizer state on every rank.
 
@@ -116,6 +127,7 @@ def build(
         world: all ranks.
         loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
         score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
+        timeline: times the parts of each step; default: nothing is timed.
 
     Raises:
         ConfigError: several ranks, but the optimizer reduces nothing.
@@ -128,7 +140,7 @@ def build(
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
     broadcast_state(model, optimizer, world)
-    return DistributedModel(model, optimizer, world, loss or cross_entropy(), score or hits)
+    return DistributedModel(model, optimizer, world, loss or cross_entropy(), score or hits, timeline)
 
 
 def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world: World) -> None:
@@ -137,6 +149,26 @@ def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world
         return
     for variable in [*model.weights, *(optimizer.variables if optimizer is not None else [])]:
         variable.assign(world.broadcast(np.asarray(variable.value)))
+
+
+@contextlib.contextmanager
+def averaged_weights(model: keras.Model, optimizer: keras.Optimizer) -> Iterator[None]:
+    """A context in which the network holds the averaged weights, where the optimizer keeps them (EMA)."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not inner.use_ema:
+        yield
+        return
+    kept = [variable.numpy() for variable in model.trainable_variables]
+    try:
+        # Keras aligns these lists when the optimizer is built; there is no public way to read the average.
+        for variable, average in zip(
+            model.trainable_variables, inner._model_variables_moving_average, strict=True
+        ):
+            variable.assign(average)
+        yield
+    finally:
+        for variable, value in zip(model.trainable_variables, kept, strict=True):
+            variable.assign(value)
 
 
 # From targets and outputs of a batch to what evaluation keeps.
@@ -158,12 +190,14 @@ class DistributedModel:
         world: World,
         loss: PerSample,
         score: PerSample = hits,
+        timeline: Timeline | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
         self._world = world
         self._loss = loss
         self._score = score
+        self._timeline = timeline or Timeline(enabled=False)
         # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
         self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)
@@ -182,7 +216,9 @@ class DistributedModel:
         Returns:
             This rank's mean weighted loss, float32 scalar.
         """
-        return self._train(x, y, w)
+        mean, marks = self._train(x, y, w)
+        self._timeline.add(marks)
+        return mean
 
     def epoch_metrics(self) -> dict[str, float]:
         """Mean `loss` and `score` of all samples on all ranks since the last call; a collective.
@@ -240,7 +276,23 @@ class DistributedModel:
         share_accumulated(self.optimizer, self._world)
         return self.model
 
-    def _train_step(self, x: Any, y: Any, w: Any) -> tf.Tensor:
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """A context in which the network holds the averaged weights, where the optimizer keeps them (EMA)."""
+        return averaged_weights(self.model, self.optimizer)
+
+    def server_steps(self) -> list[list[dict[str, Any]]]:
+        """Where the time of parameter servers went; there are none."""
+        return []
+
+    def close(self) -> None:
+        """Nothing is trained any more."""
+
+    def _train_step(self, x: Any, y: Any, w: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        with self._timeline.tracing():
+            return self._update(x, y, w), self._timeline.marks()
+
+    def _update(self, x: Any, y: Any, w: Any) -> tf.Tensor:
+        x = self._timeline.started(x)
         with tf.GradientTape() as tape:
             outputs = self.model(x, training=True)
             losses = self._loss(y, outputs)
@@ -250,7 +302,10 @@ class DistributedModel:
                 mean += tf.add_n([tf.cast(extra, tf.float32) for extra in self.model.losses])
             scaled = self.optimizer.scale_loss(mean)
         variables = self.model.trainable_variables
-        self.optimizer.apply(tape.gradient(scaled, [v.value for v in variables]), variables)
+        seed = self._timeline.forward_done(scaled)
+        gradients = tape.gradient(scaled, [v.value for v in variables], seed)
+        self._timeline.backward_done(gradients)
+        self.optimizer.apply(gradients, variables)
         real = tf.cast(w > 0, tf.float32)
         scores = self._score(y, outputs)
         sums = tf.stack([tf.reduce_sum(losses * real), tf.reduce_sum(scores * real), tf.reduce_sum(real)])

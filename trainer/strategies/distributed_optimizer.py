@@ -29,6 +29,7 @@ def DistributedOptimizer(
     compression: reductions.Wire = "none",
     reduction: reductions.Kind = "buckets",
     bucket_mb: float = 4.0,
+    gather: bool = False,
 ) -> keras.Optimizer:
     """Make an optimizer average its gradients over all ranks.
 
@@ -45,6 +46,7 @@ def DistributedOptimizer(
         compression: type of the gradients on the wire.
         reduction: see `reduction.make`.
         bucket_mb: size of a bucket, in MiB.
+        gather: add gradients at rank 0 in place of an all-reduce; slow, to compare with.
 
     Raises:
         ConfigError: the optimizer is no Keras 3 optimizer or already distributed; an unknown option.
@@ -59,7 +61,12 @@ def DistributedOptimizer(
         raise ConfigError("This optimizer is distributed already.", cure="Wrap it once.")
     world = worlds.current()
     reduce = reductions.make(
-        world, f"gradients_{next(_numbers)}", kind=reduction, bucket_mb=bucket_mb, wire=compression
+        world,
+        f"gradients_{next(_numbers)}",
+        kind=reduction,
+        bucket_mb=bucket_mb,
+        wire=compression,
+        gather=gather,
     )
     if world.size == 1:
         return optimizer

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from trainer import transfer
-from trainer.config import OptimizerConfig, TrainConfig
+from trainer.config import OptimizerConfig, RingConfig, TrainConfig
 from trainer.strategies import schedule
 from trainer.strategies.distributed_optimizer import DistributedOptimizer
 from trainer.strategies.rate_factors import scale_rates
@@ -17,7 +17,7 @@ from trainer.world import World
 def build(
     config: TrainConfig, world: World, steps_per_epoch: int, model: keras.Model | None = None
 ) -> keras.Optimizer:
-    """The optimizer of a run: distributed over the world's ranks, with loss scaling for `mixed_float16`.
+    """The optimizer of a run, with loss scaling for `mixed_float16`; distributed under the strategy `data`.
 
     Args:
         config: the `train` section.
@@ -41,14 +41,19 @@ def build(
         optimizer = scale_rates(optimizer, transfer.rate_factors(model, config.transfer))
     if config.precision == "mixed_float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-    if world.size == 1:
+    if world.size == 1 or config.strategy == "parameter-server":
         return optimizer
-    return DistributedOptimizer(
-        optimizer,
-        compression=config.ring.compression,
-        reduction=config.ring.reduction,
-        bucket_mb=config.ring.bucket_mb,
-    )
+    return DistributedOptimizer(optimizer, **ring_options(config.ring))
+
+
+def ring_options(ring: RingConfig) -> dict[str, Any]:
+    """The options of `DistributedOptimizer` for `train.ring`; the rest is `launch.ring_environment`."""
+    return {
+        "compression": ring.compression,
+        "reduction": ring.reduction,
+        "bucket_mb": ring.bucket_mb,
+        "gather": ring.algorithm == "gather",
+    }
 
 
 def plain(config: OptimizerConfig, rate: Any, *, accumulation: int = 1) -> keras.Optimizer:

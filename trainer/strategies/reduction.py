@@ -6,20 +6,25 @@ same one from the same list of variables, so all reach the same collectives what
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from trainer.errors import ConfigError
+from trainer.telemetry.timeline import Buckets
 from trainer.world import World
 
 Kind = Literal["buckets", "per_tensor", "grouped"]
 Wire = Literal["none", "float16", "bfloat16"]
+Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"]
 Reduction = Callable[[Sequence[Any]], list[Any]]
 
 MIB = 2**20
 
 
-def make(world: World, name: str, *, kind: Kind, bucket_mb: float, wire: Wire) -> Reduction:
+def make(
+    world: World, name: str, *, kind: Kind, bucket_mb: float, wire: Wire, gather: bool = False
+) -> Reduction:
     """The reduction of one optimizer.
 
     Args:
@@ -30,6 +35,8 @@ def make(world: World, name: str, *, kind: Kind, bucket_mb: float, wire: Wire) -
             filled in reverse layer order, which is the order of the backward pass.
         bucket_mb: size of a bucket, in MiB of gradients as computed.
         wire: type of the gradients on the way; they come back in their own type.
+        gather: collect all ranks' gradients on rank 0, add them there and broadcast the mean, in place of an
+            all-reduce: the naive way, to compare with.
 
     Raises:
         ConfigError: an unknown kind or type.
@@ -41,7 +48,7 @@ def make(world: World, name: str, *, kind: Kind, bucket_mb: float, wire: Wire) -
     if bucket_mb <= 0:
         raise ConfigError(f"bucket_mb: {bucket_mb} is no size.", cure="Give more than 0.")
     limit = {"buckets": bucket_mb * MIB, "per_tensor": 0.0, "grouped": float("inf")}[kind]
-    average = _AVERAGES[wire]
+    average = functools.partial(_mean_gathered, wire=wire) if gather else _AVERAGES[wire]
 
     def reduce(gradients: Sequence[Any]) -> list[Any]:
         import tensorflow as tf
@@ -50,14 +57,38 @@ def make(world: World, name: str, *, kind: Kind, bucket_mb: float, wire: Wire) -
         dense = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
         sizes = [0 if g is None else g.shape.num_elements() * g.dtype.size for g in dense]
         present = [i for i, g in enumerate(dense) if g is not None]
+        timed = Buckets()
         for number, bucket in enumerate(buckets([sizes[i] for i in present], limit)):
             members = [present[i] for i in bucket]
-            reduced = average(world, [dense[i] for i in members], f"{name}.bucket_{number}")
+            leaving = [dense[i] for i in members]
+            timed.leaves(leaving)
+            reduced = average(world, leaving, f"{name}.bucket_{number}")
+            timed.returns(reduced)
             for i, gradient in zip(members, reduced, strict=True):
                 dense[i] = gradient
+        timed.keep()
         return dense
 
     return reduce
+
+
+def sent_by_busiest(algorithm: Algorithm, ranks: int) -> float:
+    """Times the gradients that the rank which sends most sends per update.
+
+    Args:
+        algorithm: as `train.ring.algorithm` names it; docs/explanation/ring.md says what each does.
+        ranks: the world size.
+    """
+    if ranks == 1:
+        return 0.0
+    if algorithm in ("ring", "segmented-ring"):
+        return 2 * (ranks - 1) / ranks
+    if algorithm == "recursive-doubling":
+        # Ranks above a power of two hand theirs to a partner, which sends them the sum at the end.
+        return float(ranks.bit_length() - 1 + (ranks.bit_count() > 1))
+    if algorithm == "tree":
+        return float((ranks - 1).bit_length())
+    return float(ranks - 1)
 
 
 def buckets(sizes: Sequence[int], limit: float) -> list[list[int]]:
@@ -112,7 +143,40 @@ def _mean_bfloat16(world: World, tensors: Sequence[Any], name: str) -> list[Any]
     mine = tf.cast(tf.reduce_mean(tf.cast(parts, tf.float32), axis=0), tf.bfloat16)
     gathered = world.allgather(tf.bitcast(mine, tf.uint16), name=f"{name}.gather")
     whole = tf.bitcast(tf.reshape(gathered, [part * world.size]), tf.bfloat16)[:length]
-    pieces = tf.split(whole, [t.shape.num_elements() for t in tensors])
+    return _unpacked(whole, tensors)
+
+
+def _mean_gathered(world: World, tensors: Sequence[Any], name: str, *, wire: Wire) -> list[Any]:
+    """Mean at rank 0, which receives (n-1) and sends (n-1) times all gradients.
+
+    Horovod has no gather: it is an all-to-all in which every rank has something for rank 0 only.
+    """
+    import tensorflow as tf
+
+    dtypes = {t.dtype for t in tensors}
+    own = dtypes.pop() if len(dtypes) == 1 else tf.float64 if tf.float64 in dtypes else tf.float32
+    kind = own if wire == "none" else tf.as_dtype(wire)
+    # Horovod's collectives do not know bfloat16; rank 0 adds in at least float32.
+    bits = tf.uint16 if kind == tf.bfloat16 else kind
+    sums = tf.float64 if kind == tf.float64 else tf.float32
+    flat = tf.bitcast(tf.concat([tf.reshape(tf.cast(t, kind), [-1]) for t in tensors], 0), bits)
+    length = flat.shape[0]
+    splits = [length] + [0] * (world.size - 1)
+    received = world.alltoall(flat, splits=splits, name=f"{name}.gather")
+    # Empty on the other ranks; without a use of it, TensorFlow would take the all-to-all out of the step.
+    mean = tf.concat([flat, received], 0)
+    if world.rank == 0:
+        everyones = tf.bitcast(tf.reshape(received, [world.size, length]), kind)
+        mean = tf.bitcast(tf.cast(tf.reduce_mean(tf.cast(everyones, sums), axis=0), kind), bits)
+    whole = world.broadcast_tensor(tf.reshape(mean, [length]), name=f"{name}.broadcast")
+    return _unpacked(tf.bitcast(whole, kind), tensors)
+
+
+def _unpacked(flat: Any, tensors: Sequence[Any]) -> list[Any]:
+    """The parts of a flat tensor, each in the shape and dtype of the one that it was made from."""
+    import tensorflow as tf
+
+    pieces = tf.split(flat, [t.shape.num_elements() for t in tensors])
     return [tf.cast(tf.reshape(p, t.shape), t.dtype) for p, t in zip(pieces, tensors, strict=True)]
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 from jobs.launchers import mpirun
 from trainer.errors import WorldError
+from trainer.telemetry import step_peers
+from trainer.telemetry.step_peers import spread
 from trainer.telemetry.step_worker import StepJob
 
 MIB = 2**20
@@ -37,14 +39,29 @@ REDUCTIONS: tuple[tuple[str, dict[str, Any], dict[str, str]], ...] = (
 )
 
 
-def step(job: StepJob, *, repeats: int, progress: Progress) -> dict[str, Any]:
-    """Efficiency of two ranks and overhead of our loop.
+def step(
+    job: StepJob,
+    *,
+    repeats: int,
+    progress: Progress,
+    peers: Sequence[str] = step_peers.NAMES,
+    environment: Path | None = None,
+) -> dict[str, Any]:
+    """Efficiency of two ranks, overhead of our loop, and other frameworks in the same run.
+
+    Args:
+        job: what to time.
+        repeats: measurements of each kind, in turn.
+        progress: told what is being measured.
+        peers: of `step_peers.NAMES`.
+        environment: where `make bench-peers` has installed PyTorch; default: .venv-peers.
 
     Returns:
         `efficiency`: throughput of two ranks over that of two single-rank copies run at once; `overhead`: our
         loop's time over that of Keras' `fit` at one rank, minus 1; each a median with `_min` and `_max`;
-        step times in seconds, and the machine.
+        step times in seconds, and the machine; what `step_peers.figures` says of the peers.
     """
+    others = [step_peers.PeerTimes(name, job, environment) for name in peers]
     efficiencies, ranks_s, copies_s, overheads = [], [], [], []
     for repeat in range(repeats):
         progress(f"repeat {repeat + 1} of {repeats}: two ranks")
@@ -57,13 +74,17 @@ def step(job: StepJob, *, repeats: int, progress: Progress) -> dict[str, Any]:
         ranks_s.append(ranks)
         copies_s.append(copies)
         efficiencies.append(copies / ranks)
+        for other in others:
+            progress(f"repeat {repeat + 1} of {repeats}: {other.title}")
+            other.measure()
     return {
-        **_spread("efficiency", efficiencies),
-        **_spread("overhead", [found["overhead"] for found in overheads]),
+        **spread("efficiency", efficiencies),
+        **spread("overhead", [found["overhead"] for found in overheads]),
         "two_ranks_step_s": statistics.median(ranks_s),
         "two_copies_step_s": statistics.median(copies_s),
         "our_loop_step_s": statistics.median(found["step_s"] for found in overheads),
         "keras_fit_step_s": statistics.median(found["keras_step_s"] for found in overheads),
+        **step_peers.figures(ranks_s, others),
         "repeats": repeats,
         "job": dataclasses.asdict(job),
         "machine": machine(),
@@ -91,7 +112,7 @@ def ring(
             reducing = dataclasses.replace(job, ring=options)
             found[name].append(_seconds(_together([_ranks_line(reducing, ranks, environment, hosts)])))
     return {
-        "step_s": {name: _spread("median", times) for name, times in found.items()},
+        "step_s": {name: spread("median", times) for name, times in found.items()},
         "ranks": ranks,
         "repeats": repeats,
         "job": dataclasses.asdict(job),
@@ -112,10 +133,6 @@ def machine() -> dict[str, Any]:
         "load_1min": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
     }
-
-
-def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {name: statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}
 
 
 Line = tuple[list[str], dict[str, str]]

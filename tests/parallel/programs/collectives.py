@@ -6,38 +6,13 @@ Prints one JSON object on rank 0. MPI must run over TCP (OMPI_MCA_btl=tcp,self),
 from __future__ import annotations
 
 import json
-import socket
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import sent_bytes
 
 import trainer
 from trainer import world as worlds
-
-TCP_INFO_BYTES_SENT = slice(200, 208)  # struct tcp_info, tcpi_bytes_sent
-
-
-def bytes_by_connection() -> dict[str, int]:
-    """Bytes this process has sent over each of its TCP connections.
-
-    Waits for every rank first: what a rank has handed to its kernel is sent once the others have received it.
-    """
-    world.any(False)
-    sent = {}
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            is_socket = str(entry.readlink()).startswith("socket:")
-        except FileNotFoundError:
-            continue
-        if not is_socket:
-            continue
-        with socket.socket(fileno=worlds.os.dup(int(entry.name))) as connection:
-            if connection.family == socket.AF_INET and connection.type == socket.SOCK_STREAM:
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                sent[entry.name] = int.from_bytes(info[TCP_INFO_BYTES_SENT], "little")
-    return sent
-
 
 world = trainer.init(threads=1)
 rank, size = world.rank, world.size
@@ -66,12 +41,11 @@ assert world.hosts == (world.host,) * size
 numbers, repeats = 1 << 20, 8
 tensor = np.ones(numbers, np.float32)
 world.allreduce(tensor, name="traffic")
-before = bytes_by_connection()
+before = sent_bytes.by_connection(world)
 for _ in range(repeats):
     world.allreduce(tensor, name="traffic")
-after = bytes_by_connection()
-sent = sorted((after[key] - before.get(key, 0) for key in after), reverse=True)
-everyones = world.allgather_object(sent)
+after = sent_bytes.by_connection(world)
+everyones = world.allgather_object(sent_bytes.since(before, after))
 if rank == 0:
     report = {
         "payload": repeats * tensor.nbytes,

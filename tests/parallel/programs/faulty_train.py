@@ -2,9 +2,12 @@
 
     python faulty_train.py FAULT RANK STEP CONFIG [arguments of cingulum train ...]
 
-FAULT: none, kill, raise, hang, freeze (the whole process), wait (CONFIG.waiting is made; until CONFIG.go is
-there, or a signal comes), stop (as by SIGUSR2), nan, diverge, full (no file may grow any more); or
-during the saving of the checkpoint of STEP: kill-writing, kill-renaming. STEP counts updates from 1.
+RANK -1 is parameter server 0, which knows kill and freeze.
+
+FAULT: none, kill, raise, hang, freeze (the whole process), slow (each step takes 0.4 s more), wait
+(CONFIG.waiting is made; until CONFIG.go is there, or a signal comes), stop (as by SIGUSR2), nan, diverge,
+full (no file may grow any more); or during the saving of the checkpoint of STEP: kill-writing, kill-renaming.
+STEP counts updates from 1.
 """
 
 from __future__ import annotations
@@ -21,15 +24,30 @@ fault, at_rank, at_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 def main() -> int:
     from trainer import cli
+    from trainer import config as configuration
     from trainer import world as worlds
+    from trainer.errors import CingulumError
 
-    world = worlds.init(1)
+    try:
+        train = configuration.load(Path(sys.argv[4])).train
+    except CingulumError:  # `cingulum train` tells it
+        train = configuration.TrainConfig()
+    if train.strategy == "data":
+        world = worlds.init(1)
+    else:
+        server = train.server
+        world = worlds.init(1, servers=server.count, placement=server.placement, mode=server.mode)
     from trainer import checkpoint
     from trainer.loop import Training
+    from trainer.strategies.parameter_server.server import Server
 
-    if world.rank == at_rank and fault != "none":
+    if at_rank == -1 and world.is_server:
+        _in_update(Server)
+    elif world.rank == at_rank and fault != "none":
         if fault in ("kill-writing", "kill-renaming"):
             _in_saving(checkpoint)
+        elif fault == "slow":
+            _slow()
         else:
             _in_step(Training)
     return cli.run(["train", *sys.argv[4:]])
@@ -45,6 +63,31 @@ def _in_step(training) -> None:
         return seconds
 
     training._step = step
+
+
+def _slow() -> None:
+    from trainer.strategies.data import DistributedModel
+
+    plain = DistributedModel.train_step
+
+    def train_step(self, x, y, w):
+        time.sleep(0.4)
+        return plain(self, x, y, w)
+
+    DistributedModel.train_step = train_step
+
+
+def _in_update(server) -> None:
+    plain, updates = server._answer, []
+
+    def answer(self, number, scale):
+        if number == 0:
+            updates.append(number)
+        if len(updates) == at_step:
+            _strike(None)
+        plain(self, number, scale)
+
+    server._answer = answer
 
 
 def _strike(training) -> None:

@@ -1,0 +1,74 @@
+"""Connections beside MPI that tell who is gone."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from trainer.errors import WorldError
+from trainer.strategies.parameter_server import lifelines
+from trainer.strategies.parameter_server.lifelines import Hub, Lifeline
+
+OTHER = """
+import json, sys, time
+from trainer.strategies.parameter_server.lifelines import Lifeline
+Lifeline(json.loads(sys.argv[1]), 7, print, 60)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def hub():
+    made = Hub([3], silence_s=20)
+    yield made
+    made.close()
+
+
+def test_both_sides_hear_each_other_and_the_end(hub):
+    heard = queue.SimpleQueue()
+    line = Lifeline(hub.address, 3, heard.put, 20)
+    assert hub.wait_for_all() == []
+    line.say({"stop": True})
+    assert hub.heard.get(timeout=10) == (3, {"stop": True})
+    hub.say_all({"end": 75})
+    assert heard.get(timeout=10) == {"end": 75}
+    hub.cut(3)
+    assert heard.get(timeout=10) is None
+    line.close()
+
+
+def test_a_process_that_is_killed_is_noticed():
+    hub = Hub([7], silence_s=60)
+    words = [sys.executable, "-c", OTHER, json.dumps(hub.address)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "up\n" and hub.wait_for_all() == []
+        other.kill()
+        assert hub.heard.get(timeout=10) == (7, None)
+    hub.close()
+
+
+def test_one_who_says_nothing_is_given_up(hub, monkeypatch):
+    monkeypatch.setattr(lifelines, "BEAT_S", 60.0)
+    hub._silence_s = 0.2
+    Lifeline(hub.address, 3, print, 20)
+    assert hub.heard.get(timeout=10) == (3, None)
+
+
+def test_strangers_are_not_listened_to(hub):
+    with socket.create_connection(("localhost", hub.address["port"])) as stranger:
+        stranger.sendall(b'{"secret": "guessed", "process": 3}\n')
+        assert stranger.recv(1) == b""
+    assert hub.wait_for_all(0.05) == [3]
+
+
+def test_a_server_that_cannot_be_reached_is_told(monkeypatch):
+    monkeypatch.setattr(lifelines, "MEET_S", 0.0)
+    address = {"hosts": ["localhost"], "port": 1, "secret": ""}
+    with pytest.raises(WorldError, match="port 1"):
+        Lifeline(address, 3, print, 1)

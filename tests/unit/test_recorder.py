@@ -1,0 +1,125 @@
+"""A run's telemetry while it runs: files, means, stragglers, traces, scalars, and a disk that is full."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainer import world as worlds
+from trainer.config import TelemetryConfig
+from trainer.telemetry import records, scalars, stragglers, trace
+from trainer.telemetry.parts import Call, Layout, Timed
+from trainer.telemetry.recorder import Recorder
+from trainer.telemetry.records import Slowest
+
+LAYOUT = Layout((True, False), (), 1)
+
+
+@pytest.fixture
+def recorder(tmp_path, monkeypatch):
+    monkeypatch.setattr(worlds, "_world", worlds.World())
+    return Recorder(TelemetryConfig(trace=True), worlds.World(), tmp_path)
+
+
+def steps(recorder: Recorder, numbers: range) -> None:
+    """Made-up steps of 7 s; the first of all was traced."""
+    for number in numbers:
+        at = 10.0 * number
+        marks = at + np.array([0.0, 2.0, 4.0, 0.5, 1.0, 3.0, 5.0])
+        made = Timed(number, 7.0, 0.5, number == 1, (Call(LAYOUT, marks, at + 6.0),))
+        recorder.timeline._timed.append(made)
+
+
+def test_an_epoch_is_told_in_its_row_and_in_the_files(recorder, tmp_path):
+    said: list[str] = []
+    recorder.start_epoch()
+    steps(recorder, range(1, 4))
+    row = recorder.close_epoch(1, 3, said.append)
+    assert row["timeline"] == {
+        "seconds": 7.0, "input_wait": 0.5, "forward": 1.5, "backward": 2.0, "exposed": 1.5, "update": 1.0,
+        "other": 0.5, "overlapped": 1.0,
+    }  # fmt: skip
+    assert (row["slowest_rank"], row["slowest_ratio"], said) == (0, 1.0, [])
+    steps(recorder, range(4, 6))
+    recorder.close_epoch(2, 5, said.append)
+    recorder.close()
+    found = records.read(tmp_path)
+    assert [step.step for step in found.steps[0]] == [1, 2, 3, 4, 5]
+    assert [step.first for step in found.steps[0]] == [True, False, False, False, False]
+    ((first, second),) = found.hosts.values()
+    assert (first.step, second.step, second.epoch, second.ranks) == (3, 5, 2, (0,))
+    assert row["energy_j"] == first.energy_j
+
+
+def test_an_epoch_of_nothing_but_a_traced_step_has_no_timeline(recorder):
+    steps(recorder, range(1, 2))
+    assert recorder.close_epoch(1, 1, print).keys() == {"energy_j"}
+
+
+def test_a_full_disk_ends_the_telemetry_and_not_the_training(recorder, tmp_path, capsys):
+    (tmp_path / "telemetry").write_text("in the way")
+    for epoch in (1, 2):
+        steps(recorder, range(3 * epoch, 3 * epoch + 2))
+        assert recorder.close_epoch(epoch, 4, print)["timeline"]["forward"] == 1.5
+    assert capsys.readouterr().err.count("telemetry ends here") == 1
+
+
+def test_nothing_is_told_or_exchanged_where_it_is_switched_off(tmp_path):
+    class Alone(worlds.World):
+        def allgather_object(self, value: Any) -> Any:
+            raise AssertionError("a collective that other ranks do not know of")
+
+    recorder = Recorder(TelemetryConfig(enabled=False), Alone(), tmp_path)
+    recorder.start_epoch()
+    recorder.step(1, 1.0, 0.0)
+    assert recorder.close_epoch(1, 1, print) == {}
+    recorder.close()
+    recorder.join_traces()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_slow_rank_is_named_with_what_it_costs():
+    means = {"seconds": 0.5, "exposed": 0.1}
+    said = stragglers.warning(Slowest(3, 2.0, "backward"), means, "node-1", 100)
+    assert said is not None and "rank 3 on node-1" in said and "2.00 times" in said
+    assert "backward pass" in said and "20.0 s longer" in said
+    assert stragglers.warning(Slowest(3, 1.2, "backward"), means, "node-1", 100) is None
+    assert stragglers.warning(Slowest(3, 2.0, "backward"), means, "node-1", 4) is None  # 0.8 s
+
+
+def test_the_trace_has_every_rank_and_part(recorder, tmp_path):
+    steps(recorder, range(1, 3))
+    recorder.flush()
+    records.append(trace.rank_file(tmp_path, 1), [{"step": 1, "events": [[0, "forward", 9.0, 1.0]]}])
+    trace.join(tmp_path, ("a", "b"))
+    told = json.loads((tmp_path / "telemetry" / "trace.json").read_text())["traceEvents"]
+    slices = [event for event in told if event["ph"] == "X"]
+    assert {event["pid"] for event in slices} == {0, 1}
+    of_first = {e["name"]: (e["ts"], e["dur"]) for e in slices if e["pid"] == 0 and e["args"]["step"] == 1}
+    assert of_first == {
+        "step 1": (0.0, 7e6), "input wait": (0.0, 0.5e6), "forward": (1e6, 2e6), "backward": (3e6, 2e6),
+        "exposed communication": (5e6, 1e6), "update": (6e6, 1e6), "bucket 0": (4e6, 2e6),
+        "statistics": (1.5e6, 0.5e6),
+    }  # fmt: skip
+    names = {event["args"]["name"] for event in told if event["name"] == "process_name"}
+    assert names == {"rank 0 @ a", "rank 1 @ b"}
+
+
+def test_a_trace_ends_before_it_fills_the_disk(recorder, tmp_path, monkeypatch):
+    recorder._traces_left = 2
+    steps(recorder, range(1, 5))
+    recorder.flush()
+    steps(recorder, range(5, 8))
+    recorder.flush()
+    assert len(records.read_lines(trace.rank_file(tmp_path, 0))) == 2
+
+
+def test_scalars_hold_the_parts_and_the_hosts(recorder):
+    steps(recorder, range(2, 4))
+    row = {"step": 3, "loss": 0.5, "val_auc": None, **recorder.close_epoch(1, 3, print)}
+    found = scalars.of_row(row) | scalars.of_hosts(recorder.hosts)
+    assert found["timeline/exposed"] == 1.5 and found["loss"] == 0.5 and "val_auc" not in found
+    assert found[f"hosts/{recorder.hosts[0].host}/cpu_percent"] == recorder.hosts[0].cpu_percent

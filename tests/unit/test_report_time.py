@@ -1,0 +1,73 @@
+"""The report's section on where the time went."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from made_up_run import make_run
+
+from trainer.report import time_spent
+from trainer.report.story import read
+from trainer.telemetry.records import PARTS
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "made-up", subjects=20, epochs=3)
+
+
+@pytest.fixture
+def run(whole, tmp_path):
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def test_the_slow_rank_is_named_and_comes_first(run):
+    found = time_spent.of(read(run))
+    assert "Rank 2 needs most time for itself: 1.37 times" in found.slowest and "backward" in found.slowest
+    assert "In 3 of 3 epochs" in found.slowest
+    assert found.ranks[0][:3] == ("2", "node-1", "209.00") and len(found.ranks) == 4
+    assert [row[0] for row in found.hosts] == ["node-0", "node-1"]
+    # 52,000,000 bytes in each epoch of 6 steps.
+    assert found.hosts[0][4] == "8.3 MiB"
+    assert "0.2 Wh (720 J); made up" in found.energy
+
+
+def test_bars_stand_on_each_other_and_end_at_the_whole_step(run):
+    by_epoch, by_rank = time_spent.of(read(run)).figures
+    assert by_epoch.table.header == ("epoch", *(f"{part}_ms" for part in PARTS))
+    for figure, bars in ((by_epoch, 3), (by_rank, 4)):
+        assert len(figure.axes.marks) == bars * len(PARTS)
+        tops = [mark.points[1][1] for mark in figure.axes.marks][len(PARTS) - 1 :: len(PARTS)]
+        assert tops == pytest.approx([239.0] * bars)
+        for lower, upper in zip(figure.axes.marks, figure.axes.marks[1:], strict=False):
+            if lower.points[0][0] == upper.points[0][0]:
+                assert lower.points[1][1] == upper.points[0][1]
+
+
+def test_ranks_beyond_the_first_few_are_counted(run):
+    source = (run / "telemetry" / "rank-00000.jsonl").read_text()
+    for rank in range(4, 12):
+        (run / "telemetry" / f"rank-{rank:05d}.jsonl").write_text(source)
+    found = time_spent.of(read(run))
+    assert len(found.ranks) == time_spent.MOST_RANKS and found.ranks_left_out == 4
+
+
+@pytest.mark.parametrize("content", ["{\n", "[]\n", '{"step": 1}\n', '{"epoch": 1, "seconds": "x"}\n'])
+@pytest.mark.parametrize("name", ["rank-00000.jsonl", "host-node-0.jsonl"])
+def test_damaged_telemetry_is_a_note(run, name, content):
+    (run / "telemetry" / name).write_text(content)
+    story = read(run)
+    assert time_spent.of(story) is None
+    assert any("telemetry is damaged" in note for note in story.notes)
+
+
+def test_a_run_without_telemetry_has_no_such_section(run):
+    shutil.rmtree(run / "telemetry")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    plain = [{k: v for k, v in row.items() if k != "timeline"} for row in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plain))
+    story = read(run)
+    assert time_spent.of(story) is None and not story.notes

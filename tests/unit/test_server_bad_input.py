@@ -1,0 +1,21 @@
+"""Too few processes for parameter servers: said before anything is loaded, with exit code 2."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer import cli
+
+
+@pytest.mark.parametrize(
+    ("placement", "count", "said"),
+    [("separate", 1, "none would be left to train"), ("colocated", 2, "need as many ranks; there are 1")],
+)
+def test_one_process_is_told_what_to_launch(tmp_path, capsys, monkeypatch, placement, count, said):
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
+    config = tmp_path / "run.yaml"
+    config.write_text("name: a\ndata: {shards: nowhere}\ntrain: {strategy: parameter-server}\n")
+    server = f"train.server={{count: {count}, placement: {placement}}}"
+    assert cli.run(["train", str(config), server]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: train.server.count:") and said in told and "aunch" in told

@@ -1,0 +1,58 @@
+"""mpirun that is ended when the run says so; a script stands for mpirun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jobs import surviving
+
+PROGRAM = """#!/bin/sh
+[ "$1 $2 $3 $4 $5" = "--mca orte_enable_recovery 1 -x CINGULUM_END_FILE" ] || exit 99
+shift 5
+exec "$@"
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    monkeypatch.setattr(surviving, "_GRACE_S", 0.2)
+    program = tmp_path / "mpirun"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+
+    def started(script):
+        words = surviving.line([str(program), "sh", "-c", script])
+        code = "import sys; from jobs import surviving; surviving._GRACE_S = 0.2; "
+        code += "sys.exit(surviving.main(sys.argv[1:]))"
+        words = [words[0], "-c", code, *words[3:]]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.Popen(words, cwd=tmp_path, env=environment)
+
+    return started
+
+
+@pytest.mark.parametrize("waits", ["", "; sleep 60", "; trap '' TERM; while :; do sleep 0.1; done"])
+def test_the_code_that_the_run_tells_counts_even_if_mpirun_does_not_end(start, tmp_path, waits):
+    with start(f'echo 75 >"$CINGULUM_END_FILE"{waits}') as process:
+        assert process.wait(20) == 75
+    assert [path.name for path in tmp_path.iterdir()] == ["mpirun"]
+
+
+def test_without_a_word_of_the_run_mpiruns_code_counts(start):
+    with start("exit 3") as process:
+        assert process.wait(20) == 3
+
+
+def test_a_request_to_save_is_passed_on(start, tmp_path):
+    script = f"trap 'exit 75' USR2; touch {tmp_path}/up; while :; do sleep 0.05; done"
+    with start(script) as process:
+        while not (tmp_path / "up").exists():
+            time.sleep(0.02)
+        process.send_signal(signal.SIGUSR2)
+        assert process.wait(20) == 75

@@ -1,0 +1,281 @@
+"""`cingulum bench scaling`: how training scales over ranks, hosts and strategies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from trainer.scaling.cells import Row
+    from trainer.scaling.results import Results
+    from trainer.scaling.study import Study
+
+# The five networks that a study compares unless told otherwise; a U-Net puts a class on each voxel.
+NETWORKS = "vgg,resnet18,densenet121,resattnet18,unet3d"
+
+
+def bench_scaling(
+    models: Annotated[str, typer.Option(help="Networks, separated by commas.")] = NETWORKS,
+    ranks: Annotated[str, typer.Option(help="World sizes.")] = "1,2,4,8",
+    strategies: Annotated[
+        str, typer.Option(help="NAME or NAME/OPTION=VALUE/..., separated by commas; see above.")
+    ] = "data",
+    scaling: Annotated[str, typer.Option(help="strong, weak.")] = "strong,weak",
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            help="Hosts that ranks are spread over; 0: this one. Emulated ones, or nodes of the allocation.",
+            show_default="0; in an allocation, all its nodes",
+        ),
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(help="Of emulated hosts' links, each way: 200mbit,1gbit.", show_default=False),
+    ] = None,
+    cpus_per_host: Annotated[
+        float | None,
+        typer.Option(
+            help="Cores whose time each emulated host gets at most, such as 0.2.", show_default=False
+        ),
+    ] = None,
+    size: Annotated[int, typer.Option(help="Edge of the volumes, in voxels.", min=8)] = 32,
+    width: Annotated[int, typer.Option(help="Channels of the first stage.", min=1)] = 8,
+    batch: Annotated[
+        int, typer.Option(help="Samples per step: strong, of all ranks; weak, of each.", min=1)
+    ] = 8,
+    steps: Annotated[int, typer.Option(help="Timed steps per measurement.", min=1)] = 10,
+    repeats: Annotated[int, typer.Option(help="Measurements of each cell, in turn.", min=1)] = 3,
+    epochs: Annotated[
+        int, typer.Option(help="Train each for so many epochs, for accuracy against time.", min=0)
+    ] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of the study.")] = Path("scaling"),
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Measure cells again that failed.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> int:
+    """Measure networks with strategies on numbers of ranks; draw speed-up, efficiency, a step's parts, bytes.
+
+    Strategies: data, parameter-server, peer:ddp, peer:multiworker, peer:tf-parameter-server. Options of data
+    are those of train.ring; of parameter-server those of train.server, and servers=K or servers=n, as many
+    as ranks. A study that was stopped goes on where it was; its folder holds scaling.html, table.csv,
+    table.tex and every row. Several studies in one folder share the page.
+
+    \b
+    Example:
+      cingulum bench scaling --models resnet18 --ranks 1,2 --dry-run
+      cingulum bench scaling --ranks 1,2,4,8 --hosts 0,8 --bandwidth 200mbit --cpus-per-host 0.2 \\
+        --strategies data,parameter-server,parameter-server/servers=n/placement=colocated
+    """
+    import json
+
+    from trainer.scaling import conduct
+    from trainer.scaling.results import Results
+    from trainer.scaling.study import Study
+
+    nodes = conduct.allocation()
+    default = "0" if nodes is None else str(len(nodes))
+    among = _numbers("--hosts", default if hosts is None else hosts, least=0)
+    study = Study(
+        models=_words("--models", models),
+        ranks=_numbers("--ranks", ranks),
+        strategies=_words("--strategies", strategies),
+        batch=batch,
+        size=size,
+        width=width,
+        scalings=_scalings(scaling),
+        hosts=among,
+        bandwidths=_words("--bandwidth", bandwidth) if bandwidth else (None,),
+        steps=steps,
+        repeats=repeats,
+        epochs=epochs,
+        emulated=nodes is None and any(among),
+        cpus=cpus_per_host,
+    )
+    conduct.check(study)
+    _check_words(study)
+    results = Results(out)
+    if dry_run:
+        typer.echo(_told(study, results, retry=retry_failed))
+        return 0
+    rows = _measured(study, results, retry=retry_failed)
+    if as_json:
+        typer.echo(json.dumps([json.loads(row.to_json()) for row in rows], indent=1))
+    else:
+        typer.echo(_outcome(study, results))
+    return 0 if not rows or any(row.error is None for row in rows) else 1
+
+
+def _words(option: str, text: str) -> tuple[str, ...]:
+    """Words separated by commas, each once.
+
+    Raises:
+        InputError: there is none.
+    """
+    from trainer.errors import InputError
+
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not words:
+        raise InputError(f"{option}: {text!r} names nothing.")
+    return words
+
+
+def _numbers(option: str, text: str, *, least: int = 1) -> tuple[int, ...]:
+    """Whole numbers separated by commas, each once.
+
+    Raises:
+        InputError: a word that is no number, or one that is too small.
+    """
+    from trainer.errors import InputError
+
+    words = _words(option, text)
+    if not all(word.isascii() and word.isdigit() and int(word) >= least for word in words):
+        raise InputError(f"{option} {text}: numbers from {least} on are needed, separated by commas.")
+    return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def _scalings(text: str) -> tuple[str, ...]:
+    from trainer.errors import InputError
+    from trainer.scaling.cells import SCALINGS
+
+    words = _words("--scaling", text)
+    if unknown := [word for word in words if word not in SCALINGS]:
+        raise InputError(f"--scaling {unknown[0]}: is none of {', '.join(SCALINGS)}.")
+    return words
+
+
+def _check_words(study: Study) -> None:
+    """Whether networks and options exist, before anything is measured.
+
+    Raises:
+        ModelError: no such network, or volumes too small for it.
+        ConfigError: an option that the strategy does not have, or an impossible value.
+    """
+    import yaml
+
+    from trainer.config import parsing
+    from trainer.errors import ModelError
+    from trainer.quiet import import_tensorflow
+    from trainer.scaling.cells import Cell
+    from trainer.scaling.peers.measuring import job_of
+    from trainer.scaling.training import strategy_settings
+    from trainer.scaling.variants import variant
+
+    for word in study.strategies:
+        how = variant(word)
+        if not how.can_train:
+            ranks = max(study.ranks)
+            servers = how.servers_for(ranks)
+            job_of(
+                Cell(
+                    study.models[0], strategy=how.strategy, options=how.options, ranks=ranks, servers=servers
+                )
+            )
+            continue
+        tree = {
+            "name": "study",
+            "data": {"shards": "none"},
+            "train": strategy_settings(how.strategy, how.options, how.servers_for(1)),
+        }
+        parsing.parse(yaml.safe_dump(tree), source=f"--strategies {word}")
+    import_tensorflow()
+    from trainer import models
+
+    for name in study.models:
+        network = models.describe(name)
+        if study.size < network.smallest:
+            raise ModelError(f"--size {study.size}: {name} needs {network.smallest} voxels an edge.")
+
+
+def _told(study: Study, results: Results, *, retry: bool) -> str:
+    """What would be measured, for people."""
+    cells = study.cells()
+    todo = results.missing(cells, retry=retry)
+    lines = [f"{len(cells)} cells, {len(cells) - len(todo)} of them measured already; into {results.folder}"]
+    most = max(cell.machines for cell in cells)
+    if study.emulated:
+        lines.append(f"a testbed of {most} emulated hosts, taken down at the end; needs root")
+        lines += _crowded(study, most)
+    lines += [f"  {cell.describe()}" for cell in todo]
+    return "\n".join(lines)
+
+
+def _crowded(study: Study, most: int) -> list[str]:
+    """A warning where emulated hosts have no cores to compute on, as they would if they were hosts."""
+    import os
+
+    cores = len(os.sched_getaffinity(0))
+    if study.cpus is not None and most * study.cpus <= cores:
+        return []
+    share = max(0.01, int(100 * cores / most) / 100)
+    return [
+        f"warning: {most} emulated hosts share {cores} cores: bytes and communication will be real, "
+        f"computing will not scale; --cpus-per-host {share:g} gives each the same share"
+    ]
+
+
+def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
+    """All rows of the study, those measured earlier among them.
+
+    Raises:
+        Stopped: SIGTERM or SIGUSR2 came, as Slurm sends them before a time limit.
+    """
+    import functools
+    import signal
+
+    from trainer.errors import Stopped
+    from trainer.scaling import conduct, page
+    from trainer.scaling.cells import key
+    from trainer.scaling.measure import measure
+    from trainer.scaling.training import train
+    from trainer.stopping import SIGNALS
+
+    asked = False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal asked
+        asked = True
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, stop) for number in SIGNALS}
+    if study.emulated:
+        for line in _crowded(study, max(cell.machines for cell in study.cells())):
+            typer.echo(line, err=True)
+    try:
+        with results:
+            training = functools.partial(train, folder=results.folder)
+            conduct.conduct(study, results, retry=retry, measure=measure, train=training)
+            page.save(results.studies(), results.rows, results.folder)
+    except KeyboardInterrupt:
+        if not asked:
+            raise
+        raise Stopped(
+            f"stopped, as asked; {results.folder} has all that was measured.",
+            cure="The same command goes on where it stopped.",
+        ) from None
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    return [results.rows[key(cell)] for cell in study.cells()]
+
+
+def _outcome(study: Study, results: Results) -> str:
+    """A table for people, and where the page is."""
+    from trainer.scaling.page import PAGE
+    from trainer.scaling.study import merged
+    from trainer.scaling.summary import curves, failures
+
+    lines = merged([study])
+    said = []
+    for curve in curves(lines, results.rows):
+        first = curve.line.first
+        said.append(f"{first.model}, {first.scaling} scaling, {curve.line.strategy}, {curve.line.place}")
+        for point in curve.points:
+            share = "" if point.efficiency is None else f"{point.efficiency:8.1%}"
+            said.append(f"  {point.ranks:3d} ranks {point.samples_per_second:10.2f} samples/s {share}")
+    if failed := failures(lines, results.rows):
+        said.append(f"{len(failed)} cells failed; --retry-failed measures them again")
+    return "\n".join([*said, str(results.folder / PAGE)])

@@ -1,0 +1,54 @@
+"""`cingulum diagnose`: what binds a run, and what to try."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from trainer.telemetry.verdict import Verdict
+
+
+def diagnose(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/demo.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+) -> None:
+    """Say what a run's time goes into: computing, the network, a server, the input, or a slow rank.
+
+    With the figures that say so, what mending it would gain at most, and the settings to try. Reads
+    RUN/telemetry and changes nothing; the run may still go on. docs/explanation/where-time-goes.md has the
+    rules.
+
+    \b
+    Example:
+      cingulum diagnose runs/demo
+    """
+    import json
+
+    from trainer.telemetry import evidence
+
+    found = evidence.diagnose(run)
+    typer.echo(json.dumps({"run": str(run), **found.json()}, indent=1) if as_json else told(run, found))
+
+
+def told(run: Path, found: Verdict) -> str:
+    """The verdict for a terminal."""
+    from trainer.telemetry.findings import times
+
+    lines = [f"{run}: {found.summary}", "evidence:", *(f"  {sentence}" for sentence in found.evidence)]
+    lines.append("gained at most, if only this were mended:")
+    for name, gain in sorted(found.gains.items(), key=lambda item: -item[1]):
+        lines.append(f"  {name:<10}{gain:>5.0%} of a step, {times(gain)} as fast")
+    if found.settings:
+        lines.append("to try, in a new run (name=...):")
+    for setting in found.settings:
+        lines.append(f"  {setting.words}  (now {setting.now_words}): {setting.why}")
+    if not found.settings:
+        lines.append(
+            "to try: more ranks, or a quicker device; no setting would gain much"
+            if found.is_well
+            else "to try: no setting of the configuration mends this"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""A scaling study: which cells there are, what each measured, and the page that shows them."""

@@ -1,0 +1,114 @@
+"""A cell of a study whose strategy is a peer, measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from jobs.testbed import Testbed
+from trainer.errors import CingulumError, ConfigError
+from trainer.scaling.cells import Cell, Row
+from trainer.scaling.peers import starting
+from trainer.scaling.peers.job import PeerJob
+from trainer.telemetry import step_bench
+
+# Bytes that each host's interface has sent and received so far, by host.
+Counters = Mapping[str, tuple[int, int]]
+_PREFIX = "peer:"
+
+
+def job_of(cell: Cell) -> PeerJob:
+    """What the peer of a cell is to do.
+
+    Raises:
+        InputError: an option that this peer has not, or servers that it cannot have.
+    """
+    return PeerJob(
+        cell.strategy.removeprefix(_PREFIX),
+        model=cell.model,
+        size=cell.size,
+        width=cell.width,
+        batch=cell.rank_batch,
+        steps=cell.steps,
+        ranks=cell.ranks,
+        servers=cell.servers,
+        options=cell.options,
+    )
+
+
+def hosts_of(cell: Cell, testbed: Testbed) -> list[str]:
+    """The host of each process: ranks, servers, and their coordinator beside the first server."""
+    names = [testbed.hosts[place] for place in cell.places()]
+    if not cell.servers:
+        return names
+    # Colocated servers are processes of their own here, on the hosts of the first ranks.
+    servers = names[cell.ranks :] or [names[server % cell.ranks] for server in range(cell.servers)]
+    return [*names[: cell.ranks], *servers, servers[0]]
+
+
+def measure(
+    cell: Cell,
+    testbed: Testbed | None,
+    progress: Callable[[str], None],
+    *,
+    count: Callable[[], Counters] = dict,
+    environment: Path | None = None,
+) -> Row:
+    """Time the steps of a cell whose strategy is `peer:...`.
+
+    Args:
+        cell: what to measure; no training.
+        testbed: its emulated hosts, their links already shaped; None for a cell on this host. A cell on
+            real hosts gives a row with an error.
+        progress: told what was measured.
+        count: reads the interfaces' counters; called right before the timed steps and right after them.
+        environment: where `make bench-peers` has installed PyTorch; default: .venv-peers.
+
+    Returns:
+        The row; with `error` where the peer is not installed, cannot do this, or failed.
+
+    Raises:
+        ConfigError: a cell that is none of a peer.
+    """
+    if not cell.strategy.startswith(_PREFIX) or cell.train:
+        raise ConfigError(f"Not to be measured with a peer: {cell.describe()}.")
+    if cell.hosts and testbed is None:
+        return Row(cell, error="peers are measured on this host or on a testbed's, not on others")
+    counted: list[Counters] = []
+    try:
+        job = job_of(cell)
+        if reason := starting.missing(job.peer, environment):
+            return Row(cell, machine=step_bench.machine(), error=reason)
+        (found,) = starting.run(
+            [job],
+            testbed=testbed,
+            hosts=[hosts_of(cell, testbed)] if testbed else None,
+            environment=environment,
+            before=lambda: counted.append(count()),
+            after=lambda: counted.append(count()),
+        )
+    except CingulumError as error:
+        return Row(cell, machine=step_bench.machine(), error=str(error))
+    before, after = counted
+    seconds = [rank["seconds"] for rank in found]
+    median = statistics.mean(statistics.median(one) for one in seconds)
+    progress(f"{cell.describe()}: measured {median:.3f} s a step")
+    return Row(
+        cell,
+        samples_per_second=cell.global_batch / median,
+        step_s={
+            "median": median,
+            "min": statistics.mean(min(one) for one in seconds),
+            "max": statistics.mean(max(one) for one in seconds),
+        },
+        interfaces={
+            host: {
+                "sent": (after[host][0] - before[host][0]) / cell.steps,
+                "received": (after[host][1] - before[host][1]) / cell.steps,
+            }
+            for host in after
+        },
+        machine=step_bench.machine(),
+        facts={"mean_step_s": statistics.mean(sum(one) for one in seconds) / cell.steps},
+    )

@@ -1,0 +1,104 @@
+"""A strategy with its options, as a word of the command line and as words for people. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.errors import InputError
+
+STRATEGIES = ("data", "parameter-server", "peer:ddp", "peer:multiworker", "peer:tf-parameter-server")
+_TITLES = {
+    "peer:ddp": "PyTorch DDP (gloo)",
+    "peer:multiworker": "tf.distribute MultiWorkerMirrored",
+    "peer:tf-parameter-server": "tf.distribute ParameterServer",
+}
+
+
+def title(strategy: str, options: Mapping[str, Any], servers: int | str) -> str:
+    """A strategy in words.
+
+    Args:
+        strategy: one of `STRATEGIES`.
+        options: see `Cell`.
+        servers: how many; "n" for as many as ranks.
+    """
+    words = [_TITLES.get(strategy, strategy)]
+    if servers:
+        words.append(f"k = {servers}")
+    words += [str(value) if isinstance(value, str) else f"{name} {value}" for name, value in options.items()]
+    return ", ".join(words)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A strategy with its options, as one word of the command line says it.
+
+    Attributes:
+        strategy: one of `STRATEGIES`.
+        options: see `Cell`.
+        servers: how many there are; 0: as many as ranks.
+    """
+
+    strategy: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    servers: int = 1
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether there are parameter servers at all."""
+        return self.strategy in ("parameter-server", "peer:tf-parameter-server")
+
+    @property
+    def can_be_timed(self) -> bool:
+        """Whether its steps mean anything by themselves: those of asynchronous workers wait for nobody."""
+        return self.options.get("mode") != "async"
+
+    @property
+    def can_train(self) -> bool:
+        """Whether `cingulum train` knows it."""
+        return not self.strategy.startswith("peer:")
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        return title(self.strategy, self.options, (self.servers or "n") if self.has_servers else 0)
+
+    def servers_for(self, ranks: int) -> int:
+        """Servers beside so many ranks."""
+        return (self.servers or ranks) if self.has_servers else 0
+
+
+def variant(word: str) -> Variant:
+    """The strategy that a word names: `NAME`, or `NAME/OPTION=VALUE/...`, e.g. `data/algorithm=tree` or
+    `parameter-server/servers=n/placement=colocated`; `n` is the number of ranks.
+
+    Raises:
+        InputError: no such strategy, or an option without a value.
+    """
+    strategy, *words = word.split("/")
+    if strategy not in STRATEGIES:
+        raise InputError(f"--strategies: there is no {strategy!r}.", cure=f"Take {', '.join(STRATEGIES)}.")
+    options: dict[str, Any] = {}
+    for one in words:
+        name, equals, value = one.partition("=")
+        if not (name and equals and value):
+            raise InputError(f"--strategies: {one!r} in {word!r} is no OPTION=VALUE.")
+        options[name] = _value(value)
+    servers = options.pop("servers", 1)
+    if servers == "n":
+        servers = 0
+    elif not isinstance(servers, int) or isinstance(servers, bool) or servers < 1:
+        raise InputError(f"--strategies: servers={servers} in {word!r} is neither a number nor n.")
+    return Variant(strategy, options, servers)
+
+
+def _value(word: str) -> Any:
+    """true, false, a number, or the word itself."""
+    try:
+        value = json.loads(word)
+    except ValueError:
+        return word
+    return value if isinstance(value, (bool, int, float)) else word

@@ -1,0 +1,174 @@
+"""Server 0 of an asynchronous run: the main process, which trains, tells people, and ends the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import keras
+
+from trainer import atomic, preparation
+from trainer.agreement import Agreed
+from trainer.config import RunConfig
+from trainer.errors import CingulumError, Stopped, WorldError
+from trainer.mpi_world import Links
+from trainer.strategies.parameter_server.async_coordinator import Coordinator
+from trainer.strategies.parameter_server.async_plan import AsyncPlan, plan
+from trainer.strategies.parameter_server.async_server import Post
+from trainer.strategies.parameter_server.async_state import HEADER, share_address
+from trainer.strategies.parameter_server.async_training import AsyncTraining, ServedModel
+from trainer.strategies.parameter_server.lifelines import Hub
+from trainer.telemetry.timeline import Timeline
+from trainer.world import World
+
+# Where this names a file, the main process writes its exit code into it: after a process died, mpirun may
+# neither end nor know the code (jobs/surviving.py does).
+END_FILE = "CINGULUM_END_FILE"
+# Open MPI's: whether mpirun lets the other processes live when one dies.
+_RECOVERY = "OMPI_MCA_orte_enable_recovery"
+# How long others may take to hear that training has ended: one may compute, or still prepare.
+_LEAVE_S = 60.0
+_ABORT_S = 5.0
+_LOOK_S = 0.05
+
+# Runs training on the main process, as `run.train` does.
+Train = Callable[[World, "Serving"], None]
+
+
+class MainWorld(World):
+    """Server 0 as the main process: alone in a world of one rank."""
+
+    def __init__(self, links: Links) -> None:
+        super().__init__()
+        self._name = links.name_of_server(0)
+
+    @property
+    def name(self) -> str:
+        """Such as 'server 0 @ node03'."""
+        return self._name
+
+    def abort(self, exit_code: int = 1) -> NoReturn:
+        """End at once; the others notice."""
+        sys.stderr.flush()
+        os._exit(exit_code)
+
+
+class Serving:
+    """How server 0 takes part in `run.train`."""
+
+    def __init__(self, config: RunConfig, links: Links, coordinator: Coordinator) -> None:
+        self._config, self._links = config, links
+        self.coordinator = coordinator
+
+    def learner(
+        self,
+        config: RunConfig,
+        data: preparation.Data,
+        model: keras.Model,
+        optimizer: keras.Optimizer,
+        world: World,
+        timeline: Timeline,
+    ) -> ServedModel:
+        """As `preparation.learner`; `timeline` stays empty, since no step is computed here."""
+        return ServedModel(
+            model, optimizer, world, data.task.loss(), data.task.scores(), len(self._links.servers)
+        )
+
+    def plan(
+        self, config: RunConfig, model: keras.Model, optimizer: keras.Optimizer, world: World
+    ) -> AsyncPlan:
+        """As `preparation.plan`."""
+        return plan(config, model, len(self._links.workers))
+
+    def training(self, *parts: Any) -> AsyncTraining:
+        """As `Training`."""
+        made = AsyncTraining(*parts)
+        made.coordinator = self.coordinator
+        return made
+
+    def facts(self) -> dict[str, Any]:
+        """For run.json."""
+        hosts = self._links.hosts
+        return {
+            "world_size": len(self._links.workers),
+            "hosts": [hosts[process] for process in self._links.workers],
+            "server_hosts": [hosts[process] for process in self._links.servers],
+        }
+
+
+def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) -> int:
+    """Server 0's part, from start to end; returns the exit code, or ends the process."""
+    others = [p for p in range(len(links.hosts)) if p != links.process]
+    hub = Hub(others, silence_s)
+    share_address(links, hub.address)
+    post = Post(links, serves=True)
+    ahead = min(HEADER - 3, -(-config.data.prefetch // config.train.accumulation) + 1)
+    coordinator = Coordinator(links, hub, post, bound=config.train.server.staleness, ahead=ahead)
+    code = 0
+    try:
+        late = hub.wait_for_all()
+        if late:
+            raise WorldError(f"Process {late[0]} @ {links.hosts[late[0]]} has not come.")
+        if os.environ.get(_RECOVERY, "0") in ("0", "false"):
+            sys.stderr.write(
+                "note: mpirun will end the run when a worker dies; the others go on with\n"
+                "note: mpirun --mca orte_enable_recovery 1\n"
+            )
+        train(MainWorld(links), Serving(config, links, coordinator))
+    except Agreed as agreed:
+        code = _tell(agreed.error)
+    except CingulumError as error:
+        code = _tell(error)
+    except Exception:
+        sys.stderr.write(f"[{links.name_of_server(0)}] {traceback.format_exc()}")
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    clean = _all_leave(hub, others, coordinator, code)
+    with contextlib.suppress(OSError):
+        if END_FILE in os.environ:
+            atomic.write_text(Path(os.environ[END_FILE]), f"{code}\n")
+    hub.close()
+    if clean:
+        post.close()
+        return code
+    # MPI_Finalize would wait for the dead. Where mpirun runs on this host, this ends it.
+    time.sleep(0.2)
+    threading.Timer(_ABORT_S, os._exit, [code]).start()
+    links.MPI.COMM_WORLD.Abort(code)
+    os._exit(code)
+
+
+def _tell(error: CingulumError) -> int:
+    text = str(error) if isinstance(error, Stopped) else f"error: {error}"
+    sys.stderr.write(f"{text}\n")
+    return error.exit_code
+
+
+def _all_leave(hub: Hub, others: list[int], coordinator: Coordinator, code: int) -> bool:
+    """Tell everyone to end; whether all were there to hear it, so that MPI can be left in good order.
+
+    First they stop, then they are told how to leave: MPI_Finalize would wait for one who is gone.
+    """
+    hub.say_all({"end": code})
+    leaving: set[int] = set()
+    lost = bool(coordinator.dead) or coordinator.lost_server
+    deadline = time.monotonic() + _LEAVE_S
+    while not lost and len(leaving) < len(others) and time.monotonic() < deadline:
+        with contextlib.suppress(queue.Empty):
+            process, said = hub.heard.get(timeout=_LOOK_S)
+            if said is not None and "leaving" in said:
+                leaving.add(process)
+            elif said is None:
+                lost = True
+    clean = not lost and len(leaving) == len(others)
+    hub.say_all({"leave": clean})
+    return clean

@@ -1,0 +1,70 @@
+"""Where a synchronous server's time goes, update by update."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class ServerTimes:
+    """Times one server's updates; all but `left` are called by one thread.
+
+    Args:
+        step: updates done before.
+        clock: seconds.
+    """
+
+    def __init__(self, step: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._step, self._clock = step, clock
+        self._rows: list[dict[str, Any]] = []
+        self._free = clock()
+        self._begun: float | None = None
+        self._answered: float | None = None
+        self._left = 0.0
+        self._updating = 0.0
+
+    def received(self) -> None:
+        """A gradient has come; the first one after an answered update begins the next."""
+        if self._answered is not None:
+            self._close()
+        if self._begun is None:
+            self._begun = self._clock()
+
+    def updated(self, seconds: float) -> None:
+        """So long it took to apply the update to one bundle."""
+        self._updating += seconds
+
+    def answered(self) -> None:
+        """All bundles of this update have been answered."""
+        self._answered = self._clock()
+
+    def left(self) -> None:
+        """An answer has left altogether; from any thread."""
+        self._left = self._clock()
+
+    def take(self) -> list[dict[str, Any]]:
+        """Rows of the updates since the last call.
+
+        Each has `step`, and in seconds `wait` (until the first gradient came), `receive` (until the last
+        bundle was answered, without updates), `update`, and `send` (until the last answer had left).
+        """
+        if self._answered is not None:
+            self._close()
+        rows, self._rows = self._rows, []
+        return rows
+
+    def _close(self) -> None:
+        begun, answered = self._begun, self._answered
+        if begun is None or answered is None:
+            return
+        self._step += 1
+        left = max(answered, self._left)
+        parts = {
+            "receive": max(0.0, answered - begun - self._updating),
+            "update": self._updating,
+            "send": left - answered,
+            "wait": max(0.0, begun - self._free),
+        }
+        self._rows.append({"step": self._step, **{name: round(value, 6) for name, value in parts.items()}})
+        self._free, self._begun, self._answered, self._updating = left, None, None, 0.0

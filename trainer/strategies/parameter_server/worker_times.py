@@ -1,0 +1,68 @@
+"""Where the time of an asynchronous worker's steps goes: its lines of `telemetry/`, written by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+from trainer import world as worlds
+from trainer.config.telemetry import TelemetryConfig
+from trainer.telemetry import parts, records
+from trainer.telemetry.recorder import FLUSH_S, line
+from trainer.telemetry.timeline import Timeline
+
+
+class WorkerTimes:
+    """One worker's steps. No collective: a worker that dies takes at most its last seconds' lines along.
+
+    Args:
+        config: what is asked for.
+        folder: the run folder.
+        worker: its number.
+        deterministic: see `Timeline`.
+    """
+
+    def __init__(
+        self, config: TelemetryConfig, folder: Path, worker: int, *, deterministic: bool = False
+    ) -> None:
+        self.timeline = Timeline(config.enabled, deterministic=deterministic)
+        self._file = records.rank_file(folder, worker)
+        self._enabled = config.enabled
+        self._waited: list[float] = []
+        self._flushed = time.monotonic()
+
+    def step(self, step: int, seconds: float, *, input_wait: float, waited: float) -> None:
+        """A gradient has been sent.
+
+        Args:
+            step: of the global order, from 0.
+            seconds: since the last one was sent.
+            input_wait: of these, waiting for batches.
+            waited: of these, waiting for leave to begin and for weights: communication that nothing hides.
+        """
+        if not self._enabled:
+            return
+        self.timeline.close_step(step + 1, seconds, input_wait)
+        self._waited.append(waited)
+        if time.monotonic() - self._flushed > FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is not yet written; where that fails, training goes on without."""
+        waited, self._waited = self._waited, []
+        self._flushed = time.monotonic()
+        done = parts.steps(self.timeline.take())
+        # What the graph does not time is the rest of a step, and waiting is a part of that.
+        waits = [round(min(wait, one.other), 7) for one, wait in zip(done, waited, strict=True)]
+        told = [
+            dataclasses.replace(one, exposed=wait, other=round(one.other - wait, 7))
+            for one, wait in zip(done, waits, strict=True)
+        ]
+        try:
+            records.append(self._file, [line(one) for one in told])
+        except OSError as error:
+            self._enabled = False
+            worlds.report(
+                f"warning: {self._file}: cannot be written ({error.strerror}); telemetry ends here."
+            )

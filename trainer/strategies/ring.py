@@ -1,0 +1,75 @@
+"""What a run's reduction really is: MPI's word for it, and the files that Horovod writes about it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from trainer import launch
+from trainer import world as worlds
+from trainer.config import RingConfig
+from trainer.errors import WorldError
+from trainer.world import World
+
+
+def check(ring: RingConfig, world: World) -> None:
+    """See that MPI took the algorithm that was asked for; not a collective.
+
+    Raises:
+        WorldError: it did not.
+    """
+    if world.size > 1 and "algorithm" in ring.model_fields_set:
+        wrong = differing(ring, worlds.mpi_settings())
+        if wrong:
+            raise WorldError(
+                f"train.ring.algorithm: {ring.algorithm} was asked for, but MPI says: {', '.join(wrong)}.",
+                cure="It takes Open MPI, started by `cingulum train` or trainer.init(environment=...) "
+                "and not before; or leave train.ring.algorithm out.",
+            )
+
+
+def differing(ring: RingConfig, found: Mapping[str, int]) -> list[str]:
+    """Settings of MPI that an algorithm does not have, such as "coll_tuned_bcast_algorithm is 1, not 6".
+
+    Args:
+        ring: names the algorithm.
+        found: of `world.mpi_settings`.
+    """
+    wanted = {
+        key.removeprefix("OMPI_MCA_"): int(value) for key, value in launch.ALGORITHMS[ring.algorithm].items()
+    }
+    # Without it, none of the others has any effect.
+    wanted["coll_tuned_use_dynamic_rules"] = 1
+    return [
+        f"{name} is {found.get(name, 'unknown')}, not {value}"
+        for name, value in wanted.items()
+        if found.get(name) != value
+    ]
+
+
+@contextlib.contextmanager
+def recorded(ring: RingConfig, world: World, folder: Path, step: int) -> Iterator[None]:
+    """Let Horovod write its timeline, and keep what its autotuning found, where these were asked for.
+
+    Args:
+        ring: the run's options.
+        world: all ranks. In a world of one rank there is no Horovod, and nothing is written.
+        folder: where the files go, `horovod-timeline-STEP.json` and `horovod-autotune-STEP.csv`.
+        step: at which the run starts or goes on; it keeps the files of several starts apart.
+    """
+    if world.size == 1:
+        yield
+        return
+    if world.is_main and (ring.timeline or ring.autotune):
+        folder.mkdir(parents=True, exist_ok=True)
+    if ring.timeline:
+        world.start_timeline(folder / f"horovod-timeline-{step:06d}.json")
+    try:
+        yield
+    finally:
+        log = Path(os.environ.get("HOROVOD_AUTOTUNE_LOG", ""))
+        if ring.autotune and world.is_main and log.is_file():
+            shutil.copyfile(log, folder / f"horovod-autotune-{step:06d}.csv")

@@ -1,0 +1,90 @@
+"""What a run folder holds for a verdict: its telemetry, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer import record
+from trainer.errors import CingulumError, ConfigError, RunError
+from trainer.record import RunFolder
+from trainer.telemetry import records
+from trainer.telemetry.facts import Facts
+from trainer.telemetry.records import RunTelemetry
+from trainer.telemetry.verdict import Verdict, verdict
+
+
+def diagnose(folder: Path) -> Verdict:
+    """Judge the run in this folder, finished or not.
+
+    Raises:
+        RunError: there is no such run, a file of it is damaged, or it has told nothing of its time.
+    """
+    run = RunFolder.open(folder)
+    telemetry = records.read(folder)
+    if telemetry.is_empty:
+        raise RunError(
+            f"{folder}: has no telemetry, so nothing tells where its time went.{_still_known(telemetry)}",
+            cure="It was trained with telemetry.enabled=false or by an older cingulum. A few epochs of a new "
+            "run tell it: cingulum train CONFIG.yaml name=... telemetry.enabled=true",
+        )
+    judged = verdict(telemetry, read_facts(run))
+    if judged is None:
+        raise RunError(
+            f"{folder}: has told of no step yet but its first, in which the network is traced.",
+            cure="Ask again when it has done a few steps more.",
+        )
+    return judged
+
+
+def found(folder: Path) -> Verdict | None:
+    """The same, for those who have more to tell; None where there is no verdict, whatever the reason."""
+    try:
+        return diagnose(folder)
+    except CingulumError:
+        return None
+
+
+def read_facts(run: RunFolder) -> Facts:
+    """What run.json, plan.json and config.yaml say; what they do not say is left open."""
+    facts, plan, config = _object(run.run), _object(run.plan), _config(run)
+    train = config.get("train", {})
+    strategy = train.get("strategy") or plan.get("strategy") or "data"
+    server = (train.get("server") or {}) if strategy == "parameter-server" else {}
+    sent = plan.get("bytes_per_update")
+    hosts = facts.get("hosts")
+    return Facts(
+        strategy=strategy,
+        asynchronous=server.get("mode") == "async",
+        servers=server.get("count", 0),
+        colocated=server.get("placement") == "colocated",
+        hosts=tuple(map(str, hosts)) if isinstance(hosts, list) else (),
+        bytes_sent=sent if isinstance(sent, int) else None,
+        config=config,
+    )
+
+
+def _object(path: Path) -> Mapping[str, Any]:
+    try:
+        value = record.read_json(path)
+    except RunError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _config(run: RunFolder) -> Mapping[str, Any]:
+    try:
+        return run.read_config().model_dump(mode="json")
+    except ConfigError:  # of another version
+        return {}
+
+
+def _still_known(telemetry: RunTelemetry) -> str:
+    """What the rows of metrics.jsonl tell all the same: how long rank 0 waited for its input."""
+    waited = whole = 0.0
+    for row in telemetry.rows:
+        mine, seconds = row.get("input_wait_s"), row.get("seconds")
+        if isinstance(mine, (int, float)) and isinstance(seconds, (int, float)):
+            waited, whole = waited + mine, whole + seconds
+    return f" Rank 0 waited for input during {waited / whole:.1%} of its epochs." if whole > 0 else ""

@@ -1,0 +1,151 @@
+"""A run's telemetry while it runs: each rank's steps, each epoch's means, and what the hosts did."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer import world as worlds
+from trainer.config.telemetry import TelemetryConfig
+from trainer.telemetry import parts, records, stragglers, trace
+from trainer.telemetry.host_usage import HostUsage, by_host
+from trainer.telemetry.records import HostEpoch, Step
+from trainer.telemetry.timeline import Timeline
+
+FLUSH_S = 10.0
+_DIGITS = 6
+
+
+class Recorder:
+    """One rank's telemetry of one run. On all ranks or on none: closing an epoch is a collective.
+
+    Args:
+        config: what is asked for.
+        world: all ranks.
+        folder: the run folder, which all ranks can write.
+        deterministic: see `Timeline`.
+    """
+
+    def __init__(
+        self, config: TelemetryConfig, world: worlds.World, folder: Path, *, deterministic: bool = False
+    ) -> None:
+        self.enabled, self._world, self._folder = config.enabled, world, folder
+        self.timeline = Timeline(config.enabled, deterministic=deterministic)
+        self._traces_left = trace.MOST_STEPS if config.trace and config.enabled else 0
+        self._traces = bool(self._traces_left)
+        self._usage = HostUsage(world.host, is_first=world.local_rank == 0) if config.enabled else None
+        self._epoch: list[Step] = []
+        self._flushed = time.monotonic()
+        self._failed = False
+        self.hosts: list[HostEpoch] = []
+
+    def start_epoch(self) -> None:
+        """What hosts do counts from here on."""
+        if self._usage is not None:
+            self._usage.begin()
+
+    def step(self, step: int, seconds: float, input_wait: float) -> None:
+        """A step is done, after so many seconds, of which it waited for input."""
+        self.timeline.close_step(step, seconds, input_wait)
+        if self.enabled and time.monotonic() - self._flushed > FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is not yet written; where that fails, training goes on without."""
+        timed = self.timeline.take()
+        done = parts.steps(timed)
+        self._epoch += done
+        self._flushed = time.monotonic()
+        rank = self._world.rank
+        self._append(records.rank_file(self._folder, rank), [line(step) for step in done])
+        if self._traces_left:
+            kept = timed[: self._traces_left]
+            self._traces_left -= len(kept)
+            self._append(trace.rank_file(self._folder, rank), trace.lines(kept))
+
+    def of_servers(self, steps: Sequence[list[dict[str, Any]]]) -> None:
+        """Write down the updates of each parameter server, as `records.ServerStep`."""
+        if self.enabled:
+            for number, rows in enumerate(steps):
+                self._append(records.server_file(self._folder, number), rows)
+
+    def close_epoch(self, epoch: int, step: int, say: Callable[[str], None]) -> dict[str, Any]:
+        """Join what all ranks know of the epoch; a collective.
+
+        Args:
+            epoch: from 1.
+            step: updates so far.
+            say: tells people of a rank that holds up the others.
+
+        Returns:
+            For the epoch's row of metrics.jsonl: `timeline` (seconds per step, means over ranks),
+            `slowest_rank`, `slowest_ratio`, `slowest_part`, and `energy_j` of all hosts; empty where
+            telemetry is off.
+        """
+        if self._usage is None:
+            return {}
+        used = self._usage.end()
+        self.flush()
+        mine, self._epoch = self._epoch, []
+        told = self._world.allgather_object({"means": records.mean(mine), "usage": used})
+        self.hosts = by_host(epoch, step, [rank["usage"] for rank in told])
+        if used["is_first"]:
+            for host in self.hosts:
+                if host.host == self._world.host:
+                    self._append(records.host_file(self._folder, host.host), [dataclasses.asdict(host)])
+        means = {rank: found["means"] for rank, found in enumerate(told) if found["means"]}
+        energy = {"energy_j": round(sum(host.energy_j or 0.0 for host in self.hosts), 3)}
+        slowest = records.slowest(means)
+        if slowest is None:  # nothing but a first step
+            return energy
+        place = self._world.hosts[slowest.rank]
+        warning = stragglers.warning(slowest, means[slowest.rank], place, len(mine))
+        if warning is not None:
+            say(f"warning: {warning}")
+        average = {
+            name: round(sum(own[name] for own in means.values()) / len(means), _DIGITS)
+            for name in records.MEANS
+        }
+        return {
+            "timeline": average,
+            "slowest_rank": slowest.rank,
+            "slowest_ratio": round(slowest.ratio, 4),
+            "slowest_part": slowest.part,
+            **energy,
+        }
+
+    def close(self) -> None:
+        """Write the last steps, and end what watches in the background; not a collective."""
+        if self._usage is not None:
+            self.flush()
+            self._usage.close()
+
+    def join_traces(self) -> None:
+        """Write the Chrome trace, where one is wanted; on rank 0, after all ranks have flushed.
+
+        Raises:
+            RunError: a rank's file is damaged.
+            OSError: it cannot be written.
+        """
+        if self._traces and self._world.is_main:
+            trace.join(self._folder, self._world.hosts)
+
+    def _append(self, path: Path, lines: list[dict[str, Any]]) -> None:
+        if self._failed:
+            return
+        try:
+            records.append(path, lines)
+        except OSError as error:
+            self._failed = True
+            worlds.report(f"warning: {path}: cannot be written ({error.strerror}); telemetry ends here.")
+
+
+def line(step: Step) -> dict[str, Any]:
+    """A step as a line of a rank's file."""
+    told = dataclasses.asdict(step)
+    if not step.first:
+        del told["first"]
+    return told
