@@ -12,6 +12,7 @@ import sys
 
 import typer
 
+from trainer import quiet
 from trainer.commands import COMMANDS
 from trainer.errors import CingulumError, Stopped, of_files
 
@@ -46,6 +47,7 @@ GOING_ON = {
 
 def main() -> None:
     """Run the command line and end with the exit code that DESIGN.md states for the outcome."""
+    quiet.leave_out_what_keras_can_do_without()
     sys.exit(run(sys.argv[1:]))
 
 

@@ -1,7 +1,10 @@
-"""Import TensorFlow without the notes that it writes for its own developers.
+"""Import TensorFlow without the notes meant for its own developers, and without what we do not use.
 
 TensorFlow 2.21 writes some of them to the file descriptor itself, before its log level is known
 (`oneDNN custom operations are on`, twice per rank), so that no setting silences them.
+
+Keras imports scikit-learn, matplotlib and pandas where they are installed, for its own wrappers and plots:
+a third of the time that TensorFlow's import takes, in every rank.
 """
 
 from __future__ import annotations
@@ -10,8 +13,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 # Absl's prefix of an informational line, and its remark about its own start.
@@ -21,6 +24,20 @@ _NOTE = re.compile(
     rb"|To enable the following instructions"
 )
 
+# What Keras imports for itself if it can.
+_OPTIONAL = ("sklearn", "matplotlib", "pandas")
+_whole = True
+
+
+def leave_out_what_keras_can_do_without() -> None:
+    """From now on `import_tensorflow` lets Keras find no scikit-learn, matplotlib or pandas, for its own use.
+
+    They can be imported as ever afterwards. For programs whose code is all ours: a user's script may hand
+    Keras a pandas DataFrame.
+    """
+    global _whole
+    _whole = False
+
 
 def import_tensorflow() -> Any:
     """Import TensorFlow; its start-up notes are left out, whatever else it says is passed on.
@@ -28,13 +45,27 @@ def import_tensorflow() -> Any:
     Later only errors are shown: at the level of warnings TensorFlow repeats an error of our own loader with
     its traceback. TF_CPP_MIN_LOG_LEVEL=0 shows everything.
     """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+    with ExitStack() as around:
+        if not _whole:
+            around.enter_context(_hidden(_OPTIONAL))
+        if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "0":
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+            around.enter_context(_without_notes())
         import tensorflow
-    else:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        with _without_notes():
-            import tensorflow
     return tensorflow
+
+
+@contextmanager
+def _hidden(names: Iterable[str]) -> Iterator[None]:
+    """Let imports of these packages fail as if they were not installed; those already there stay."""
+    hidden = [name for name in names if name not in sys.modules]
+    absent: dict[str, Any] = dict.fromkeys(hidden)
+    sys.modules.update(absent)
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 @contextmanager

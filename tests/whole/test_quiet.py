@@ -29,3 +29,14 @@ def test_its_notes_are_shown_to_who_asks_for_them():
 
 def test_what_is_no_note_is_passed_on():
     assert said(STAND_IN) == "E0000 trouble\nafter\n"
+
+
+def test_what_keras_can_do_without_is_left_out_of_tensorflows_import_alone():
+    program = (
+        "import sys; from trainer import quiet; quiet.leave_out_what_keras_can_do_without()\n"
+        "quiet.import_tensorflow(); left = {'sklearn', 'pandas', 'matplotlib'} & set(sys.modules)\n"
+        "import pandas, sklearn.metrics, matplotlib.figure\n"
+        "print(sorted(left), file=sys.stderr)"
+    )
+    assert said(program) == "[]\n"
+    assert said(program.replace("quiet.leave_out_what_keras_can_do_without()", "")) != "[]\n"
