@@ -31,13 +31,13 @@ from trainer.config.server import ServerConfig
 from trainer.config.training import RingConfig
 from trainer.errors import CingulumError, ConfigError, WorldError
 from trainer.planning import communication as costs
-from trainer.scaling import launching, peers
+from trainer.scaling import launching, peers, timed_row
 from trainer.scaling.cells import PARTS, Cell, Row
+from trainer.scaling.timed_row import Counters
 from trainer.strategies.parameter_server import layout
 from trainer.telemetry import step_bench
 
 Progress = Callable[[str], None]
-Counters = dict[str, tuple[int, int]]
 
 _START_S = 900.0  # eight ranks that share two cores with others take minutes
 _QUEUE = 20000  # frames that wait at the switch for one host
@@ -177,34 +177,18 @@ def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Pr
         processes.hear("timed", _SLACK_S + _PATIENCE * expected * cell.steps)
         after = _count(testbed, hosts)
         found = processes.hear("found", _SLACK_S)
-    timed = [rank["seconds"] for rank in found]
-    medians = [statistics.median(seconds) for seconds in timed]
-    median = statistics.mean(medians)
-    progress(f"{cell.describe()}: measured {median:.3f} s a step")
-    return Row(
-        cell,
-        samples_per_second=cell.global_batch / median,
-        step_s={
-            "median": median,
-            "min": statistics.mean(min(seconds) for seconds in timed),
-            "max": statistics.mean(max(seconds) for seconds in timed),
-        },
+    row = timed_row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
+    progress(f"{cell.describe()}: measured {row.step_s['median']:.3f} s a step")
+    return dataclasses.replace(
+        row,
         timeline={part: statistics.mean(rank["parts"][part] for rank in found) for part in PARTS},
-        interfaces={
-            host: {
-                "sent": (after[host][0] - before[host][0]) / cell.steps,
-                "received": (after[host][1] - before[host][1]) / cell.steps,
-            }
-            for host in before
-        },
         predicted=predicted,
-        machine=step_bench.machine(),
         facts={
+            **row.facts,
             "gradient_bytes": sum(ready["sizes"]),
             "compute_s": ready["compute_s"],
             "hosts": len({rank["host"] for rank in found}),
             "servers": found[0]["servers"],
-            "mean_step_s": statistics.mean(sum(seconds) for seconds in timed) / cell.steps,
         },
     )
 

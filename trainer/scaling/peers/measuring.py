@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from jobs.testbed import Testbed
 from trainer.errors import CingulumError, ConfigError
+from trainer.scaling import timed_row
 from trainer.scaling.cells import Cell, Row
 from trainer.scaling.peers import starting
 from trainer.scaling.peers.job import PeerJob
+from trainer.scaling.timed_row import Counters
 from trainer.telemetry import step_bench
 
-# Bytes that each host's interface has sent and received so far, by host.
-Counters = Mapping[str, tuple[int, int]]
 _PREFIX = "peer:"
 
 
@@ -91,24 +90,6 @@ def measure(
     except CingulumError as error:
         return Row(cell, machine=step_bench.machine(), error=str(error))
     before, after = counted
-    seconds = [rank["seconds"] for rank in found]
-    median = statistics.mean(statistics.median(one) for one in seconds)
-    progress(f"{cell.describe()}: measured {median:.3f} s a step")
-    return Row(
-        cell,
-        samples_per_second=cell.global_batch / median,
-        step_s={
-            "median": median,
-            "min": statistics.mean(min(one) for one in seconds),
-            "max": statistics.mean(max(one) for one in seconds),
-        },
-        interfaces={
-            host: {
-                "sent": (after[host][0] - before[host][0]) / cell.steps,
-                "received": (after[host][1] - before[host][1]) / cell.steps,
-            }
-            for host in after
-        },
-        machine=step_bench.machine(),
-        facts={"mean_step_s": statistics.mean(sum(one) for one in seconds) / cell.steps},
-    )
+    row = timed_row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
+    progress(f"{cell.describe()}: measured {row.step_s['median']:.3f} s a step")
+    return row
