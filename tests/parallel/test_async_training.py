@@ -47,6 +47,10 @@ def test_a_worker_killed_at_any_step_does_not_stop_three(launch, tmp_path, shard
     done = launch(4, PROGRAM, "kill", 1, at, config, environment=RECOVERY)
     assert "[rank 1 @" in done.err and "is gone; training goes on with 2 worker(s)" in done.err, (at, done)
     found = check_whole(tmp_path / "killed", 4)
+    # The one server sends all weights for every step that is begun, and gets as many gradients for an update.
+    weights = 4 * json.loads((tmp_path / "killed" / "run.json").read_text())["parameters"]
+    assert 24 * weights <= found["bytes_sent"] < 30 * (weights + 1024), (found, weights)
+    assert 24 * weights <= found["bytes_received"] < 30 * (weights + 1024), (found, weights)
     updates = list(found["updates_per_worker"].values())
     assert updates[1] <= at - 1 and sum(updates) == 24 and len(found["dead_workers"]) == 1
     assert (tmp_path / "killed" / "report.html").is_file()

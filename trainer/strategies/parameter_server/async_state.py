@@ -16,6 +16,7 @@ import numpy as np
 
 from trainer.errors import ConfigError
 from trainer.mpi_world import Links
+from trainer.strategies.parameter_server import transport
 from trainer.strategies.parameter_server.layout import layout
 
 HEADER = 16
@@ -24,15 +25,22 @@ _ADDRESS_BYTES = 8192
 
 
 class Tag:
-    """Tags of messages; `transport.Tag.OWN` and following."""
+    """Tags of messages, all of them counted (see `transport.Mailbox.sent`)."""
 
-    ASK = 16  # worker -> server 0: I am ready. header: 1 if I hold a batch, else 0 (only tickets are wanted)
-    GO = 17  # server 0 -> worker: header: step (-1: none, only tickets), 1 if it is extra, tickets ...
-    PULL = 18  # worker -> server: your weights, please
-    TAKE = 19  # server -> worker: header: version; weights
-    PUSH = 20  # worker -> server: header: version, loss, sums of loss, score, samples; gradients, differences
-    COLLECT = 21  # server 0 -> server: int64 per worker: updates to have; give your state then
-    STATE = 22  # server -> server: bytes of weights and slots, either way
+    # worker -> server 0: I am ready. header: 1 if I hold a batch, else 0 (only tickets are wanted)
+    ASK = transport.Tag.of(transport.Tag.FREE)
+    # server 0 -> worker: header: step (-1: none, only tickets), 1 if it is extra, tickets ...
+    GO = transport.Tag.of(transport.Tag.FREE + 1)
+    # worker -> server: your weights, please
+    PULL = transport.Tag.of(transport.Tag.FREE + 2)
+    # server -> worker: header: version; weights
+    TAKE = transport.Tag.of(transport.Tag.FREE + 3)
+    # worker -> server: header: version, loss, sums of loss, score, samples; gradients, differences
+    PUSH = transport.Tag.of(transport.Tag.FREE + 4)
+    # server 0 -> server: int64 per worker: updates to have; give your state then
+    COLLECT = transport.Tag.of(transport.Tag.FREE + 5)
+    # server -> server: bytes of weights and slots, either way
+    STATE = transport.Tag.of(transport.Tag.FREE + 6)
 
 
 def message(header: Sequence[float], values: np.ndarray | None = None) -> np.ndarray:
