@@ -161,7 +161,8 @@ class _Training:
         words = arguments(crossval, fold, means.threads(fold))
         line, additions = [sys.executable, "-m", "trainer", *words], dict[str, str]()
         if means.ranks > 1:
-            line, additions = mpirun.command(means.ranks, line)
+            outlives = fold.config.train.is_asynchronous
+            line, additions = mpirun.command(means.ranks, line, outlives=outlives)
         with fold.log.open("ab") as log:
             log.write(f"--- {record.now()} cingulum {' '.join(words)}\n".encode())
             log.flush()
