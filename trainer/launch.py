@@ -128,8 +128,9 @@ def ring_environment(ring: RingConfig) -> dict[str, str]:
     if ring.autotune:
         # It would also try an all-gather over shared memory of our hosts, which has nothing to do with sums.
         environment |= {"HOROVOD_AUTOTUNE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "0"}
-        # Opened before there is a run folder; `strategies.ring.recorded` puts it there.
-        log = Path(tempfile.gettempdir()) / f"cingulum-autotune-{os.getpid()}.csv"
+        # Opened before there is a run folder; `strategies.ring.recorded` puts it there. A folder of our own:
+        # a name that others can guess could be a link of theirs.
+        log = Path(tempfile.mkdtemp(prefix="cingulum-autotune-")) / "log.csv"
         environment["HOROVOD_AUTOTUNE_LOG"] = str(log)
     if ring.timeline:
         # It is started once the run folder is there: `World.start_timeline`.

@@ -73,3 +73,5 @@ def recorded(ring: RingConfig, world: World, folder: Path, step: int) -> Iterato
         log = Path(os.environ.get("HOROVOD_AUTOTUNE_LOG", ""))
         if ring.autotune and world.is_main and log.is_file():
             shutil.copyfile(log, folder / f"horovod-autotune-{step:06d}.csv")
+        if log.parent.name.startswith("cingulum-autotune-"):
+            shutil.rmtree(log.parent, ignore_errors=True)
