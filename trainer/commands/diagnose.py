@@ -38,7 +38,7 @@ def told(run: Path, found: Verdict) -> str:
     from trainer.telemetry.findings import times
 
     lines = [f"{run}: {found.summary}", "evidence:", *(f"  {sentence}" for sentence in found.evidence)]
-    lines.append("gained at most, if only this were mended:")
+    lines.append("gained at most, if only this were mended (these overlap):")
     for name, gain in sorted(found.gains.items(), key=lambda item: -item[1]):
         lines.append(f"  {name:<10}{gain:>5.0%} of a step, {times(gain)} as fast")
     if found.settings:
