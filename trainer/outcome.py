@@ -11,7 +11,6 @@ from trainer import atomic, checkpoint, evaluation, preparation, record, report
 from trainer.agreement import agree
 from trainer.loop import Training
 from trainer.report import case_maps
-from trainer.report.baseline import tissue_baseline
 from trainer.strategies.data import broadcast_state
 from trainer.strategies.guards import weights_sha256
 from trainer.telemetry import records
@@ -97,6 +96,9 @@ def _write_maps(training: Training) -> None:
 
 
 def _write_baseline(training: Training) -> None:
+    # Imported here: scikit-learn would cost every rank a second at its start.
+    from trainer.report.baseline import tissue_baseline
+
     data = training.data
     classes = data.task.told_apart
     if classes is None:

@@ -40,3 +40,13 @@ def test_what_keras_can_do_without_is_left_out_of_tensorflows_import_alone():
     )
     assert said(program) == "[]\n"
     assert said(program.replace("quiet.leave_out_what_keras_can_do_without()", "")) != "[]\n"
+
+
+def test_no_rank_imports_scikit_learn_before_it_trains():
+    """It would cost each of them a second."""
+    program = (
+        "import sys; from trainer import quiet; quiet.leave_out_what_keras_can_do_without()\n"
+        "quiet.import_tensorflow(); import trainer.run\n"
+        "print({'sklearn', 'pandas', 'matplotlib', 'scipy.stats'} & set(sys.modules), file=sys.stderr)"
+    )
+    assert said(program) == "set()\n"

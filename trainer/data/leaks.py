@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-from sklearn.utils.extmath import randomized_svd
 
 from trainer.data.miniature import SMALLEST, miniature
 from trainer.data.shards import ShardSet
@@ -211,6 +210,9 @@ def _own_part(small: np.ndarray, subjects: Sequence[str]) -> float:
     small -= mean
     enough = len(people) >= ENOUGH_SUBJECTS
     if enough:
+        # Imported here: it would cost every rank a second at its start.
+        from sklearn.utils.extmath import randomized_svd
+
         directions = randomized_svd(people - mean, DIRECTIONS, random_state=0)[2].astype(np.float32)
         small -= (small @ directions.T) @ directions
     norms = np.linalg.norm(small, axis=1, keepdims=True)

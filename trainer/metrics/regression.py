@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
 from trainer.metrics import bootstrap as resampling
 
@@ -33,6 +32,9 @@ def regression_metrics(true: np.ndarray, predicted: np.ndarray, bootstrap: int =
         raise ValueError(f"{true.shape} targets, {predicted.shape} predictions")
     if not (np.isfinite(true).all() and np.isfinite(predicted).all()):
         raise ValueError("a target or a prediction is not finite")
+    # Imported here: it would cost every rank a second at its start.
+    from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
     n = len(true)
     varied = n > 1 and np.ptp(true) > 0
     return {
