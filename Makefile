@@ -42,7 +42,7 @@ test-whole: setup  ## trainings, imports, exports and pages in a browser, withou
 	$(BIN)/python -m pytest tests/whole -n 2 --dist loadfile $(SECOND_TRY) tests/whole
 
 test-parallel: setup  ## tests under mpirun, and every command of the README
-	$(BIN)/python -m pytest tests/parallel $(SECOND_TRY) tests/parallel
+	$(BIN)/python -m pytest tests/parallel -n 2 --dist loadfile $(SECOND_TRY) tests/parallel
 	$(BIN)/python -m pytest tests/docs -n 2 --dist worksteal $(SECOND_TRY) tests/docs
 
 test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)

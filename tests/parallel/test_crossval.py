@@ -31,8 +31,8 @@ def shards(tmp_path_factory) -> Path:
 
 
 def config_of(folder: Path, shards: Path) -> Path:
-    """Two folds of some seconds each, with many checkpoints and one thread, whatever else runs."""
-    changes = {"train__epochs": 6, "train__threads": 1, "checkpoint__every_steps": 1}
+    """Two folds of a second each, with many checkpoints and one thread, whatever else runs."""
+    changes = {"train__epochs": 3, "train__threads": 1, "checkpoint__every_steps": 1}
     return write_config(folder, shards, "cv", **changes, data__split={"folds": 2})
 
 
@@ -194,7 +194,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("train.epochs=7", "train.epochs was 6 and is 7 now"),
+        ("train.epochs=4", "train.epochs was 3 and is 4 now"),
         ("train.seed=1", "train.seed was 0 and is 1 now"),
         ("data.split.folds=3", "data.split.folds was 2 and is 3 now"),
     ],

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from trainer import quiet
 from trainer.scaling.cells import Cell
 
 # Steps before the timed ones: the first traces the graph and makes connections.
@@ -30,6 +31,7 @@ LEARNING_RATE = 1e-3
 def main() -> None:
     """Measure what the cell on the command line describes."""
     cell = Cell(**json.loads(sys.argv[1]))
+    quiet.leave_out_what_keras_can_do_without()
     {"data": _by_ring, "parameter-server": _by_servers}[cell.strategy](cell)
 
 

@@ -43,8 +43,10 @@ class InputJob:
 def main() -> None:
     """Time what the job on the command line describes; a line of JSON for every block, as it ends."""
     job = InputJob(**json.loads(sys.argv[1]))
+    from trainer import quiet
     from trainer import world as worlds
 
+    quiet.leave_out_what_keras_can_do_without()
     worlds.init()
     learner = _learner(job)
     real = _real_batches(job)

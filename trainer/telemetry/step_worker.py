@@ -45,8 +45,10 @@ class StepJob:
 def main() -> None:
     """Time what the job on the command line describes."""
     job = StepJob(**json.loads(sys.argv[1]))
+    from trainer import quiet
     from trainer import world as worlds
 
+    quiet.leave_out_what_keras_can_do_without()
     world = worlds.init(threads=1)
     timed = _overhead(job) if job.kind == "overhead" else _loop(job)
     everyones = world.allgather_object(timed)

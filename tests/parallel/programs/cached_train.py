@@ -18,9 +18,10 @@ counts, shards, scratch = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 
 
 def main() -> int:
-    from trainer import cli
+    from trainer import cli, quiet
     from trainer import world as worlds
 
+    quiet.leave_out_what_keras_can_do_without()
     world = worlds.init(1)
     os.environ["CINGULUM_SCRATCH"] = scratch.format(rank=world.rank)
     from trainer.data import scratch_copy

@@ -18,9 +18,10 @@ fault, at_process, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
 def main() -> int:
-    from trainer import cli
+    from trainer import cli, quiet
     from trainer.quiet import import_tensorflow
 
+    quiet.leave_out_what_keras_can_do_without()
     import_tensorflow()
     from trainer.strategies.parameter_server import async_server, async_worker
 

@@ -22,9 +22,10 @@ reads = 0
 
 
 def main() -> int:
-    from trainer import cli
+    from trainer import cli, quiet
     from trainer import world as worlds
 
+    quiet.leave_out_what_keras_can_do_without()
     world = worlds.init(1)
     from trainer.data import stored_bytes
     from trainer.loop import Training

@@ -23,11 +23,12 @@ fault, at_rank, at_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
 def main() -> int:
-    from trainer import cli
+    from trainer import cli, quiet
     from trainer import config as configuration
     from trainer import world as worlds
     from trainer.errors import CingulumError
 
+    quiet.leave_out_what_keras_can_do_without()
     try:
         train = configuration.load(Path(sys.argv[4])).train
     except CingulumError:  # `cingulum train` tells it

@@ -21,9 +21,10 @@ plain_read = os.preadv
 
 
 def main() -> int:
-    from trainer import cli
+    from trainer import cli, quiet
     from trainer import world as worlds
 
+    quiet.leave_out_what_keras_can_do_without()
     world = worlds.init(1)
     from trainer.loop import Training
 
