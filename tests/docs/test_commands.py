@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,16 +55,25 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def run(script: str, folder: Path, timeout: float) -> None:
-    ran = subprocess.run(
+    started = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
         env=environment(folder),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
+        start_new_session=True,
     )
-    shown = f"{script}\n--- stdout\n{ran.stdout[-3000:]}\n--- stderr\n{ran.stderr[-5000:]}"
-    assert ran.returncode == 0, f"exit code {ran.returncode}:\n{shown}"
+    try:
+        out, err = started.communicate(timeout=timeout)
+        ended = f"exit code {started.returncode}"
+    except subprocess.TimeoutExpired:
+        # All that it started, too: whoever holds the pipes would be waited for.
+        os.killpg(started.pid, signal.SIGKILL)
+        out, err = started.communicate()
+        ended = f"not done after {timeout:.0f} s"
+    shown = f"{script}\n--- stdout\n{out[-3000:]}\n--- stderr\n{err[-5000:]}"
+    assert ended == "exit code 0", f"{ended}:\n{shown}"
 
 
 def copy_checkout(to: Path) -> None:
@@ -104,12 +114,12 @@ def make_study(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [p for p in PAGES if runnable(p)], ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_commands_of_a_page_run(page, study, tmp_path):
     copy_checkout(tmp_path)
     shutil.copytree(study, tmp_path, dirs_exist_ok=True)
-    run("\n".join(runnable(page)), tmp_path, timeout=1400)
+    run("\n".join(runnable(page)), tmp_path, timeout=800)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -123,6 +133,11 @@ def test_the_links_of_a_page_lead_somewhere(page):
 def test_a_command_block_that_fails_is_noticed(tmp_path):
     with pytest.raises(AssertionError, match="exit code 3"):
         run("true\nexit 3", tmp_path, timeout=10)
+
+
+def test_a_command_that_hangs_is_ended_and_named(tmp_path):
+    with pytest.raises(AssertionError, match=r"not done after 1 s:\s+sleep 100"):
+        run("sleep 100 | cat", tmp_path, timeout=1)
 
 
 def test_a_page_neither_sees_nor_changes_the_jobs_and_sites_of_who_runs_the_tests(tmp_path, monkeypatch):
