@@ -307,9 +307,11 @@ def test_a_step_on_another_host_does_without_the_host_of_the_script(bench, down,
         wait_until(lambda: b"\0SLURM" not in Path(f"/proc/{step}/cmdline").read_bytes(), "bash")
         children = Path(f"/proc/{step}/task/{step}/children")
         wait_until(lambda: children.read_text(), "the step to wait")
+        # Slurm ends them both; those that the step starts afterwards are to live.
+        sleeping = children.read_text().split()
         process.kill()
         os.kill(step, signal.SIGTERM)
-        for child in children.read_text().split():
+        for child in sleeping:
             os.kill(int(child), signal.SIGTERM)
         wait_until(lambda: not Path(f"/proc/{step}").exists() or "Z" in state(step), "the end of the step")
     finally:
