@@ -51,6 +51,12 @@ def check_root() -> None:
         )
 
 
+def _has_pmix() -> bool:
+    """Whether Slurm's plugin finds PMIx: it opens the name that Debian ships for compiling, and no other."""
+    line = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libpmix.so')"]
+    return subprocess.run(line, capture_output=True, timeout=30, check=False).returncode == 0
+
+
 def check(*, slurm: bool, accounting: bool, delay: bool) -> None:
     """Find out whether a testbed can be made here.
 
@@ -66,6 +72,8 @@ def check(*, slurm: bool, accounting: bool, delay: bool) -> None:
     for wanted, more in ((slurm, _SLURM), (accounting, _ACCOUNTING), (delay, _DELAY)):
         needed.update(more if wanted else {})
     missing = {program: package for program, package in needed.items() if find(program) is None}
+    if slurm and not _has_pmix():
+        missing["libpmix.so"] = "libpmix-dev"
     if missing:
         packages = " ".join(dict.fromkeys(missing.values()))
         raise LauncherError(

@@ -151,9 +151,18 @@ def test_programs_are_asked_for_only_where_they_are_used(here):
     programs.check(slurm=False, accounting=False, delay=False)
 
 
+def test_without_the_pmix_that_slurm_opens_it_names_the_package(here, capsys):
+    """Slurm 22.05 of Debian is installed without it, and `srun --mpi=pmix` then starts nothing."""
+    here.setattr(subprocess, "run", lambda line, **_: subprocess.CompletedProcess(line, 1, "", ""))
+    code, said = told(capsys, "up")
+    assert code == 1
+    assert "missing: libpmix.so." in said and "apt-get install --no-install-recommends libpmix-dev" in said
+
+
 def test_where_namespaces_are_forbidden_it_says_so(here, capsys):
     refused = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted")
-    here.setattr(subprocess, "run", lambda *_, **__: refused)
+    done = subprocess.CompletedProcess([], 0, "", "")
+    here.setattr(subprocess, "run", lambda line, **_: refused if line[0] == "unshare" else done)
     code, said = told(capsys, "up")
     assert code == 1
     assert "does not let us make namespaces: unshare: unshare failed: Operation not permitted" in said
