@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   := data/demo
 SCRIPTS = $(shell find $(wildcard jobs docker slurm tests tools) -name '*.sh' -o -name '*.sbatch')
 # What failed is tried once more, alone; failing twice is failing (docs/decisions/0019-second-try.md).
+GATE := -m "not deep"
 SECOND_TRY = || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 DOCKERFILES := $(wildcard docker/Dockerfile*)
 
@@ -15,7 +16,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-again test test-unit test-whole test-parallel test-cluster check format bench bench-peers lock clean
+.PHONY: help setup demo demo-again test test-unit test-whole test-parallel test-cluster test-deep check format bench bench-peers lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,11 +43,15 @@ test-whole: setup  ## trainings, imports, exports and pages in a browser, withou
 	$(BIN)/python -m pytest tests/whole -n 2 --dist loadfile $(SECOND_TRY) tests/whole
 
 test-parallel: setup  ## tests under mpirun, and every command of the README
-	$(BIN)/python -m pytest tests/parallel -n 2 --dist loadfile $(SECOND_TRY) tests/parallel
+	$(BIN)/python -m pytest tests/parallel -n 2 --dist loadfile $(GATE) $(SECOND_TRY) tests/parallel
 	$(BIN)/python -m pytest tests/docs -n 2 --dist worksteal $(SECOND_TRY) tests/docs
 
 test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)
-	$(BIN)/python -m pytest tests/cluster $(SECOND_TRY) tests/cluster
+	$(BIN)/python -m pytest tests/cluster $(GATE) $(SECOND_TRY) tests/cluster
+
+test-deep: setup  ## what make test leaves out: further, long cases of tests/parallel and tests/cluster
+	$(BIN)/python -m pytest tests/parallel -m deep -n 2 --dist loadfile $(SECOND_TRY) tests/parallel
+	$(BIN)/python -m pytest tests/cluster -m deep $(SECOND_TRY) tests/cluster
 
 check: setup  ## lint, format, types, shell scripts, Dockerfiles
 	$(BIN)/ruff check .

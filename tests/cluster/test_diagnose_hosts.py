@@ -57,6 +57,7 @@ def test_a_throttled_link_is_the_network(cluster, tmp_path, shards):
     assert any(setting.words == "train.ring.compression=float16" for setting in found.settings)
 
 
+@pytest.mark.deep
 def test_one_server_of_two_workers_is_what_they_wait_for(cluster, tmp_path, shards):
     found = evidence.diagnose(train(cluster, tmp_path, shards, 3, **SERVED))
     assert found.bound == "server", found

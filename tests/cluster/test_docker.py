@@ -280,6 +280,7 @@ def test_a_cancelled_job_leaves_no_container(daemon, job, study):
     wait_until(lambda: not daemon.containers(), "the container is gone", 30)
 
 
+@pytest.mark.deep
 def test_a_job_whose_attendant_and_client_were_killed_leaves_no_container(daemon, job, study):
     launched = job(training(study, epochs=400))
     launched.wait(lambda: steps(study / "run"), "a checkpoint")

@@ -162,7 +162,7 @@ def test_without_shrink_a_job_waits_for_its_host_a_bounded_number_of_times(clust
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("fault", ["off", "stopped"])
+@pytest.mark.parametrize("fault", ["off", pytest.param("stopped", marks=pytest.mark.deep)])
 def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, fault):
     """Host n3 loses its power; or a rank stops amid a collective, which only our watchdog sees."""
     shards = tiny_runs.make_shards(tmp_path / "shards")

@@ -79,6 +79,7 @@ def test_a_cancelled_job_saves_and_stays_cancelled(tmp_path, shards, reference, 
     assert weights(tmp_path) == reference
 
 
+@pytest.mark.deep
 def test_a_job_killed_before_its_first_checkpoint_starts_over(tmp_path, shards, reference, cluster):
     job, config = started_and_waiting(cluster, tmp_path, shards, step=1)
     assert not tiny_runs.steps(tmp_path / "run")
@@ -136,6 +137,7 @@ def test_a_job_at_its_time_limit_saves_and_is_started_again(tmp_path, cluster):
     assert int(job.says("Restarts")) == 1 and job.failures == []
 
 
+@pytest.mark.deep
 def test_a_job_that_has_not_saved_at_its_time_limit_is_started_again_a_bounded_number_of_times(
     tmp_path, cluster
 ):

@@ -147,6 +147,7 @@ def test_each_task_of_an_array_gets_its_own_words_and_log(cluster, tmp_path):
         assert noted["arguments"] == [f"task {number}", "\n"]
 
 
+@pytest.mark.deep
 def test_a_token_finds_its_job(cluster, tmp_path):
     job = JobSpec("a job", "train", ((sys.executable, "-c", "pass"),), "/")
     script = tmp_path / "job.sbatch"

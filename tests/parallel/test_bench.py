@@ -39,6 +39,7 @@ def test_a_step_is_measured_against_copies_against_keras_and_against_peers():
     assert theirs["lead"] == figures["best_peer_lead"] == pytest.approx(lead)
 
 
+@pytest.mark.deep
 def test_every_way_to_reduce_is_timed():
     figures = bench("ring")
     assert set(figures["step_s"]) == {"no reduction", *(name for name, _, _ in step_bench.REDUCTIONS)}
@@ -90,6 +91,7 @@ def test_ctrl_c_leaves_no_files_and_no_processes(tmp_path):
     assert not [words for words in lines if str(tmp_path).encode() in words]
 
 
+@pytest.mark.deep
 def test_ranks_share_an_epoch_and_read_its_bytes_once(tmp_path):
     picture = tmp_path / "throughput.png"
     figures = bench("loader", [*LOADER, "--plot", str(picture), "--volumes", "4", "--batch", "2"])

@@ -259,6 +259,7 @@ def test_a_fold_without_enough_subjects_is_refused_before_anything_is_written(tm
         ({"name": "segmentation"}, {"name": "unet3d", "width": 4, "options": {"depth": 2}}, "dice"),
     ],
 )
+@pytest.mark.deep
 def test_other_tasks_are_pooled_by_their_own_figures(tmp_path, task, model, figure):
     shards = make_shards(tmp_path / "shards", subjects=12, maps=True)
     config = write_config(tmp_path, shards, "cv", task=task, model=model, train__epochs=2)
@@ -273,6 +274,7 @@ def test_other_tasks_are_pooled_by_their_own_figures(tmp_path, task, model, figu
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_folds_that_were_trained_as_tasks_of_an_array_are_pooled_afterwards(reference, shards, tmp_path):
     config = config_of(tmp_path, shards)
     # Both at once and in a folder that is not there yet, as a scheduler starts them.
@@ -288,6 +290,7 @@ def test_folds_that_were_trained_as_tasks_of_an_array_are_pooled_afterwards(refe
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_ranks_that_were_started_train_one_fold_together(shards, tmp_path, launch):
     words = [config_of(tmp_path, shards), "train.epochs=1", "--fold", "1"]
     done = launch(2, ROOT / "trainer" / "__main__.py", "crossval", *words)
