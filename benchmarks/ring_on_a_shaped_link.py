@@ -9,12 +9,15 @@ shaped (segmentation offload), and the shaping charges for each frame's headers.
 
 A rank of a ring sends and receives 2(n-1)/n bytes for each byte of the tensor. Their rate, over the rate that
 the link is shaped to, is the share; headers of frames leave 1448/1514 = 0.956 of it at most. For the other
-algorithms the same number is called so, and says how many times slower they are.
+algorithms the same number is called so, and says how many times slower they are. In the same run: the limit,
+plain TCP streams round the ring (`streams`), and the all-reduces of PyTorch (`gloo`: `make bench-peers`)
+and TensorFlow (`multiworker`), see allreduce_peers.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -27,10 +30,13 @@ from typing import Any
 
 from jobs.launchers import mpirun
 from jobs.testbed import Testbed
+from jobs.testbed.layout import address
 from trainer import launch
+from trainer.scaling.peers import starting
 from trainer.telemetry import step_bench
 
 HERE = Path(__file__).resolve()
+PEERS = ("streams", "gloo", "multiworker")
 ON_LINK = {"OMPI_MCA_btl_tcp_if_include": "eth0", "OMPI_MCA_oob_tcp_if_include": "eth0"}
 
 
@@ -51,6 +57,39 @@ def measure(
         timeout=600,
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure_peer(cluster: Testbed, hosts: tuple[str, ...], kind: str, wanted: dict[str, Any]) -> Any:
+    """Run a peer's rank on each host; returns the seconds of each rank, by size."""
+    python = str(starting.ENVIRONMENT / "bin" / "python") if kind == "gloo" else sys.executable
+    told = {**wanted, "kind": kind, "addresses": [address(host) for host in hosts], "interface": "eth0"}
+    settings = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    with contextlib.ExitStack() as stack:
+        ranks = []
+        for rank, host in enumerate(hosts):
+            line = [python, str(HERE.with_name("allreduce_peers.py")), json.dumps({**told, "rank": rank})]
+            ranks.append(
+                subprocess.Popen(
+                    cluster.argv(host, line, cwd=HERE.parents[1], environment=settings),
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(ranks[-1].wait)
+            stack.callback(ranks[-1].kill)
+        said = [rank.communicate(timeout=600)[0] for rank in ranks]
+        failed = [host for host, rank in zip(hosts, ranks, strict=True) if rank.returncode]
+    if failed:
+        raise SystemExit(f"error: {kind} failed on {', '.join(failed)}")
+    return slowest([json.loads(one.splitlines()[-1]) for one in said])
+
+
+def slowest(everyones: list[dict[str, list[float]]]) -> dict[str, list[float]]:
+    """Seconds of the slowest rank, for each size and repeat."""
+    return {
+        mib: [max(of_ranks) for of_ranks in zip(*(one[mib] for one in everyones), strict=True)]
+        for mib in everyones[0]
+    }
 
 
 def on_rank(wanted: dict[str, Any]) -> None:
@@ -78,12 +117,7 @@ def on_rank(wanted: dict[str, Any]) -> None:
             started = time.perf_counter()
             step(tensor)
             seconds.setdefault(str(mib), []).append(time.perf_counter() - started)
-    slowest = {
-        mib: [max(of_ranks) for of_ranks in zip(*(one[mib] for one in everyones), strict=True)]
-        for everyones in [world.allgather_object(seconds)]
-        for mib in seconds
-    }
-    found = {"seconds": slowest, "mpi": worlds.mpi_settings()}
+    found = {"seconds": slowest(world.allgather_object(seconds)), "mpi": worlds.mpi_settings()}
     if world.is_main:
         print(json.dumps(found), flush=True)
     world.shutdown()
@@ -95,17 +129,19 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     cluster = Testbed.up(args.hosts, slurm=False, bandwidth=f"{args.mbit}mbit", name=args.name, tied=True)
     try:
-        for algorithm in args.algorithms.split(","):
-            wanted = {
-                "mib": [float(mib) for mib in args.mib.split(",")],
-                "repeats": args.repeats,
-                "nice": args.nice,
-                "gather": algorithm == "gather",
-            }
-            settings = {**launch.ALGORITHMS[algorithm], **dict(one.split("=", 1) for one in args.set)}
+        wanted = {"mib": [float(mib) for mib in args.mib.split(",")], "repeats": args.repeats}
+        for algorithm in (*args.algorithms.split(","), *filter(None, args.peers.split(","))):
             print(algorithm, file=sys.stderr, flush=True)
-            ran = measure(cluster, cluster.hosts, wanted, settings)
-            for mib, seconds in ran["seconds"].items():
+            if algorithm in PEERS:
+                if algorithm == "gloo" and (lacking := starting.missing("ddp")):
+                    print(f"gloo: {lacking}", file=sys.stderr)
+                    continue
+                times = measure_peer(cluster, cluster.hosts, algorithm, wanted)
+            else:
+                ours = {**wanted, "nice": args.nice, "gather": algorithm == "gather"}
+                settings = {**launch.ALGORITHMS[algorithm], **dict(one.split("=", 1) for one in args.set)}
+                times = measure(cluster, cluster.hosts, ours, settings)["seconds"]
+            for mib, seconds in times.items():
                 payload = 2 * (args.hosts - 1) / args.hosts * float(mib) * 2**20
                 shares = sorted(payload / (second * rate) for second in seconds)
                 found.setdefault(algorithm, {})[mib] = {
@@ -135,6 +171,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3, help="all-reduces of each size (default: 3)")
     parser.add_argument(
         "--algorithms", default="ring", help=f"some of {','.join(launch.ALGORITHMS)} (default: ring)"
+    )
+    parser.add_argument(
+        "--peers", default=",".join(PEERS), help=f"some of {','.join(PEERS)}, or '' (default: all)"
     )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="for the ranks")
     parser.add_argument(

@@ -19,7 +19,7 @@ USER = "tester"  # a user who exists in the testbed's hosts only
 MOST_HOSTS = 200
 PRIVATE = (Path("/tmp"), Path("/dev/shm"), Path("/run"))  # noqa: S108 (each host has its own)
 # No route leaves a testbed's switch: every testbed may use these addresses.
-_NETWORK = "10.99.0"
+NETWORK = "10.99.0"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 _RATE = re.compile(r"[0-9]+(\.[0-9]+)?(bit|kbit|mbit|gbit)")
 _DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)")
@@ -132,7 +132,7 @@ def microseconds(delay: str) -> float:
 
 def address(host: str) -> str:
     """The IP address of a host: ctl is .1, n1 is .11."""
-    return f"{_NETWORK}.{1 if host == CONTROLLER else 10 + int(host[1:])}"
+    return f"{NETWORK}.{1 if host == CONTROLLER else 10 + int(host[1:])}"
 
 
 def hosts_file(settings: Settings) -> str:

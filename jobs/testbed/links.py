@@ -8,10 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jobs.testbed import namespaces, programs
-from jobs.testbed.layout import address, check_rate
+from jobs.testbed.layout import NETWORK, address, check_rate
 from trainer.errors import LauncherError
 
 _BRIDGE = "br0"
+# Linux's own choice, whatever the machine's: docs/decisions/0028-congestion-control.md.
+CONGESTION_CONTROL = "cubic"
+_AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 
 def make_switch(folder: Path) -> None:
@@ -39,8 +42,22 @@ def plug_in(folder: Path, hosts: Iterable[str]) -> None:
         programs.run(
             ["nsenter", "--target", str(number), "--net", "ip", "-batch", "-"],
             f"giving {host} its address",
-            given=f"link set lo up\naddr add {address(host)}/24 dev eth0\nlink set eth0 up\n",
+            given=f"link set lo up\naddr add {address(host)}/24 dev eth0\nlink set eth0 up\n"
+            + _congestion_control(host),
         )
+
+
+def _congestion_control(host: str) -> str:
+    """What makes the host's connections share a link as a cluster's would; nothing where the kernel cannot.
+
+    By route: a namespace may set only those for all that the machine allows to users without rights.
+    """
+    if CONGESTION_CONTROL not in _AVAILABLE.read_text().split():
+        return ""
+    return (
+        f"route change {NETWORK}.0/24 dev eth0 proto kernel scope link src {address(host)}"
+        f" congctl {CONGESTION_CONTROL}\n"
+    )
 
 
 def unplug(folder: Path, host: str) -> None:

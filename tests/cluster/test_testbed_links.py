@@ -79,6 +79,20 @@ while time.monotonic() < until:
     pass
 print(time.process_time())
 """
+# Holds a connection open until the other side has been asked what rules its sending.
+ASKED = """
+import socket
+with socket.create_server(("", 5004)) as server:
+    print("ready", flush=True)
+    link, _ = server.accept()
+    print(link.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode())
+    link.recv(1)
+"""
+ASKING = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 5004), timeout=20) as link:
+    print(link.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode())
+"""
 
 
 # A checkout may lie below /tmp, which hosts have for themselves.
@@ -124,6 +138,11 @@ def test_a_shaped_link_carries_its_rate_in_both_directions(cluster, sender, rece
     assert 90 < megabits(cluster, sender, receiver) < 98
     cluster.shape("n1", None)
     assert megabits(cluster, sender, receiver) > 200
+
+
+def test_connections_share_a_link_by_linux_own_rule_whatever_the_machine_takes(cluster):
+    served, asked = between(cluster, ASKED, ASKING, "n2", "n1")
+    assert (served.split(), asked.split()) == (["cubic"], ["cubic"])
 
 
 def test_a_delay_is_added_to_each_round_trip_and_taken_away_again(cluster):
