@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.errors import ConfigError, WorldError
 
 if TYPE_CHECKING:
+    from trainer.config.server import ServerConfig
     from trainer.config.training import RingConfig
 
 # Set where the site has not set them, before MPI_Init. Figures: docs/decisions/0003-gradient-reduction.md.
@@ -29,6 +30,12 @@ SETTINGS = {
     "HOROVOD_CONTROLLER": "mpi",
     "HOROVOD_CPU_OPERATIONS": "mpi",
 }
+
+# Up to so many bytes Open MPI sends over TCP without asking the receiver first, its own envelope included.
+_EAGER = "OMPI_MCA_btl_tcp_eager_limit"
+_ENVELOPE = 2**12
+# It keeps buffers of this size, 32 at a time.
+_MOST_EAGER = 2**22
 
 _TUNED = "OMPI_MCA_coll_tuned_"
 # How Open MPI is told to take each of `train.ring.algorithm`; docs/decisions/0020-reductions.md.
@@ -56,7 +63,7 @@ ALGORITHMS: dict[str, dict[str, str]] = {
 READ_BACK = tuple(
     dict.fromkeys(
         name.removeprefix("OMPI_MCA_")
-        for settings in (SETTINGS, *ALGORITHMS.values())
+        for settings in (SETTINGS, *ALGORITHMS.values(), (_EAGER,))
         for name in settings
         if name.startswith("OMPI_MCA_")
     )
@@ -136,6 +143,19 @@ def ring_environment(ring: RingConfig) -> dict[str, str]:
         # It is started once the run folder is there: `World.start_timeline`.
         environment["HOROVOD_TIMELINE"] = "DYNAMIC"
     return environment
+
+
+def server_environment(server: ServerConfig) -> dict[str, str]:
+    """What MPI must read at its start so that a server's messages leave without asking; for `world.init`.
+
+    Above this limit (64 KiB by default) Open MPI sends the head of a message over TCP and waits until the
+    receiver agrees. The answer queues behind what the receiver itself is sending, and no message of a step
+    overlaps with another: docs/decisions/0021-parameter-server.md. A site's own limit stays.
+    """
+    if _EAGER in os.environ:
+        return {}
+    largest = min(round(server.piece_mb * 2**20), _MOST_EAGER)
+    return {_EAGER: str(max(largest, 2**16) + _ENVELOPE)}
 
 
 def apply_settings(environment: Mapping[str, str] | None = None) -> None:

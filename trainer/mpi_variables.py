@@ -27,7 +27,7 @@ def read(library_path: str, names: Iterable[str]) -> dict[str, int]:
         library.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count))
         value = (ctypes.c_uint8 * 8)()
         library.MPI_T_cvar_read(handle, value)
-        # Booleans and flags fill one byte, numbers four; which of the two, only the name tells here.
-        whole = name.startswith("coll_tuned_") and not name.endswith("_rules")
+        # Booleans and flags fill one byte, numbers four, or eight of which four do; only the name tells here.
+        whole = name.startswith(("coll_tuned_", "btl_tcp_eager")) and not name.endswith("_rules")
         found[name] = int.from_bytes(bytes(value[: 4 if whole else 1]), sys.byteorder)
     return found

@@ -26,6 +26,7 @@ def test_collectives_agree_on_every_rank_and_the_all_reduce_is_a_ring(launch: La
         "coll_tuned_use_dynamic_rules": 1,
         "mpi_yield_when_idle": 1,
         "btl_tcp_flags": 9,
+        "btl_tcp_eager_limit": 65536,
     }
     expected = 2 * (ranks - 1) / ranks * report["payload"]
     for sent in report["sent"]:

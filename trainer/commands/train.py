@@ -54,7 +54,8 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
             roles(launch.expected_size(), config.train.server.count, config.train.server.placement)
         return config
 
-    threads, environment, server = None, None, None
+    threads, server = None, None
+    environment: dict[str, str] = {}
     try:
         config = checked().train
         threads, environment = config.threads, launch.ring_environment(config.ring)
@@ -67,7 +68,7 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
     else:
         world = worlds.init(
             threads,
-            environment=environment,
+            environment=environment | launch.server_environment(server),
             servers=server.count,
             placement=server.placement,
             mode=server.mode,

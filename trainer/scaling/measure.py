@@ -40,7 +40,7 @@ from trainer.telemetry import step_bench
 Progress = Callable[[str], None]
 
 _START_S = 900.0  # eight ranks that share two cores with others take minutes
-_QUEUE = 20000  # frames that wait at the switch for one host
+_QUEUE = 300  # frames that wait at the switch for one host
 _MANY = 65535  # frames that an emulated card takes at once, by itself
 # A cell that takes so many times what was predicted hangs.
 _PATIENCE = 20.0

@@ -56,11 +56,13 @@ def _by_ring(cell: Cell) -> None:
 
 
 def _by_servers(cell: Cell) -> None:
+    from trainer import launch
     from trainer import world as worlds
     from trainer.config.server import ServerConfig
 
     server = ServerConfig(count=cell.servers, **cell.options)
-    world = worlds.init(threads=1, environment=RARELY, servers=server.count, placement=server.placement)
+    environment = {**RARELY, **launch.server_environment(server)}
+    world = worlds.init(threads=1, environment=environment, servers=server.count, placement=server.placement)
 
     from trainer.strategies.parameter_server import serving, strategy
     from trainer.telemetry.timeline import Timeline

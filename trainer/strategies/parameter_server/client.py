@@ -17,8 +17,12 @@ from trainer.strategies.parameter_server.layout import Bundle, Piece
 from trainer.strategies.parameter_server.server_state import packed
 from trainer.strategies.parameter_server.slots import Slots
 from trainer.strategies.parameter_server.transport import Mailbox, Tag
+from trainer.strategies.parameter_server.turns import Turns
 
 _LOOK_S = 1.0
+# What may be under way to a server without an answer: so many messages, and at least so many bytes.
+_AHEAD = 4
+_AHEAD_BYTES = 2**18
 
 
 class Client:
@@ -37,6 +41,7 @@ class Client:
         self._weights = [np.zeros(b.size, self.dtype_of(b)) for b in self.bundles]
         self._gradients = [np.zeros(b.size, self.dtype_of(b)) for b in self.bundles]
         self._missing: set[int] = set()
+        self._turns = _turns(job, self.bundles, [array.nbytes for array in self._gradients])
         self._changed = threading.Condition()
         self._other: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.mailbox = Mailbox(
@@ -48,14 +53,18 @@ class Client:
         return keras_dtype(self.job.variables[bundle.pieces[0].variable].dtype)
 
     def push(self, number: int, gradient: np.ndarray) -> None:
-        """Send this worker's gradient `(size,)` of a bundle; returns at once."""
+        """Send this worker's gradient `(size,)` of a bundle when it is its turn; returns at once."""
         # The weights that the last one led to are here, so it has left.
         np.copyto(self._gradients[number], gradient)
         with self._changed:
             self._missing.add(number)
-        self.mailbox.expect(1)
-        process = self._links.servers[self.bundles[number].server]
-        self.mailbox.send(process, Tag.of(Tag.GRADIENTS, number), self._gradients[number])
+            self._send(self._turns[self.bundles[number].server].computed(number))
+
+    def _send(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.mailbox.expect(1)
+            process = self._links.servers[self.bundles[number].server]
+            self.mailbox.send(process, Tag.of(Tag.GRADIENTS, number), self._gradients[number])
 
     def pull(self) -> list[np.ndarray]:
         """Wait for the new weights of all bundles that were pushed, and give those of all, `(size,)` each."""
@@ -170,6 +179,7 @@ class Client:
         if kind == Tag.WEIGHTS:
             with self._changed:
                 self._missing.discard(number)
+                self._send(self._turns[self.bundles[number].server].answered(number))
                 if not self._missing:
                     self._changed.notify_all()
         else:
@@ -177,6 +187,16 @@ class Client:
 
     def _failed(self, error: BaseException) -> None:
         self._failure = error
+
+
+def _turns(job: Job, bundles: Sequence[Bundle], sizes: Sequence[int]) -> dict[int, Turns]:
+    """Of each server that has bundles."""
+    # To clip by the norm of all gradients, servers need all before they answer any.
+    ahead = None if job.global_clip_norm is not None else max(_AHEAD * job.piece_bytes, _AHEAD_BYTES)
+    of_servers: dict[int, dict[int, int]] = {}
+    for bundle, size in zip(bundles, sizes, strict=True):
+        of_servers.setdefault(bundle.server, {})[bundle.number] = size
+    return {server: Turns(mine, ahead) for server, mine in of_servers.items()}
 
 
 def order_without_answer(links: Links, order: dict[str, Any], pause: Callable[[], None]) -> None:
