@@ -23,12 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jobs.launchers import mpirun
 from jobs.testbed import Testbed
+from trainer.scaling import launching
 from trainer.telemetry import step_bench
 
 HERE = Path(__file__).resolve()
-ON_LINK = {"OMPI_MCA_btl_tcp_if_include": "eth0", "OMPI_MCA_oob_tcp_if_include": "eth0"}
 # Headers of full frames: 1514 bytes on the link carry 1448.
 FRAMES = 1514 / 1448
 WAYS: dict[str, dict[str, Any]] = {
@@ -125,8 +124,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     try:
         settings = ["env", *args.set] if args.set else []
         program = [*settings, sys.executable, str(HERE), "--on-rank", json.dumps(job)]
-        line, additions = mpirun.command(2, program, hosts=dict.fromkeys(cluster.hosts, 1))
-        line = cluster.argv(cluster.hosts[0], line, cwd=HERE.parents[1], environment={**additions, **ON_LINK})
+        line = launching.on_testbed(cluster, dict.fromkeys(cluster.hosts, 1), program)
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(HERE.parents[1])}
         with subprocess.Popen(
             line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

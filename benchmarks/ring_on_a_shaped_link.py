@@ -28,16 +28,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jobs.launchers import mpirun
 from jobs.testbed import Testbed
 from jobs.testbed.layout import address
 from trainer import launch
+from trainer.scaling import launching
 from trainer.scaling.peers import starting
 from trainer.telemetry import step_bench
 
 HERE = Path(__file__).resolve()
 PEERS = ("streams", "gloo", "multiworker")
-ON_LINK = {"OMPI_MCA_btl_tcp_if_include": "eth0", "OMPI_MCA_oob_tcp_if_include": "eth0"}
 
 
 def measure(
@@ -46,10 +45,8 @@ def measure(
     """Run this file as one rank on each host; returns what rank 0 prints."""
     settings = [f"{name}={value}" for name, value in environment.items()]
     program = ["env", *settings, sys.executable, str(HERE), "--on-rank", json.dumps(wanted)]
-    line, additions = mpirun.command(len(hosts), program, hosts=dict.fromkeys(hosts, 1))
-    line = cluster.argv(hosts[0], line, cwd=HERE.parents[1], environment={**additions, **ON_LINK})
     done = subprocess.run(
-        line,
+        launching.on_testbed(cluster, dict.fromkeys(hosts, 1), program),
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(HERE.parents[1])},
         stdout=subprocess.PIPE,
         text=True,
@@ -62,7 +59,8 @@ def measure(
 def measure_peer(cluster: Testbed, hosts: tuple[str, ...], kind: str, wanted: dict[str, Any]) -> Any:
     """Run a peer's rank on each host; returns the seconds of each rank, by size."""
     python = str(starting.ENVIRONMENT / "bin" / "python") if kind == "gloo" else sys.executable
-    told = {**wanted, "kind": kind, "addresses": [address(host) for host in hosts], "interface": "eth0"}
+    told = {**wanted, "kind": kind, "interface": launching.LINK}
+    told["addresses"] = [address(host) for host in hosts]
     settings = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     with contextlib.ExitStack() as stack:
         ranks = []

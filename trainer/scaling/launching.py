@@ -49,10 +49,15 @@ def command(
     if cell.machines > len(names):
         raise WorldError(f"The cell needs {cell.machines} hosts, and there are {len(names)}.")
     slots = Counter(cell.places())
-    line, additions = mpirun.command(
-        cell.processes, words, hosts={names[place]: slots[place] for place in range(cell.machines)}
-    )
-    if testbed is None:
-        # An allocation may have fewer slots on a host than the cell has ranks for it.
-        return line, {**additions, "OMPI_MCA_rmaps_base_oversubscribe": "1"}
-    return testbed.argv(names[0], line, environment={**additions, **_ON_LINK}), {}
+    placed = {names[place]: slots[place] for place in range(cell.machines)}
+    if testbed is not None:
+        return on_testbed(testbed, placed, words), {}
+    line, additions = mpirun.command(cell.processes, words, hosts=placed)
+    # An allocation may have fewer slots on a host than the cell has ranks for it.
+    return line, {**additions, "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+
+
+def on_testbed(testbed: Testbed, hosts: Mapping[str, int], argv: Sequence[str]) -> list[str]:
+    """What to run to start so many ranks on each of these emulated hosts, talking over their links only."""
+    line, additions = mpirun.command(sum(hosts.values()), argv, hosts=dict(hosts))
+    return testbed.argv(next(iter(hosts)), line, environment={**additions, **_ON_LINK})

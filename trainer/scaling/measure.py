@@ -146,7 +146,8 @@ def _shaped(testbed: Testbed | None, hosts: Sequence[str], bandwidth: str | None
         return
     switch = namespaces.need(testbed.folder, namespaces.SWITCH)
     for host in hosts:
-        # Room for what several hosts send to one: 1000 frames, the default, are less than eight windows.
+        # As in a switch, some hundredths of a second: acknowledgements wait in it, too. The default of 1000
+        # frames is a quarter of a second at 50 Mbit/s.
         line = ["ip", "link", "set", "dev", host, "txqueuelen", str(_QUEUE)]
         programs.run(["nsenter", "--target", str(switch), "--net", *line], f"lengthening the queue to {host}")
         testbed.shape(host, bandwidth)
