@@ -112,6 +112,14 @@ def test_in_a_ring_of_more_than_two_no_data_goes_back_to_who_sent(n, answers):
     assert found.seconds == pytest.approx(found.interfaces[0].sent / B)
 
 
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_connections_that_share_a_servers_link_carry_answers_for_their_share_of_the_time(n):
+    found = costs.predict(costs.servers((M,), n), range(n + 1), bytes_per_second=B)
+    alone = (1 - 1 / n) * 66 / 2  # of every second answer, what no data takes along
+    assert found.interfaces[0] == pytest.approx((M / 1448 * (1514 + alone),) * 2)
+    assert found.interfaces[n] == pytest.approx((n * M / 1448 * (1514 + alone),) * 2)
+
+
 def test_latency_is_paid_once_a_round():
     rounds = costs.reduction("ring", M, 8)
     slow, quick = (costs.predict(rounds, range(8), bytes_per_second=B, latency_s=s) for s in (0.01, 0.0))

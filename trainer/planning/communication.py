@@ -19,10 +19,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from trainer.errors import ConfigError
+from trainer.planning.frames import BARE as BARE
+from trainer.planning.frames import ETHERNET as ETHERNET
+from trainer.planning.frames import Frames
+from trainer.planning.frames import Traffic as Traffic
 
 Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"]
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -51,62 +55,6 @@ class Flow:
 
 
 Rounds = tuple[tuple[Flow, ...], ...]
-
-
-class Traffic(NamedTuple):
-    """Bytes on one interface.
-
-    Attributes:
-        sent: bytes that leave.
-        received: bytes that arrive.
-    """
-
-    sent: float = 0.0
-    received: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Frames:
-    """How payload becomes bytes on a link: full frames, and an acknowledgement for every second segment.
-
-    Each frame has an Ethernet header (14 bytes; an interface counts neither preamble nor checksum), an IPv4
-    header (20) and a TCP header with time stamps (32), within an MTU that counts the latter two. RFC 5681
-    wants an acknowledgement at least every second full segment, which is what Linux sends; where data goes
-    back over the same connection at the same time, it carries them.
-
-    Attributes:
-        mtu: largest IP packet, in bytes.
-        ethernet: bytes of the Ethernet header.
-        headers: bytes of IP and TCP headers.
-        segments_per_ack: segments that one acknowledgement answers.
-    """
-
-    mtu: int = 1500
-    ethernet: int = 14
-    headers: int = 52
-    segments_per_ack: float = 2.0
-
-    @property
-    def payload(self) -> int:
-        """Bytes of payload in a full frame."""
-        return self.mtu - self.headers
-
-    def on_wire(self, traffic: Traffic) -> Traffic:
-        """Bytes that a host's interface counts for so much payload to and from one other host."""
-        return Traffic(
-            self._one_way(traffic.sent, traffic.received), self._one_way(traffic.received, traffic.sent)
-        )
-
-    def _one_way(self, data: float, answered: float) -> float:
-        """Bytes of frames with `data`, and of the answers to `answered` for which these do not suffice."""
-        segments = data / self.payload
-        answers = max(0.0, answered / self.payload / self.segments_per_ack - segments)
-        return data + (segments + answers) * (self.headers + self.ethernet)
-
-
-# Payload as it is: the formulas of the papers.
-BARE = Frames(mtu=1, ethernet=0, headers=0)
-ETHERNET = Frames()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,14 +169,29 @@ def predict(
         between: dict[tuple[int, int], float] = collections.defaultdict(float)
         for flow in flows:
             between[hosts[flow.source], hosts[flow.target]] += flow.size
-        crossing = [Traffic() for _ in totals]
-        for one, other in {(min(pair), max(pair)) for pair in between if pair[0] != pair[1]}:
-            wire = frames.on_wire(Traffic(between[one, other], between[other, one]))
-            crossing[one] = _add(crossing[one], wire)
-            crossing[other] = _add(crossing[other], Traffic(wire.received, wire.sent))
+        pairs = {
+            (min(pair), max(pair)): Traffic(between[min(pair), max(pair)], between[max(pair), min(pair)])
+            for pair in list(between)
+            if pair[0] != pair[1]
+        }
+        busiest = _busiest(_per_host(pairs, len(totals)))
+        crossing = _per_host({pair: frames.on_wire(one, busiest) for pair, one in pairs.items()}, len(totals))
         totals = [_add(total, more) for total, more in zip(totals, crossing, strict=True)]
-        seconds += latency_s + max(max(host.sent, host.received) for host in crossing) / bytes_per_second
+        seconds += latency_s + _busiest(crossing) / bytes_per_second
     return Prediction(tuple(totals), seconds)
+
+
+def _per_host(pairs: Mapping[tuple[int, int], Traffic], hosts: int) -> list[Traffic]:
+    """Traffic of each host, from that of each pair as the first of the two sees it."""
+    found = [Traffic() for _ in range(hosts)]
+    for (one, other), traffic in pairs.items():
+        found[one] = _add(found[one], traffic)
+        found[other] = _add(found[other], Traffic(traffic.received, traffic.sent))
+    return found
+
+
+def _busiest(hosts: Sequence[Traffic]) -> float:
+    return max(max(host) for host in hosts)
 
 
 def equal_shares(size: float, count: int) -> tuple[float, ...]:
