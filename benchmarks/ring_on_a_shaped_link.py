@@ -24,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     cluster = Testbed.up(args.hosts, slurm=False, bandwidth=f"{args.mbit}mbit", name=args.name, tied=True)
     try:
         wanted = {"mib": [float(mib) for mib in args.mib.split(",")], "repeats": args.repeats}
-        for algorithm in (*args.algorithms.split(","), *filter(None, args.peers.split(","))):
+        for algorithm in (*args.algorithms, *args.peers):
             print(algorithm, file=sys.stderr, flush=True)
             if algorithm in PEERS:
                 if algorithm == "gloo" and (lacking := starting.missing("ddp")):
@@ -160,6 +160,18 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """What reads names, separated by commas, and takes only those that are known."""
+
+    def names(text: str) -> tuple[str, ...]:
+        found = tuple(filter(None, text.split(",")))
+        if unknown := [name for name in found if name not in known]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: take some of {', '.join(known)}")
+        return found
+
+    return names
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description="What share of a shaped link all-reduces get.")
@@ -168,10 +180,16 @@ def main() -> int:
     parser.add_argument("--mib", default="16,32,64", help="sizes of tensors, in MiB (default: 16,32,64)")
     parser.add_argument("--repeats", type=int, default=3, help="all-reduces of each size (default: 3)")
     parser.add_argument(
-        "--algorithms", default="ring", help=f"some of {','.join(launch.ALGORITHMS)} (default: ring)"
+        "--algorithms",
+        type=some_of(tuple(launch.ALGORITHMS)),
+        default="ring",
+        help=f"some of {','.join(launch.ALGORITHMS)} (default: ring)",
     )
     parser.add_argument(
-        "--peers", default=",".join(PEERS), help=f"some of {','.join(PEERS)}, or '' (default: all)"
+        "--peers",
+        type=some_of(PEERS),
+        default=",".join(PEERS),
+        help=f"some of {','.join(PEERS)}, or '' (default: all)",
     )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="for the ranks")
     parser.add_argument(
