@@ -23,7 +23,7 @@ fault, at_rank, at_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
 def main() -> int:
-    from trainer import cli, quiet
+    from trainer import cli, launch, quiet
     from trainer import config as configuration
     from trainer import world as worlds
     from trainer.errors import CingulumError
@@ -37,7 +37,13 @@ def main() -> int:
         world = worlds.init(1)
     else:
         server = train.server
-        world = worlds.init(1, servers=server.count, placement=server.placement, mode=server.mode)
+        world = worlds.init(
+            1,
+            environment=launch.server_environment(server),
+            servers=server.count,
+            placement=server.placement,
+            mode=server.mode,
+        )
     from trainer import checkpoint
     from trainer.loop import Training
     from trainer.strategies.parameter_server.server import Server
