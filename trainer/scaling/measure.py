@@ -146,10 +146,11 @@ def _shaped(testbed: Testbed | None, hosts: Sequence[str], bandwidth: str | None
         return
     switch = namespaces.need(testbed.folder, namespaces.SWITCH)
     for host in hosts:
-        # As in a switch, some hundredths of a second: acknowledgements wait in it, too. The default of 1000
-        # frames is a quarter of a second at 50 Mbit/s.
+        # Acknowledgements wait in it, too: the default of 1000 frames is a quarter of a second at 50 Mbit/s.
         line = ["ip", "link", "set", "dev", host, "txqueuelen", str(_QUEUE)]
-        programs.run(["nsenter", "--target", str(switch), "--net", *line], f"lengthening the queue to {host}")
+        programs.run(
+            ["nsenter", "--target", str(switch), "--net", *line], f"setting the length of the queue to {host}"
+        )
         testbed.shape(host, bandwidth)
     try:
         if bandwidth:
