@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +46,7 @@ def examine() -> Iterator[Finding]:
         check_python,
         check_packages,
         check_compiled_cast,
+        check_horovod_wakes,
         check_mpirun,
         check_memory,
         check_disk,
@@ -102,6 +104,18 @@ def check_compiled_cast() -> Finding:
         return Finding("compiled cast", "ok", "float16 is read at full speed")
     said = "missing: the loader needs about a fifth more processor time per volume of float16"
     return Finding("compiled cast", "note", said, "Install a C compiler, then: pip install -e .")
+
+
+def check_horovod_wakes() -> Finding:
+    """Horovod as docker/horovod/build.py makes it, or as it was released."""
+    where = find_spec("horovod")
+    places = where.submodule_search_locations if where else None
+    libraries = [path for place in places or () for path in Path(place).glob("tensorflow/mpi_lib*.so")]
+    if any(b"HOROVOD_IDLE_CYCLE_TIME" in path.read_bytes() for path in libraries):
+        return Finding("Horovod's thread", "ok", "sleeps until there is something to reduce")
+    said = "asks the other ranks every millisecond, which takes a few percent of a core"
+    cure = "Install the wheel that docker/horovod/build.py makes: docs/decisions/0029-waking-on-work.md"
+    return Finding("Horovod's thread", "note", said, cure)
 
 
 def _version(name: str) -> str | None:

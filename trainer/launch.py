@@ -26,6 +26,9 @@ SETTINGS = {
     # Over TCP, a large message is pushed. With Open MPI's default each side asks for it, and that question
     # waits behind what the side itself is sending: one direction of a link idles while the other is busy.
     "OMPI_MCA_btl_tcp_flags": "send,inplace",
+    # Where nothing is to be reduced Horovod's thread sleeps for so many ms, until something is, and does not
+    # ask the other ranks every millisecond. Only our build knows it: docs/decisions/0029-waking-on-work.md.
+    "HOROVOD_IDLE_CYCLE_TIME": "20",
     # Horovod would take Gloo for the data if it was asked to by an inherited variable.
     "HOROVOD_CONTROLLER": "mpi",
     "HOROVOD_CPU_OPERATIONS": "mpi",
@@ -106,6 +109,17 @@ def threads_per_rank(*, local_size: int) -> int:
     if granted := os.environ.get("SLURM_CPUS_PER_TASK"):
         return max(1, min(mine, int(granted)))
     return mine if _is_bound(mine) else max(1, mine // local_size)
+
+
+def unbound_place() -> tuple[int, int] | None:
+    """This rank's number on its host, and the ranks there; None unless mpirun started it and bound nobody.
+
+    Slurm's own steps may have cores of their own for each task, and may not: those stay as they are.
+    """
+    number = os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK")
+    if number is None or _is_bound(len(os.sched_getaffinity(0))):
+        return None
+    return int(number), local_size()
 
 
 def _is_bound(mine: int) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from trainer import launch, mpi_variables
+from trainer import binding, launch, mpi_variables
 from trainer.errors import CingulumError, WorldError
 from trainer.quiet import import_tensorflow
 
@@ -256,6 +256,7 @@ def init(
 
     if threads is not None:
         launch.limit_threads(tf, threads, serves=servers > 0 and placement == "colocated")
+        binding.keep_to_own_cores(tf, threads=threads, place=launch.unbound_place())
     if servers:
         from trainer import mpi_world
 

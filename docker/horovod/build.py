@@ -8,7 +8,9 @@ Run with the Python of an environment in which ``requirements.lock`` is installe
 Horovod 0.28.1 (its last release) builds on TensorFlow 2.21 unchanged but for one file: its XLA
 operations include headers that TensorFlow 2.19 moved. Leaving that one source file out loses
 only those operations, which we do not use (https://github.com/horovod/horovod/issues/4045 and
-docs/decisions/0001-horovod-build.md). A build for GPUs (`--gpu`) needs nvcc, and two more changes.
+docs/decisions/0001-horovod-build.md). A second change lets its thread sleep until there is something
+to reduce (docs/decisions/0029). A build for GPUs (`--gpu`) needs nvcc, and two more changes. All of them
+are in changes.py beside this file.
 
 The wheel is kept outside the repository, in ``$CINGULUM_CACHE`` (default ``~/.cache/cingulum``),
 under a name made from everything it was compiled against. Standard library only.
@@ -31,26 +33,12 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+import changes
+
 HOROVOD_VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-XLA_SOURCE_LINE = 'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")'
-RECIPE = 1  # raise when this file changes what the wheel contains
+RECIPE = 2  # raise when this file or changes.py changes what the wheel contains
 GPU_RECIPE = 1  # the same for what only a build for GPUs contains
-
-# TensorFlow no longer exports the function that Horovod declares here; a stream tells the same itself.
-STREAM_SOURCE_LINE = "GpuStreamHandle AsGpuStreamValue(Stream* stream);\n"
-STREAM_HEADERS_END = """#include "tensorflow/stream_executor/stream.h"
-#endif // TENSORFLOW_VERSION >= 2011000000
-"""
-STREAM_OF_TENSORFLOW = """
-namespace stream_executor {
-namespace gpu {
-inline GpuStreamHandle AsGpuStreamValue(Stream* stream) {
-  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);
-}
-} // namespace gpu
-} // namespace stream_executor
-"""
 
 
 class BuildError(Exception):
@@ -188,29 +176,6 @@ def fetch_source(folder: Path, env: dict[str, str]) -> Path:
     return folder / f"horovod-{HOROVOD_VERSION}"
 
 
-def leave_out_xla(tree: Path) -> None:
-    """The one change: TensorFlow >= 2.19 moved the headers that this source file includes."""
-    cmake_lists = tree / "horovod" / "tensorflow" / "CMakeLists.txt"
-    text = cmake_lists.read_text()
-    if text.count(XLA_SOURCE_LINE) != 1:
-        raise BuildError(
-            f"{cmake_lists.name}: the line to leave out is gone; see docs/decisions/0001-horovod-build.md"
-        )
-    cmake_lists.write_text(text.replace(XLA_SOURCE_LINE, ""))
-
-
-def mend_gpu_sources(tree: Path) -> None:
-    """For GPUs, on TensorFlow >= 2.19: the stream of an operation is asked for in another way."""
-    source = tree / "horovod" / "tensorflow" / "mpi_ops.cc"
-    text = source.read_text()
-    if text.count(STREAM_SOURCE_LINE) != 1 or text.count(STREAM_HEADERS_END) != 1:
-        raise BuildError(
-            f"{source.name}: the lines to change are gone; see docs/decisions/0001-horovod-build.md"
-        )
-    text = text.replace(STREAM_SOURCE_LINE, "")
-    source.write_text(text.replace(STREAM_HEADERS_END, STREAM_HEADERS_END + STREAM_OF_TENSORFLOW))
-
-
 def compile_wheel(
     tree: Path, dest: Path, env: dict[str, str], log: Path, tell: Callable[[str], None]
 ) -> Path:
@@ -272,9 +237,9 @@ def obtain(gpu: bool, tell: Callable[[str], None], *, nccl: str = "base") -> Pat
     # Not beside the wheel: the home folder of a cluster is often a slow network file system.
     with tempfile.TemporaryDirectory(prefix="cingulum-horovod-") as scratch:
         tree = fetch_source(Path(scratch), env)
-        leave_out_xla(tree)
+        changes.apply(tree, changes.LEAVE_OUT_XLA + changes.WAKE_ON_WORK)
         if gpu:
-            mend_gpu_sources(tree)
+            changes.apply(tree, changes.ASK_STREAM_ITSELF)
             if nccl == "wheel":
                 use_nccl_wheel(Path(scratch), env)
         built = compile_wheel(tree, Path(scratch) / "wheel", env, home / "build.log", tell)
@@ -305,7 +270,7 @@ def main() -> int:
             tell=lambda line: print(f"  horovod: {line}", file=sys.stderr, flush=True),
             nccl=args.nccl,
         )
-    except BuildError as error:
+    except (BuildError, changes.ChangeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except subprocess.CalledProcessError as error:

@@ -278,8 +278,8 @@ def command(
     else:
         # Open MPI counts cores as slots; two hardware threads are one, and ranks may well use both.
         line += ["--oversubscribe"]
-    # Ranks that share cores must be free to move; a rank with its own cores keeps them by number of
-    # threads, not by binding: Horovod's thread would be bound to the same core as the computation.
+    # Ranks that share cores must be free to move; one with cores of its own binds itself to them
+    # (trainer/binding.py), once it knows how many threads it computes with.
     line += ["--bind-to", "none"]
     is_root = os.geteuid() == 0 if root is None else root
     environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if is_root else {}

@@ -86,3 +86,16 @@ def test_little_shared_memory_is_bad(monkeypatch):
         doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=usage.get(path, 2**40))
     )
     assert "shm-size" in (doctor.check_disk().cure or "")
+
+
+@pytest.mark.parametrize(
+    ("library", "state"), [(b". HOROVOD_IDLE_CYCLE_TIME .", "ok"), (b"released", "note")]
+)
+def test_a_horovod_that_polls_is_worth_a_note(tmp_path, monkeypatch, library, state):
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "mpi_lib.cpython-311.so").write_bytes(library)
+    where = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(doctor, "find_spec", lambda name: where)
+    finding = doctor.check_horovod_wakes()
+    assert finding.state == state
+    assert bool(finding.cure) == (state == "note")

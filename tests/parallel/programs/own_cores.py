@@ -1,0 +1,27 @@
+"""The cores of each rank before and after `trainer.init`, and those of the threads that it starts."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import trainer
+from trainer import world as worlds
+from trainer.quiet import import_tensorflow
+
+TASKS = Path("/proc/self/task")
+before = sorted(os.sched_getaffinity(0))
+import_tensorflow()  # its idle threads were there before
+earlier = {path.name for path in TASKS.iterdir()}
+trainer.init()
+later = sorted({path.name for path in TASKS.iterdir()} - earlier)
+world = worlds.current()
+mine = {
+    "before": before,
+    "after": sorted(os.sched_getaffinity(0)),
+    "later_threads": [sorted(os.sched_getaffinity(int(thread))) for thread in later],
+}
+found = world.allgather_object(mine)
+if world.is_main:
+    sys.stdout.write(json.dumps(found) + "\n")
+world.shutdown()
