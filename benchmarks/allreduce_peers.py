@@ -6,7 +6,7 @@
   time, of as many bytes as a ring sends for the tensor.
 
 Runs in the peers' environment, too: nothing but Python, and the framework itself. Prints its seconds by size
-in MiB, as JSON, on its last line.
+in MiB, as JSON, on a line that begins with `done`.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def main() -> None:
             timed()
             seconds.setdefault(str(mib), []).append(time.perf_counter() - started)
     together()  # nobody leaves before all are done
-    print(json.dumps(seconds), flush=True)
+    print(f"done {json.dumps(seconds)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ and TensorFlow (`multiworker`), see allreduce_peers.py.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
@@ -31,8 +30,10 @@ from typing import Any
 from jobs.testbed import Testbed
 from jobs.testbed.layout import address
 from trainer import launch
+from trainer.errors import CingulumError
 from trainer.scaling import launching
 from trainer.scaling.peers import starting
+from trainer.scaling.together import Process, Together
 from trainer.telemetry import step_bench
 
 HERE = Path(__file__).resolve()
@@ -62,24 +63,14 @@ def measure_peer(cluster: Testbed, hosts: tuple[str, ...], kind: str, wanted: di
     told = {**wanted, "kind": kind, "interface": launching.LINK}
     told["addresses"] = [address(host) for host in hosts]
     settings = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    with contextlib.ExitStack() as stack:
-        ranks = []
-        for rank, host in enumerate(hosts):
-            line = [python, str(HERE.with_name("allreduce_peers.py")), json.dumps({**told, "rank": rank})]
-            ranks.append(
-                subprocess.Popen(
-                    cluster.argv(host, line, cwd=HERE.parents[1], environment=settings),
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            stack.callback(ranks[-1].wait)
-            stack.callback(ranks[-1].kill)
-        said = [rank.communicate(timeout=600)[0] for rank in ranks]
-        failed = [host for host, rank in zip(hosts, ranks, strict=True) if rank.returncode]
-    if failed:
-        raise SystemExit(f"error: {kind} failed on {', '.join(failed)}")
-    return slowest([json.loads(one.splitlines()[-1]) for one in said])
+    ranks = []
+    for rank, host in enumerate(hosts):
+        line = [python, str(HERE.with_name("allreduce_peers.py")), json.dumps({**told, "rank": rank})]
+        argv = cluster.argv(host, line, cwd=HERE.parents[1], environment=settings)
+        ranks.append(Process(kind, 0, f"rank {rank} @ {host}", True, tuple(argv), {}))
+    with Together(ranks) as running:
+        said = running.hear(ranks, 600, "done")
+    return slowest([json.loads(said[rank]) for rank in ranks])
 
 
 def slowest(everyones: list[dict[str, list[float]]]) -> dict[str, list[float]]:
@@ -202,7 +193,10 @@ def main() -> int:
     if args.on_rank:
         on_rank(json.loads(args.on_rank))
         return 0
-    found = compare(args)
+    try:
+        found = compare(args)
+    except CingulumError as error:
+        raise SystemExit(f"error: {error}") from None
     if args.json:
         print(json.dumps(found, indent=2))
         return 0

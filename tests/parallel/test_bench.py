@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import signal
@@ -30,13 +31,55 @@ def test_a_step_is_measured_against_copies_against_keras_and_against_peers():
     # What was measured, not how fast: timed assertions do not belong in a test.
     ratio = figures["two_copies_step_s"] / figures["two_ranks_step_s"]
     assert abs(figures["efficiency"] - ratio) < 1e-9
-    assert figures["efficiency_min"] <= figures["efficiency"] <= figures["efficiency_max"]
+    for name in ("efficiency", "waiting_limit", "overhead"):
+        assert figures[f"{name}_min"] <= figures[f"{name}_low"] <= figures[name]
+        assert figures[name] <= figures[f"{name}_high"] <= figures[f"{name}_max"]
+    assert figures["waiting_limit"] <= 1
+    assert figures["overhead"] == pytest.approx(figures["our_loop_step_s"] / figures["keras_fit_step_s"] - 1)
     assert figures["machine"]["cores"] >= 1
     assert figures["peers"]["ddp"] == {"skipped": "not installed: make bench-peers"}
     theirs = figures["peers"][figures["best_peer"]]
     assert theirs["efficiency"] == pytest.approx(theirs["two_copies_step_s"] / theirs["two_ranks_step_s"])
     lead = theirs["two_ranks_step_s"] / figures["two_ranks_step_s"]
     assert theirs["lead"] == figures["best_peer_lead"] == pytest.approx(lead)
+
+
+def test_a_benchmark_that_is_killed_leaves_no_process_though_they_stand_still():
+    mark = f"marked-{os.getpid()}"
+    process = subprocess.Popen(
+        line("step", [*SMALL, "--repeats", "1000", "--no-peers"]),
+        env={**os.environ, "MARK_OF_THIS_TEST": mark},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    began = time.monotonic()
+    while not stopped(mark):
+        assert process.poll() is None and time.monotonic() - began < 120
+        time.sleep(0.05)
+    process.kill()
+    process.communicate(timeout=30)
+    while marked(mark):
+        assert time.monotonic() - began < 180, marked(mark)
+        time.sleep(0.05)
+
+
+def marked(mark):
+    """The processes that have this mark in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (path / "environ").read_bytes():
+                found.append(path)
+    return found
+
+
+def stopped(mark):
+    states = []
+    for path in marked(mark):
+        with contextlib.suppress(OSError):
+            states.append((path / "stat").read_text().rpartition(")")[2].split()[0])
+    return [state for state in states if state == "T"]
 
 
 @pytest.mark.deep

@@ -10,8 +10,9 @@ from jobs.testbed.layout import Settings
 from trainer.errors import ConfigError, InputError, WorldError
 from trainer.scaling import peers
 from trainer.scaling.cells import Cell
-from trainer.scaling.peers import measuring, starting
+from trainer.scaling.peers import measuring
 from trainer.scaling.peers.job import Task
+from trainer.scaling.together import Process, Together
 
 GOOD = (
     "import sys; print('ready'); print('chatter'); sys.stdin.readline(); print('done {}'); sys.stdin.read()"
@@ -22,9 +23,8 @@ DEAF = "import time; print('ready', flush=True); time.sleep(60)"
 
 
 def processes(*programs):
-    argv = ["-m", "trainer.scaling.peers.ddp"]  # what the messages take the peer's name from
     return [
-        starting._Process(0, f"rank {rank}", True, (sys.executable, "-uc", program, *argv), {})
+        Process("ddp", 0, f"rank {rank}", True, (sys.executable, "-uc", program), {})
         for rank, program in enumerate(programs)
     ]
 
@@ -35,7 +35,7 @@ def ended(running):
 
 def test_all_are_ready_before_any_goes_on_and_end_when_their_input_closes():
     wanted = processes(GOOD, GOOD)
-    with starting._Running(wanted) as running:
+    with Together(wanted) as running:
         assert set(running.hear(wanted, 20, "ready")) == set(wanted)
         running.go()
         assert set(running.hear(wanted, 20, "done").values()) == {" {}\n"}
@@ -47,7 +47,7 @@ def test_one_that_fails_is_named_with_its_last_words_and_the_others_end():
     wanted = processes(GOOD, FAILS)
     with (
         pytest.raises(WorldError, match=r"ddp: rank 1 failed:\nno memory left"),
-        starting._Running(wanted) as running,
+        Together(wanted) as running,
     ):
         running.hear(wanted, 20, "ready")
         running.go()
@@ -61,15 +61,15 @@ def test_one_that_is_late_is_named_and_all_end_though_they_do_not_listen():
     began = time.monotonic()
     with (
         pytest.raises(WorldError, match=r"ddp: waited 1 s in vain for rank 2 to be ready"),
-        starting._Running(wanted) as running,
+        Together(wanted) as running,
     ):
         running.hear(wanted, 1, "ready")
     assert ended(running) and time.monotonic() - began < 20
 
 
 def test_a_program_that_is_not_there_leaves_no_process():
-    wanted = [*processes(GOOD), starting._Process(0, "rank 1", True, ("/nowhere/python",), {})]
-    running = starting._Running(wanted)
+    wanted = [*processes(GOOD), Process("ddp", 0, "rank 1", True, ("/nowhere/python",), {})]
+    running = Together(wanted)
     with pytest.raises(FileNotFoundError):
         running.__enter__()
     assert len(running._started) == 1 and ended(running)
@@ -79,7 +79,7 @@ def test_a_rank_ends_with_its_starter(tmp_path):
     """The starter's end closes the rank's input, whatever the rank is doing then."""
     program = "from trainer.scaling.peers import work; s = work.Starter(); s.say_ready(); s.wait_for_go()"
     wanted = processes(program)
-    with starting._Running(wanted) as running:
+    with Together(wanted) as running:
         running.hear(wanted, 20, "ready")
         (process,) = running._started.values()
         process.stdin.close()

@@ -36,8 +36,8 @@ def bench_step(
     size: Size = 96,
     batch: Batch = 4,
     width: Width = 8,
-    steps: Steps = 30,
-    repeats: Repeats = 5,
+    steps: Steps = 10,
+    repeats: Repeats = 20,
     sync_batch_norm: SyncBatchNorm = False,
     peers: Annotated[
         Path | None, typer.Option(help="Environment of PyTorch, for DDP.  [default: .venv-peers]")
@@ -45,34 +45,36 @@ def bench_step(
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Leave other frameworks out.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Measure training steps, one thread per rank; medians of repeats in turn, with their spread.
+    """Measure training steps, one thread per rank; medians of many short repeats in turn, with intervals.
 
-    `efficiency` is the throughput of two ranks over that of two independent copies run at once, `overhead`
-    what our loop costs over plain Keras at one rank. PyTorch's DDP (where `make bench-peers` has installed
-    it) and MultiWorkerMirroredStrategy train the same network, each against copies of its own; `lead` is the
-    step time of their two ranks over that of ours, above 1 where ours are faster.
+    `efficiency` is the throughput of two ranks over that of two independent copies run at once;
+    `waiting_limit` what would be left of those copies if each step waited for the slower one, and nothing
+    else were lost; `overhead` what our loop costs over plain Keras at one rank. PyTorch's DDP (where
+    `make bench-peers` has installed it) and MultiWorkerMirroredStrategy train the same network, each against
+    copies of its own; `lead` is the step time of their two ranks over that of ours, above 1 where ours are
+    faster. All of them are in memory at once: 14 GB with peers, at the default size.
 
     \b
     Example:
       cingulum bench step --json
     """
-    from rich.console import Console
-
+    from trainer.progress import Counting
     from trainer.telemetry import step_bench, step_peers
 
     job = _job(model, size, batch, width, steps, sync_batch_norm)
-    with Console(stderr=True).status("starting") as status:
+    with Counting("measuring", "blocks") as shown:
         figures = step_bench.step(
             job,
             repeats=repeats,
-            progress=status.update,
+            progress=shown.show,
+            tell=shown.note,
             peers=() if no_peers else step_peers.NAMES,
             environment=peers,
         )
     rows = [
-        f"{name:10s} {figures[name]:8.2%}  "
-        f"(from {figures[name + '_min']:.2%} to {figures[name + '_max']:.2%})"
-        for name in ("efficiency", "overhead")
+        f"{name.replace('_', ' '):13s} {figures[name]:8.2%}  "
+        f"(95 %: {figures[name + '_low']:.2%} to {figures[name + '_high']:.2%})"
+        for name in ("efficiency", "waiting_limit", "overhead")
     ]
     rows += [step_peers.told(name, row) for name, row in figures["peers"].items()]
     typer.echo(json.dumps(figures, indent=2) if as_json else _told(rows, figures))

@@ -1,30 +1,33 @@
 """How fast a training step is: two ranks against two copies, our loop against Keras' own, ways to reduce.
 
-Every process has one compute thread. What is compared is measured in turn, several times, and the median
-of the repeats' ratios is reported with their spread.
+Every process has one compute thread. What is compared is measured in turn, in many short blocks, and the
+median of the repeats' ratios is reported with their spread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import platform
+import random
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jobs.launchers import mpirun
-from trainer.errors import WorldError
+from trainer.scaling.together import Process
 from trainer.telemetry import step_peers
-from trainer.telemetry.step_peers import spread
+from trainer.telemetry.contestants import Contestant
+from trainer.telemetry.spreads import ratios, spread
 from trainer.telemetry.step_worker import StepJob
 
 MIB = 2**20
 Progress = Callable[[str], None]
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 # What `ring` compares: name, options of the optimizer, Horovod's settings.
 REDUCTIONS: tuple[tuple[str, dict[str, Any], dict[str, str]], ...] = (
@@ -43,47 +46,80 @@ def step(
     job: StepJob,
     *,
     repeats: int,
-    progress: Progress,
+    progress: Callable[[int, int], None],
+    tell: Progress,
     peers: Sequence[str] = step_peers.NAMES,
     environment: Path | None = None,
 ) -> dict[str, Any]:
     """Efficiency of two ranks, overhead of our loop, and other frameworks in the same run.
 
+    All processes are started once; then each kind trains a block of steps in turn, in another sequence in
+    each repeat, while all others stand still.
+
     Args:
         job: what to time.
-        repeats: measurements of each kind, in turn.
-        progress: told what is being measured.
+        repeats: blocks of each kind.
+        progress: told how many blocks of how many are done.
+        tell: told what is being started.
         peers: of `step_peers.NAMES`.
         environment: where `make bench-peers` has installed PyTorch; default: .venv-peers.
 
     Returns:
-        `efficiency`: throughput of two ranks over that of two single-rank copies run at once; `overhead`: our
-        loop's time over that of Keras' `fit` at one rank, minus 1; each a median with `_min` and `_max`;
-        step times in seconds, and the machine; what `step_peers.figures` says of the peers.
+        `efficiency`: throughput of two ranks over that of two single-rank copies run at once;
+        `waiting_limit`: the same if two ranks cost nothing but that each step of the copies lasted as long as
+        that of the slower one; `overhead`: our loop's time over that of Keras' `fit` at one rank, minus 1;
+        each as `spread` tells it; step times in seconds, and the machine; what `step_peers.figures` says.
     """
-    others = [step_peers.PeerTimes(name, job, environment) for name in peers]
-    efficiencies, ranks_s, copies_s, overheads = [], [], [], []
-    for repeat in range(repeats):
-        progress(f"repeat {repeat + 1} of {repeats}: two ranks")
-        ranks = _seconds(_together([_ranks_line(job, 2)]))
-        progress(f"repeat {repeat + 1} of {repeats}: two copies")
-        copies = _seconds(_together([_copy_line(job), _copy_line(job)]))
-        progress(f"repeat {repeat + 1} of {repeats}: our loop and Keras in turn")
-        alone = dataclasses.replace(job, kind="overhead", blocks=3)
-        overheads.append(_together([_copy_line(alone)])[0][0])
-        ranks_s.append(ranks)
-        copies_s.append(copies)
-        efficiencies.append(copies / ranks)
+    ranks_s, copies_s, slower_s = [], [], []
+    ours_s, keras_s = [], []
+    with contextlib.ExitStack() as stack:
+
+        def started(contestant: Contestant) -> Contestant:
+            tell(f"starting {contestant.title}")
+            stack.enter_context(contestant)
+            contestant.warm_up()
+            return contestant
+
+        ranks = started(Contestant("two ranks", [_ranks(job, 2)]))
+        copies = started(Contestant("two copies", _copies(job, 2)))
+        alone = dataclasses.replace(job, kind="overhead")
+        in_turn = started(Contestant("our loop and Keras in turn", _copies(alone, 1)))
+        others = [stack.enter_context(step_peers.PeerTimes(name, job, environment)) for name in peers]
         for other in others:
-            progress(f"repeat {repeat + 1} of {repeats}: {other.title}")
-            other.measure()
+            tell(f"starting {other.title}")
+            other.start()
+
+        def measure_ranks() -> None:
+            ((first, second),) = ranks.block()
+            ranks_s.append(statistics.mean([*first, *second]))
+
+        def measure_copies() -> None:
+            (first,), (second,) = copies.block()
+            copies_s.append(statistics.mean([*first, *second]))
+            slower_s.append(statistics.mean(map(max, first, second)))
+
+        def measure_overhead() -> None:
+            (((mine, theirs),),) = in_turn.block()
+            ours_s.append(mine / job.steps)
+            keras_s.append(theirs / job.steps)
+
+        ways = [measure_ranks, measure_copies, measure_overhead]
+        ways += [way for other in others for way in (other.measure_ranks, other.measure_copies)]
+        rng = random.Random(0)  # noqa: S311  a sequence, no secret
+        for repeat in range(repeats):
+            rng.shuffle(ways)
+            for number, way in enumerate(ways):
+                progress(repeat * len(ways) + number, repeats * len(ways))
+                way()
+        progress(repeats * len(ways), repeats * len(ways))
     return {
-        **spread("efficiency", efficiencies),
-        **spread("overhead", [found["overhead"] for found in overheads]),
+        **spread("efficiency", ratios(copies_s, ranks_s)),
+        **spread("waiting_limit", ratios(copies_s, slower_s)),
+        **spread("overhead", [ratio - 1 for ratio in ratios(ours_s, keras_s)]),
         "two_ranks_step_s": statistics.median(ranks_s),
         "two_copies_step_s": statistics.median(copies_s),
-        "our_loop_step_s": statistics.median(found["step_s"] for found in overheads),
-        "keras_fit_step_s": statistics.median(found["keras_step_s"] for found in overheads),
+        "our_loop_step_s": statistics.median(ours_s),
+        "keras_fit_step_s": statistics.median(keras_s),
         **step_peers.figures(ranks_s, others),
         "repeats": repeats,
         "job": dataclasses.asdict(job),
@@ -103,14 +139,18 @@ def ring(
         progress: told what is being measured.
         hosts: ranks that fit on each host, by name; default: this host.
     """
-    found: dict[str, list[float]] = {name: [] for name in ("no reduction", *(r[0] for r in REDUCTIONS))}
+    kinds: list[tuple[str, list[Process]]] = [("no reduction", _copies(job, ranks))]
+    for name, options, environment in REDUCTIONS:
+        kinds.append((name, [_ranks(dataclasses.replace(job, ring=options), ranks, environment, hosts)]))
+    found: dict[str, list[float]] = {name: [] for name, _ in kinds}
     for repeat in range(repeats):
-        progress(f"repeat {repeat + 1} of {repeats}: no reduction")
-        found["no reduction"].append(_seconds(_together([_copy_line(job)] * ranks)))
-        for name, options, environment in REDUCTIONS:
+        for name, processes in kinds:
             progress(f"repeat {repeat + 1} of {repeats}: {name}")
-            reducing = dataclasses.replace(job, ring=options)
-            found[name].append(_seconds(_together([_ranks_line(reducing, ranks, environment, hosts)])))
+            # One kind at a time: all of them at once would take the memory of eight.
+            with Contestant(name, processes, stands_still=False) as contestant:
+                contestant.warm_up()
+                everyones = [seconds for launch in contestant.block() for seconds in launch]
+            found[name].append(statistics.mean(map(statistics.median, everyones)))
     return {
         "step_s": {name: spread("median", times) for name, times in found.items()},
         "ranks": ranks,
@@ -135,54 +175,22 @@ def machine() -> dict[str, Any]:
     }
 
 
-Line = tuple[list[str], dict[str, str]]
+def _copies(job: StepJob, number: int) -> list[Process]:
+    line = tuple(_worker(job))
+    return [Process("cingulum", copy, f"copy {copy}", True, line, _QUIET) for copy in range(number)]
 
 
-def _copy_line(job: StepJob) -> Line:
-    return [sys.executable, "-m", "trainer.telemetry.step_worker", json.dumps(dataclasses.asdict(job))], {}
-
-
-def _ranks_line(
+def _ranks(
     job: StepJob,
     ranks: int,
     environment: Mapping[str, str] | None = None,
     hosts: Mapping[str, int] | None = None,
-) -> Line:
+) -> Process:
     # By `env`, not by our own environment: mpirun hands that down to the ranks of this host only.
     settings = [f"{name}={value}" for name, value in (environment or {}).items()]
-    return mpirun.command(ranks, ["env", *settings, *_copy_line(job)[0]], hosts=hosts)
+    line, additions = mpirun.command(ranks, ["env", *settings, *_worker(job)], hosts=hosts)
+    return Process("cingulum", 0, f"{ranks} ranks", True, tuple(line), {**_QUIET, **additions})
 
 
-def _together(lines: Sequence[Line]) -> list[list[dict[str, float]]]:
-    """Start all, let all warm up, say go to all at once; each one's findings, by rank."""
-    processes = [
-        subprocess.Popen(
-            line,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for line, environment in lines
-    ]
-    try:
-        ready = [process.stdout.readline() if process.stdout else "" for process in processes]
-        if all(word == "ready\n" for word in ready):
-            for process in processes:
-                if process.stdin:
-                    process.stdin.write("go\n")
-                    process.stdin.flush()
-        outcomes = [process.communicate() for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, (_, complaints) in zip(processes, outcomes, strict=True):
-        if process.returncode != 0:
-            raise WorldError(f"A process of the benchmark failed:\n{complaints.strip()}")
-    return [json.loads(said.splitlines()[-1]) for said, _ in outcomes]
-
-
-def _seconds(found: list[list[dict[str, float]]]) -> float:
-    """Mean over processes of their median seconds per step."""
-    return statistics.mean(rank["step_s"] for launch in found for rank in launch)
+def _worker(job: StepJob) -> list[str]:
+    return [sys.executable, "-m", "trainer.telemetry.step_worker", json.dumps(dataclasses.asdict(job))]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from trainer.errors import CingulumError
 from trainer.scaling.peers import starting
 from trainer.scaling.peers.job import PeerJob
+from trainer.scaling.together import Process
+from trainer.telemetry.contestants import Contestant
+from trainer.telemetry.spreads import ratios, spread
 from trainer.telemetry.step_worker import StepJob
 
 NAMES = ("ddp", "multiworker")
@@ -17,7 +22,7 @@ TITLES = {"ddp": "PyTorch DDP (gloo)", "multiworker": "tf.distribute MultiWorker
 
 
 class PeerTimes:
-    """Seconds per step of one peer, repeat by repeat.
+    """Seconds per step of one peer, repeat by repeat; its processes end with the context.
 
     Attributes:
         name: of the peer.
@@ -37,34 +42,65 @@ class PeerTimes:
         self.copies_s: list[float] = []
         self._job = job
         self._environment = environment
+        self._running = contextlib.ExitStack()
+        self._ranks: Contestant | None = None
+        self._copies: Contestant | None = None
 
-    def measure(self) -> None:
-        """Time two ranks and two copies once more, unless the peer is skipped."""
-        try:
+    def __enter__(self) -> PeerTimes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.__exit__(kind, error, trace)
+
+    def start(self) -> None:
+        """Start two ranks and two copies, and let them warm up, unless the peer is skipped."""
+        with self._or_skipped():
             if self.skipped is None:
-                self.ranks_s.append(self._seconds([2]))
-                self.copies_s.append(self._seconds([1, 1]))
+                self._ranks = self._started([2])
+                self._copies = self._started([1, 1])
+
+    def measure_ranks(self) -> None:
+        """Time two ranks once more, unless the peer is skipped."""
+        self._measure(self._ranks, self.ranks_s)
+
+    def measure_copies(self) -> None:
+        """Time two copies once more, unless the peer is skipped."""
+        self._measure(self._copies, self.copies_s)
+
+    def _measure(self, contestant: Contestant | None, seconds: list[float]) -> None:
+        if contestant is not None and self.skipped is None:
+            with self._or_skipped():
+                seconds.append(statistics.mean(s for rank in contestant.block() for s in rank["seconds"]))
+
+    @contextlib.contextmanager
+    def _or_skipped(self) -> Iterator[None]:
+        """Where the peer fails, it is left out from then on, and the others are measured to the end."""
+        try:
+            yield
         except CingulumError as error:
             self.skipped = f"failed: {error}"
+            self._running.close()
 
-    def _seconds(self, launches: Sequence[int]) -> float:
-        """Mean over processes of their median seconds per step, of launches with so many ranks at once."""
+    def _started(self, launches: Sequence[int]) -> Contestant:
         asked = self._job
-        jobs = [
-            PeerJob(
+        processes: list[Process] = []
+        for number, ranks in enumerate(launches):
+            job = PeerJob(
                 self.name,
                 model=asked.model,
                 size=asked.size,
                 width=asked.width,
                 batch=asked.batch,
                 warm_up=asked.steps,  # as ours: one block
-                steps=asked.steps * asked.blocks,
+                steps=asked.steps,
                 ranks=ranks,
             )
-            for ranks in launches
-        ]
-        found = starting.run(jobs, environment=self._environment)
-        return statistics.mean(statistics.median(rank["seconds"]) for launch in found for rank in launch)
+            processes += starting.processes_of(job, number, environment=self._environment)
+        contestant = self._running.enter_context(Contestant(self.title, processes))
+        contestant.warm_up()
+        return contestant
 
 
 def figures(ours_s: Sequence[float], measured: Sequence[PeerTimes]) -> dict[str, Any]:
@@ -76,8 +112,8 @@ def figures(ours_s: Sequence[float], measured: Sequence[PeerTimes]) -> dict[str,
 
     Returns:
         `peers`: by name, `two_ranks_step_s`, `two_copies_step_s`, `efficiency` as ours, and `lead`: its step
-        time over ours, so that above 1 we are ahead, each of the last two a median over repeats with `_min`
-        and `_max`; or `skipped`, why not. `best_peer` is the one with the smallest lead, `best_peer_lead`
+        time over ours, so that above 1 we are ahead, each of the last two as `spread` tells it; or
+        `skipped`, why not. `best_peer` is the one with the smallest lead, `best_peer_lead`
         that lead; both None without any.
     """
     rows: dict[str, dict[str, Any]] = {}
@@ -85,13 +121,11 @@ def figures(ours_s: Sequence[float], measured: Sequence[PeerTimes]) -> dict[str,
         if peer.skipped is not None:
             rows[peer.name] = {"skipped": peer.skipped}
             continue
-        pairs = zip(peer.copies_s, peer.ranks_s, strict=True)
-        leads = [theirs / ours for theirs, ours in zip(peer.ranks_s, ours_s, strict=True)]
         rows[peer.name] = {
             "two_ranks_step_s": statistics.median(peer.ranks_s),
             "two_copies_step_s": statistics.median(peer.copies_s),
-            **spread("efficiency", [copies / ranks for copies, ranks in pairs]),
-            **spread("lead", leads),
+            **spread("efficiency", ratios(peer.copies_s, peer.ranks_s)),
+            **spread("lead", ratios(peer.ranks_s, ours_s)),
         }
     leads_by_name = {name: row["lead"] for name, row in rows.items() if "lead" in row}
     best = min(leads_by_name, key=lambda name: leads_by_name[name], default=None)
@@ -103,12 +137,7 @@ def told(name: str, row: dict[str, Any]) -> str:
     if "skipped" in row:
         return f"{TITLES[name]}: {row['skipped']}"
     lead, efficiency = (
-        f"{row[what]:.2%} (from {row[f'{what}_min']:.2%} to {row[f'{what}_max']:.2%})"
+        f"{row[what]:.2%} (95 %: {row[f'{what}_low']:.2%} to {row[f'{what}_high']:.2%})"
         for what in ("lead", "efficiency")
     )
     return f"{TITLES[name]}: step time over ours {lead}, efficiency {efficiency}"
-
-
-def spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    """The median, and `_min` and `_max`."""
-    return {name: statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}

@@ -1,4 +1,4 @@
-"""One process of a step benchmark: builds a network, warms up, waits for a line, times steps, prints JSON.
+"""One process of a step benchmark: builds a network, warms up, and times a block of steps for each line `go`.
 
 Run by `step_bench` as `python -m trainer.telemetry.step_worker JOB`, where JOB is a `StepJob` as JSON.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import statistics
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -26,7 +26,6 @@ class StepJob:
         batch: samples per rank and step.
         width: channels of the first stage.
         steps: steps per block.
-        blocks: timed blocks, after one that only warms up.
         sync_batch_norm: statistics over all ranks.
         ring: options of `DistributedOptimizer`.
     """
@@ -37,64 +36,55 @@ class StepJob:
     batch: int = 4
     width: int | None = 8
     steps: int = 10
-    blocks: int = 1
     sync_batch_norm: bool = False
     ring: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def main() -> None:
-    """Time what the job on the command line describes."""
+    """Time what the job on the command line describes, a block each time that a line comes."""
     job = StepJob(**json.loads(sys.argv[1]))
     from trainer import quiet
     from trainer import world as worlds
 
     quiet.leave_out_what_keras_can_do_without()
     world = worlds.init(threads=1)
-    timed = _overhead(job) if job.kind == "overhead" else _loop(job)
-    everyones = world.allgather_object(timed)
-    if world.is_main:
-        sys.stdout.write(json.dumps(everyones) + "\n")
-        sys.stdout.flush()
-
-
-def _loop(job: StepJob) -> dict[str, float]:
-    block = _our_block(job)
+    block = _in_turn(job) if job.kind == "overhead" else _our_block(job)
     block()
-    _wait_for_go()
-    return {"step_s": statistics.median(second for _ in range(job.blocks) for second in block())}
+    for _ in _asked(world):
+        everyones = world.allgather_object(block())
+        if world.is_main:
+            _say(f"done {json.dumps(everyones)}")
 
 
-def _overhead(job: StepJob) -> dict[str, float]:
-    ours, keras = _our_block(job), _keras_block(job)
-    for block in (ours, keras):
-        block()
-    _wait_for_go()
-    pairs = []
-    for number in range(job.blocks):
-        # In turn and in alternating order, so that neither always follows the other.
-        order = (ours, keras) if number % 2 == 0 else (keras, ours)
-        seconds = {block: sum(block()) for block in order}
-        pairs.append((seconds[ours], seconds[keras]))
-    ratios = [mine / theirs for mine, theirs in pairs]
-    return {
-        "overhead": statistics.median(ratios) - 1,
-        "overhead_min": min(ratios) - 1,
-        "overhead_max": max(ratios) - 1,
-        "step_s": statistics.median(mine for mine, _ in pairs) / job.steps,
-        "keras_step_s": statistics.median(theirs for _, theirs in pairs) / job.steps,
-    }
-
-
-def _wait_for_go() -> None:
-    """Several copies start together: each says that it is warm and waits for a line."""
-    from trainer import world as worlds
-
-    world = worlds.current()
+def _asked(world: Any) -> Iterator[None]:
+    """Once for each line `go` that rank 0 reads, on all ranks; it tells the processes' numbers first."""
+    everyones = world.allgather_object(os.getpid())
     if world.is_main:
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
-        sys.stdin.readline()
-    world.barrier()
+        _say(f"ready {json.dumps(everyones)}")
+    while world.broadcast_object(world.is_main and sys.stdin.readline() == "go\n"):
+        yield
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _in_turn(job: StepJob) -> Callable[[], list[float]]:
+    """A function that trains a block as we do and one as Keras does; the seconds of each, ours first."""
+    ours, keras = _our_block(job), _keras_block(job)
+    first = [ours, keras]
+
+    def both() -> list[float]:
+        first.reverse()  # so that neither always follows the other
+        seconds = {}
+        for block in first:
+            started = time.perf_counter()
+            block()
+            seconds[block] = time.perf_counter() - started
+        return [seconds[ours], seconds[keras]]
+
+    return both
 
 
 def _our_block(job: StepJob) -> Callable[[], list[float]]:
@@ -123,8 +113,8 @@ def _our_block(job: StepJob) -> Callable[[], list[float]]:
     return block
 
 
-def _keras_block(job: StepJob) -> Callable[[], list[float]]:
-    """A function that trains one block with nothing but Keras; returns its seconds, as one number."""
+def _keras_block(job: StepJob) -> Callable[[], Any]:
+    """A function that trains one block with nothing but Keras."""
     import keras
 
     keras.utils.set_random_seed(1)
@@ -137,12 +127,7 @@ def _keras_block(job: StepJob) -> Callable[[], list[float]]:
     )
     batches = _batches(job)
 
-    def block() -> list[float]:
-        started = time.perf_counter()
-        model.fit(batches, epochs=1, verbose=0, shuffle=False)
-        return [time.perf_counter() - started]
-
-    return block
+    return lambda: model.fit(batches, epochs=1, verbose=0, shuffle=False)
 
 
 def _network(job: StepJob) -> Any:
@@ -166,9 +151,13 @@ def _batches(job: StepJob) -> Any:
     n = job.batch * job.steps
     x = rng.normal(size=(n, job.size, job.size, job.size, 1)).astype(np.float32)
     y = (np.arange(n) % 2).astype(np.int32)
-    return tf.data.Dataset.from_tensor_slices((x, y, np.ones(n, np.float32))).batch(
+    batches = tf.data.Dataset.from_tensor_slices((x, y, np.ones(n, np.float32))).batch(
         job.batch, drop_remainder=True
     )
+    options = tf.data.Options()
+    # There is nothing to tune, and the end of an epoch waits for the thread that tunes: for seconds, often.
+    options.autotune.enabled = False
+    return batches.with_options(options)
 
 
 if __name__ == "__main__":

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
-import queue
 import random
 import socket
-import subprocess
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import trainer
@@ -24,13 +17,13 @@ from jobs.testbed import Testbed, layout
 from trainer.errors import WorldError
 from trainer.scaling.launching import LINK
 from trainer.scaling.peers.job import PeerJob, Task
+from trainer.scaling.together import Process, Together
 
 CHECKOUT = Path(trainer.__file__).resolve().parent.parent
 ENVIRONMENT = CHECKOUT / ".venv-peers"
 MODULES = {"ddp": "ddp", "multiworker": "multiworker", "tf-parameter-server": "tf_parameter_server"}
 # Below the ports that Linux gives to outgoing connections.
 _PORTS = range(20000, 32000)
-_PATIENCE_S = 10.0
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -77,12 +70,12 @@ def run(
     Raises:
         WorldError: a process failed, which is named, or was not ready or done in time; all are ended.
     """
-    processes: list[_Process] = []
+    processes: list[Process] = []
     for number, job in enumerate(jobs):
         placed = hosts[number] if hosts else None
-        processes += _processes(number, job, testbed, placed, environment or ENVIRONMENT)
+        processes += processes_of(job, number, testbed=testbed, hosts=placed, environment=environment)
     patience = max(job.timeout_s for job in jobs)
-    with _Running(processes) as running:
+    with Together(processes) as running:
         running.hear(processes, patience, "ready")
         before()
         running.go()
@@ -94,20 +87,19 @@ def run(
     ]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Process:
-    """One process that is to be started; `argv` and the environment to add."""
+def processes_of(
+    job: PeerJob,
+    launch: int = 0,
+    *,
+    testbed: Testbed | None = None,
+    hosts: Sequence[str] | None = None,
+    environment: Path | None = None,
+) -> Iterator[Process]:
+    """The processes of a job; the arguments are those of `run`, `hosts` those of this job alone.
 
-    launch: int
-    name: str
-    reports: bool
-    argv: tuple[str, ...]
-    environment: Mapping[str, str] = dataclasses.field(hash=False)
-
-
-def _processes(
-    launch: int, job: PeerJob, testbed: Testbed | None, hosts: Sequence[str] | None, environment: Path
-) -> Iterator[_Process]:
+    Raises:
+        WorldError: not as many hosts as processes, or no port is free.
+    """
     kinds = job.kinds
     if hosts is not None and len(hosts) != len(kinds):
         raise WorldError(f"{job.peer} has {len(kinds)} processes, and hosts were named for {len(hosts)}.")
@@ -116,7 +108,7 @@ def _processes(
     else:
         ports = random.sample(_PORTS, len(kinds))
         addresses = [f"{layout.address(host)}:{port}" for host, port in zip(hosts, ports, strict=True)]
-    python = environment / "bin" / "python" if job.peer == "ddp" else Path(sys.executable)
+    python = (environment or ENVIRONMENT) / "bin" / "python" if job.peer == "ddp" else Path(sys.executable)
     settings = {
         **_ONE_THREAD,
         "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -132,7 +124,7 @@ def _processes(
             argv = testbed.argv(hosts[index], argv, environment=settings)
             where = f" @ {hosts[index]}"
         reports = kind == ("coordinator" if job.servers else "rank")
-        yield _Process(launch, f"{kind} {task.number}{where}", reports, tuple(argv), settings)
+        yield Process(job.peer, launch, f"{kind} {task.number}{where}", reports, tuple(argv), settings)
 
 
 def _free_ports(count: int) -> list[int]:
@@ -145,113 +137,3 @@ def _free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise WorldError(f"There are no {count} free ports from {_PORTS[0]} to {_PORTS[-1]} on this host.")
-
-
-class _Running:
-    """Processes that run; leaving the context ends all of them."""
-
-    def __init__(self, wanted: Sequence[_Process]) -> None:
-        self._wanted = wanted
-        self._lines: queue.Queue[tuple[_Process, str]] = queue.Queue()
-        self._started: dict[_Process, subprocess.Popen[str]] = {}
-        self._complaints: dict[_Process, Any] = {}
-        self._readers: list[threading.Thread] = []
-
-    def __enter__(self) -> _Running:
-        try:
-            for one in self._wanted:
-                self._start(one)
-        except BaseException:
-            self._end(kill=True)
-            raise
-        return self
-
-    def _start(self, one: _Process) -> None:
-        self._complaints[one] = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed by `_end`
-        process = subprocess.Popen(
-            one.argv,
-            env={**os.environ, **one.environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._complaints[one],
-            text=True,
-            start_new_session=True,  # Ctrl-C is ours to answer
-        )
-        self._started[one] = process
-
-        def read() -> None:
-            for line in process.stdout or ():
-                self._lines.put((one, line))
-            self._lines.put((one, ""))
-
-        reader = threading.Thread(target=read, daemon=True)
-        reader.start()
-        self._readers.append(reader)
-
-    def go(self) -> None:
-        """Tell all of them."""
-        for process in self._started.values():
-            with contextlib.suppress(BrokenPipeError):  # `hear` says why
-                if process.stdin:
-                    process.stdin.write("go\n")
-                    process.stdin.flush()
-
-    def hear(self, whom: Sequence[_Process], seconds: float, word: str) -> dict[_Process, str]:
-        """What follows the word on a line of each of them.
-
-        Raises:
-            WorldError: one of all processes ended, or so many seconds passed.
-        """
-        said: dict[_Process, str] = {}
-        deadline = time.monotonic() + seconds
-        while len(said) < len(whom):
-            try:
-                one, line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                late = ", ".join(one.name for one in whom if one not in said)
-                peer = _peer(self._wanted[0])
-                raise WorldError(f"{peer}: waited {seconds:.0f} s in vain for {late} to be {word}.") from None
-            if not line:
-                raise WorldError(f"{_peer(one)}: {one.name} failed:\n{self._last_words(one)}")
-            if line.startswith(word):
-                said[one] = line.removeprefix(word)
-        return said
-
-    def _last_words(self, one: _Process) -> str:
-        code = self._started[one].wait()
-        self._complaints[one].seek(0)
-        lines = self._complaints[one].read().strip().splitlines()
-        return "\n".join(lines[-15:]) or f"it ended with exit code {code}"
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end(kill=kind is not None)
-
-    def _end(self, *, kill: bool) -> None:
-        """End all: by closing what they listen to, or at once, and by force those that do not."""
-        for process in self._started.values():
-            with contextlib.suppress(BrokenPipeError):
-                if process.stdin:
-                    process.stdin.close()
-            if kill:
-                process.kill()
-        deadline = time.monotonic() + _PATIENCE_S
-        for process in self._started.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-            process.kill()
-            process.wait()
-        for reader in self._readers:
-            reader.join(_PATIENCE_S)
-        for process in self._started.values():
-            if process.stdout:
-                process.stdout.close()
-        for file in self._complaints.values():
-            file.close()
-
-
-def _peer(one: _Process) -> str:
-    """Its name, from its module."""
-    module = next(word for word in one.argv if word.startswith("trainer.scaling.peers."))
-    return next(name for name, known in MODULES.items() if module.endswith(f".{known}"))

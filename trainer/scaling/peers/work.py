@@ -44,12 +44,17 @@ class Starter:
         _write("ready")
 
     def wait_for_go(self) -> None:
-        """Return once all processes are ready, and the starter has told us to go on."""
+        """Return once all processes are ready, and the starter has told us to go on, once more each time."""
         self._go.wait()
+        self._go.clear()
+
+    def say_done(self, found: dict[str, Any]) -> None:
+        """Say what was found."""
+        _write(f"done {json.dumps(found)}")
 
     def report(self, found: dict[str, Any]) -> NoReturn:
         """Say what was found; then serve whoever still needs us until we are ended."""
-        _write(f"done {json.dumps(found)}")
+        self.say_done(found)
         self.stay()
 
     def stay(self) -> NoReturn:
@@ -80,7 +85,7 @@ def warmed_up(step: Callable[[int], None], job: PeerJob) -> None:
 
 
 def measured(task: Task, starter: Starter, step: Callable[[int], None], model: Any) -> NoReturn:
-    """A synchronous rank's work, from warming up to what it reports.
+    """A synchronous rank's work: it warms up, and times its steps each time that it is told to.
 
     Args:
         task: ours.
@@ -90,11 +95,12 @@ def measured(task: Task, starter: Starter, step: Callable[[int], None], model: A
     """
     warmed_up(step, task.job)
     starter.say_ready()
-    starter.wait_for_go()
-    seconds = timed(step, task.job)
-    if task.job.saved and task.index == 0:
-        save(model, Path(task.job.saved))
-    starter.report({"seconds": seconds})
+    while True:
+        starter.wait_for_go()
+        seconds = timed(step, task.job)
+        if task.job.saved and task.index == 0:
+            save(model, Path(task.job.saved))
+        starter.say_done({"seconds": seconds})
 
 
 def batch(job: PeerJob, number: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
