@@ -162,7 +162,8 @@ def save(model: Any, path: Path) -> None:
 
     arrays = {variable.path: keras.ops.convert_to_numpy(variable.value) for variable in model.weights}
     with path.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+        # Without allow_pickle: NumPy 2.1, which comes with PyTorch, takes it for an array's name.
+        np.savez(file, **arrays)
 
 
 def load(model: Any, path: Path) -> None:
