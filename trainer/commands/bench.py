@@ -36,13 +36,14 @@ def bench_step(
     size: Size = 96,
     batch: Batch = 4,
     width: Width = 8,
-    steps: Steps = 10,
-    repeats: Repeats = 20,
+    steps: Steps = 6,
+    repeats: Repeats = 40,
     sync_batch_norm: SyncBatchNorm = False,
     peers: Annotated[
         Path | None, typer.Option(help="Environment of PyTorch, for DDP.  [default: .venv-peers]")
     ] = None,
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Leave other frameworks out.")] = False,
+    no_overhead: Annotated[bool, typer.Option("--no-overhead", help="Leave Keras' own loop out.")] = False,
     as_json: AsJson = False,
 ) -> int:
     """Measure training steps, one thread per rank; medians of many short repeats in turn, with intervals.
@@ -57,6 +58,7 @@ def bench_step(
     \b
     Example:
       cingulum bench step --json
+      cingulum bench step --no-peers --no-overhead --repeats 140
     """
     from trainer.progress import Counting
     from trainer.telemetry import step_bench, step_peers
@@ -70,11 +72,13 @@ def bench_step(
             tell=shown.note,
             peers=() if no_peers else step_peers.NAMES,
             environment=peers,
+            overhead=not no_overhead,
         )
     rows = [
         f"{name.replace('_', ' '):13s} {figures[name]:8.2%}  "
         f"(95 %: {figures[name + '_low']:.2%} to {figures[name + '_high']:.2%})"
         for name in ("efficiency", "waiting_limit", "overhead")
+        if name in figures
     ]
     rows += [step_peers.told(name, row) for name, row in figures["peers"].items()]
     typer.echo(json.dumps(figures, indent=2) if as_json else _told(rows, figures))

@@ -50,6 +50,7 @@ def step(
     tell: Progress,
     peers: Sequence[str] = step_peers.NAMES,
     environment: Path | None = None,
+    overhead: bool = True,
 ) -> dict[str, Any]:
     """Efficiency of two ranks, overhead of our loop, and other frameworks in the same run.
 
@@ -63,11 +64,12 @@ def step(
         tell: told what is being started.
         peers: of `step_peers.NAMES`.
         environment: where `make bench-peers` has installed PyTorch; default: .venv-peers.
+        overhead: time our loop and Keras' own, too.
 
     Returns:
         `efficiency`: throughput of two ranks over that of two single-rank copies run at once;
         `waiting_limit`: the same if two ranks cost nothing but that each step of the copies lasted as long as
-        that of the slower one; `overhead`: our loop's time over that of Keras' `fit` at one rank, minus 1;
+        that of the slower one; `overhead`, if asked: our loop's time over that of Keras' `fit`, minus 1;
         each as `spread` tells it; step times in seconds, and the machine; what `step_peers.figures` says.
     """
     ranks_s, copies_s, slower_s = [], [], []
@@ -82,8 +84,6 @@ def step(
 
         ranks = started(Contestant("two ranks", [_ranks(job, 2)]))
         copies = started(Contestant("two copies", _copies(job, 2)))
-        alone = dataclasses.replace(job, kind="overhead")
-        in_turn = started(Contestant("our loop and Keras in turn", _copies(alone, 1)))
         others = [stack.enter_context(step_peers.PeerTimes(name, job, environment)) for name in peers]
         for other in others:
             tell(f"starting {other.title}")
@@ -98,12 +98,17 @@ def step(
             copies_s.append(statistics.mean([*first, *second]))
             slower_s.append(statistics.mean(map(max, first, second)))
 
-        def measure_overhead() -> None:
-            (((mine, theirs),),) = in_turn.block()
-            ours_s.append(mine / job.steps)
-            keras_s.append(theirs / job.steps)
+        ways = [measure_ranks, measure_copies]
+        if overhead:
+            alone = dataclasses.replace(job, kind="overhead")
+            in_turn = started(Contestant("our loop and Keras in turn", _copies(alone, 1)))
 
-        ways = [measure_ranks, measure_copies, measure_overhead]
+            def measure_overhead() -> None:
+                (((mine, theirs),),) = in_turn.block()
+                ours_s.append(mine / job.steps)
+                keras_s.append(theirs / job.steps)
+
+            ways.append(measure_overhead)
         ways += [way for other in others for way in (other.measure_ranks, other.measure_copies)]
         rng = random.Random(0)  # noqa: S311  a sequence, no secret
         for repeat in range(repeats):
@@ -115,15 +120,23 @@ def step(
     return {
         **spread("efficiency", ratios(copies_s, ranks_s)),
         **spread("waiting_limit", ratios(copies_s, slower_s)),
-        **spread("overhead", [ratio - 1 for ratio in ratios(ours_s, keras_s)]),
+        **_overhead(ours_s, keras_s),
         "two_ranks_step_s": statistics.median(ranks_s),
         "two_copies_step_s": statistics.median(copies_s),
-        "our_loop_step_s": statistics.median(ours_s),
-        "keras_fit_step_s": statistics.median(keras_s),
         **step_peers.figures(ranks_s, others),
         "repeats": repeats,
         "job": dataclasses.asdict(job),
         "machine": machine(),
+    }
+
+
+def _overhead(ours_s: Sequence[float], keras_s: Sequence[float]) -> dict[str, float]:
+    if not ours_s:
+        return {}
+    return {
+        **spread("overhead", [ratio - 1 for ratio in ratios(ours_s, keras_s)]),
+        "our_loop_step_s": statistics.median(ours_s),
+        "keras_fit_step_s": statistics.median(keras_s),
     }
 
 
