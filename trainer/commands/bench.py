@@ -53,7 +53,8 @@ def bench_step(
     else were lost; `overhead` what our loop costs over plain Keras at one rank. PyTorch's DDP (where
     `make bench-peers` has installed it) and MultiWorkerMirroredStrategy train the same network, each against
     copies of its own; `lead` is the step time of their two ranks over that of ours, above 1 where ours are
-    faster. All of them are in memory at once: 14 GB with peers, at the default size.
+    faster. All of them are in memory at once, thirteen processes with peers; one of ours takes 1.1 GB at the
+    default size.
 
     \b
     Example:
