@@ -14,13 +14,13 @@ class Blame:
 
     Attributes:
         why: in words, one line.
-        rank: number of the rank; None: not known, or no rank's fault.
+        who: such as "rank 2" or "server 0"; "": not known, or nobody's fault among them.
         host: its host, or the host that was lost; "": not known.
         lost: whether the host itself, or the way to it, is gone.
     """
 
     why: str
-    rank: int | None = None
+    who: str = ""
     host: str = ""
     lost: bool = False
 
@@ -29,18 +29,18 @@ class Blame:
 
     @property
     def where(self) -> str:
-        """`rank 2 @ n3`, `n3`, or nothing."""
-        if self.rank is None:
-            return self.host
-        return f"rank {self.rank} @ {self.host}" if self.host else f"rank {self.rank}"
+        """`rank 2 @ n3`, `server 0 @ n4`, `n3`, or nothing."""
+        return " @ ".join(part for part in (self.who, self.host) if part)
 
 
 # Our own words come before mpirun's: a rank speaks before that notices (trainer/world.py, watchdog.py).
 _OURS = re.compile(
-    r"^\[rank (?P<rank>\d+) @ (?P<host>[^\]\s]+)\] "
+    r"^\[(?P<who>(?:rank|server) \d+) @ (?P<host>[^\]\s]+)\] "
     r"(?P<why>(?:error: |no progress for |[\w.]*(?:Error|Exception)\b).*)",
     re.M,
 )
+# Which of mpirun's ranks are servers (trainer/mpi_world.py).
+_SERVER = re.compile(r"^mpirun's rank (?P<rank>\d+) is (?P<who>server \d+) @ ", re.M)
 _ALONE = re.compile(r"^error: (?P<why>.+)", re.M)
 # Open MPI 4.1: orte/tools/orterun/help-orterun.txt (orte-rmaps), errmgr and plm_rsh help texts.
 _SIGNAL = re.compile(
@@ -83,11 +83,11 @@ def read(text: str, exit_code: int, *, hosts: Sequence[str] = (), silent: Sequen
         return Blame(why, host=_as_named(found["host"], hosts), lost=True)
     if found := _OURS.search(text):
         host, why = _as_named(found["host"], hosts), found["why"].removeprefix("error: ")
-        return Blame(why, int(found["rank"]), host, lost=why.startswith("does not answer"))
+        return Blame(why, found["who"], host, lost=why.startswith("does not answer"))
     if found := _SIGNAL.search(text):
         return Blame(
             f"was killed by {_signal(int(found['signal']))}",
-            int(found["rank"]),
+            _who(found["rank"], text),
             _as_named(found["host"], hosts),
         )
     if found := _NO_PROGRAM.search(text):
@@ -99,12 +99,17 @@ def read(text: str, exit_code: int, *, hosts: Sequence[str] = (), silent: Sequen
     if _NO_DAEMON.search(text):
         return Blame("mpirun could not start its daemon (orted) on a host")
     if found := _STATUS.search(text):
-        return Blame(f"ended with exit code {found['code']}", int(found["rank"]))
+        return Blame(f"ended with exit code {found['code']}", _who(found["rank"], text))
     if found := _TCP.search(text):
         return Blame(f"a connection between ranks broke: {found['why']}")
     if exit_code > 128:
         return Blame(f"was killed by {_signal(exit_code - 128)}")
     return Blame(f"ended with exit code {exit_code}")
+
+
+def _who(rank: str, text: str) -> str:
+    """What we call a process that mpirun knows by its rank."""
+    return next((found["who"] for found in _SERVER.finditer(text) if found["rank"] == rank), f"rank {rank}")
 
 
 def _signal(number: int) -> str:

@@ -64,6 +64,14 @@ class Links:
         """Such as 'rank 1 @ node02'."""
         return f"rank {number} @ {self.hosts[self.workers[number]]}"
 
+    def separate_servers(self) -> list[str]:
+        """Such as "mpirun's rank 2 is server 0 @ node03": whom mpirun's numbers mean (jobs/blame.py)."""
+        return [
+            f"mpirun's rank {process} is {self.name_of_server(number)}"
+            for number, process in enumerate(self.servers)
+            if process not in self.workers
+        ]
+
 
 def roles(processes: int, servers: int, placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Processes of the workers and of the servers; pure.

@@ -68,6 +68,8 @@ def train(
         watchdog.beat("preparing", collective=True)
         watchdog.missing = leaving.enter_context(contextlib.closing(RollCall(everyone(world)))).missing
         agree(world, lambda: _check_folder(folder, config, resume) if world.is_main else None)
+        for line in world.links.separate_servers() if world.links else ():
+            reporter.note(line)
         data, model, optimizer = agree(world, lambda: _prepare(config, world, serving))
 
         watchdog.beat("restoring", collective=True)

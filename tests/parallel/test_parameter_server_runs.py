@@ -12,6 +12,8 @@ import pytest
 import tiny_runs
 from tiny_runs import PROGRAM
 
+from jobs import blame
+
 pytestmark = pytest.mark.slow
 
 # Nothing that depends on the number of ranks: no dropout, whose random numbers are each rank's own.
@@ -54,3 +56,11 @@ def test_a_server_that_is_frozen_is_named_by_the_workers(tmp_path, shards, launc
     outcome = launch(3, PROGRAM, "freeze", -1, 4, config)
     assert outcome.exit_code == 1
     assert re.search(r"^\[server 0 @ \S+\] error: does not answer rank \d @ ", outcome.err, re.M), outcome.err
+
+
+def test_a_server_that_is_killed_ends_the_run_with_its_name(tmp_path, shards, launch):
+    config = tiny_runs.write_config(tmp_path, shards, "run", **COMMON)
+    outcome = launch(3, PROGRAM, "kill", -1, 4, config)
+    assert outcome.exit_code == 137, outcome.err
+    found = blame.read(outcome.out + outcome.err, outcome.exit_code)
+    assert re.fullmatch(r"server 0 @ \S+: was killed by signal 9 \(SIGKILL\)", str(found)), outcome.err

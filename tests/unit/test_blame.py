@@ -39,16 +39,28 @@ Executable: cingulumm
 
 def test_a_killed_rank_is_named_with_its_host_and_signal() -> None:
     found = blame.read(KILLED, 137, hosts=HOSTS)
-    assert found == Blame("was killed by signal 9 (SIGKILL)", 2, "n3")
+    assert found == Blame("was killed by signal 9 (SIGKILL)", "rank 2", "n3")
     assert str(found) == "rank 2 @ n3: was killed by signal 9 (SIGKILL)"
+
+
+def test_a_server_is_named_as_one_whoever_says_that_it_ended() -> None:
+    roster = "mpirun's rank 1 is server 0 @ n2\nmpirun's rank 2 is server 1 @ n3\n"
+    found = blame.read(roster + KILLED, 137, hosts=HOSTS)
+    assert str(found) == "server 1 @ n3: was killed by signal 9 (SIGKILL)"
+    assert blame.read(roster + STATUS, 3).where == "server 0"
+    missing = (
+        "[server 1 @ n3] error: does not answer rank 0 @ n1: it is stopped, or its host or link is down\n"
+    )
+    found = blame.read(missing + KILLED, 1, hosts=HOSTS)
+    assert (found.where, found.lost) == ("server 1 @ n3", True)
 
 
 def test_a_rank_that_spoke_is_believed_before_mpirun() -> None:
     said = "[rank 1 @ n1] no progress for 8 s while reading a batch; ending all ranks\n"
     assert blame.read(said + KILLED, 1, hosts=HOSTS).where == "rank 1 @ n1"
     trace = "[rank 0 @ n3] Traceback (most recent call last):\n[rank 0 @ n3] KeyError: 'x'\n"
-    assert blame.read(trace + STATUS, 1, hosts=HOSTS) == Blame("KeyError: 'x'", 0, "n3")
-    assert blame.read("[rank 0 @ n3] error: no room.\n", 1) == Blame("no room.", 0, "n3")
+    assert blame.read(trace + STATUS, 1, hosts=HOSTS) == Blame("KeyError: 'x'", "rank 0", "n3")
+    assert blame.read("[rank 0 @ n3] error: no room.\n", 1) == Blame("no room.", "rank 0", "n3")
 
 
 def test_a_rank_that_answers_nobody_is_taken_for_lost_and_one_that_spoke_is_not() -> None:
@@ -59,7 +71,9 @@ def test_a_rank_that_answers_nobody_is_taken_for_lost_and_one_that_spoke_is_not(
 
 
 def test_a_lost_daemon_is_a_lost_host_by_the_name_that_it_was_given() -> None:
-    assert blame.read(LOST, 205, hosts=HOSTS) == Blame("mpirun lost the way to it", None, "n2.site.org", True)
+    assert blame.read(LOST, 205, hosts=HOSTS) == Blame(
+        "mpirun lost the way to it", host="n2.site.org", lost=True
+    )
 
 
 def test_a_host_that_does_not_answer_explains_all_else() -> None:
@@ -77,14 +91,14 @@ def test_ssh_that_fails_names_the_host() -> None:
 def test_a_program_that_uses_ssh_itself_is_no_lost_host() -> None:
     said = "ssh: connect to host git.example.org port 22: Connection timed out\n"
     found = blame.read(f"{said}[rank 0 @ n1] error: no labels\n", 1, hosts=HOSTS)
-    assert found == Blame("no labels", 0, "n1")
+    assert found == Blame("no labels", "rank 0", "n1")
     lost = "ssh: connect to host n3 port 22: No route to host\n"
     assert blame.read(said + lost, 1, hosts=HOSTS).host == "n3"
 
 
 def test_other_ends_are_told_as_well_as_they_can_be() -> None:
-    assert blame.read(STATUS, 3) == Blame("ended with exit code 3", 1)
-    assert blame.read(NO_PROGRAM, 134) == Blame("there is no program cingulumm", None, "n3")
+    assert blame.read(STATUS, 3) == Blame("ended with exit code 3", "rank 1")
+    assert blame.read(NO_PROGRAM, 134) == Blame("there is no program cingulumm", host="n3")
     assert blame.read("", 137) == Blame("was killed by signal 9 (SIGKILL)")
     assert blame.read("", 1) == Blame("ended with exit code 1")
     assert blame.read("", 200) == Blame("was killed by signal 72")

@@ -164,6 +164,17 @@ LOST = """ORTE has lost communication with a remote daemon.
             "rank 1 @ n2",
             "was killed by signal 9",
         ),
+        (
+            "mpirun's rank 1 is server 0 @ n2.site\nmpirun's rank 2 is server 1 @ n3\n"
+            "mpirun noticed that process rank 1 with PID 0 on node n2 exited on signal 9 (Killed).",
+            "server 0 @ n2.site",
+            "was killed by signal 9",
+        ),
+        (
+            "[server 0 @ n2] error: did not get a message",
+            "server 0 @ n2",
+            "did not get a message",
+        ),
         (LOST, "n3", "the way to it is lost"),
         ("srun: error: n2: task 1: Killed", "rank 1 @ n2", "Killed"),
         ("srun: error: Node failure on n3", "n3", "the way to it is lost"),
