@@ -36,10 +36,10 @@ demo-again:  ## forget the demo's data and run, and do it all again
 
 test: setup test-unit test-whole test-parallel test-cluster  ## all tests
 
-test-unit: setup  ## one thing each, no MPI: a minute and a half
+test-unit: setup  ## one thing each, no MPI: a minute at most
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile $(SECOND_TRY) tests/unit
 
-test-whole: setup  ## trainings, imports, exports and pages in a browser, without MPI: minutes
+test-whole: setup  ## trainings, imports, reports, jobs and pages in a browser, without MPI: minutes
 	$(BIN)/python -m pytest tests/whole -n 2 --dist loadfile $(SECOND_TRY) tests/whole
 
 test-parallel: setup  ## tests under mpirun, and every command of the README

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import yaml
-from pretended_slurm import Pretended
 from stand_in_cluster import StandInCluster
 
-from jobs.launchers import registry
 from jobs.store import Store
 
 
@@ -23,20 +20,3 @@ def store(tmp_path, monkeypatch) -> Store:
 def cluster(tmp_path) -> StandInCluster:
     """A cluster in which nothing runs."""
     return StandInCluster(tmp_path / "cluster", place="near")
-
-
-@pytest.fixture
-def slurm(monkeypatch, tmp_path) -> Pretended:
-    """A launcher that does as it is told, and a folder with `mine.yaml` and a shard set to submit from."""
-    launcher = Pretended()
-    monkeypatch.setattr(registry, "named", lambda name: launcher)
-    monkeypatch.setenv("CINGULUM_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
-    monkeypatch.delenv("CINGULUM_STORE", raising=False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "index.json").write_text("{}")
-    (tmp_path / "mine.yaml").write_text(
-        yaml.safe_dump({"name": "mine", "data": {"shards": "shards"}, "train": {"global_batch": 12}})
-    )
-    return launcher

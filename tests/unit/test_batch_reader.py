@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -206,22 +204,3 @@ def test_another_error_comes_through_and_does_not_end_the_threads():
             next(iter(batches))
     kept = [x for x, _ in batches.skip(0).ignore_errors()]
     assert np.array_equal(kept[0], expected(1))
-
-
-STUCK = """
-import sys, threading
-import numpy as np
-from trainer.data.batch_reader import dataset, signature
-def fill(number, places):
-    if number == 3:
-        threading.Event().wait()
-    places[0][...] = number
-kept = iter(dataset(fill, 9, signature(1, ((4,), np.float32)), threads=2, ahead=4))
-next(kept)
-sys.exit(7)
-"""
-
-
-def test_a_read_that_hangs_does_not_keep_a_process_from_ending():
-    done = subprocess.run([sys.executable, "-c", STUCK], timeout=60, check=False)
-    assert done.returncode == 7

@@ -31,3 +31,22 @@ def test_a_process_can_end_in_the_middle_of_an_epoch(tmp_path):
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         assert list(pool.map(exit_code, range(3))) == [7, 7, 7]
+
+
+STUCK = """
+import sys, threading
+import numpy as np
+from trainer.data.batch_reader import dataset, signature
+def fill(number, places):
+    if number == 3:
+        threading.Event().wait()
+    places[0][...] = number
+kept = iter(dataset(fill, 9, signature(1, ((4,), np.float32)), threads=2, ahead=4))
+next(kept)
+sys.exit(7)
+"""
+
+
+def test_a_read_that_hangs_does_not_keep_a_process_from_ending():
+    done = subprocess.run([sys.executable, "-c", STUCK], timeout=60, check=False)
+    assert done.returncode == 7

@@ -37,7 +37,7 @@ SUFFIXES = (
 # 1024^3 voxels take 4 GiB as float32; a header that asks for more is damaged rather than large.
 MOST_VOXELS = 1024**3
 
-# What nibabel 5.4, its netCDF reader and h5py raise on damaged files; tests/unit/test_reading_damaged.py
+# What nibabel 5.4, its netCDF reader and h5py raise on damaged files; tests/whole/test_reading_damaged.py
 # flips and cuts bytes in all formats to keep this list complete.
 DAMAGED = (
     ImageFileError, HeaderDataError, HeaderTypeError, WrapStructError, OSError, EOFError, zlib.error,
