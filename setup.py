@@ -5,7 +5,11 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "trainer.data._halves", ["trainer/data/halves.c"], extra_compile_args=["-O3"], optional=True
+            "trainer.data._halves",
+            ["trainer/data/halves.c", "trainer/data/blosc_halves.c"],
+            depends=["trainer/data/halves.h"],
+            extra_compile_args=["-O3"],
+            optional=True,
         )
     ]
 )

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 HOROVOD_BUILD = ROOT / "docker" / "horovod" / "build.py"
 HOROVOD_CHANGES = HOROVOD_BUILD.with_name("changes.py")
-CAST = ROOT / "trainer" / "data" / "halves.c"
+COMPILED = sorted((ROOT / "trainer" / "data").glob("*halves.[ch]"))
 OLDEST, NEWEST = (3, 10), (3, 13)
 
 
@@ -58,7 +58,7 @@ def check_compiler() -> None:
 
 def fingerprint() -> str:
     """Hash of everything an environment depends on."""
-    ours = (ROOT / "setup.cfg", ROOT / "setup.py", CAST, Path(__file__))
+    ours = (ROOT / "setup.cfg", ROOT / "setup.py", *COMPILED, Path(__file__))
     inputs = (LOCK, HOROVOD_BUILD, HOROVOD_CHANGES, *ours)
     digest = hashlib.sha256(sys.version.encode())
     for path in inputs:

@@ -15,13 +15,15 @@ HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 FINITE = HALVES[np.isfinite(HALVES)]
 
 
-@pytest.fixture(params=["compiled", "numpy"])
+@pytest.fixture(params=["compiled", "compiled for any processor", "numpy"])
 def way(request, monkeypatch):
-    """Both ways to cast float16."""
+    """All ways to cast float16."""
     if request.param == "numpy":
         monkeypatch.setattr(halves, "LIBRARY", None)
     else:
         assert halves.LIBRARY is not None, "the package was installed without a compiler"
+    if request.param == "compiled for any processor":
+        monkeypatch.setattr(halves, "WAY", "cingulum_raise_halves_by_bits")
     return request.param
 
 
@@ -43,6 +45,22 @@ def test_every_float16_comes_out_as_numpy_has_it(monkeypatch, way, block):
     assert_same_bits(filled(values), values.astype(np.float32))
     finite = FINITE.reshape(64, -1)
     assert_same_bits(filled(finite), finite.astype(np.float32))
+
+
+@pytest.mark.parametrize("beside", [0, 1, 5])
+@pytest.mark.parametrize("shape", [(13, 200, 257), (3, 1, 200_003), (9, 2**16)])
+def test_large_arrays_come_out_the_same_wherever_they_lie(way, shape, beside):
+    """From 2 MiB on the result goes past the caches, in pieces that begin at a multiple of 32 bytes."""
+    values = np.resize(HALVES, shape)
+    size = values.size
+    memory = np.full(size + 16, 77, np.float32)
+    cast_into(values, memory[beside : beside + size].reshape(shape))
+    assert_same_bits(memory[beside : beside + size].reshape(shape), values.astype(np.float32))
+    assert (memory[:beside] == 77).all() and (memory[beside + size :] == 77).all()
+    rows = np.full((*shape[:-1], shape[-1] + 3), 77, np.float32)
+    cast_into(values, rows[..., :-3])
+    assert_same_bits(rows[..., :-3].copy(), values.astype(np.float32))
+    assert (rows[..., -3:] == 77).all()
 
 
 def test_a_block_with_a_value_that_is_not_finite_does_not_spoil_others(monkeypatch, way):

@@ -1,16 +1,21 @@
-"""float16 to float32 by `halves.c`, where a C compiler was there when the package was installed.
+"""float16 to float32 by `halves.c` and `blosc_halves.c`, where a C compiler was there at installation.
 
-One pass over the memory and one call per volume, outside Python's lock: docs/decisions/0007-hot-path.md
-has the figures. Without a compiler, `casting.py` does the same with NumPy, in twice the time.
+One pass over the memory and one call per volume, outside Python's lock: docs/decisions/0007-hot-path.md and
+0031-past-the-caches.md have the figures. Without a compiler, `codecs.py` and `casting.py` do the same with
+numcodecs and NumPy, and need more time.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.machinery
 from pathlib import Path
 
 import numpy as np
+from numcodecs import blosc
+
+from trainer.data.thread_memory import scratch
 
 
 def _library() -> ctypes.CDLL | None:
@@ -20,13 +25,21 @@ def _library() -> ctypes.CDLL | None:
             library = ctypes.CDLL(str(path))
             size = ctypes.c_size_t
             array = (ctypes.c_void_p, size, size)
-            library.cingulum_raise_halves.argtypes = (*array, *array, size, size, size)
-            library.cingulum_raise_halves.restype = None
+            for way in (library.cingulum_raise_halves, library.cingulum_raise_halves_by_bits):
+                way.argtypes = (*array, *array, size, size, size)
+                way.restype = None
+            library.cingulum_halves_block.argtypes = (ctypes.c_void_p, size, size)
+            library.cingulum_halves_block.restype = size
+            chunk, out = (ctypes.c_void_p, size), (ctypes.c_void_p, size)
+            library.cingulum_decode_halves.argtypes = (*chunk, *out, ctypes.c_void_p, ctypes.c_void_p)
+            library.cingulum_decode_halves.restype = ctypes.c_int
             return library
     return None
 
 
 LIBRARY = _library()
+# The fastest one that this processor has.
+WAY = "cingulum_raise_halves"
 
 
 def raise_into(stored: np.ndarray, out: np.ndarray) -> bool:
@@ -47,10 +60,41 @@ def raise_into(stored: np.ndarray, out: np.ndarray) -> bool:
     if steps[0] is None or steps[1] is None:
         return False
     values = stored.size // (shape[0] * shape[1])
-    LIBRARY.cingulum_raise_halves(
+    getattr(LIBRARY, WAY)(
         one.ctypes.data, *steps[0], other.ctypes.data, *steps[1], shape[0], shape[1], values
     )
     return True
+
+
+def decode_into(chunk: np.ndarray, out: np.ndarray) -> bool:
+    """Fill `out` with what a chunk of `blosc-lz4` with float16 values holds; False where that cannot be done.
+
+    Args:
+        chunk: uint8 (n,), as it is stored; C-contiguous.
+        out: float32, of as many values as the chunk has; undefined after False.
+
+    That is without the compiled library, where `out` is not C-contiguous, and for a chunk that is damaged or
+    that Blosc has stored in another way: `codecs.decode_into` knows what to say of it.
+    """
+    lz4 = _lz4()
+    if LIBRARY is None or lz4 is None or not out.flags.c_contiguous:
+        return False
+    stored = chunk.ctypes.data, chunk.size
+    block = LIBRARY.cingulum_halves_block(*stored, out.size)
+    if not block:
+        return False
+    memory = scratch("block", block)
+    return bool(LIBRARY.cingulum_decode_halves(*stored, out.ctypes.data, out.size, memory.ctypes.data, lz4))
+
+
+@functools.cache
+def _lz4() -> int | None:
+    """Address of LZ4's own function in numcodecs; None where a build of it does not show it."""
+    try:
+        found = ctypes.CDLL(blosc.__file__).LZ4_decompress_safe
+    except (OSError, AttributeError):
+        return None
+    return ctypes.cast(found, ctypes.c_void_p).value
 
 
 def _steps(array: np.ndarray) -> tuple[int, int] | None:

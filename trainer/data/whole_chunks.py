@@ -1,7 +1,8 @@
 """Whole chunks, from the file into an array of the type that is wanted: read, checked, decoded, cast.
 
-Each step writes where the next one reads, in memory that each thread keeps, and none writes twice.
-docs/decisions/0007-hot-path.md has the figures.
+Each step writes where the next one reads, in memory that each thread keeps, and none writes twice. Where
+chunks are `blosc-lz4` of float16, as they are by default, the last two are one:
+docs/decisions/0007-hot-path.md and 0031-past-the-caches.md have the figures.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from trainer.data import codecs
+from trainer.data import codecs, halves
 from trainer.data.casting import cast_into, is_finite
 from trainer.data.stored_bytes import ReadFault, StoredBytes
 from trainer.data.thread_memory import scratch
@@ -80,16 +81,20 @@ class WholeChunks:
             ReadFault: the file cannot be read, ends too soon, or the checksum does not match.
             codecs.CodecError: the chunk cannot be decoded.
         """
+        nbytes = prod(shape) * dtype.itemsize
+        as_it_is = self._codec == "none" and place.nbytes == nbytes
+        if not as_it_is:
+            chunk = scratch("chunk", place.nbytes)
+            self._read(place, chunk.data)
+            at_once = self._codec == "blosc-lz4" and dtype == np.float16 and out.dtype == np.float32
+            if at_once and part is None and scale is None and halves.decode_into(chunk, out):
+                return
         direct = part is None and scale is None and out.dtype == dtype and out.flags.c_contiguous
-        voxels = out
-        if not direct:
-            voxels = scratch("voxels", prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-        if self._codec == "none" and place.nbytes == voxels.nbytes:
+        voxels = out if direct else scratch("voxels", nbytes).view(dtype).reshape(shape)
+        if as_it_is:
             self._read(place, voxels.reshape(-1).view(np.uint8).data)
         else:
-            chunk = scratch("chunk", place.nbytes).data
-            self._read(place, chunk)
-            codecs.decode_into(self._codec, chunk, voxels)
+            codecs.decode_into(self._codec, chunk.data, voxels)
         if not direct:
             values = voxels if part is None else voxels[part]
             cast_into(values, out, scale, finite=lambda: self._is_finite(place, voxels))
