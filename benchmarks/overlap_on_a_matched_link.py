@@ -165,6 +165,10 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _spread(shares: list[float]) -> str:
+    return f"{statistics.median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})"
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description="Exposed communication where it takes as long as backward.")
@@ -199,8 +203,8 @@ def main() -> int:
     print(f"backward pass {found['backward_s']:.3f} s, link {found['link_mbit']} Mbit/s")
     print(f"reduction alone {found['reduction_alone_s']:.3f} s")
     for name, seconds in found["step_s"].items():
-        share = found["share"].get(name)
-        print(f"{name:<20}{seconds:8.3f} s" + (f"   exposed share {share:.2f}" if share is not None else ""))
+        shares = found["shares_of_repeats"].get(name)
+        print(f"{name:<20}{seconds:8.3f} s" + (f"   exposed share {_spread(shares)}" if shares else ""))
     return 0
 
 
