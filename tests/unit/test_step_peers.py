@@ -34,8 +34,8 @@ class Pretended:
         value = next(self._seconds)
         if isinstance(value, Exception):
             raise value
-        # The mean of all steps of all processes.
-        return [{"seconds": [value - 0.02, value]}, {"seconds": [value, value + 0.02]}]
+        # The mean of all steps of all processes, but for the first one after standing still.
+        return [{"seconds": [9.0, value - 0.02, value]}, {"seconds": [5.0, value, value + 0.02]}]
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_peer_is_compared_with_its_own_copies_and_with_ours_in_the_same_repeat
     assert found["best_peer"] == "multiworker"
     assert found["best_peer_lead"] == pytest.approx((2 + 1.25) / 2)
     assert [job.ranks for job in asked] == [2, 1, 1] * 2
-    assert (asked[0].steps, asked[0].warm_up, asked[0].batch) == (7, 7, 4)
+    assert (asked[0].steps, asked[0].warm_up, asked[0].batch) == (8, 8, 4)
     assert sorted(Pretended.closed) == ["ddp", "ddp", "multiworker", "multiworker"]
 
 

@@ -55,7 +55,8 @@ def step(
     """Efficiency of two ranks, overhead of our loop, and other frameworks in the same run.
 
     All processes are started once; then each kind trains a block of steps in turn, in another sequence in
-    each repeat, while all others stand still.
+    each repeat, while all others stand still. The first step of a block is not counted: processes that have
+    stood still do not begin at the same moment, and those that train together wait for each other then.
 
     Args:
         job: what to time.
@@ -82,8 +83,9 @@ def step(
             contestant.warm_up()
             return contestant
 
-        ranks = started(Contestant("two ranks", [_ranks(job, 2)]))
-        copies = started(Contestant("two copies", _copies(job, 2)))
+        one_more = dataclasses.replace(job, steps=job.steps + 1)
+        ranks = started(Contestant("two ranks", [_ranks(one_more, 2)]))
+        copies = started(Contestant("two copies", _copies(one_more, 2)))
         others = [stack.enter_context(step_peers.PeerTimes(name, job, environment)) for name in peers]
         for other in others:
             tell(f"starting {other.title}")
@@ -91,12 +93,12 @@ def step(
 
         def measure_ranks() -> None:
             ((first, second),) = ranks.block()
-            ranks_s.append(statistics.mean([*first, *second]))
+            ranks_s.append(statistics.mean([*first[1:], *second[1:]]))
 
         def measure_copies() -> None:
             (first,), (second,) = copies.block()
-            copies_s.append(statistics.mean([*first, *second]))
-            slower_s.append(statistics.mean(map(max, first, second)))
+            copies_s.append(statistics.mean([*first[1:], *second[1:]]))
+            slower_s.append(statistics.mean(map(max, first[1:], second[1:])))
 
         ways = [measure_ranks, measure_copies]
         if overhead:

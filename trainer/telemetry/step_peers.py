@@ -72,7 +72,7 @@ class PeerTimes:
     def _measure(self, contestant: Contestant | None, seconds: list[float]) -> None:
         if contestant is not None and self.skipped is None:
             with self._or_skipped():
-                seconds.append(statistics.mean(s for rank in contestant.block() for s in rank["seconds"]))
+                seconds.append(statistics.mean(s for rank in contestant.block() for s in rank["seconds"][1:]))
 
     @contextlib.contextmanager
     def _or_skipped(self) -> Iterator[None]:
@@ -93,8 +93,8 @@ class PeerTimes:
                 size=asked.size,
                 width=asked.width,
                 batch=asked.batch,
-                warm_up=asked.steps,  # as ours: one block
-                steps=asked.steps,
+                warm_up=asked.steps + 1,  # as ours: one block, of which the first step is not counted
+                steps=asked.steps + 1,
                 ranks=ranks,
             )
             processes += starting.processes_of(job, number, environment=self._environment)
