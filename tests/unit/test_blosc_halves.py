@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import halves_for_any_processor
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,10 +14,14 @@ ALL = np.arange(2**16, dtype=np.uint16).view(np.float16)
 KINDS = ("noise", "smooth", "sparse", "steps")
 
 
-@pytest.fixture(autouse=True)
-def _compiled():
+@pytest.fixture(autouse=True, params=["this processor", "any processor"])
+def _compiled(request):
     assert halves.LIBRARY is not None, "the package was installed without a compiler"
     assert halves._lz4() is not None, "numcodecs does not show LZ4_decompress_safe"
+    ours = halves.LIBRARY if request.param == "this processor" else halves_for_any_processor.library()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(halves, "LIBRARY", ours)
+        yield
 
 
 def chunk_of(values: np.ndarray, codec: str = "blosc-lz4") -> np.ndarray:

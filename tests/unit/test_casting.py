@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import halves_for_any_processor
 import ml_dtypes
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def way(request, monkeypatch):
     else:
         assert halves.LIBRARY is not None, "the package was installed without a compiler"
     if request.param == "compiled for any processor":
-        monkeypatch.setattr(halves, "WAY", "cingulum_raise_halves_by_bits")
+        monkeypatch.setattr(halves, "LIBRARY", halves_for_any_processor.library())
     return request.param
 
 

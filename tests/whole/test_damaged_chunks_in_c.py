@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 import struct
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from halves_for_any_processor import compiled
 
 from trainer.data import codecs
-
-SOURCES = Path(__file__).parents[2] / "trainer" / "data"
 
 # Reads cases from its input (bytes of the chunk, values, the chunk) and decodes each into memory of just that
 # size; says how many were decoded. AddressSanitizer ends it at the first byte beyond. The library's LZ4 needs
@@ -74,20 +72,11 @@ int main(void) {
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory) -> Path:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    assert compiler, "a C compiler is needed to build Cingulum, and to test it"
     folder = tmp_path_factory.mktemp("decoder")
     (folder / "main.c").write_text(PROGRAM)
+    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     # One generation of each function: they are chosen among before the sanitizers are ready.
-    flags = [
-        "-g",
-        "-O2",
-        "-fsanitize=address,undefined",
-        "-fno-sanitize-recover=all",
-        "-DFOR_EACH_GENERATION=",
-    ]
-    sources = [folder / "main.c", SOURCES / "halves.c", SOURCES / "blosc_halves.c"]
-    subprocess.run([compiler, *flags, "-o", folder / "decode", *sources], check=True)
+    compiled(folder / "decode", "-g", "-O2", *sanitizers, "-DFOR_EACH_GENERATION=", str(folder / "main.c"))
     return folder / "decode"
 
 
@@ -118,9 +107,8 @@ def damaged(chunk: bytes, chance: np.random.Generator) -> bytes:
     elif kind < 0.3:
         where = chance.integers(0, len(changed))
         changed[where:where] = chance.bytes(chance.integers(1, 50))
-    if (
-        kind < 0.25 and len(changed) >= 16
-    ):  # and it says how long it is now, so that it is not refused at once
+    # Often it says how long it is now, so that it is not refused at once.
+    if kind < 0.25 and len(changed) >= 16:
         changed[12:16] = struct.pack("<I", len(changed))
     return bytes(changed)
 

@@ -4,9 +4,8 @@
 
 /* A box of planes x rows x values; the values of a row lie side by side, and steps are counted in values. */
 FOR_EACH_GENERATION
-void cingulum_raise_halves_by_bits(const uint16_t *stored, size_t stored_plane, size_t stored_row,
-                                   union word *out, size_t out_plane, size_t out_row, size_t planes, size_t rows,
-                                   size_t values) {
+static void raise_by_bits(const uint16_t *stored, size_t stored_plane, size_t stored_row, union word *out,
+                          size_t out_plane, size_t out_row, size_t planes, size_t rows, size_t values) {
     for (size_t plane = 0; plane < planes; plane++) {
         for (size_t row = 0; row < rows; row++) {
             const uint16_t *restrict from = stored + plane * stored_plane + row * stored_row;
@@ -59,13 +58,13 @@ static void raise_by_instruction(const uint16_t *stored, size_t stored_plane, si
 #else
 
 #define HAS_INSTRUCTION 0
-#define raise_by_instruction cingulum_raise_halves_by_bits
+#define raise_by_instruction raise_by_bits
 
 #endif
 
 /* The same, in the way that is fastest here. */
 void cingulum_raise_halves(const uint16_t *stored, size_t stored_plane, size_t stored_row, union word *out,
                            size_t out_plane, size_t out_row, size_t planes, size_t rows, size_t values) {
-    (HAS_INSTRUCTION ? raise_by_instruction : cingulum_raise_halves_by_bits)(
+    (HAS_INSTRUCTION ? raise_by_instruction : raise_by_bits)(
         stored, stored_plane, stored_row, out, out_plane, out_row, planes, rows, values);
 }

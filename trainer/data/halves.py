@@ -22,24 +22,25 @@ def _library() -> ctypes.CDLL | None:
     for ending in importlib.machinery.EXTENSION_SUFFIXES:
         path = Path(__file__).with_name("_halves" + ending)
         if path.is_file():
-            library = ctypes.CDLL(str(path))
-            size = ctypes.c_size_t
-            array = (ctypes.c_void_p, size, size)
-            for way in (library.cingulum_raise_halves, library.cingulum_raise_halves_by_bits):
-                way.argtypes = (*array, *array, size, size, size)
-                way.restype = None
-            library.cingulum_halves_block.argtypes = (ctypes.c_void_p, size, size)
-            library.cingulum_halves_block.restype = size
-            chunk, out = (ctypes.c_void_p, size), (ctypes.c_void_p, size)
-            library.cingulum_decode_halves.argtypes = (*chunk, *out, ctypes.c_void_p, ctypes.c_void_p)
-            library.cingulum_decode_halves.restype = ctypes.c_int
-            return library
+            return opened(path)
     return None
 
 
+def opened(path: Path) -> ctypes.CDLL:
+    """The compiled library, which knows what its functions take."""
+    library = ctypes.CDLL(str(path))
+    size, pointer = ctypes.c_size_t, ctypes.c_void_p
+    box = (pointer, size, size)
+    library.cingulum_raise_halves.argtypes = (*box, *box, size, size, size)
+    library.cingulum_raise_halves.restype = None
+    library.cingulum_halves_block.argtypes = (pointer, size, size)
+    library.cingulum_halves_block.restype = size
+    library.cingulum_decode_halves.argtypes = (pointer, size, pointer, size, pointer, pointer)
+    library.cingulum_decode_halves.restype = ctypes.c_int
+    return library
+
+
 LIBRARY = _library()
-# The fastest one that this processor has.
-WAY = "cingulum_raise_halves"
 
 
 def raise_into(stored: np.ndarray, out: np.ndarray) -> bool:
@@ -60,7 +61,7 @@ def raise_into(stored: np.ndarray, out: np.ndarray) -> bool:
     if steps[0] is None or steps[1] is None:
         return False
     values = stored.size // (shape[0] * shape[1])
-    getattr(LIBRARY, WAY)(
+    LIBRARY.cingulum_raise_halves(
         one.ctypes.data, *steps[0], other.ctypes.data, *steps[1], shape[0], shape[1], values
     )
     return True
