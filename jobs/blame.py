@@ -39,8 +39,8 @@ _OURS = re.compile(
     r"(?P<why>(?:error: |no progress for |[\w.]*(?:Error|Exception)\b).*)",
     re.M,
 )
-# Which of mpirun's ranks are servers (trainer/mpi_world.py).
-_SERVER = re.compile(r"^mpirun's rank (?P<rank>\d+) is (?P<who>server \d+) @ ", re.M)
+# Which of the launcher's ranks are servers (trainer/mpi_world.py).
+_SERVER = re.compile(r"^rank (?P<rank>\d+) as launched is (?P<who>server \d+) @ ", re.M)
 _ALONE = re.compile(r"^error: (?P<why>.+)", re.M)
 # Open MPI 4.1: orte/tools/orterun/help-orterun.txt (orte-rmaps), errmgr and plm_rsh help texts.
 _SIGNAL = re.compile(

@@ -65,9 +65,9 @@ class Links:
         return f"rank {number} @ {self.hosts[self.workers[number]]}"
 
     def separate_servers(self) -> list[str]:
-        """Such as "mpirun's rank 2 is server 0 @ node03": whom mpirun's numbers mean (jobs/blame.py)."""
+        """Such as "rank 2 as launched is server 0 @ node03": whom a launcher means (jobs/blame.py)."""
         return [
-            f"mpirun's rank {process} is {self.name_of_server(number)}"
+            f"rank {process} as launched is {self.name_of_server(number)}"
             for number, process in enumerate(self.servers)
             if process not in self.workers
         ]

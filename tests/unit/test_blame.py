@@ -44,7 +44,7 @@ def test_a_killed_rank_is_named_with_its_host_and_signal() -> None:
 
 
 def test_a_server_is_named_as_one_whoever_says_that_it_ended() -> None:
-    roster = "mpirun's rank 1 is server 0 @ n2\nmpirun's rank 2 is server 1 @ n3\n"
+    roster = "rank 1 as launched is server 0 @ n2\nrank 2 as launched is server 1 @ n3\n"
     found = blame.read(roster + KILLED, 137, hosts=HOSTS)
     assert str(found) == "server 1 @ n3: was killed by signal 9 (SIGKILL)"
     assert blame.read(roster + STATUS, 3).where == "server 0"

@@ -165,7 +165,7 @@ LOST = """ORTE has lost communication with a remote daemon.
             "was killed by signal 9",
         ),
         (
-            "mpirun's rank 1 is server 0 @ n2.site\nmpirun's rank 2 is server 1 @ n3\n"
+            "rank 1 as launched is server 0 @ n2.site\nrank 2 as launched is server 1 @ n3\n"
             "mpirun noticed that process rank 1 with PID 0 on node n2 exited on signal 9 (Killed).",
             "server 0 @ n2.site",
             "was killed by signal 9",
@@ -177,6 +177,11 @@ LOST = """ORTE has lost communication with a remote daemon.
         ),
         (LOST, "n3", "the way to it is lost"),
         ("srun: error: n2: task 1: Killed", "rank 1 @ n2", "Killed"),
+        (
+            "rank 2 as launched is server 0 @ n3\nsrun: error: n3: task 2: Killed",
+            "server 0 @ n3",
+            "Killed",
+        ),
         ("srun: error: Node failure on n3", "n3", "the way to it is lost"),
         ("error: the learning rate is too high", "", "the learning rate is too high"),
         ("all was well", "", "ended with exit code 3"),
