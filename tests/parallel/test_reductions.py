@@ -16,7 +16,7 @@ RANKS = 4
 WAYS: dict[str, dict[str, Any]] = {
     "segmented-ring": {},
     "recursive-doubling": {"autotune": True},
-    "tree": {"timeline": True, "fusion_mb": 0},
+    "tree": {"timeline": True, "fusion_mb": 0, "reduction": "per_tensor"},
     "reduce-broadcast": {"timeline": True, "cycle_ms": 20, "reduction": "per_tensor"},
     "gather": {},
 }

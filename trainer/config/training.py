@@ -110,7 +110,7 @@ class RingConfig(Section):
         None,
         ge=0,
         strict=False,
-        description="gradients that are ready at once leave as one message of up to so many MiB "
+        description="buckets that are ready at once leave as one message of up to so many MiB "
         "(HOROVOD_FUSION_THRESHOLD); default: Horovod's own",
     )
     cycle_ms: float | None = Field(

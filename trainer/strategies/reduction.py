@@ -20,6 +20,8 @@ Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "red
 Reduction = Callable[[Sequence[Any]], list[Any]]
 
 MIB = 2**20
+# Bytes: what TensorFlow's own memory is aligned to.
+_ALIGNMENT = 64
 
 
 def make(
@@ -62,7 +64,7 @@ def make(
             members = [present[i] for i in bucket]
             leaving = [dense[i] for i in members]
             timed.leaves(leaving)
-            reduced = average(world, leaving, f"{name}.bucket_{number}")
+            reduced = _unpacked(average(world, _packed(leaving), f"{name}.bucket_{number}"), leaving)
             timed.returns(reduced)
             for i, gradient in zip(members, reduced, strict=True):
                 dense[i] = gradient
@@ -113,20 +115,60 @@ def buckets(sizes: Sequence[int], limit: float) -> list[list[int]]:
     return groups
 
 
-def _mean(world: World, tensors: Sequence[Any], name: str) -> list[Any]:
-    return world.grouped_allreduce(tensors, "mean", name=name)
+def _packed(tensors: Sequence[Any]) -> Any:
+    """One flat tensor that holds all of them: one message to negotiate, and no copy of Horovod's own.
+
+    Each begins at a multiple of 64 bytes, zeros between them, so that `_unpacked` need not copy.
+    """
+    import tensorflow as tf
+
+    if len(tensors) == 1:
+        return tf.reshape(tensors[0], [-1])
+    dtypes = {t.dtype for t in tensors}
+    dtype = dtypes.pop() if len(dtypes) == 1 else tf.float64 if tf.float64 in dtypes else tf.float32
+    rows = []
+    for tensor in tensors:
+        flat = tf.cast(tf.reshape(tensor, [-1]), dtype)
+        if missing := -flat.shape[0] % _in_a_row(dtype):
+            flat = tf.pad(flat, [[0, missing]])
+        rows.append(tf.reshape(flat, [-1, _in_a_row(dtype)]))
+    return tf.reshape(tf.concat(rows, 0), [-1])
 
 
-def _mean_float16(world: World, tensors: Sequence[Any], name: str) -> list[Any]:
+def _unpacked(flat: Any, tensors: Sequence[Any]) -> list[Any]:
+    """The parts of what `_packed` made, each in the shape and dtype of the one that it was made from."""
+    import tensorflow as tf
+
+    if len(tensors) == 1:
+        return [tf.reshape(flat, tensors[0].shape)]
+    width = _in_a_row(flat.dtype)
+    sizes = [t.shape.num_elements() for t in tensors]
+    # Whole rows of aligned memory: TensorFlow hands out parts of it, where it would copy others.
+    pieces = tf.split(tf.reshape(flat, [-1, width]), [-(-size // width) for size in sizes])
+    return [
+        tf.cast(tf.reshape(tf.reshape(piece, [-1])[:size], t.shape), t.dtype)
+        for piece, size, t in zip(pieces, sizes, tensors, strict=True)
+    ]
+
+
+def _in_a_row(dtype: Any) -> int:
+    return _ALIGNMENT // int(dtype.size)
+
+
+def _mean(world: World, flat: Any, name: str) -> Any:
+    # TensorFlow divides in place and several numbers at once, Horovod's "mean" one by one.
+    return world.grouped_allreduce([flat], "sum", name=name)[0] / world.size
+
+
+def _mean_float16(world: World, flat: Any, name: str) -> Any:
     import tensorflow as tf
 
     # Divided first: a sum over many ranks could leave float16's range (65504).
-    packed = [tf.cast(t / world.size, tf.float16) for t in tensors]
-    reduced = world.grouped_allreduce(packed, "sum", name=name)
-    return [tf.cast(r, t.dtype) for r, t in zip(reduced, tensors, strict=True)]
+    narrow = tf.cast(flat / world.size, tf.float16)
+    return tf.cast(world.grouped_allreduce([narrow], "sum", name=name)[0], flat.dtype)
 
 
-def _mean_bfloat16(world: World, tensors: Sequence[Any], name: str) -> list[Any]:
+def _mean_bfloat16(world: World, flat: Any, name: str) -> Any:
     """Mean with bfloat16 on the wire, which Horovod's all-reduce does not know.
 
     A reduce-scatter made of an all-to-all of bits, summed in float32, then an all-gather of bits: the
@@ -134,53 +176,42 @@ def _mean_bfloat16(world: World, tensors: Sequence[Any], name: str) -> list[Any]
     """
     import tensorflow as tf
 
-    flat = tf.concat([tf.reshape(tf.cast(t, tf.bfloat16), [-1]) for t in tensors], 0)
     length = flat.shape[0]
     part = -(-length // world.size)
-    padded = tf.pad(flat, [[0, part * world.size - length]])
+    padded = tf.pad(tf.cast(flat, tf.bfloat16), [[0, part * world.size - length]])
     received = world.alltoall(tf.bitcast(padded, tf.uint16), name=f"{name}.scatter")
     parts = tf.bitcast(tf.reshape(received, [world.size, part]), tf.bfloat16)
     mine = tf.cast(tf.reduce_mean(tf.cast(parts, tf.float32), axis=0), tf.bfloat16)
     gathered = world.allgather(tf.bitcast(mine, tf.uint16), name=f"{name}.gather")
     whole = tf.bitcast(tf.reshape(gathered, [part * world.size]), tf.bfloat16)[:length]
-    return _unpacked(whole, tensors)
+    return tf.cast(whole, flat.dtype)
 
 
-def _mean_gathered(world: World, tensors: Sequence[Any], name: str, *, wire: Wire) -> list[Any]:
+def _mean_gathered(world: World, flat: Any, name: str, *, wire: Wire) -> Any:
     """Mean at rank 0, which receives (n-1) and sends (n-1) times all gradients.
 
     Horovod has no gather: it is an all-to-all in which every rank has something for rank 0 only.
     """
     import tensorflow as tf
 
-    dtypes = {t.dtype for t in tensors}
-    own = dtypes.pop() if len(dtypes) == 1 else tf.float64 if tf.float64 in dtypes else tf.float32
-    kind = own if wire == "none" else tf.as_dtype(wire)
+    kind = flat.dtype if wire == "none" else tf.as_dtype(wire)
     # Horovod's collectives do not know bfloat16; rank 0 adds in at least float32.
     bits = tf.uint16 if kind == tf.bfloat16 else kind
     sums = tf.float64 if kind == tf.float64 else tf.float32
-    flat = tf.bitcast(tf.concat([tf.reshape(tf.cast(t, kind), [-1]) for t in tensors], 0), bits)
+    sent = tf.bitcast(tf.cast(flat, kind), bits)
     length = flat.shape[0]
     splits = [length] + [0] * (world.size - 1)
-    received = world.alltoall(flat, splits=splits, name=f"{name}.gather")
+    received = world.alltoall(sent, splits=splits, name=f"{name}.gather")
     # Empty on the other ranks; without a use of it, TensorFlow would take the all-to-all out of the step.
-    mean = tf.concat([flat, received], 0)
+    mean = tf.concat([sent, received], 0)
     if world.rank == 0:
         everyones = tf.bitcast(tf.reshape(received, [world.size, length]), kind)
         mean = tf.bitcast(tf.cast(tf.reduce_mean(tf.cast(everyones, sums), axis=0), kind), bits)
     whole = world.broadcast_tensor(tf.reshape(mean, [length]), name=f"{name}.broadcast")
-    return _unpacked(tf.bitcast(whole, kind), tensors)
+    return tf.cast(tf.bitcast(whole, kind), flat.dtype)
 
 
-def _unpacked(flat: Any, tensors: Sequence[Any]) -> list[Any]:
-    """The parts of a flat tensor, each in the shape and dtype of the one that it was made from."""
-    import tensorflow as tf
-
-    pieces = tf.split(flat, [t.shape.num_elements() for t in tensors])
-    return [tf.cast(tf.reshape(p, t.shape), t.dtype) for p, t in zip(pieces, tensors, strict=True)]
-
-
-_AVERAGES: dict[str, Callable[[World, Sequence[Any], str], list[Any]]] = {
+_AVERAGES: dict[str, Callable[[World, Any, str], Any]] = {
     "none": _mean,
     "float16": _mean_float16,
     "bfloat16": _mean_bfloat16,
