@@ -285,6 +285,21 @@ def test_a_copy_that_is_given_up_leaves_nothing(shards, scratch, monkeypatch):
     assert left_in(scratch) == []
 
 
+def test_a_copy_that_is_given_up_when_it_is_whole_leaves_nothing_either(shards, scratch, monkeypatch):
+    """As where another host failed meanwhile."""
+    copy = copy_of(shards, scratch)
+    plain = copy._fill
+
+    def cancelled_at_the_end(lock):
+        plain(lock)
+        copy.cancel()
+
+    monkeypatch.setattr(copy, "_fill", cancelled_at_the_end)
+    copy.make()
+    copy.close(keep=False)
+    assert left_in(scratch) == []
+
+
 def test_who_waits_for_another_copy_can_be_told_to_give_up(shards, scratch):
     held = made(shards, scratch)
     (held.folder / "shard-00000.h5").unlink()  # no whole copy, and it is in use: nobody may mend it

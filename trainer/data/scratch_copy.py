@@ -65,7 +65,7 @@ class ScratchCopy:
         return f"{said}; the same disk as the shards, so nothing is gained" if alike else said
 
     def make(self) -> None:
-        """Come to hold a whole copy; returns also when `cancel` was called, then without.
+        """Come to hold a whole copy; returns also when `cancel` was called, then without what is not there.
 
         Raises:
             ScratchError: scratch cannot be used, or has too little space.
@@ -73,13 +73,16 @@ class ScratchCopy:
         """
         try:
             lock_path = lock_of(self._place.open() / self.folder.name)
-            while not self._cancelled.is_set():
+            # Also when cancelled: a copy that was just made must have a user, who removes it.
+            while self._is_whole() or not self._cancelled.is_set():
                 lock = Lock.take(lock_path, alone=False)
                 if lock is not None:
                     if self._is_whole():
                         self._lock = lock
                         return
                     lock.close()
+                if self._cancelled.is_set():
+                    return
                 lock = Lock.take(lock_path, alone=True)
                 if lock is not None:
                     self._fill(lock)
