@@ -17,10 +17,11 @@ from typing import Any, Protocol
 from trainer import byte_sizes
 from trainer.agreement import Agreed, agree
 from trainer.config import RunConfig
-from trainer.data import memory, order
+from trainer.data import memory, order, page_cache
 from trainer.data.cache import KeptVolumes
 from trainer.data.node_scratch import Place
 from trainer.data.scratch_copy import ScratchCopy
+from trainer.data.shards import ShardSet
 from trainer.errors import CingulumError, ConfigError, Stopped
 from trainer.preparation import Data
 from trainer.progress import Reporter
@@ -78,8 +79,10 @@ def cached(
             for `guards.timeout_s`; or Stopped.
     """
     if config.data.cache == "none":
+        _choose_page_cache(config, data.shards, reporter)
         yield Cached(data, lambda: None)
     elif config.data.cache == "memory":
+        _choose_page_cache(config, data.shards, reporter)
         kept = agree(world, lambda: _kept(config, data, world))
         yield Cached(data.read_from(kept), lambda: _memory_report(kept, world, reporter))
     else:
@@ -89,6 +92,7 @@ def cached(
         try:
             facts = _stage(copy, config, world, reporter, beat, is_stopping)
             shards = agree(world, copy.open)
+            _choose_page_cache(config, shards, reporter)
             yield Cached(data.read_from(shards), lambda: facts)
         finally:
             copy.close(keep=config.data.scratch_keep)
@@ -110,6 +114,13 @@ def found(config: RunConfig, data: Data, world: World) -> Iterator[Data]:
         yield data.read_from(shards)
     finally:
         copy.close(keep=True)
+
+
+def _choose_page_cache(config: RunConfig, shards: ShardSet, reporter: Reporter) -> None:
+    """Each host's own choice: what is read is the same."""
+    why = page_cache.go_past(shards, config.data.page_cache)
+    if why is not None:
+        reporter.note(f"shards are read past the page cache: {why}")
 
 
 def _kept(config: RunConfig, data: Data, world: World) -> KeptVolumes:

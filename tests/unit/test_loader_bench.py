@@ -124,6 +124,26 @@ def test_what_is_kept_in_memory_is_compared_with_our_own_memory_and_the_worse_ra
     assert (found["best_peer"], found["best_peer_ratio"]) == ("h5py", 1.5)
 
 
+def test_past_the_page_cache_counts_where_it_was_measured():
+    speeds = {
+        "ours": [60.0, 50.0],
+        "ours_past_cache": [95.0, 90.0],
+        "limit": [100.0, 100.0],
+        "h5py": [30.0, 30.0],
+    }
+    found = figures.ratios(speeds)
+    assert (found["limit_ratio"], found["first_epoch_limit_ratio"]) == (0.925, 0.55)
+    assert found["best_peers"]["files"]["ours"] == "ours_past_cache"
+    del speeds["ours_past_cache"]
+    found = figures.ratios(speeds)
+    assert found["limit_ratio"] == 0.55 and "first_epoch_limit_ratio" not in found
+
+
+def test_past_a_warm_page_cache_there_is_nothing_to_measure():
+    assert "ours_past_cache" in plans.checked(**OPTIONS).readers
+    assert "ours_past_cache" not in plans.checked(**{**OPTIONS, "cache": "warm"}).readers
+
+
 def test_without_a_peer_there_is_no_peer_ratio():
     found = figures.ratios({"ours": [90.0], "ours_memory": [95.0], "limit": [100.0]})
     assert (found["best_peer"], found["best_peer_ratio"]) == (None, None)
@@ -182,7 +202,13 @@ def test_what_cannot_be_measured_is_told(option, value, said):
 def test_a_plan_says_which_readers_are_not_installed(tmp_path):
     plan = plans.checked(**{**OPTIONS, "readers": ["h5py", "zarr"], "peers": tmp_path})
     lines = plans.told(plan, sweeping=False).splitlines()
-    assert [line.split()[0] for line in lines if line.startswith("  ")] == ["ours", "limit", "h5py", "zarr"]
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == [
+        "ours",
+        "ours_past_cache",
+        "limit",
+        "h5py",
+        "zarr",
+    ]
     assert [line for line in lines if "make bench-peers" in line] == [
         next(line for line in lines if line.startswith("  zarr"))
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,6 +80,20 @@ def test_without_a_cache_the_set_is_read_where_it_is(shards):
     with cached(shards) as found:
         assert found.data.shards is shards
         assert found.report() is None
+
+
+@pytest.mark.parametrize("cache", ["none", "memory", "node-local"])
+@pytest.mark.parametrize("wish", ["auto", "use"])
+def test_a_set_larger_than_the_memory_is_read_past_the_page_cache(shards, scratch, monkeypatch, cache, wish):
+    nbytes = sum(shard.nbytes for shard in shards.index.shards)
+    monkeypatch.setattr(memory, "available_bytes", lambda: nbytes - 1)
+    monkeypatch.setattr(os, "major", lambda device: 8)
+    told = Told()
+    overrides = (f"data.cache={cache}", f"data.scratch={scratch}", f"data.page_cache={wish}")
+    with cached(shards, *overrides, told=told) as found:
+        assert found.data.shards.past_cache == (wish == "auto")
+        assert np.array_equal(found.data.shards.read(3), volume_of(3))
+    assert any("read past the page cache" in note for note in told.notes) == (wish == "auto")
 
 
 def test_from_scratch_the_same_is_read_and_nothing_is_left(shards, scratch):

@@ -173,6 +173,11 @@ class DataConfig(Section):
         "than `guards.timeout_s`, which names only the rank",
     )
     reader_threads: int = Field(2, ge=1, description="threads that read and decode, per rank")
+    page_cache: Literal["auto", "use", "bypass"] = Field(
+        "auto",
+        description="`bypass`: read past the system's page cache (O_DIRECT), where the file system can; "
+        "`auto`: so where the set lies on a local disk and is larger than the memory that the host has left",
+    )
     cache: Literal["none", "memory", "node-local"] = Field(
         "none",
         description="`memory`: each rank keeps decoded volumes; `node-local`: each host copies the shard set "

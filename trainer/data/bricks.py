@@ -91,8 +91,7 @@ def read_box(
     box = out if direct else _voxels("box", out.shape, layout.dtype)
     for run in _side_by_side(table, touched(layout, origin, out.shape[:3])):
         begin = int(table["offset"][run[0]])
-        content = scratch("chunk", int(table["nbytes"][run].sum(dtype=np.int64)))
-        stored.read_into(shard, begin, content.data)
+        content = stored.read(shard, begin, int(table["nbytes"][run].sum(dtype=np.int64)))
         for number in run.tolist():
             offset, nbytes, xxh3 = table[number].item()
             chunk = content[offset - begin :][:nbytes]

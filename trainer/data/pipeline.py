@@ -23,7 +23,8 @@ __all__ = ["evaluation_dataset", "input_errors", "training_dataset"]
 # The kernel is told of so many samples per thread before they are read, so that a disk works while threads
 # decode: with one read per thread it would wait for them.
 TOLD_AHEAD = 2
-
+# Past the page cache nothing is read ahead for us: so many more threads wait for a disk while others decode.
+WAITING = 2
 
 # Micro-batches of which the samples are remembered: more than are begun, or told to the kernel, at once.
 _KEPT = 64
@@ -162,7 +163,13 @@ def training_dataset(
 
     spec = signature(batch, *_input_parts(shape, covariates), _target_part(shape, targets), _WEIGHT)
     made = dataset(
-        fill, batches, spec, threads=threads, ahead=prefetch, ahead_bytes=read_ahead, overdue=overdue
+        fill,
+        batches,
+        spec,
+        threads=_threads(shards, threads),
+        ahead=prefetch,
+        ahead_bytes=read_ahead,
+        overdue=overdue,
     )
     return _paired(made, covariates, before=0)
 
@@ -217,11 +224,23 @@ def evaluation_dataset(
         w[...] = 1
 
     spec = signature(batch, ((), np.int64), *_input_parts(shards.shape, covariates), target, _WEIGHT)
-    made = dataset(fill, steps, spec, threads=threads, ahead=2, ahead_bytes=read_ahead, overdue=overdue)
+    made = dataset(
+        fill,
+        steps,
+        spec,
+        threads=_threads(shards, threads),
+        ahead=2,
+        ahead_bytes=read_ahead,
+        overdue=overdue,
+    )
     return _paired(made, covariates, before=1), steps
 
 
 _WEIGHT: Part = ((), np.float32)
+
+
+def _threads(shards: ShardSet, wanted: int) -> int:
+    return wanted + (WAITING if shards.past_cache else 0)
 
 
 def _input_parts(shape: tuple[int, ...], covariates: np.ndarray | None) -> list[Part]:

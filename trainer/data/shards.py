@@ -87,6 +87,19 @@ class ShardSet:
         return len(self.volumes)
 
     @property
+    def past_cache(self) -> bool:
+        """Whether chunks are read past the page cache: see `go_past_cache`."""
+        return self._stored.past_cache
+
+    def go_past_cache(self) -> None:
+        """Read past the page cache from now on; before the first read.
+
+        Then the kernel reads nothing ahead, and a disk works only while threads wait for it. Where the file
+        system cannot do it, the first read finds that out, and all reads are as before.
+        """
+        self._stored.go_past_cache()
+
+    @property
     def bytes_read(self) -> int:
         """Stored bytes that this process has read of the set, checksums and repetitions included."""
         return self._stored.bytes_read

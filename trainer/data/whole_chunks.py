@@ -84,15 +84,17 @@ class WholeChunks:
         nbytes = prod(shape) * dtype.itemsize
         as_it_is = self._codec == "none" and place.nbytes == nbytes
         if not as_it_is:
-            chunk = scratch("chunk", place.nbytes)
-            self._read(place, chunk.data)
+            chunk = self._stored.read(place.shard, place.offset, place.nbytes)
+            self._check(place, chunk.data)
             at_once = self._codec == "blosc-lz4" and dtype == np.float16 and out.dtype == np.float32
             if at_once and part is None and scale is None and halves.decode_into(chunk, out):
                 return
         direct = part is None and scale is None and out.dtype == dtype and out.flags.c_contiguous
         voxels = out if direct else scratch("voxels", nbytes).view(dtype).reshape(shape)
         if as_it_is:
-            self._read(place, voxels.reshape(-1).view(np.uint8).data)
+            stored = voxels.reshape(-1).view(np.uint8).data
+            self._stored.read_into(place.shard, place.offset, stored)
+            self._check(place, stored)
         else:
             codecs.decode_into(self._codec, chunk.data, voxels)
         if not direct:
@@ -108,12 +110,11 @@ class WholeChunks:
         self._found_finite.add(key)
         return True
 
-    def _read(self, place: Place, target: memoryview) -> None:
-        self._stored.read_into(place.shard, place.offset, target)
-        found = xxhash.xxh3_64_hexdigest(target)
+    def _check(self, place: Place, stored: memoryview) -> None:
+        found = xxhash.xxh3_64_hexdigest(stored)
         key = place.shard, place.offset
         right = place.xxh3 or self._found_right.get(key)
-        if right is None and hashlib.sha256(target).hexdigest() == place.checksum:
+        if right is None and hashlib.sha256(stored).hexdigest() == place.checksum:
             right = self._found_right[key] = found
         if found != right:
             raise ReadFault("its checksum does not match")

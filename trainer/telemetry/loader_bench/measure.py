@@ -131,11 +131,16 @@ class _Size:
                 names = _rotated(list(running), repeat)
                 for cache in self._plan.caches:
                     for name in names:
-                        if name in running:
+                        if name in running and _is_measured(name, cache):
                             self._progress(f"repeat {repeat + 1} of {self._plan.repeats}, {cache}: {name}")
                             self._measure_one(running, name, cache)
         return {
-            "rows": [self._row(name, cache) for cache in self._plan.caches for name in self._plan.readers],
+            "rows": [
+                self._row(name, cache)
+                for cache in self._plan.caches
+                for name in self._plan.readers
+                if _is_measured(name, cache)
+            ],
             "cases": [
                 {"size": self._job.size, "cache": cache, **figures.ratios(self._speeds(cache))}
                 for cache in self._plan.caches
@@ -199,7 +204,7 @@ class _Size:
         return {
             name: [found["volumes"] / found["seconds"] for found in self._found[name, cache]]
             for name in self._plan.readers
-            if name not in self._skipped
+            if name not in self._skipped and _is_measured(name, cache)
         }
 
     def _row(self, name: str, cache: str) -> dict[str, Any]:
@@ -229,6 +234,10 @@ class _Size:
             "in_stored_order": any(one["in_stored_order"] for one in found),
             "note": self._opened[name]["note"],
         }
+
+
+def _is_measured(name: str, cache: str) -> bool:
+    return cache == "cold" or not KINDS[name].past_cache
 
 
 def _memory_by_volumes(job: LoaderJob) -> dict[str, int]:

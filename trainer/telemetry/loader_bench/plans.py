@@ -11,7 +11,7 @@ from trainer.errors import InputError
 from trainer.telemetry.loader_bench.job import MARK_VOXELS, LoaderJob
 from trainer.telemetry.loader_bench.measure import NOT_INSTALLED, Plan
 from trainer.telemetry.loader_bench.processes import PEERS, python_of
-from trainer.telemetry.loader_bench.readers import KINDS, LIMIT, OURS
+from trainer.telemetry.loader_bench.readers import KINDS, LIMIT, OURS, OURS_PAST
 
 SMALLEST, LARGEST = 16, 256
 PICTURES = (".png", ".svg", ".pdf")
@@ -54,7 +54,9 @@ def checked(
     for name in readers or ():
         if name not in KINDS:
             raise InputError(f"--reader {name}: is none of {', '.join(KINDS)}.")
-    names = tuple(name for name in KINDS if not readers or name in (OURS, LIMIT, *readers))
+    names = tuple(name for name in KINDS if not readers or name in (OURS, OURS_PAST, LIMIT, *readers))
+    if cache == "warm":
+        names = tuple(name for name in names if not KINDS[name].past_cache)
     job = LoaderJob(folder="", volumes=volumes, batch=batch, threads=threads, dtype=dtype, codec=codec)
     return Plan(
         job,

@@ -48,6 +48,7 @@ class Kind:
         peers: whether it needs the peers' environment.
         stored: how 16-bit volumes are stored.
         memory: whether an epoch comes from memory, where the whole set is kept.
+        past_cache: whether it reads past the page cache; then it is measured for a cold one only.
         rounds: whether 16-bit volumes are rounded on their way into the format.
         written_by: the readers that must have written their files before; the shard set is always there.
     """
@@ -58,6 +59,7 @@ class Kind:
     peers: bool = False
     stored: str = "float16"
     memory: bool = False
+    past_cache: bool = False
     rounds: bool = False
     written_by: tuple[str, ...] = ()
 
@@ -67,13 +69,14 @@ class Kind:
         return self.module not in ("ours", "limit")
 
 
-OURS, OURS_MEMORY, LIMIT = "ours", "ours_memory", "limit"
+OURS, OURS_PAST, OURS_MEMORY, LIMIT = "ours", "ours_past_cache", "ours_memory", "limit"
 # What the limit is made of.
 PARTS = ("read", "decode", "cast")
 _INT16 = "int16 with a scale (NIfTI has no float16)"
 
 KINDS: dict[str, Kind] = {
     OURS: Kind("Cingulum", "ours"),
+    OURS_PAST: Kind("Cingulum, past the page cache", "ours", "past_cache", past_cache=True),
     OURS_MEMORY: Kind("Cingulum, cache: memory", "ours", "memory", memory=True),
     LIMIT: Kind("limit: the slowest of read, decode, cast", "limit"),
     "h5py": Kind("h5py, one read per volume", "h5py_naive"),

@@ -21,7 +21,10 @@ AHEAD = 2
 
 
 class Reader:
-    """`training_dataset` from the first step of an epoch to its last; `kind` memory keeps the volumes."""
+    """`training_dataset` from the first step of an epoch to its last.
+
+    `kind` memory keeps the volumes; past_cache reads as `data.page_cache` reads a set larger than the memory.
+    """
 
     def __init__(self, job: LoaderJob, kind: str) -> None:
         self._job, self._kind = job, kind
@@ -37,6 +40,8 @@ class Reader:
     def open(self) -> None:
         """Open the set and make the data set, once per run."""
         self._shards = ShardSet.open(self._folder)
+        if self._kind == "past_cache":
+            self._shards.go_past_cache()
         if self._kind == "memory":
             from trainer.data.cache import KeptVolumes
 
