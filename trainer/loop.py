@@ -15,7 +15,6 @@ from trainer.agreement import Agreed, agree
 from trainer.checkpoint import Cursor
 from trainer.clock import Clock
 from trainer.config import RunConfig
-from trainer.data import pipeline
 from trainer.data.reader_time import ReaderTime, input_verdict
 from trainer.errors import CingulumError, NotFiniteError, Stopped
 from trainer.preparation import Data
@@ -125,8 +124,7 @@ class Training:
         for _ in range(self.config.train.accumulation):
             self.watchdog.beat("reading the next batch")
             asked = self.clock.now()
-            with pipeline.input_errors():
-                x, y, w = next(source)
+            x, y, w = next(source)
             waited += self.clock.now() - asked
             self.watchdog.beat("computing a training step", collective=True)
             self._losses.append(self.learner.train_step(x, y, w))
@@ -246,12 +244,11 @@ class Training:
             self.watchdog.beat(f"collecting the {split} predictions", collective=True)
 
         batches = preparation.evaluation_batches(self.config, self.data, self.world, split)
-        with pipeline.input_errors():
-            found = self.learner.evaluate(
-                beating(batches),
-                lambda y, out: self.data.task.collected(y, out, final=final),
-                preparation.of_whole_volumes(self.config, self.data, self.learner.predict),
-            )
+        found = self.learner.evaluate(
+            beating(batches),
+            lambda y, out: self.data.task.collected(y, out, final=final),
+            preparation.of_whole_volumes(self.config, self.data, self.learner.predict),
+        )
         if tuple(found.rows.tolist()) != tuple(sorted(self.data.rows(split))):
             raise RuntimeError(f"not every volume of the {split} split was evaluated exactly once")
         return found

@@ -10,7 +10,6 @@ import keras
 from trainer import caching, evaluation, preparation, record, tasks
 from trainer.agreement import agree
 from trainer.config import RunConfig
-from trainer.data import pipeline
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import RunError
@@ -30,7 +29,7 @@ def evaluate_run(path: Path, split: str, world: World) -> dict[str, Any]:
     folder, config, data, model = agree(world, lambda: open_run(path, split))
     task = data.task
     learner = DistributedModel(model, keras.optimizers.SGD(), world, task.loss())  # it is never trained
-    with caching.found(config, data, world) as near, pipeline.input_errors():
+    with caching.found(config, data, world) as near:
         found = learner.evaluate(
             preparation.evaluation_batches(config, near, world, split),
             lambda y, out: task.collected(y, out, final=True),

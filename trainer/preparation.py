@@ -15,6 +15,7 @@ import tensorflow as tf
 from trainer import models, tasks, transfer
 from trainer.config import RunConfig
 from trainer.data import balance, order, pipeline, splits
+from trainer.data.batch_reader import Batches
 from trainer.data.covariates import Covariates
 from trainer.data.patches import Patches
 from trainer.data.reader_time import ReaderTime
@@ -161,8 +162,8 @@ def training_batches(
     *,
     stop_step: int | None = None,
     steps: Callable[[int], int] | None = None,
-) -> Any:
-    """This rank's micro-batches from `start_step` to `stop_step`: see `pipeline.training_dataset`.
+) -> Batches:
+    """This rank's micro-batches from `start_step` to `stop_step`: see `pipeline.training_batches`.
 
     `stop_step` is the end of the run by default.
 
@@ -174,7 +175,7 @@ def training_batches(
     weights = None
     if config.train.class_weights and data.task.told_apart is not None:
         weights = balance.balanced_weights(np.asarray(targets), len(data.task.told_apart))
-    return pipeline.training_dataset(
+    return pipeline.training_batches(
         data.shards,
         rows,
         targets,
@@ -200,13 +201,13 @@ def training_batches(
     )
 
 
-def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) -> Any:
-    """This rank's part of a split, every volume once over all ranks: see `pipeline.evaluation_dataset`.
+def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) -> Batches:
+    """This rank's part of a split, every volume once over all ranks: see `pipeline.evaluation_batches`.
 
     A batch is as large whatever the number of ranks, since the last digits of an output depend on its size.
     """
     rows = data.rows(split)
-    dataset, _ = pipeline.evaluation_dataset(
+    return pipeline.evaluation_batches(
         data.shards,
         rows,
         data.task.targets(rows),
@@ -218,7 +219,6 @@ def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) 
         threads=config.data.reader_threads,
         overdue=functools.partial(data.shards.overdue, config.data.read_timeout),
     )
-    return dataset
 
 
 def of_whole_volumes(config: RunConfig, data: Data, network: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -149,16 +149,16 @@ def test_a_forked_child_reads_past_it_too(shards):
 
 def test_batches_are_the_same_and_more_threads_wait_for_the_disk(shards, monkeypatch):
     started: list[int] = []
-    plain = pipeline.dataset
+    plain = pipeline.Batches
 
     def counted(*arguments, threads, **more):
         started.append(threads)
         return plain(*arguments, threads=threads, **more)
 
-    monkeypatch.setattr(pipeline, "dataset", counted)
+    monkeypatch.setattr(pipeline, "Batches", counted)
 
     def batches(of: ShardSet) -> list[np.ndarray]:
-        made = pipeline.training_dataset(
+        made = pipeline.training_batches(
             of, range(10), np.zeros(10, np.int32), config_seed=1, start_step=0, stop_step=10, global_batch=2
         )
         return [x.numpy() for x, _, _ in made]

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from handed_out import as_arrays
 from shard_sets import META, SHAPE, make_mapped_set, make_shard_set, map_of, meta_of, volume_of
 
 from trainer.config import AugmentConfig, PatchConfig
 from trainer.data.order import order
 from trainer.data.patches import Patches
-from trainer.data.pipeline import training_dataset
+from trainer.data.pipeline import training_batches
 from trainer.data.shard_writer import ShardWriter
 from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError
@@ -126,7 +127,7 @@ def test_a_volume_is_looked_through_once(lesions, monkeypatch):
 
 
 def training(shards, **options) -> list[tuple[np.ndarray, ...]]:
-    dataset = training_dataset(
+    batches = training_batches(
         shards,
         ROWS,
         None,
@@ -137,7 +138,7 @@ def training(shards, **options) -> list[tuple[np.ndarray, ...]]:
         patches=Patches.build(PATCH, shards),
         **options,
     )
-    return list(dataset.as_numpy_iterator())
+    return as_arrays(batches)
 
 
 def test_training_takes_the_patches_of_volume_and_map(mapped):

@@ -9,7 +9,7 @@ import pytest
 from shard_sets import make_shard_set
 
 from trainer.config import AugmentConfig
-from trainer.data.pipeline import training_dataset
+from trainer.data.pipeline import training_batches
 from trainer.data.reader_time import ReaderTime, input_verdict
 
 
@@ -21,10 +21,10 @@ def test_seconds_of_all_threads_add_up():
 
 
 @pytest.mark.parametrize("augment", [AugmentConfig(), AugmentConfig(elastic={"probability": 1.0})])
-def test_a_dataset_counts_the_seconds_of_its_threads(tmp_path, augment):
+def test_batches_count_the_seconds_of_its_threads(tmp_path, augment):
     spent = ReaderTime()
     shards = make_shard_set(tmp_path / "set")
-    batches = training_dataset(
+    batches = training_batches(
         shards,
         range(10),
         np.zeros(10, np.int32),

@@ -10,6 +10,7 @@ import itertools
 
 import numpy as np
 import pytest
+from handed_out import as_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from shard_sets import make_shard_set
@@ -17,7 +18,7 @@ from shard_sets import make_shard_set
 from trainer.config import SplitConfig
 from trainer.data import splits
 from trainer.data.order import order, steps_per_epoch, weights
-from trainer.data.pipeline import evaluation_dataset, training_dataset
+from trainer.data.pipeline import evaluation_batches, training_batches
 from trainer.data.shards import ShardSet
 
 CLASSES = ("AD", "NC")
@@ -101,7 +102,7 @@ def _of_all_ranks(shards, train, seed, shuffle, batch, world, accumulation, star
     """Rows and weights (steps, global_batch) that the loaders of all ranks hand out together."""
     parts = []
     for rank in range(world):
-        elements = training_dataset(
+        batches = training_batches(
             shards,
             train,
             np.array(train, np.float32),  # the number of the row: tells which volume came
@@ -115,7 +116,7 @@ def _of_all_ranks(shards, train, seed, shuffle, batch, world, accumulation, star
             shuffle=shuffle,
             threads=1,
         )
-        parts.append([np.stack([y, w]) for _, y, w in elements.as_numpy_iterator()])
+        parts.append([np.stack([y, w]) for _, y, w in as_arrays(batches)])
     assert {len(part) for part in parts} == {(stop - start) * accumulation}
     # (ranks, steps, micro-batches, y and w, samples) -> (y and w, steps, micro-batches, ranks, samples)
     whole = np.array(parts).reshape(world, stop - start, accumulation, 2, -1).transpose(3, 1, 2, 0, 4)
@@ -129,12 +130,11 @@ def test_evaluation_takes_each_volume_once_in_equally_many_batches(shards, count
     rows = data.draw(some.permutations(range(40)))[:count]
     lengths, seen = set(), []
     for rank in range(world):
-        elements, steps = evaluation_dataset(
+        batches = evaluation_batches(
             shards, rows, np.array(rows, np.float32), rank=rank, world_size=world, batch=batch, threads=1
         )
-        taken = list(elements.as_numpy_iterator())
-        assert len(taken) == steps
-        lengths.add(steps)
+        taken = as_arrays(batches)
+        lengths.add(len(taken))
         seen += [row for row, _, _, w in taken for row in row[w > 0]]
     assert len(lengths) == 1
     assert sorted(seen) == sorted(rows)

@@ -11,10 +11,10 @@ from shard_sets import make_shard_set
 ENDS_EARLY = """
 import sys
 import numpy as np
-from trainer.data.pipeline import training_dataset
+from trainer.data.pipeline import training_batches
 from trainer.data.shards import ShardSet
 shards = ShardSet.open(sys.argv[1])
-kept = iter(training_dataset(shards, range(10), np.zeros(10, np.int32), config_seed=0, start_step=0,
+kept = iter(training_batches(shards, range(10), np.zeros(10, np.int32), config_seed=0, start_step=0,
                              stop_step=10**6, global_batch=4, threads=4, prefetch=8))
 next(kept), next(kept)
 sys.exit(7)
@@ -36,12 +36,12 @@ def test_a_process_can_end_in_the_middle_of_an_epoch(tmp_path):
 STUCK = """
 import sys, threading
 import numpy as np
-from trainer.data.batch_reader import dataset, signature
+from trainer.data.batch_reader import Batches, signature
 def fill(number, places):
     if number == 3:
         threading.Event().wait()
     places[0][...] = number
-kept = iter(dataset(fill, 9, signature(1, ((4,), np.float32)), threads=2, ahead=4))
+kept = iter(Batches(fill, 9, signature(1, ((4,), np.float32)), threads=2, ahead=4))
 next(kept)
 sys.exit(7)
 """

@@ -12,7 +12,7 @@ from shard_sets import make_shard_set
 
 from trainer.config.data import DataConfig
 from trainer.config.run import GuardConfig
-from trainer.data.pipeline import evaluation_dataset, input_errors, training_dataset
+from trainer.data.pipeline import evaluation_batches, training_batches
 from trainer.errors import ShardError
 
 ROWS = (1, 2, 4, 5, 6, 8, 9)
@@ -21,10 +21,10 @@ TARGETS = np.array([0, 1, 1, 0, 1, 0, 1], np.int32)
 
 def batches(shards, kind: str, read_timeout: float):
     if kind == "evaluation":
-        return evaluation_dataset(
+        return evaluation_batches(
             shards, ROWS, TARGETS, batch=2, overdue=functools.partial(shards.overdue, read_timeout)
-        )[0]
-    return training_dataset(
+        )
+    return training_batches(
         shards, ROWS, TARGETS, config_seed=3, start_step=0, stop_step=4, global_batch=2,
         overdue=functools.partial(shards.overdue, read_timeout),
     )  # fmt: skip
@@ -45,7 +45,7 @@ def test_a_read_that_hangs_raises_an_error_that_names_it(tmp_path, monkeypatch, 
     monkeypatch.setattr(os, "preadv", preadv)
     message = rf"shard-00001.h5, byte {place}: reading volume 4 \(subject sub-04\) .* more than 1 s"
     try:
-        with pytest.raises(ShardError, match=message), input_errors():
+        with pytest.raises(ShardError, match=message):
             list(batches(shards, kind, 1.0))
     finally:
         go.set()
@@ -56,8 +56,7 @@ def test_a_read_that_is_slow_within_the_limit_is_no_error(tmp_path, monkeypatch,
     shards = make_shard_set(tmp_path)
     pause, plain = threading.Event(), os.preadv
     monkeypatch.setattr(os, "preadv", lambda *how: (pause.wait(0.02), plain(*how))[1])
-    with input_errors():
-        assert len(list(batches(shards, kind, 10.0))) == 4
+    assert len(list(batches(shards, kind, 10.0))) == 4
 
 
 def test_the_default_limit_speaks_before_the_watchdog():

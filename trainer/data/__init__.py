@@ -1,1 +1,1 @@
-"""From images to the batches of a training run: import, shards, sample order, tf.data."""
+"""From images to the batches of a training run: import, shards, sample order, tensors."""

@@ -1,6 +1,6 @@
-"""Batches made in threads of our own and handed out by tf.data, in their order, without a copy.
+"""Batches made in threads of our own and handed out as tensors, in their order, without a copy.
 
-Why in this way: docs/decisions/0004-loader-threads.md and 0007-hot-path.md.
+Why in this way: docs/decisions/0004-loader-threads.md, 0007-hot-path.md, 0033-without-tf-data.md.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -29,28 +30,11 @@ Fill = Callable[[int, Sequence[np.ndarray]], None]
 # Says what to raise when reading takes too long; None while all is well.
 Overdue = Callable[[], CingulumError | None]
 
+# From the parts of a batch, or what is said of them, to what is handed out.
+Arrange = Callable[[Sequence[Any]], Any]
+
 # How often one who waits for a batch asks whether it is overdue.
 LOOK_EVERY_S = 1.0
-
-# What went wrong in a reading thread, until `input_errors` raises it: TensorFlow passes on only its text.
-_failures: list[CingulumError] = []
-
-
-@contextlib.contextmanager
-def input_errors() -> Iterator[None]:
-    """A context to take batches in: a damaged shard raises its own ShardError, not TensorFlow's wrapping.
-
-    Raises:
-        ShardError: a volume that a dataset of this package reads is damaged.
-    """
-    try:
-        yield
-    except tf.errors.OpError:
-        if _failures:
-            failure = _failures[0]
-            _failures.clear()
-            raise failure from None
-        raise
 
 
 def signature(batch: int, *parts: Part) -> tuple[tf.TensorSpec, ...]:
@@ -58,79 +42,54 @@ def signature(batch: int, *parts: Part) -> tuple[tf.TensorSpec, ...]:
     return tuple(tf.TensorSpec((batch, *shape), kind) for shape, kind in parts)
 
 
-def dataset(
-    fill: Fill,
-    batches: int,
-    spec: tuple[tf.TensorSpec, ...],
-    *,
-    threads: int,
-    ahead: int,
-    ahead_bytes: int | None = None,
-    overdue: Overdue | None = None,
-) -> tf.data.Dataset:
-    """Batches of the samples 0, 1, 2, ..., made in threads and handed out in this order.
+class Batches:
+    """Batches of the samples 0, 1, 2, ..., made in threads and handed out in this order, some of them ahead.
+
+    Iterate over it as often as needed, also over several at once. Tensors lie in memory that is used again
+    when the last one that shares it has gone.
+
+    The threads are Python's, and daemons: a process that ends does not wait for a read that hangs. They start
+    here and not with the first batch, which may be asked for in a thread of TensorFlow's: it takes subnormal
+    numbers for 0, and a thread inherits that.
 
     Args:
         fill: makes a sample. Several threads call it at once.
         batches: how many.
         spec: of a batch: see `signature`.
-        threads: that make samples; they start now, and end when the dataset is no longer used.
+        threads: that make samples; they start now, and end when this is no longer used.
         ahead: batches that are begun before they are asked for.
         ahead_bytes: what these may take together, at most; None for any number of bytes.
         overdue: asked about every second while a batch is waited for; what it returns is raised.
-    """
-    batch_bytes = sum(prod(part.shape) * part.dtype.size for part in spec)
-    if ahead_bytes is not None:
-        ahead = min(ahead, ahead_bytes // max(1, batch_bytes))
-    reader = _Reader(fill, batches, spec, threads, ahead, overdue)
-    batch_of = _batch_of(weakref.ref(reader))
+        arrange: what is handed out of the parts of a batch; by default a tuple of them.
 
-    def batch(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        tensors = tf.numpy_function(batch_of, [number], [part.dtype for part in spec])
-        return tuple(tf.ensure_shape(t, part.shape) for t, part in zip(tensors, spec, strict=True))
-
-    options = tf.data.Options()
-    # Tuning would start more threads than a rank has cores.
-    options.autotune.enabled = False
-    made = tf.data.Dataset.range(batches).map(batch).with_options(options)
-    made.reader = reader
-    return made
-
-
-def _batch_of(reader: weakref.ref[_Reader]) -> Callable[[np.int64], list[np.ndarray]]:
-    # TensorFlow keeps a Python function for ever, but the reader must end with its dataset.
-    def batch_of(number: np.int64) -> list[np.ndarray]:
-        alive = reader()
-        if alive is None:
-            raise RuntimeError("a batch of a dataset that is no longer there")
-        return alive.batch(number)
-
-    return batch_of
-
-
-class _Reader:
-    """Makes batches in threads of its own, some of them ahead of the one asked for.
-
-    The threads are Python's, and daemons: a process that ends waits neither for tf.data nor for a read that
-    hangs. They start here and not with the first batch, which TensorFlow asks for in a thread that takes
-    subnormal numbers for 0: a thread inherits that.
+    Attributes:
+        spec: of a batch, its parts one after another.
+        arrange: as it was given.
     """
 
     def __init__(
         self,
         fill: Fill,
         batches: int,
-        spec: tuple[tf.TensorSpec, ...],
+        spec: Sequence[tf.TensorSpec],
+        *,
         threads: int,
         ahead: int,
-        overdue: Overdue | None,
+        ahead_bytes: int | None = None,
+        overdue: Overdue | None = None,
+        arrange: Arrange = tuple,
     ) -> None:
+        batch_bytes = sum(prod(part.shape) * part.dtype.size for part in spec)
+        if ahead_bytes is not None:
+            ahead = min(ahead, ahead_bytes // max(1, batch_bytes))
+        self.spec = tuple(spec)
+        self.arrange = arrange
         self._fill = fill
         self._batches = batches
         self._samples = spec[0].shape[0]
         self._ahead = ahead
         self._overdue = overdue
-        # One is being used, one is waited for, and TensorFlow lets go of one some time after its last use.
+        # One is being used, one is waited for, and somebody lets go of one some time after its last use.
         self._buffers = [_Buffers(part.shape, part.dtype.as_numpy_dtype, ahead + 3) for part in spec]
         self._lock = threading.Lock()
         self._begun: dict[int, _Batch] = {}
@@ -139,13 +98,27 @@ class _Reader:
             threading.Thread(target=_work, args=(self._tasks,), name=f"reader-{number}", daemon=True).start()
         weakref.finalize(self, _end_work, self._tasks, threads).atexit = False
 
-    def batch(self, number: np.int64) -> list[np.ndarray]:
-        """Batch `number`; the ones after it are begun.
+    def __len__(self) -> int:
+        """Number of batches."""
+        return self._batches
+
+    def __iter__(self) -> Iterator[Any]:
+        """Each batch, arranged, as tensors on the host.
 
         Raises:
             CingulumError: a sample could not be made, or takes too long.
         """
-        wanted = range(int(number), min(int(number) + self._ahead + 1, self._batches))
+        for number in range(self._batches):
+            # No name for them: what is handed out is not held here.
+            yield self.arrange([_tensor(array) for array in self.arrays(number)])
+
+    def arrays(self, number: int) -> list[np.ndarray]:
+        """The parts of batch `number`; the ones after it are begun.
+
+        Raises:
+            CingulumError: a sample could not be made, or takes too long.
+        """
+        wanted = range(number, min(number + self._ahead + 1, self._batches))
         with self._lock:
             # What an iteration that was given up had begun is of no use.
             for key in [key for key in self._begun if key not in wanted]:
@@ -153,12 +126,8 @@ class _Reader:
             for key in wanted:
                 if key not in self._begun:
                     self._begun[key] = self._begin(key)
-            batch = self._begun.pop(int(number))
-        try:
-            self._wait_for(batch)
-        except CingulumError as error:
-            _failures.append(error)
-            raise
+            batch = self._begun.pop(number)
+        self._wait_for(batch)
         return [buffers.lend(a) for buffers, a in zip(self._buffers, batch.arrays, strict=True)]
 
     def _begin(self, number: int) -> _Batch:
@@ -205,6 +174,11 @@ class _Batch:
             self._left -= 1
             if not self._left:
                 self.is_made.set()
+
+
+def _tensor(array: np.ndarray) -> tf.Tensor:
+    """The same memory as a tensor on the host; the array is let go of with the last who shares it."""
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
 # A batch, what makes its samples, and which sample goes to which place of it; None ends a thread.

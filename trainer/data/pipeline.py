@@ -1,4 +1,4 @@
-"""From shards to tf.data: micro-batches for training, and every volume once for evaluation."""
+"""From shards to batches: micro-batches for training, and every volume once for evaluation."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from trainer.config import AugmentConfig
 from trainer.data import augment as augmentation
 from trainer.data import order
-from trainer.data.batch_reader import Overdue, Part, dataset, input_errors, signature
+from trainer.data.batch_reader import Arrange, Batches, Overdue, Part, signature
 from trainer.data.patches import Patches
 from trainer.data.reader_time import ReaderTime
 from trainer.data.shards import Origin, ShardSet
 from trainer.errors import ConfigError
-
-__all__ = ["evaluation_dataset", "input_errors", "training_dataset"]
 
 # The kernel is told of so many samples per thread before they are read, so that a disk works while threads
 # decode: with one read per thread it would wait for them.
@@ -38,7 +35,7 @@ class _Samples(NamedTuple):
     weights: list[float]
 
 
-def training_dataset(
+def training_batches(
     shards: ShardSet,
     rows: Sequence[int],
     targets: np.ndarray | None,
@@ -62,12 +59,11 @@ def training_dataset(
     threads: int = 2,
     overdue: Overdue | None = None,
     steps: Callable[[int], int] | None = None,
-) -> tf.data.Dataset:
+) -> Batches:
     """The micro-batches of one rank for the steps `start_step` to `stop_step` of a run.
 
     Steps count over the whole run: step s is step s % steps_per_epoch of epoch s // steps_per_epoch. The
     elements are the same whatever `threads` and `prefetch`, and over all ranks whatever the world size.
-    Iterate inside `input_errors`, so that a damaged shard is reported as such.
 
     Args:
         shards: the shard set.
@@ -92,19 +88,19 @@ def training_dataset(
         prefetch: micro-batches made ahead.
         read_ahead: bytes that these may take at most; None for any number.
         threads: that read, decode and augment.
-        overdue: see `batch_reader.dataset`.
+        overdue: see `batch_reader.Batches`.
         steps: from 0, 1, ... to the steps to take instead of `start_step`, `start_step` + 1, ...; called in
             reading threads, and may wait.
 
     Returns:
-        (stop_step - start_step) * accumulation elements (x, y, w): x float32 (b, D, H, W, C), or a pair of it
+        (stop_step - start_step) * accumulation times (x, y, w): x float32 (b, D, H, W, C), or a pair of it
         and float32 (b, k) with covariates; y (b,) as `targets`, or uint8 (b, D, H, W); w float32 (b,) with 0
         for the fill of an epoch's last step, where b is global_batch / (world_size * accumulation). With
         patches, D, H and W are theirs.
 
     Raises:
         ConfigError: the global batch cannot be cut into equal micro-batches, or is larger than the training
-            list.
+            list. Iterating raises ShardError where a volume is damaged.
     """
     n = len(rows)
     batch = _micro_batch_size(global_batch, world_size, accumulation, n)
@@ -162,7 +158,7 @@ def training_dataset(
         w[...] = weight
 
     spec = signature(batch, *_input_parts(shape, covariates), _target_part(shape, targets), _WEIGHT)
-    made = dataset(
+    return Batches(
         fill,
         batches,
         spec,
@@ -170,11 +166,11 @@ def training_dataset(
         ahead=prefetch,
         ahead_bytes=read_ahead,
         overdue=overdue,
+        arrange=_paired(covariates, before=0),
     )
-    return _paired(made, covariates, before=0)
 
 
-def evaluation_dataset(
+def evaluation_batches(
     shards: ShardSet,
     rows: Sequence[int],
     targets: np.ndarray | None,
@@ -186,7 +182,7 @@ def evaluation_dataset(
     read_ahead: int | None = None,
     threads: int = 2,
     overdue: Overdue | None = None,
-) -> tuple[tf.data.Dataset, int]:
+) -> Batches:
     """Each of `rows` exactly once over all ranks, in as many batches on one rank as on any other.
 
     Args:
@@ -199,10 +195,10 @@ def evaluation_dataset(
         covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
         read_ahead: bytes that batches made ahead may take at most; None for any number.
         threads: that read and decode.
-        overdue: see `batch_reader.dataset`.
+        overdue: see `batch_reader.Batches`.
 
     Returns:
-        The dataset and its number of batches. Elements are (row, x, y, w): row int64 (batch,), and x, y, w as
+        Batches (row, x, y, w): row int64 (batch,), and x, y, w as
         those of `training_dataset`. The last batches are filled up with empty volumes of row -1, target 0 and
         weight 0.
     """
@@ -224,7 +220,7 @@ def evaluation_dataset(
         w[...] = 1
 
     spec = signature(batch, ((), np.int64), *_input_parts(shards.shape, covariates), target, _WEIGHT)
-    made = dataset(
+    return Batches(
         fill,
         steps,
         spec,
@@ -232,8 +228,8 @@ def evaluation_dataset(
         ahead=2,
         ahead_bytes=read_ahead,
         overdue=overdue,
+        arrange=_paired(covariates, before=1),
     )
-    return _paired(made, covariates, before=1), steps
 
 
 _WEIGHT: Part = ((), np.float32)
@@ -274,13 +270,11 @@ def _tell(told: Sequence[np.ndarray], covariates: np.ndarray | None, position: i
         told[0][...] = covariates[position]
 
 
-def _paired(batches: tf.data.Dataset, covariates: np.ndarray | None, *, before: int) -> tf.data.Dataset:
+def _paired(covariates: np.ndarray | None, *, before: int) -> Arrange:
     """Volume and covariates as one input; `before` parts come before them."""
     if covariates is None:
-        return batches
-    return batches.map(
-        lambda *parts: (*parts[:before], (parts[before], parts[before + 1]), *parts[before + 2 :])
-    )
+        return tuple
+    return lambda parts: (*parts[:before], (parts[before], parts[before + 1]), *parts[before + 2 :])
 
 
 def _distinct(rows: Sequence[int], volumes: int) -> list[int]:

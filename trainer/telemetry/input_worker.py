@@ -65,14 +65,11 @@ def main() -> None:
 
 def _block(learner: Any, batches: Iterator[Any], steps: int) -> dict[str, Any]:
     """Train as `trainer.loop` does: next batch, step; the loss is fetched at the end, not after each step."""
-    from trainer.data import pipeline
-
     timeline, loss = [], None
     began = time.perf_counter()
     for _ in range(steps):
         asked = time.perf_counter()
-        with pipeline.input_errors():
-            x, y, w = next(batches)
+        x, y, w = next(batches)
         came = time.perf_counter()
         loss = learner.train_step(x, y, w)
         timeline.append({"wait_s": came - asked, "step_s": time.perf_counter() - asked})
@@ -97,7 +94,7 @@ def _learner(job: InputJob) -> Any:
 
 
 def _real_batches(job: InputJob) -> Iterator[Any]:
-    """The training data set, from its first step to the last that is needed."""
+    """The batches of training, from its first step to the last that is needed."""
     import numpy as np
 
     from trainer.data import pipeline
@@ -105,7 +102,7 @@ def _real_batches(job: InputJob) -> Iterator[Any]:
 
     shards = ShardSet.open(Path(job.shards))
     found: Iterator[Any] = iter(
-        pipeline.training_dataset(
+        pipeline.training_batches(
             shards,
             range(len(shards)),
             (np.arange(len(shards)) % 2).astype(np.int32),

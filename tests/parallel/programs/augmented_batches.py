@@ -9,7 +9,7 @@ import numpy as np
 
 import trainer
 from trainer.config import AugmentConfig
-from trainer.data.pipeline import training_dataset
+from trainer.data.pipeline import training_batches
 from trainer.data.shards import ShardSet
 
 STEPS, BATCH = 6, 4
@@ -20,7 +20,7 @@ sure = {"probability": 1.0}
 changes = AugmentConfig(
     preset="strong", flip=True, noise=0.1, affine=sure, elastic=sure, motion=sure, rician_noise=sure
 )
-batches = training_dataset(
+batches = training_batches(
     shards,
     range(len(shards)),
     None,

@@ -16,7 +16,7 @@ import numpy as np
 
 import trainer
 from trainer.data import order
-from trainer.data.pipeline import training_dataset
+from trainer.data.pipeline import training_batches
 from trainer.data.shards import ShardSet
 
 world = trainer.init(threads=1)
@@ -28,7 +28,7 @@ steps = order.steps_per_epoch(n, global_batch)
 
 def batches(first: int, last: int):
     # The target of each volume is its row, so that a batch tells which rows it holds.
-    return training_dataset(
+    return training_batches(
         shards,
         range(n),
         np.arange(n, dtype=np.int32),

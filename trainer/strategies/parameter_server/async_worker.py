@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.data import pipeline
 from trainer.mpi_world import Links
 from trainer.strategies.parameter_server import async_state as state
 from trainer.strategies.parameter_server.async_server import Arrived, Post
@@ -206,8 +205,7 @@ class Worker:
 
     def _read(self, source: Iterator[Batch]) -> list[Batch]:
         self._beat("reading the next batch")
-        with pipeline.input_errors():
-            return [next(source) for _ in range(self._micro_batches)]
+        return [next(source) for _ in range(self._micro_batches)]
 
     def _ask(self, *, holding: bool) -> None:
         self._post.expect(2 if holding else 1)

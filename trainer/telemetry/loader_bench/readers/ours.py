@@ -21,7 +21,7 @@ AHEAD = 2
 
 
 class Reader:
-    """`training_dataset` from the first step of an epoch to its last.
+    """`training_batches` from the first step of an epoch to its last.
 
     `kind` memory keeps the volumes; past_cache reads as `data.page_cache` reads a set larger than the memory.
     """
@@ -38,7 +38,7 @@ class Reader:
         return [] if self._kind == "memory" else sorted(self._folder.glob("shard-*.h5"))
 
     def open(self) -> None:
-        """Open the set and make the data set, once per run."""
+        """Open the set and make the batches' reader, once per run."""
         self._shards = ShardSet.open(self._folder)
         if self._kind == "past_cache":
             self._shards.go_past_cache()
@@ -47,7 +47,7 @@ class Reader:
 
             self._shards = KeptVolumes(self._shards, budget=sys.maxsize)
         job = self._job
-        self._batches = pipeline.training_dataset(
+        self._batches = pipeline.training_batches(
             self._shards,
             range(job.volumes),
             np.zeros(job.volumes, np.int32),
@@ -69,14 +69,13 @@ class Reader:
     def epoch(self, number: int) -> Iterable[Any]:
         """The batches of one rank, in the order of a run's first epoch each time.
 
-        A run makes one data set for all its epochs, so that its memory is used again from one to the next,
+        A run makes one reader for all its epochs, so that its memory is used again from one to the next,
         and making it belongs to none. Nothing is read before the first batch is asked for.
         """
         return _volumes(iter(self._batches))
 
 
 def _volumes(batches: Any) -> Iterator[Any]:
-    with pipeline.input_errors():
-        for x, _, _ in batches:
-            # As a training step sees it; `x.numpy()` would copy what TensorFlow took over without a copy.
-            yield np.asarray(memoryview(x))
+    for x, _, _ in batches:
+        # As a training step sees it; `x.numpy()` would copy what TensorFlow took over without a copy.
+        yield np.asarray(memoryview(x))
