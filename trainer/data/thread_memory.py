@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import threading
 from math import prod
 
@@ -9,26 +11,50 @@ import numpy as np
 
 # TensorFlow takes an array over without a copy where it begins at a multiple of this.
 ALIGNMENT = 64
+# Bytes of a huge page, where the system has them.
+HUGE_PAGE = 2 << 20
 
 _kept = threading.local()
 
 
-def aligned(shape: tuple[int, ...], dtype: np.dtype | type, alignment: int = ALIGNMENT) -> np.ndarray:
-    """An array of this shape and type, C-contiguous, not filled, that begins at a multiple of `alignment`."""
+def aligned(shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
+    """An array of this shape and type, C-contiguous, not filled, that begins at a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
     nbytes = prod(shape) * dtype.itemsize
-    raw: np.ndarray = np.empty(nbytes + alignment, np.uint8)
-    first = -raw.ctypes.data % alignment
+    raw: np.ndarray = np.empty(nbytes + ALIGNMENT, np.uint8)
+    first = -raw.ctypes.data % ALIGNMENT
     return raw[first : first + nbytes].view(dtype).reshape(shape)
 
 
-def scratch(purpose: str, nbytes: int, alignment: int = ALIGNMENT) -> np.ndarray:
+def on_huge_pages(nbytes: int) -> np.ndarray:
+    """Zeros, uint8 (n,) with n at least `nbytes`, on huge pages where the system gives them.
+
+    To a disk such memory is one piece, and not one of every 4 KiB.
+    """
+    nbytes += -nbytes % HUGE_PAGE
+    # Pages that are never touched take no memory.
+    raw = np.frombuffer(_advised(nbytes + HUGE_PAGE), np.uint8)
+    first = -raw.ctypes.data % HUGE_PAGE
+    return raw[first : first + nbytes]
+
+
+def _advised(nbytes: int) -> mmap.mmap:
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # A kernel without huge pages refuses, and gives the usual ones.
+        with contextlib.suppress(OSError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
+def scratch(purpose: str, nbytes: int, *, huge_pages: bool = False) -> np.ndarray:
     """Memory of the calling thread, uint8 (nbytes,), until it asks for the same purpose again.
 
-    It grows to the most that was asked for, and is freed when the thread ends. A purpose has one alignment.
+    It grows to the most that was asked for, and is freed when the thread ends. A purpose is on huge pages or
+    not, every time.
     """
     memory: np.ndarray | None = getattr(_kept, purpose, None)
     if memory is None or memory.size < nbytes:
-        memory = aligned((nbytes,), np.uint8, alignment)
+        memory = on_huge_pages(nbytes) if huge_pages else aligned((nbytes,), np.uint8)
         setattr(_kept, purpose, memory)
     return memory[:nbytes]
