@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import threading
 from pathlib import Path
@@ -69,6 +70,17 @@ def test_the_system_gives_huge_pages():
     memory = on_huge_pages(3 << 20)
     memory[...] = 1
     assert huge_bytes_at(memory.ctypes.data) == 4 << 20
+
+
+def test_a_forked_child_shares_no_page_of_it():
+    """What a disk writes into the one of both at that moment might go to the other: see open(2), Notes."""
+    memory = on_huge_pages(5)
+    memory[...] = 3
+    child = os.fork()
+    if child == 0:
+        os._exit(1 if memory.any() else 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (memory == 3).all()
 
 
 def test_a_kernel_without_huge_pages_gives_the_usual_ones(monkeypatch):

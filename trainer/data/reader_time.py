@@ -10,7 +10,7 @@ MOST_WAITED = 0.02
 
 
 class ReaderTime:
-    """Seconds that a dataset's threads were at work, added up over all of them; threads may add at once."""
+    """Seconds that reading threads were at work, added up over all of them; threads may add at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

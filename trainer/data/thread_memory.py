@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import sys
 import threading
 from math import prod
 
@@ -13,6 +14,8 @@ import numpy as np
 ALIGNMENT = 64
 # Bytes of a huge page, where the system has them.
 HUGE_PAGE = 2 << 20
+# Advice of Linux that Python's `mmap` has no name for.
+MADV_WIPEONFORK = 18
 
 _kept = threading.local()
 
@@ -29,7 +32,8 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
 def on_huge_pages(nbytes: int) -> np.ndarray:
     """Zeros, uint8 (n,) with n at least `nbytes`, on huge pages where the system gives them.
 
-    To a disk such memory is one piece, and not one of every 4 KiB.
+    To a disk such memory is one piece, and not one of every 4 KiB. A forked child finds zeros in it: were its
+    pages shared until one of both writes, what a disk writes at that moment could go to the other's.
     """
     nbytes += -nbytes % HUGE_PAGE
     # Pages that are never touched take no memory.
@@ -40,10 +44,11 @@ def on_huge_pages(nbytes: int) -> np.ndarray:
 
 def _advised(nbytes: int) -> mmap.mmap:
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        # A kernel without huge pages refuses, and gives the usual ones.
-        with contextlib.suppress(OSError):
-            pages.madvise(mmap.MADV_HUGEPAGE)
+    if sys.platform == "linux":
+        for advice in (mmap.MADV_HUGEPAGE, MADV_WIPEONFORK):
+            # A kernel without huge pages refuses, and gives the usual ones.
+            with contextlib.suppress(OSError):
+                pages.madvise(advice)
     return pages
 
 
