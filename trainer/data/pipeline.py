@@ -198,9 +198,8 @@ def evaluation_batches(
         overdue: see `batch_reader.Batches`.
 
     Returns:
-        Batches (row, x, y, w): row int64 (batch,), and x, y, w as
-        those of `training_dataset`. The last batches are filled up with empty volumes of row -1, target 0 and
-        weight 0.
+        Batches (row, x, y, w): row int64 (batch,), and x, y, w as those of `training_batches`. The last ones
+        are filled up with empty volumes of row -1, target 0 and weight 0.
     """
     steps = order.steps_per_epoch(len(rows), world_size * batch)
 
