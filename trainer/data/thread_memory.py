@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-# TensorFlow takes an array over without a copy where it begins at a multiple of this.
+# Tensors begin at a multiple of this: tf.data copies an array that does not, DLPack takes it as it is.
 ALIGNMENT = 64
 # Bytes of a huge page, where the system has them.
 HUGE_PAGE = 2 << 20
@@ -46,7 +46,7 @@ def _advised(nbytes: int) -> mmap.mmap:
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux":
         for advice in (mmap.MADV_HUGEPAGE, MADV_WIPEONFORK):
-            # A kernel without huge pages refuses, and gives the usual ones.
+            # A kernel that lacks one of both refuses, and the memory is as any other.
             with contextlib.suppress(OSError):
                 pages.madvise(advice)
     return pages
