@@ -14,6 +14,8 @@ from jobs.testbed import Testbed
 from trainer.scaling import peers
 from trainer.scaling.cells import Cell
 
+pytestmark = pytest.mark.deep  # asked for by who changes trainer/scaling/peers
+
 CELL = {"model": "tiny", "size": 16, "width": 8, "batch": 4, "ranks": 2, "hosts": 2, "steps": 5}
 GRADIENT_BYTES = 70_680  # 17,670 trainable numbers in float32
 

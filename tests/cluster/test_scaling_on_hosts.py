@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from jobs.testbed import layout
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +30,7 @@ def test_in_an_allocation_ranks_run_on_its_nodes(cluster, tmp_path):
     assert (here["facts"]["hosts"], spread["facts"]["hosts"]) == (1, 2)
 
 
+@pytest.mark.deep
 def test_on_emulated_hosts_bytes_are_counted_and_nothing_stays(cluster_machine, tmp_path):
     before = set(layout.names())
     command = [*ASKED, "--ranks", "2", "--hosts", "2", "--bandwidth", "200mbit", "--out", str(tmp_path)]

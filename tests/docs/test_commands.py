@@ -1,5 +1,8 @@
 """Every command in README.md and docs/ is run, in the order of its page, as a reader would run it.
 
+The gate runs the pages that a newcomer starts with; the other pages are marked `deep`, and
+`test_command_lines.py` parses all their lines in the gate.
+
 A page's ```sh blocks run in a copy of the checkout with `.venv/bin` first on PATH. The copy holds
 `my-study/`, a small BIDS cohort of phantoms (the pages' stand-in for the reader's own data),
 `my-study-shards/`, imported from it, and the finished run `runs/my-first-run`. A block that cannot run
@@ -12,6 +15,7 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,8 +118,16 @@ def make_study(folder: Path) -> Path:
     return folder
 
 
+def pages_to_run() -> Iterator:
+    """Pages with commands; those that a newcomer does not start with are marked `deep`."""
+    for page in filter(runnable, PAGES):
+        name = str(page.relative_to(ROOT))
+        first = name == "README.md" or name.startswith("docs/tutorial/")
+        yield pytest.param(page, id=name, marks=[] if first else pytest.mark.deep)
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", [p for p in PAGES if runnable(p)], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize("page", list(pages_to_run()))
 def test_the_commands_of_a_page_run(page, study, tmp_path):
     copy_checkout(tmp_path)
     shutil.copytree(study, tmp_path, dirs_exist_ok=True)

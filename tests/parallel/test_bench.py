@@ -26,6 +26,7 @@ def bench(what, options=SMALL, **environment):
     return json.loads(ran.stdout)
 
 
+@pytest.mark.deep
 def test_a_step_is_measured_against_copies_against_keras_and_against_peers():
     figures = bench("step", [*SMALL, "--peers", "/nowhere"])
     # What was measured, not how fast: timed assertions do not belong in a test.
@@ -89,6 +90,7 @@ def test_every_way_to_reduce_is_timed():
     assert all(found["median"] > 0 for found in figures["step_s"].values())
 
 
+@pytest.mark.deep
 def test_the_loader_is_measured_beside_others_and_its_limit(tmp_path):
     others = ["--reader", "h5py", "--reader", "nibabel", "--reader", "zarr", "--peers", "/nowhere"]
     figures = bench("loader", [*LOADER, *others], TMPDIR=str(tmp_path))
