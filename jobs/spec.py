@@ -76,6 +76,7 @@ class JobSpec:
         image: container image for the docker and apptainer launchers, and for Slurm with a container runtime.
         binds: host folders that the container sees at the same path, besides `folder`.
         readonly: host folders that it sees at the same path and cannot change, also within the others.
+        run: absolute path of the run folder that it is about; None: of none, or noted before format 2.
     """
 
     name: str
@@ -95,6 +96,7 @@ class JobSpec:
     image: str | None = None
     binds: tuple[str, ...] = ()
     readonly: tuple[str, ...] = ()
+    run: str | None = None
 
     def __post_init__(self) -> None:
         if not self.tasks or not all(self.tasks):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from jobs import rows, submitter, tables
+from jobs import admission, rows, submitter, tables
 from jobs.home import home
 from jobs.job import Change, Job, believed, is_news, label, overall, split_label
 from jobs.launchers.base import TaskState
@@ -41,7 +41,11 @@ class Store:
     def add(
         self, token: str, spec: JobSpec, *, launcher: str, site: str, folder: Path, place: str = ""
     ) -> Job:
-        """Note, for good, that this process is about to submit a job: all its tasks are SUBMITTING."""
+        """Note, for good, that this process is about to submit a job: all its tasks are SUBMITTING.
+
+        Raises:
+            JobError: another job trains in its run folder, and is none that it waits for; nothing was noted.
+        """
         now = time.time()
         row = {
             "token": token,
@@ -72,6 +76,8 @@ class Store:
             connection.execute(
                 tables.changes.insert(), [rows.change_row(number, state, now) for state in states]
             )
+            after = [_jobs(connection, _named(text), limit=1) for text in spec.after]
+            admission.admit(connection, number, spec, waits_for=[job.number for (job,) in after])
             return _jobs(connection, mine)[0]
 
     def adopt(self, job: Job, external: str) -> Job:
@@ -168,15 +174,20 @@ class Store:
         Raises:
             JobError: there is none, or it is not an id.
         """
-        named, _ = split_label(text)
-        which = tables.jobs.c.label == named
-        if named.startswith("new-"):
-            which = tables.jobs.c.number == int(named.removeprefix("new-"))
         with tables.reading(self._engine) as connection:
-            found = _jobs(connection, which, limit=1)
+            found = _jobs(connection, _named(text), limit=1)
         if not found:
             raise JobError(f"There is no job {text!r} in {self}.", cure="`cingulum jobs` lists them.")
         return found[0]
+
+    def free(self, spec: JobSpec, *, besides: Job | None = None) -> None:
+        """Make sure that no job but `besides` waits or runs in the run folder that this one trains in.
+
+        Raises:
+            JobError: one does.
+        """
+        with tables.reading(self._engine) as connection:
+            admission.check(connection, spec, besides=None if besides is None else besides.number)
 
     def changes(self, text: str) -> list[Change]:
         """The history of a job, or of one task of it (`4711_3`), the oldest first; raises what `get` does."""
@@ -231,6 +242,14 @@ class Store:
             return _jobs(connection, *wanted, limit=limit)
 
 
+def _named(text: str) -> sql.ColumnElement[bool]:
+    """Which rows an id means; raises JobError where it is none."""
+    named, _ = split_label(text)
+    if named.startswith("new-"):
+        return tables.jobs.c.number == int(named.removeprefix("new-"))
+    return tables.jobs.c.label == named
+
+
 def _jobs(
     connection: sql.Connection,
     *wanted: sql.ColumnElement[bool],
@@ -281,4 +300,5 @@ def _write(connection: sql.Connection, job: Job, states: Sequence[TaskState], no
     if changed:
         values = {"state": overall(list(known.values())), "revision": job.revision + 1, "changed": now}
         connection.execute(tables.jobs.update().where(tables.jobs.c.number == job.number).values(values))
+        admission.follow(connection, job.number, job.spec, str(values["state"]))
     return [rows.change(job, row) for row in news]

@@ -1,4 +1,4 @@
-"""Tables of the store, and how a database is opened: files, locks, schema version."""
+"""Tables of the store, and how a database is opened: files and locks. `jobs.migrating` makes the tables."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from pathlib import Path
 import sqlalchemy as sql
 from sqlalchemy import pool
 
+from jobs import migrating
 from trainer.errors import JobError, StoreError
 
-VERSION = 1
 # Seconds to wait for other processes that write. SQLite serialises writers; each needs milliseconds.
 WAIT_S = 30.0
 # File systems of this host alone, where SQLite's write-ahead log works: it shares memory between processes.
 _LOCAL = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "jfs", "bcachefs", "reiserfs")
 )
-# Any constant: PostgreSQL's lock for making the tables.
-_LOCK = 0x63696E67
 
 metadata = sql.MetaData()
 
+# What versions before alembic read.
 schema = sql.Table("schema_version", metadata, sql.Column("version", sql.Integer, nullable=False))
 
 jobs = sql.Table(
@@ -82,6 +81,14 @@ changes = sql.Table(
     sqlite_autoincrement=True,
 )
 
+# The run folders that jobs train in, as long as these wait or run.
+run_folders = sql.Table(
+    "run_folders",
+    metadata,
+    sql.Column("folder", sql.Text, primary_key=True),
+    sql.Column("job", sql.ForeignKey("jobs.number"), nullable=False, index=True),
+)
+
 
 def open_database(where: str | Path) -> sql.Engine:
     """The database at a path (SQLite) or URL, with its tables made where there are none.
@@ -104,7 +111,7 @@ def open_database(where: str | Path) -> sql.Engine:
             _make_private(Path(str(url.database)))
             sql.event.listen(engine, "connect", _prepare)
             sql.event.listen(engine, "begin", _begin)
-        _bring_up(engine)
+        migrating.bring_up(engine)
     return engine
 
 
@@ -222,29 +229,3 @@ def _file_system(path: Path) -> str:
         if mount.split()[2] == wanted:
             return kind.split()[0]
     return ""
-
-
-def _bring_up(engine: sql.Engine) -> None:
-    with engine.connect() as connection:
-        found = _version(connection)
-    if found is None:
-        with engine.connect().execution_options(writes=True) as connection, connection.begin():
-            if connection.dialect.name == "postgresql":
-                connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
-            found = _version(connection)
-            if found is None:  # nobody else made them meanwhile
-                metadata.create_all(connection)
-                connection.execute(schema.insert().values(version=VERSION))
-                found = VERSION
-    if found != VERSION:
-        where = engine.url.render_as_string()
-        raise StoreError(
-            f"The store of jobs at {where} has format {found}; this Cingulum knows format {VERSION}.",
-            cure="Use the newer Cingulum that wrote it, or name another store in CINGULUM_STORE.",
-        )
-
-
-def _version(connection: sql.Connection) -> int | None:
-    if not sql.inspect(connection).has_table(schema.name):
-        return None
-    return connection.execute(sql.select(schema.c.version)).scalar()

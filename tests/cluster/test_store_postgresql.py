@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 from stand_in_cluster import StandInCluster
 
 from jobs import recovery, tables
@@ -23,7 +25,7 @@ from jobs.sites import HERE
 from jobs.spec import JobSpec
 from jobs.store import Store
 from jobs.submission import submit
-from trainer.errors import StoreError
+from trainer.errors import CingulumError, StoreError
 
 ARRAY = JobSpec("two jobs", "crossval", (("true",), ("a b", "'")), "/")
 PASSWORD = "hunter2"  # noqa: S105
@@ -87,10 +89,17 @@ def store(server, tmp_path, monkeypatch) -> Store:
     """A store whose tables nobody has made yet."""
     monkeypatch.setenv("CINGULUM_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CINGULUM_STORE", url(server))
+    empty(server)
+    return Store()
+
+
+def empty(server: Path) -> sql.Engine:
+    """The database without any table."""
     engine = sql.create_engine(url(server), poolclass=sql.pool.NullPool)
     with engine.begin() as connection:
-        tables.metadata.drop_all(connection)
-    return Store()
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+        connection.exec_driver_sql("CREATE SCHEMA public")
+    return engine
 
 
 def test_a_job_is_submitted_followed_and_found_in_its_history(store, tmp_path) -> None:
@@ -116,8 +125,7 @@ def test_an_unfinished_submission_is_recovered(store, tmp_path) -> None:
 
 
 def test_submitters_at_once_make_the_tables_once_and_lose_and_double_nothing(server, store, tmp_path) -> None:
-    with store._engine.begin() as connection:
-        tables.metadata.drop_all(connection)
+    empty(server)
     cluster = StandInCluster(tmp_path / "cluster")
     failed = []
     begin = threading.Barrier(6)
@@ -140,6 +148,41 @@ def test_submitters_at_once_make_the_tables_once_and_lose_and_double_nothing(ser
     assert len(tokens) == 30
     found = {job.token: job.external for job in Store().list()}
     assert found == {token: str(number) for number, token in enumerate(tokens, 1)}
+
+
+def test_of_twenty_submissions_at_once_for_one_run_folder_one_is_accepted(store, tmp_path) -> None:
+    cluster = StandInCluster(tmp_path / "cluster")
+    spec = JobSpec("mine", "train", (("true",),), "/", run="/study/runs/mine")
+    outcomes: list[object] = []
+    begin = threading.Barrier(20)
+
+    def work() -> None:
+        mine = Store()
+        begin.wait(60)
+        try:
+            outcomes.append(submit(mine, cluster, spec, HERE))
+        except CingulumError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Job"] + ["JobError"] * 19
+    assert len(cluster.tokens()) == len(store.list()) == 1
+
+
+def test_tables_of_the_first_format_are_brought_to_this_one(server) -> None:
+    engine = empty(server)
+    with engine.begin() as connection:
+        for table in ("schema_version", "jobs", "tasks", "changes"):  # format 1 had these four
+            tables.metadata.tables[table].create(connection)
+        connection.execute(tables.schema.insert().values(version=1))
+    store = Store(url(server))
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
+    assert store.list() == []
 
 
 def test_of_two_answers_to_one_question_the_second_is_left_out(store, tmp_path) -> None:

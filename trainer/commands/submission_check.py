@@ -14,15 +14,12 @@ from trainer.config import RunConfig
 from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobs.job import Job
-    from jobs.launchers.base import Launcher
     from jobs.spec import JobSpec, Resources
     from jobs.store import Store
 
 
 # Folder beside the run folders, with the user's number behind it.
 _KEPT = ".submitted-"
-_TRAINS = ("train", "crossval")
 
 
 @dataclass(frozen=True)
@@ -114,32 +111,22 @@ def crossval(path: Path, overrides: Sequence[str], *, folds: int, seeds: int, ha
         plans.check(plan)
 
 
-def alone(store: Store, launcher: Launcher, chain: Sequence[JobSpec]) -> None:
-    """Make sure that no job of the user's trains in the run folder that one of these will train in.
+def alone(store: Store, chain: Sequence[JobSpec]) -> None:
+    """Make sure that no job trains in the run folder that one of these will train in.
 
     Raises:
         JobError: one waits or runs, or may, as its launcher has not answered yet.
     """
-    from jobs import submitter
-    from jobs.launchers.base import ACTIVE
-    from jobs.recovery import is_at
     from trainer.commands import job_access
     from trainer.errors import JobError
 
-    mine = {_run(spec) for spec in chain if spec.kind in _TRAINS} - {None}
-
-    def others() -> list[Job]:
-        active = store.list(states=ACTIVE, user=submitter.user())
-        there = [job for job in active if job.spec.kind in _TRAINS and is_at(job, launcher)]
-        return [job for job in there if _run(job.spec) in mine]
-
-    if others():
+    try:
+        for spec in chain:
+            store.free(spec)
+    except JobError:  # by what was last known of it
         job_access.refresh(store)
-    for job in others():
-        raise JobError(
-            f"Job {job.label} ({job.state}) has the run folder {_run(job.spec)} already.",
-            cure=f"Wait for it (--after {job.label}), cancel it, or give this run another name: name=...",
-        )
+        for spec in chain:
+            store.free(spec)
 
 
 def command_lines(chain: Sequence[JobSpec]) -> None:
@@ -159,15 +146,6 @@ def command_lines(chain: Sequence[JobSpec]) -> None:
             at = next(k for k, word in enumerate(task) if word in COMMANDS and k > 0)
             command = group.commands[task[at]]  # type: ignore[attr-defined]
             command.make_context(f"cingulum {task[at]}", list(task[at + 1 :]))
-
-
-def _run(spec: JobSpec) -> Path | None:
-    """The run folder that a job trains in, by the name under which its configuration is kept."""
-    for word in spec.tasks[0]:
-        kept = Path(spec.folder, word)
-        if kept.parent.name.startswith(_KEPT):
-            return kept.parents[1] / kept.stem.rpartition("-")[0]
-    return None
 
 
 def _check_batch(config: RunConfig, resources: Resources, *, any_size: bool) -> None:

@@ -92,6 +92,7 @@ def submit(
       cingulum submit run.yaml --import my-bids --then evaluate,report --dry-run
     """
     import json
+    import os
 
     from jobs import chains, quantities, sites
     from jobs.job import split_label
@@ -150,6 +151,7 @@ def submit(
                 outlives=run.config.train.is_asynchronous,
                 binds=run.binds,
                 readonly=run.readonly,
+                run=os.path.realpath(run.config.folder),
             ),
             kind=kind,
             folds=folds,
@@ -173,7 +175,7 @@ def submit(
     if after:
         _check_waiting(starter, chain[0], after)
     else:
-        submission_check.alone(job_access.opened(), starter, chain)
+        submission_check.alone(job_access.opened(), chain)
     for spec in chain:
         starter.preflight(spec, profile)
     run.keep()

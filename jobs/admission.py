@@ -1,0 +1,89 @@
+"""One job at a time trains in a run folder, whatever starts it: decided as the job is noted.
+
+The table `run_folders` names the job that has a folder, from its submission to its end. Its primary key
+keeps a second one out in that very transaction, also when both are submitted in the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import sqlalchemy as sql
+
+from jobs import tables
+from jobs.launchers.base import ACTIVE
+from jobs.spec import JobSpec
+from trainer.errors import JobError
+
+TRAINING = ("train", "crossval")
+
+
+def admit(connection: sql.Connection, number: int, spec: JobSpec, *, waits_for: Collection[int]) -> None:
+    """Note that the job of this number has its run folder; nothing where it trains in none.
+
+    Args:
+        connection: a transaction that writes.
+        number: of the job, whose row is there.
+        spec: of the job.
+        waits_for: numbers of the jobs that it starts after: one of them may have the folder until then.
+
+    Raises:
+        JobError: another job has it.
+    """
+    if spec.run is None or spec.kind not in TRAINING:
+        return
+    table = tables.run_folders
+    mine = table.c.folder == spec.run
+    while True:
+        try:
+            with connection.begin_nested():
+                connection.execute(table.insert().values(folder=spec.run, job=number))
+            return
+        except sql.exc.IntegrityError:
+            holder = connection.execute(sql.select(table.c.job).where(mine).with_for_update()).scalar()
+        if holder is None:  # given back in this moment
+            continue
+        if holder not in waits_for:
+            _refuse(connection, holder, spec.run)
+        connection.execute(table.update().where(mine).values(job=number))
+        return
+
+
+def check(connection: sql.Connection, spec: JobSpec, *, besides: int | None = None) -> None:
+    """Make sure that no job but `besides` has the run folder that this one trains in.
+
+    Raises:
+        JobError: one has.
+    """
+    if spec.run is None or spec.kind not in TRAINING:
+        return
+    table = tables.run_folders
+    holder = connection.execute(sql.select(table.c.job).where(table.c.folder == spec.run)).scalar()
+    if holder is not None and holder != besides:
+        _refuse(connection, holder, spec.run)
+
+
+def _refuse(connection: sql.Connection, holder: int, folder: str) -> None:
+    """Raise JobError where the job that has the folder waits or runs."""
+    query = sql.select(tables.jobs.c.label, tables.jobs.c.state).where(tables.jobs.c.number == holder)
+    job = connection.execute(query).one()
+    if job.state in ACTIVE:
+        raise JobError(
+            f"Job {job.label} ({job.state}) has the run folder {folder} already.",
+            cure=f"Wait for it (--after {job.label}), cancel it, or give this run another name: name=...",
+        )
+
+
+def follow(connection: sql.Connection, number: int, spec: JobSpec, state: str) -> None:
+    """Take or give back the run folder of a job whose state as a whole has become `state`.
+
+    A launcher may start a job again that had ended. That is a fact, which is noted even where another job has
+    the folder meanwhile.
+    """
+    table = tables.run_folders
+    if state not in ACTIVE:
+        connection.execute(table.delete().where(table.c.job == number))
+    elif spec.run is None or spec.kind not in TRAINING:
+        return
+    elif connection.execute(sql.select(table.c.job).where(table.c.folder == spec.run)).first() is None:
+        connection.execute(table.insert().values(folder=spec.run, job=number))
