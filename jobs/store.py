@@ -6,7 +6,6 @@ one store at once. docs/reference/store.md has the tables.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -14,12 +13,22 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from jobs import admission, rows, submitter, tables
+from jobs import admission, rows, statements, submitter, tables
 from jobs.home import home
-from jobs.job import Change, Job, believed, is_news, label, overall, split_label
+from jobs.job import Change, Job, label, split_label
 from jobs.launchers.base import TaskState
+from jobs.noting import Noted
 from jobs.spec import JobSpec
 from trainer.errors import JobError, StoreError
+
+
+def default() -> str | Path:
+    """Where the store is: `$CINGULUM_STORE`, else `jobs.db` in `home()`."""
+    return os.environ.get("CINGULUM_STORE") or home() / "jobs.db"
+
+
+# Columns of a job that its folder tells.
+_NOTED = ("token", "launcher", "place", "site", "external", "folder", "user", "submitter", "submitted")
 
 
 class Store:
@@ -31,7 +40,7 @@ class Store:
     """
 
     def __init__(self, where: str | Path | None = None) -> None:
-        self._engine = tables.open_database(where or os.environ.get("CINGULUM_STORE") or home() / "jobs.db")
+        self._engine = tables.open_database(where or default())
 
     def __str__(self) -> str:
         """Where it is; of a URL, without its password."""
@@ -47,38 +56,58 @@ class Store:
             JobError: another job trains in its run folder, and is none that it waits for; nothing was noted.
         """
         now = time.time()
-        row = {
+        values = {
             "token": token,
             "launcher": launcher,
             "place": place,
             "site": site,
             "external": None,
-            "label": "",
-            "name": spec.name,
-            "kind": spec.kind,
-            "spec": spec.to_json(),
             "folder": str(folder),
             "user": submitter.user(),
             "submitter": submitter.myself(),
             "submitted": now,
-            "changed": now,
-            "state": "SUBMITTING",
-            "revision": 0,
         }
-        states = [TaskState(task, "SUBMITTING") for task in range(len(spec.tasks))]
         with tables.writing(self._engine) as connection:
-            made = connection.execute(tables.jobs.insert().values(row)).inserted_primary_key
-            assert made is not None  # noqa: S101  (one row was inserted)
-            number = int(made[0])
-            mine = tables.jobs.c.number == number
-            connection.execute(tables.jobs.update().where(mine).values(label=label(launcher, number, None)))
-            connection.execute(tables.tasks.insert(), [rows.task_row(number, state) for state in states])
-            connection.execute(
-                tables.changes.insert(), [rows.change_row(number, state, now) for state in states]
-            )
-            after = [_jobs(connection, _named(text), limit=1) for text in spec.after]
+            number = statements.insert(connection, values, spec, now)
+            after = [statements.jobs(connection, statements.named(text), limit=1) for text in spec.after]
             admission.admit(connection, number, spec, waits_for=[job.number for (job,) in after])
-            return _jobs(connection, mine)[0]
+            return statements.jobs(connection, tables.jobs.c.number == number)[0]
+
+    def restore(self, noted: Iterable[Noted]) -> list[int]:
+        """Take in jobs that the store has lost, SUBMITTING until launchers are asked; return their numbers.
+
+        Those that it has, by their tokens, stay as they are. A job keeps its number where that is free.
+        """
+        table = tables.jobs
+        taken_in = []
+        with tables.writing(self._engine) as connection:
+            known = set(connection.execute(sql.select(table.c.token)).scalars())
+            numbers = set(connection.execute(sql.select(table.c.number)).scalars())
+            for job in noted:
+                if job.token in known:
+                    continue
+                values = {key: getattr(job, key) for key in _NOTED}
+                if job.number is not None and job.number not in numbers:
+                    values["number"] = job.number
+                number = statements.insert(connection, values, job.spec, time.time())
+                admission.follow(connection, number, job.spec, "SUBMITTING")
+                taken_in.append(number)
+                numbers.add(number)
+            if connection.dialect.name == "postgresql":  # it counts on from its own count
+                newest = sql.select(sql.func.max(table.c.number)).scalar_subquery()
+                counter = sql.func.pg_get_serial_sequence("jobs", "number")
+                connection.execute(sql.select(sql.func.setval(counter, newest)))
+        return taken_in
+
+    def check_whole(self) -> None:
+        """Read all of it; raises DamagedStoreError where SQLite's file is damaged."""
+        tables.check_whole(self._engine)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no job was ever noted."""
+        with tables.reading(self._engine) as connection:
+            return connection.execute(sql.select(tables.jobs.c.number).limit(1)).first() is None
 
     def adopt(self, job: Job, external: str) -> Job:
         """Note the launcher's answer: from now on the job is `external`, and PENDING unless more is known.
@@ -91,7 +120,7 @@ class Store:
         now = time.time()
         mine = tables.jobs.c.number == job.number
         with tables.writing(self._engine) as connection:
-            found = _jobs(connection, mine, lock=True)[0]
+            found = statements.jobs(connection, mine, lock=True)[0]
             if found.external == external:
                 return found
             if found.external is not None:
@@ -104,8 +133,10 @@ class Store:
                 .where(mine)
                 .values(external=external, label=label(job.launcher, job.number, external))
             )
-            _write(connection, found, [TaskState(task.task, "PENDING") for task in found.tasks], now)
-            return _jobs(connection, mine)[0]
+            statements.write(
+                connection, found, [TaskState(task.task, "PENDING") for task in found.tasks], now
+            )
+            return statements.jobs(connection, mine)[0]
 
     def record(self, found: Iterable[tuple[Job, Sequence[TaskState]]]) -> list[Change]:
         """Write down what launchers said of the tasks of jobs, and what of it is new into the history.
@@ -125,9 +156,9 @@ class Store:
         changes: list[Change] = []
         with tables.writing(self._engine) as connection:
             for job, states in ordered:
-                current = _jobs(connection, tables.jobs.c.number == job.number, lock=True)
+                current = statements.jobs(connection, tables.jobs.c.number == job.number, lock=True)
                 if current and current[0].revision == job.revision:
-                    changes += _write(connection, current[0], states, now)
+                    changes += statements.write(connection, current[0], states, now)
         return changes
 
     def requeue(self, job: Job, task: int | None = None) -> list[Change]:
@@ -175,7 +206,7 @@ class Store:
             JobError: there is none, or it is not an id.
         """
         with tables.reading(self._engine) as connection:
-            found = _jobs(connection, _named(text), limit=1)
+            found = statements.jobs(connection, statements.named(text), limit=1)
         if not found:
             raise JobError(f"There is no job {text!r} in {self}.", cure="`cingulum jobs` lists them.")
         return found[0]
@@ -239,66 +270,4 @@ class Store:
         if changed_since is not None:
             wanted.append(columns.changed >= changed_since)
         with tables.reading(self._engine) as connection:
-            return _jobs(connection, *wanted, limit=limit)
-
-
-def _named(text: str) -> sql.ColumnElement[bool]:
-    """Which rows an id means; raises JobError where it is none."""
-    named, _ = split_label(text)
-    if named.startswith("new-"):
-        return tables.jobs.c.number == int(named.removeprefix("new-"))
-    return tables.jobs.c.label == named
-
-
-def _jobs(
-    connection: sql.Connection,
-    *wanted: sql.ColumnElement[bool],
-    limit: int | None = None,
-    lock: bool = False,
-) -> list[Job]:
-    query = sql.select(tables.jobs).where(*wanted).order_by(tables.jobs.c.number.desc()).limit(limit)
-    if lock:  # nothing to SQLite, whose writers come one after the other anyway
-        query = query.with_for_update()
-    found = connection.execute(query).mappings().all()
-    states: dict[int, list[TaskState]] = {row["number"]: [] for row in found}
-    numbers = sorted(states)
-    for start in range(0, len(numbers), 500):  # databases bound the length of a list
-        some = tables.tasks.c.job.in_(numbers[start : start + 500])
-        query = sql.select(tables.tasks).where(some).order_by(tables.tasks.c.job, tables.tasks.c.task)
-        for row in connection.execute(query).mappings():
-            states[row["job"]].append(rows.task(row))
-    names = [field.name for field in dataclasses.fields(Job)]
-    return [
-        Job(
-            **{key: row[key] for key in names if key not in ("spec", "tasks")},
-            spec=rows.spec(row),
-            tasks=tuple(states[row["number"]]),
-        )
-        for row in found
-    ]
-
-
-def _write(connection: sql.Connection, job: Job, states: Sequence[TaskState], now: float) -> list[Change]:
-    """Take these states into the store as far as they are believed; `job` is as the store has it."""
-    known = {state.task: state for state in job.tasks}
-    before = dict(known)
-    for state in states:
-        if state.task in known:
-            known[state.task] = believed(known[state.task], rows.storable(state))
-    changed = [task for task in known if known[task] != before[task]]
-    news = [
-        rows.change_row(job.number, known[task], now)
-        for task in changed
-        if is_news(before[task], known[task])
-    ]
-    for task in changed:
-        row = rows.task_row(job.number, known[task])
-        which = (tables.tasks.c.job == job.number) & (tables.tasks.c.task == task)
-        connection.execute(tables.tasks.update().where(which).values(row))
-    if news:
-        connection.execute(tables.changes.insert(), news)
-    if changed:
-        values = {"state": overall(list(known.values())), "revision": job.revision + 1, "changed": now}
-        connection.execute(tables.jobs.update().where(tables.jobs.c.number == job.number).values(values))
-        admission.follow(connection, job.number, job.spec, str(values["state"]))
-    return [rows.change(job, row) for row in news]
+            return statements.jobs(connection, *wanted, limit=limit)

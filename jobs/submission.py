@@ -11,12 +11,13 @@ ever started from a row, so nothing is started twice. docs/decisions/0013-submis
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
-from pathlib import Path
 
 from jobs.home import job_folder, job_path, new_token
 from jobs.job import Job, split_label
 from jobs.launchers.base import Launcher, NoAnswer
+from jobs.noting import SPEC, note
 from jobs.reconciling import refresh
 from jobs.recovery import SETTLE_S, is_at, lose, place_of
 from jobs.sites import Site
@@ -24,8 +25,6 @@ from jobs.spec import JobSpec
 from jobs.store import Store
 from trainer import atomic, errors
 from trainer.errors import CingulumError, JobError, LauncherError, StoreError
-
-SPEC = "spec.json"
 
 
 def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
@@ -58,18 +57,22 @@ def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
     )
     try:
         folder = job_folder(token)
-        _write_private(folder / SPEC, spec.to_json() + "\n")
+        atomic.write_private(folder / SPEC, spec.to_json() + "\n")
+        note(job)
         external = launcher.start(plan, folder, waits_for)
     except (CingulumError, OSError) as error:
         return _after_failure(
             store, launcher, job, errors.of_files(error) if isinstance(error, OSError) else error
         )
     try:
-        return store.adopt(job, external)
+        adopted = store.adopt(job, external)
     except StoreError as error:
         again = f"The job was started, as {external}: do not submit it again. `cingulum jobs` finds it."
         error.cure = f"{error.cure} {again}" if error.cure else again
         raise
+    with contextlib.suppress(OSError):  # the job runs; without this its launcher is asked by the token
+        note(adopted)
+    return adopted
 
 
 def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
@@ -128,13 +131,3 @@ def _after_failure(store: Store, launcher: Launcher, job: Job, error: CingulumEr
     else:
         lose(store, job, f"was not started: {error.message}")
     raise error
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that nobody else may read, atomically."""
-
-    def write(beside: Path) -> None:
-        beside.touch(mode=0o600)
-        beside.write_text(text, encoding="utf-8")
-
-    atomic.write_by(path, write)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ import sqlalchemy as sql
 from sqlalchemy import pool
 
 from jobs import migrating
-from trainer.errors import JobError, StoreError
+from trainer.errors import DamagedStoreError, JobError, StoreError
 
 # Seconds to wait for other processes that write. SQLite serialises writers; each needs milliseconds.
 WAIT_S = 30.0
@@ -23,6 +25,9 @@ WAIT_S = 30.0
 _LOCAL = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "jfs", "bcachefs", "reiserfs")
 )
+
+# What SQLite says of a file that is damaged (https://sqlite.org/rescode.html: CORRUPT, NOTADB).
+_DAMAGED = re.compile("malformed|not a database")
 
 metadata = sql.MetaData()
 
@@ -115,6 +120,34 @@ def open_database(where: str | Path) -> sql.Engine:
     return engine
 
 
+def check_whole(engine: sql.Engine) -> None:
+    """Read all of an SQLite file, which a query may find whole where another part is not.
+
+    Raises:
+        DamagedStoreError: it is damaged.
+    """
+    if engine.dialect.name == "sqlite":
+        with reading(engine) as connection:
+            said = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        if said != "ok":
+            raise DamagedStoreError(
+                f"The store of jobs at {engine.url.render_as_string()} is damaged: {said}."
+            )
+
+
+def set_aside(where: str | Path) -> Path | None:
+    """Rename the file of a damaged SQLite store, and its log; return its new name. None: it is no file."""
+    url = _url(where)
+    if url.get_backend_name() != "sqlite":
+        return None
+    file = Path(str(url.database))
+    aside = file.with_name(f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
+    for end in ("", "-wal", "-shm", "-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            file.with_name(file.name + end).rename(aside.with_name(aside.name + end))
+    return aside
+
+
 @contextmanager
 def reading(engine: sql.Engine) -> Iterator[sql.Connection]:
     """One transaction that sees one state of the store; raises StoreError."""
@@ -169,6 +202,11 @@ def _told(url: sql.URL) -> Iterator[None]:
         said = str(getattr(error, "orig", None) or error).strip()
         if url.password:
             said = said.replace(str(url.password), "***")
+        if isinstance(getattr(error, "orig", None), sqlite3.DatabaseError) and _DAMAGED.search(said):
+            raise DamagedStoreError(
+                f"The store of jobs at {url.render_as_string()} is damaged: {said}.",
+                cure="`cingulum jobs --rebuild` keeps it aside and makes a new one from the jobs' folders.",
+            ) from error
         cure = "Look whether the database runs, and whether CINGULUM_STORE is right."
         if url.get_backend_name() == "sqlite":
             cure = "Look whether the disk is full, and whether you may write to the file and its folder."

@@ -22,6 +22,17 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a file of UTF-8 that nobody else may read, atomically; raises what `write_bytes` does."""
+
+    def write(temporary: Path) -> None:
+        temporary.unlink(missing_ok=True)  # what a killed process left may have another mode
+        temporary.touch(mode=0o600)
+        temporary.write_text(text, encoding="utf-8")
+
+    write_by(path, write)
+
+
 def write_by(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` with a temporary name beside `path`, sync, rename; raises what `write_bytes` does."""
     temporary = beside(path)

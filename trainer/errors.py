@@ -17,6 +17,7 @@ CingulumError                 exit code 1: something failed while we worked
 ├── FoldError                 the exit code of the training that failed within a cross-validation
 ├── LauncherError             what starts jobs could not: Slurm, ssh, docker or apptainer said no
 ├── StoreError                the store of jobs could not be read or written
+│   └── DamagedStoreError     its file is no whole database any more
 ├── WorldError                ranks could not work together: time-out, a rank lost, no MPI
 └── Stopped                   exit code 75: asked to stop, state saved, run again with --resume
 """
@@ -138,6 +139,10 @@ class LauncherError(CingulumError):
 
 class StoreError(CingulumError):
     """The store of jobs could not be read or written: the database does not answer, is full, or is newer."""
+
+
+class DamagedStoreError(StoreError):
+    """The file of the store of jobs is no whole database any more."""
 
 
 class WorldError(CingulumError):

@@ -101,8 +101,8 @@ class Attended:
             LauncherError: the attendant could not be started, or there is one.
         """
         for name, text in plan.files.items():
-            _write_private(folder / name, text)
-        _write_private(folder / terms.AFTER, json.dumps(list(after)) + "\n")
+            atomic.write_private(folder / name, text)
+        atomic.write_private(folder / terms.AFTER, json.dumps(list(after)) + "\n")
         _spawn(folder)
         return str(folder)
 
@@ -149,7 +149,7 @@ class Attended:
                 _leave_nothing(agreed)
                 return
         for number in numbers:
-            _write_private(terms.request(folder, "cancel", number), "")
+            atomic.write_private(terms.request(folder, "cancel", number), "")
 
     def requeue(self, external: str, task: int | None = None) -> None:
         """Let it save, and start it again; without `task`, all tasks that have not completed, else all.
@@ -165,7 +165,7 @@ class Attended:
             numbers = [k for k in numbers if known.tasks[k].state != "COMPLETED"] or numbers
         requests = [terms.request(folder, "requeue", number) for number in numbers]
         for request in requests:
-            _write_private(request, "")
+            atomic.write_private(request, "")
         deadline = time.monotonic() + OBEY_TIMEOUT_S
         while any(request.exists() for request in requests):
             if not ledger.is_attended(folder):
@@ -256,8 +256,3 @@ def _tasks(agreed: Terms, task: int | None) -> list[int]:
     if not 0 <= task < len(agreed.commands):
         raise JobError(f"There is no task {task}; the job has {len(agreed.commands)}, numbered from 0.")
     return [task]
-
-
-def _write_private(path: Path, text: str) -> None:
-    atomic.write_text(path, text)
-    path.chmod(0o600)

@@ -14,10 +14,32 @@ if TYPE_CHECKING:
 
 
 def opened() -> Store:
-    """The user's store."""
+    """The user's store; one that was removed is made again from the jobs' folders."""
+    from jobs import rebuilding
     from jobs.store import Store
 
-    return Store()
+    store = Store()
+    if rebuilding.is_lost(store):
+        typer.echo(f"warning: {store} knew no job, though there are folders of jobs", err=True)
+        return rebuilt()
+    return store
+
+
+def rebuilt() -> Store:
+    """The user's store with all jobs that have folders, after saying what was done."""
+    from jobs import rebuilding
+    from jobs.home import home
+
+    found = rebuilding.rebuild()
+    if found.aside is not None:
+        typer.echo(f"the damaged store is kept as {found.aside}", err=True)
+    typer.echo(f"{len(found.taken_in)} jobs taken into {found.store} from {home() / 'jobs'}", err=True)
+    for title, lines in (("no job can be read in", found.unreadable), ("no answer from", found.silent)):
+        for line in lines[:3]:
+            typer.echo(f"warning: {title} {line}", err=True)
+        if len(lines) > 3:
+            typer.echo(f"warning: and {len(lines) - 3} more", err=True)
+    return found.store
 
 
 def refresh(store: Store, jobs: Sequence[Job] | None = None, *, warned: set[str] | None = None) -> None:

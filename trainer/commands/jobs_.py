@@ -21,6 +21,9 @@ def jobs(
         bool, typer.Option("--all", help="Also those that ended more than a day ago.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every 5 s until Ctrl-C.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Make a lost or damaged store again from the jobs' folders.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """List your jobs, the newest first: those that wait or run, and those that ended today.
@@ -34,7 +37,7 @@ def jobs(
     from trainer.commands import job_access, job_display
     from trainer.errors import InputError
 
-    store = job_access.opened()
+    store = job_access.rebuilt() if rebuild else job_access.opened()
     if watch:
         if as_json:
             raise InputError("--watch is for people.", cure="Leave out --json, or --watch.")

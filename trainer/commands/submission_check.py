@@ -43,15 +43,10 @@ class Checked:
 
     def keep(self) -> None:
         """Write it, for its user only."""
-        from trainer.atomic import write_by
+        from trainer.atomic import write_private
 
         self.kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-        def write(beside: Path) -> None:
-            beside.touch(mode=0o600)
-            beside.write_text(self.text, encoding="utf-8")
-
-        write_by(self.kept, write)
+        write_private(self.kept, self.text)
 
 
 def load(
