@@ -40,7 +40,7 @@ test-unit: setup  ## one thing each, no MPI: a minute at most
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile $(SECOND_TRY) tests/unit
 
 test-whole: setup  ## trainings, imports, reports, jobs and pages in a browser, without MPI: minutes
-	$(BIN)/python -m pytest tests/whole -n 2 --dist loadfile $(SECOND_TRY) tests/whole
+	$(BIN)/python -m pytest tests/whole -n 2 --dist loadfile $(GATE) $(SECOND_TRY) tests/whole
 
 test-parallel: setup  ## tests under mpirun, and the commands of README and tutorials
 	$(BIN)/python -m pytest tests/parallel -n 2 --dist loadfile $(GATE) $(SECOND_TRY) tests/parallel
@@ -50,6 +50,7 @@ test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (r
 	$(BIN)/python -m pytest tests/cluster $(GATE) $(SECOND_TRY) tests/cluster
 
 test-deep: setup  ## what make test leaves out: long cases under mpirun and on hosts, and all pages of the docs
+	$(BIN)/python -m pytest tests/whole -m deep -n 2 --dist loadfile $(SECOND_TRY) tests/whole
 	$(BIN)/python -m pytest tests/parallel -m deep -n 2 --dist loadfile $(SECOND_TRY) tests/parallel
 	$(BIN)/python -m pytest tests/docs -m deep -n 2 --dist worksteal $(SECOND_TRY) tests/docs
 	$(BIN)/python -m pytest tests/cluster -m deep $(SECOND_TRY) tests/cluster

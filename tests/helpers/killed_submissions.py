@@ -23,27 +23,30 @@ from typing import Any
 import stand_in_cluster
 from stand_in_cluster import StandInCluster
 
-from jobs import home, recovery, store, submission
+from jobs import admission, home, noting, recovery, statements, store, submission
 from jobs.launchers.base import Launcher
 from jobs.sites import HERE
 from jobs.spec import JobSpec
 from jobs.store import Store
 from trainer import atomic
 
-MODULES = (submission, store, home, recovery, atomic, stand_in_cluster, subprocess)
+MODULES = (
+    *(submission, noting, store, statements, admission, home, recovery),
+    *(atomic, stand_in_cluster, subprocess),
+)
 TRACED = {module.__file__ for module in MODULES}
 SPEC = JobSpec("killed", "train", (("true",), ("false",)), "/")
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, every: int) -> None:
     os.environ["CINGULUM_HOME"] = str(folder)
     cluster = StandInCluster(folder / "cluster")
     known = Store()
     empty = (folder / "jobs.db").read_bytes()
     found: dict[str, list[str]] = {"nothing": [], "lost": [], "adopted": [], "finished": [], "wrong": []}
-    point = 0
+    point = 1 - every
     while not found["finished"]:
-        point += 1
+        point += every
         where, survived = killed_at(point, known, cluster, SPEC)
         there = [(token, str(number)) for number, token in enumerate(cluster.tokens(), 1)]
         wrong = disagreements(known, there)
@@ -154,4 +157,4 @@ def _any_left(group: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))
