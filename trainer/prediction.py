@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,15 @@ from trainer.strategies.data import DistributedModel
 from trainer.world import World
 
 
-def evaluate_run(path: Path, split: str, world: World) -> dict[str, Any]:
+def evaluate_run(path: Path, split: str, world: World, code: Sequence[Path] = ()) -> dict[str, Any]:
     """Metrics of a finished run on one of its splits, on every rank; writes evaluation/<split>.csv and .json.
+
+    `code`: as for `load_model`.
 
     Raises:
         Agreed: the run is not finished, its data are gone or others, or the split is empty.
     """
-    folder, config, data, model = agree(world, lambda: open_run(path, split))
+    folder, config, data, model = agree(world, lambda: open_run(path, split, code))
     task = data.task
     learner = DistributedModel(model, keras.optimizers.SGD(), world, task.loss())  # it is never trained
     with caching.found(config, data, world) as near:
@@ -39,8 +42,12 @@ def evaluate_run(path: Path, split: str, world: World) -> dict[str, Any]:
     return dict(world.broadcast_object(written))
 
 
-def open_run(path: Path, split: str) -> tuple[RunFolder, RunConfig, Data, keras.Model]:
+def open_run(
+    path: Path, split: str, code: Sequence[Path] = ()
+) -> tuple[RunFolder, RunConfig, Data, keras.Model]:
     """A finished run, the data it was trained on, as they were divided then, and its network.
+
+    `code`: as for `load_model`.
 
     Raises:
         RunError: the run is not finished, its data are others, or the split is empty.
@@ -59,4 +66,4 @@ def open_run(path: Path, split: str) -> tuple[RunFolder, RunConfig, Data, keras.
     data = preparation.with_split(config, shards, tasks.build(config, shards), division)
     if not data.rows(split):
         raise RunError(f"{path}: has no {split} split.", cure=f"It was trained with data.split.{split}=0.")
-    return folder, config, data, load_model(folder)
+    return folder, config, data, load_model(folder, code)

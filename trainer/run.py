@@ -17,6 +17,7 @@ from trainer.config.augment import active
 from trainer.data import leaks
 from trainer.errors import RunError
 from trainer.loop import Training
+from trainer.models import own_code
 from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.record import RunFolder
@@ -294,6 +295,7 @@ def _facts(
         },
         "split": {name: list(data.rows(name)) for name in ("train", "validation", "test")},
         "task": data.task.to_json(),
+        "code": own_code.recorded(config.model.name),
         "classes": list(data.task.classes),
         "covariates": data.covariates.to_json() if data.covariates else None,
         "volume": list(data.shards.shape),

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from trainer.commands.allow_code import AllowCode
+
 
 class SplitName(str, Enum):
     """Which subjects."""
@@ -20,6 +22,7 @@ class SplitName(str, Enum):
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run folder, such as runs/demo.")],
     split: Annotated[SplitName, typer.Option(help="Which subjects of the run.")] = SplitName.test,
+    allow_code: AllowCode = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> int:
     """Evaluate a finished run on its test, validation or training subjects, and write the predictions.
@@ -44,7 +47,7 @@ def evaluate(
     from trainer.prediction import evaluate_run
 
     def body() -> int:
-        metrics = evaluate_run(run, split.value, world)
+        metrics = evaluate_run(run, split.value, world, allow_code or ())
         if not world.is_main:
             return 0
         if as_json:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from trainer.commands.allow_code import AllowCode
 from trainer.commands.evaluate import SplitName
 from trainer.explain.names import BaselineName, MethodName
 
@@ -37,6 +38,7 @@ def explain(
     covariates: Annotated[
         Path | None, typer.Option(help="Table of people for raw images, for networks that need it.")
     ] = None,
+    allow_code: AllowCode = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json.")] = False,
 ) -> None:
     """Map what a network's answer depends on: Grad-CAM, integrated gradients or occlusion.
@@ -71,6 +73,7 @@ def explain(
         baseline=baseline,
         regions=regions,
         people=covariates,
+        code=tuple(allow_code or ()),
     )
     with Counting("explaining", "subjects") as counting:
         summary = story.explain(request, counting.show)

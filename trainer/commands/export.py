@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from trainer.commands.allow_code import AllowCode
+
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run folder, such as runs/demo.")],
@@ -18,6 +20,7 @@ def export(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write to; default: RUN/export.")] = None,
     licence: Annotated[str | None, typer.Option(help="Licence of the weights, for the model card.")] = None,
+    allow_code: AllowCode = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the model card as JSON.")] = False,
 ) -> None:
     """Write a network as Keras file, SavedModel or ONNX, with a model card.
@@ -38,7 +41,7 @@ def export(
     from trainer import export as exports
 
     folder = out if out is not None else run / "export"
-    said = exports.export(run, formats or [], folder, licence)
+    said = exports.export(run, formats or [], folder, licence, allow_code or ())
     if as_json:
         typer.echo(json.dumps(said, indent=2))
         return

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainer.commands.allow_code import AllowCode
+
 if TYPE_CHECKING:
     from trainer.inference.predictor import Predictor
 
@@ -38,6 +40,7 @@ def predict(
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images, or windows, per call of the network.")] = 4,
     resume: Annotated[bool, typer.Option("--resume", help="Leave out images that the table has.")] = False,
+    allow_code: AllowCode = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the predictions as JSON.")] = False,
 ) -> None:
     """Predict class, number or label map of raw images, prepared as the run's training images were.
@@ -68,7 +71,7 @@ def predict(
     from trainer.inference.results import Results
     from trainer.inference.views import views
 
-    runs = Ensemble.open([run, *(ensemble or [])], views(flip=tta, shifts=shifts))
+    runs = Ensemble.open([run, *(ensemble or [])], views(flip=tta, shifts=shifts), allow_code or ())
     people = People.read(covariates) if covariates is not None else None
     predictor = Predictor.build(runs, people=people, window=window, overlap=overlap, batch=batch)
     wanted = requests(images, runs.first.recipe.contrasts)

@@ -44,6 +44,7 @@ class Request:
         baseline: of integrated gradients and occlusion.
         regions: the phantom cohort that knows what was changed.
         people: table of covariates for raw images.
+        code: files that the user allowed to be run: see `saved_model.load_model`.
     """
 
     run: Path
@@ -56,6 +57,7 @@ class Request:
     baseline: BaselineName = BaselineName.air
     regions: Path | None = None
     people: Path | None = None
+    code: tuple[Path, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -72,9 +74,11 @@ def explain(request: Request, on_progress: Callable[[int, int], None]) -> dict[s
     _check(request)
     wants_mean = request.baseline is BaselineName.mean and request.method is not MethodName.gradcam
     if request.images:
-        chosen = subjects.raw(request.run, request.images, request.people)
+        chosen = subjects.raw(request.run, request.images, request.people, request.code)
     else:
-        chosen = subjects.held_out(request.run, request.split, request.subjects, mean=wants_mean)
+        chosen = subjects.held_out(
+            request.run, request.split, request.subjects, mean=wants_mean, code=request.code
+        )
     target = _target(request, chosen)
     method = Method(request.method, request.layer, chosen.mean)
     settings = method.settings(chosen.model)

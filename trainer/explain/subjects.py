@@ -63,17 +63,18 @@ class Subjects:
     mean: np.ndarray | None
 
 
-def held_out(run: Path, split: str, most: int, *, mean: bool) -> Subjects:
+def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Path] = ()) -> Subjects:
     """Subjects of one of a run's splits: at most `most`, of all classes in turn, in the order of the split.
 
     Args:
         mean: compute the mean training volume, which reads all of them.
+        code: as for `saved_model.load_model`.
 
     Raises:
         RunError: the run is not finished, its data are others, the split is empty, or it segments.
         ShardError: a volume is damaged.
     """
-    _, _, data, model = prediction.open_run(run, split)
+    _, _, data, model = prediction.open_run(run, split, code)
     _check(run, data.task.name, of_patches=data.patches is not None)
     rows = in_turn(data, data.rows(split))[:most]
     names = _names([_name(data, row) for row in rows])
@@ -102,19 +103,20 @@ def held_out(run: Path, split: str, most: int, *, mean: bool) -> Subjects:
     )
 
 
-def raw(run: Path, images: Sequence[str], people: Path | None) -> Subjects:
+def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Path] = ()) -> Subjects:
     """Raw images, prepared with the run's own recipe.
 
     Args:
         images: paths; several contrasts of one subject are joined by commas.
         people: table of covariates, for a network that takes some.
+        code: as for `saved_model.load_model`.
 
     Raises:
         RunError: the run is not finished, segments, or needs covariates that are not given.
         ImageError: an image is missing or cannot be used.
         CohortError: the table has no row for an image.
     """
-    member = Member.open(run)
+    member = Member.open(run, code)
     _check(run, member.task, of_patches=member.shape[0] != member.recipe.size)
     wanted = requests(images, getattr(member.recipe, "contrasts", ()))
     if member.covariates is not None and people is None:

@@ -22,7 +22,13 @@ from trainer.record import RunFolder, write_json
 LARGEST_DIFFERENCE = 1e-3
 
 
-def export(path: Path, formats: Sequence[str], out: Path, licence: str | None = None) -> dict[str, Any]:
+def export(
+    path: Path,
+    formats: Sequence[str],
+    out: Path,
+    licence: str | None = None,
+    code: Sequence[Path] = (),
+) -> dict[str, Any]:
     """Write a finished run's network in some formats, with a model card.
 
     Args:
@@ -30,6 +36,7 @@ def export(path: Path, formats: Sequence[str], out: Path, licence: str | None = 
         formats: names in `FORMATS`; 'keras' is always among what is written.
         out: folder; made where it is not there.
         licence: of the weights, for the card; None: it says that none is stated.
+        code: as for `saved_model.load_model`.
 
     Returns:
         What model_card.json says.
@@ -45,7 +52,7 @@ def export(path: Path, formats: Sequence[str], out: Path, licence: str | None = 
     name = path.resolve().name
     for one in wanted:
         _check_place(out / f"{name}{one.ending}")
-    model = load_model(folder)
+    model = load_model(folder, code)
     inputs = [_random(tensor.shape) for tensor in model.inputs]
     expected = np.asarray(model(inputs if len(inputs) > 1 else inputs[0], training=False))
     out.mkdir(parents=True, exist_ok=True)

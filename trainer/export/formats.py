@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from trainer.errors import RunError
+from trainer.inference.saved_model import open_file
 
 Ask = Callable[[Sequence[np.ndarray]], np.ndarray]
 
@@ -41,7 +42,7 @@ def _copy(model: keras.Model, stored: Path, path: Path) -> None:
 
 
 def _load_keras(path: Path) -> Ask:
-    model: Any = keras.saving.load_model(path, compile=False)
+    model: Any = open_file(path)
     return lambda inputs: np.asarray(model(_one_or_all(inputs), training=False))
 
 

@@ -45,13 +45,15 @@ class Ensemble:
     views: tuple[View, ...] = (View(),)
 
     @classmethod
-    def open(cls, paths: Sequence[Path], views: Sequence[View] = (View(),)) -> Ensemble:
-        """Load the runs.
+    def open(
+        cls, paths: Sequence[Path], views: Sequence[View] = (View(),), code: Sequence[Path] = ()
+    ) -> Ensemble:
+        """Load the runs; `code` as for `load_model`.
 
         Raises:
             RunError: one is not finished or damaged, or they do not answer the same question.
         """
-        members = [Member.open(path) for path in run_folders(paths)]
+        members = [Member.open(path, code) for path in run_folders(paths)]
         first = members[0]
         for other in members[1:]:
             for what in ("task", "classes", "target", "recipe", "shape"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,8 @@ class Member:
         object.__setattr__(self, "_call", call)
 
     @classmethod
-    def open(cls, path: Path) -> Member:
-        """Load a finished run.
+    def open(cls, path: Path, code: Sequence[Path] = ()) -> Member:
+        """Load a finished run; `code` as for `load_model`.
 
         Raises:
             RunError: the run is not finished, a file of it is damaged, or its shards did not say how images
@@ -73,7 +74,7 @@ class Member:
         told = ran.get("covariates")
         return cls(
             path=path,
-            model=load_model(folder),
+            model=load_model(folder, code),
             recipe=Recipe.from_json(ran["preprocessing"]),
             task=task["name"],
             classes=tuple(task.get("classes") or ran["classes"]),

@@ -1,37 +1,80 @@
-"""Opening saved networks."""
+"""Opening saved networks: no code runs because a run folder names it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 
-from trainer import models, record
+import trainer.models  # noqa: F401 - makes our layers known to Keras
+from trainer import record
 from trainer.errors import RunError
+from trainer.inference import model_file
+from trainer.models import own_code
 from trainer.record import RunFolder
 
 
-def load_model(folder: RunFolder) -> keras.Model:
+def load_model(folder: RunFolder, code: Sequence[Path] = ()) -> keras.Model:
     """The best epoch's network of a finished run.
 
+    Args:
+        folder: of the run.
+        code: Python files that the user allowed to be run for layers that are neither Keras' nor ours.
+
     Raises:
-        RunError: model.keras is damaged, or was made with a network of one's own that is not there.
+        RunError: model.keras is damaged, or unsafe to open; it has layers of its own, and no file was
+            allowed, or none that the run was trained with.
+        ModelError: such a file raises an error.
     """
-    config = record.load_config(folder)
-    # Networks of ours or of one's own may have layers that Keras must know of before it opens the file.
-    models.describe(config.model.name)
+    ran = record.read_json(folder.run)
+    allowed = own_code.chosen(code, ran, folder.path)
+    names = model_file.own_classes(folder.model)
+    for file in allowed:
+        if own_code.missing(names, allowed):
+            file.run()
+    absent = own_code.missing(names, allowed)
+    if absent:
+        raise _unknown(folder.model, absent, _cure(ran, allowed))
     cure = f"Write it anew: rm {folder.result}; cingulum train {folder.config} --resume"
-    return open_file(folder.model, cure=cure)
+    return _opened(folder.model, cure)
 
 
-def open_file(path: Path, *, cure: str | None = None) -> keras.Model:
+def open_file(path: Path) -> keras.Model:
     """The network in a `.keras` file.
 
     Raises:
-        RunError: it is damaged, or has layers that Keras has not been told of; with this cure.
+        RunError: it is damaged or unsafe to open, or has layers that Keras has not been told of.
     """
+    absent = own_code.missing(model_file.own_classes(path))
+    if absent:
+        raise _unknown(path, absent, "Take a file without them.")
+    return _opened(path, None)
+
+
+def _opened(path: Path, cure: str | None) -> keras.Model:
     try:
-        return keras.saving.load_model(path, compile=False)
-    except (ValueError, OSError, TypeError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
+        return keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:
+        # A damaged or made-up file can make Keras raise anything.
+        reason = str(error).partition("\n")[0][:300] or type(error).__name__
         raise RunError(f"{path}: cannot be opened as a Keras model ({reason}).", cure=cure) from None
+
+
+def _unknown(path: Path, absent: Sequence[str], cure: str) -> RunError:
+    shown = ", ".join(repr(name[:60]) for name in absent[:5]) + (" and others" if len(absent) > 5 else "")
+    return RunError(f"{path}: has layers or functions that are neither Keras' nor ours: {shown}.", cure=cure)
+
+
+def _cure(ran: dict[str, Any], allowed: Sequence[own_code.Code]) -> str:
+    if allowed:
+        files = ", ".join(str(code.path) for code in allowed)
+        return f"{files} does not register them: @keras.saving.register_keras_serializable() on each class."
+    said = ran.get("code", ...)
+    if said is None:
+        return "The run was trained without code of its own (run.json), so that its network needs none."
+    told = "Their code is not run unasked. Where you trust it: --allow-code FILE"
+    if not isinstance(said, dict):
+        return f"{told} (the run does not record which: an older cingulum made it)."
+    return f"{told}, which was {str(said.get('file'))[:200]!r} when it was trained."

@@ -1,0 +1,146 @@
+"""The file that a network of the user's own came from: which it was, and running it where that was allowed.
+
+A run folder may be a stranger's, so that no command runs code because a run's files name it. Only a file that
+the user names is run, and only where it is the one that the run was trained with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import keras
+
+from trainer.errors import RunError
+from trainer.models import own
+
+# SHA-256 of the file that registered a class, by the class's registered name.
+_registered_by: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Code:
+    """A Python file, as it was when it was read.
+
+    Attributes:
+        path: as the user named it.
+        content: its bytes.
+    """
+
+    path: Path
+    content: bytes
+
+    @property
+    def sha256(self) -> str:
+        """Of its bytes, in hex."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @classmethod
+    def read(cls, path: Path) -> Code:
+        """Read a file.
+
+        Raises:
+            RunError: it is no regular file, or cannot be read.
+        """
+        try:
+            if not path.is_file():
+                raise RunError(f"--allow-code {path}: there is no such file.", cure="Name a Python file.")
+            return cls(path, path.read_bytes())
+        except OSError as error:
+            raise RunError(f"--allow-code {path}: cannot be read ({error.strerror}).") from None
+
+    def run(self) -> None:
+        """Run the very bytes whose hash was compared, and no compiled copy of them that lies beside.
+
+        Raises:
+            ModelError: the code raises an error; its line is named.
+            RunError: it registers a class that another such file has registered.
+        """
+        name = f"cingulum_own_{self.path.stem}"
+        before = dict(keras.saving.get_custom_objects())
+        module = ModuleType(name)
+        module.__file__ = str(self.path)
+        sys.modules[name] = module
+        with own.told_with_place(str(self.path)):
+            exec(compile(self.content, str(self.path), "exec"), module.__dict__)  # noqa: S102 - was allowed
+        after = keras.saving.get_custom_objects()
+        new = [key for key, value in after.items() if before.get(key) is not value]
+        for key in new:
+            if _registered_by.get(key, self.sha256) != self.sha256:
+                raise RunError(
+                    f"--allow-code {self.path}: registers {key}, and so does another file that was allowed.",
+                    cure="Ask these runs in commands of their own.",
+                )
+            _registered_by[key] = self.sha256
+
+
+def recorded(name: str) -> dict[str, str] | None:
+    """For run.json: `file` and `sha256` of a user's own network; None for a network of ours.
+
+    Args:
+        name: of a network that was built in this process.
+    """
+    place = name.rpartition(":")[0]
+    if not place:
+        return None
+    path = Path(place) if place.endswith(".py") else _file_of(place)
+    if path is None:
+        return None
+    return {"file": str(path.resolve()), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def _file_of(module: str) -> Path | None:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return Path(file) if file is not None and Path(file).is_file() else None
+
+
+def chosen(files: Sequence[Path], ran: dict[str, Any], run: Path) -> list[Code]:
+    """Those of the files that the user allowed that may be run for a run: the one it was trained with.
+
+    Args:
+        files: that the user named.
+        ran: content of the run's run.json.
+        run: folder of the run, for messages.
+
+    Returns:
+        One file; none where the run was trained without code of its own; all of them where its record is of
+        before such files were recorded.
+
+    Raises:
+        RunError: none of them is the one that the run was trained with.
+    """
+    given = [Code.read(path) for path in files]
+    if not given or "code" not in ran:
+        if given:
+            sys.stderr.write(
+                f"warning: {run}: does not record with which code it was trained (an older cingulum made "
+                f"it): {', '.join(str(code.path) for code in given)} cannot be compared with it.\n"
+            )
+        return given
+    if ran["code"] is None:
+        return []
+    wanted = ran["code"].get("sha256") if isinstance(ran["code"], dict) else None
+    right = [code for code in given if code.sha256 == wanted]
+    if not right:
+        shown = ", ".join(f"{code.path} has {code.sha256}" for code in given)
+        raise RunError(
+            f"{run}: was trained with a file of SHA-256 {str(wanted)[:64]}; {shown}. It was not run.",
+            cure="Name the file as it was when the run was trained (`code` in run.json).",
+        )
+    return right[:1]
+
+
+def missing(names: Sequence[str], allowed: Sequence[Code] = ()) -> list[str]:
+    """Classes that are not registered, or were registered by a file other than those allowed."""
+    hashes = {code.sha256 for code in allowed}
+    return [
+        name
+        for name in names
+        if keras.saving.get_registered_object(name) is None
+        or (allowed and _registered_by.get(name, "") not in {"", *hashes})
+    ]
