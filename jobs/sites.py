@@ -10,11 +10,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from jobs.variables import check_variables
-from trainer.config.parsing import explain
+from trainer.config import yaml_reader
+from trainer.config.explaining import apart, explain, screenful
+from trainer.config.yaml_reader import Document
 from trainer.errors import JobError
 
 # What Slurm takes for a name, without any sign that a shell, or its own reader of #SBATCH lines, knows.
@@ -183,27 +184,23 @@ def parse(text: str, *, name: str, source: str) -> Site:
     Raises:
         JobError: no YAML mapping, an unknown key, an impossible value.
     """
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise JobError(f"{source}: is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(tree, dict):
+    return _made(yaml_reader.parse(text, source=source, error=JobError), name, source)
+
+
+def _made(document: Document, name: str, source: str) -> Site:
+    if not isinstance(document.tree, dict):
         raise JobError(f"{source}: holds no keys.", cure="See docs/reference/site-profile.md for them.")
     try:
-        return Site.model_validate({"name": name, **tree})
+        return Site.model_validate({"name": name, **document.tree})
     except ValidationError as error:
-        raise JobError("\n".join(explain(source, problem, Site) for problem in error.errors())) from None
+        found = apart(error.errors())
+    said = (explain(source, problem, Site, document.written) for problem in found)
+    raise JobError(screenful(said, len(found)))
 
 
 def _read(path: Path) -> Site:
-    try:
-        text = path.expanduser().read_text(encoding="utf-8")
-    except (OSError, RuntimeError, UnicodeDecodeError) as error:  # RuntimeError: ~ of an unknown user
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise JobError(
-            f"{path}: cannot be read as a text file ({reason}).", cure="Name a YAML file, or a known site."
-        ) from None
-    return parse(text, name=path.stem, source=str(path))
+    document = yaml_reader.read(path, error=JobError, cure="Name a YAML file, or a known site.")
+    return _made(document, path.stem, str(path))
 
 
 def _is_unicode(text: str) -> bool:

@@ -20,6 +20,7 @@ from pydantic_core import PydanticUndefined
 
 from jobs import fabric, sites
 from trainer import config
+from trainer.config.explaining import figure
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
@@ -62,13 +63,31 @@ def default_of(field: Any) -> str:
     return f"`{'null' if value is None else str(value).lower() if isinstance(value, bool) else value}`"
 
 
+def bounds_of(field: Any) -> str:
+    """What a number may be, such as `, 1 to 1024`; nothing where there is no bound."""
+    ends = {type(one).__name__: one for one in field.metadata}
+    least, most = ends.get("Ge"), ends.get("Le")
+    if least and most:
+        return f", {figure(least.ge)} to {figure(most.le)}"
+    known = (("Ge", "at least"), ("Gt", "more than"), ("Le", "at most"), ("Lt", "less than"))
+    words = [f", {word} {figure(getattr(ends[name], name.lower()))}" for name, word in known if name in ends]
+    return "".join(words)
+
+
 def config_page() -> str:
     """Every key of a run configuration as one table per section."""
     lines = [
         "# The run configuration",
         "",
         "A YAML file; each key may also be given on the command line as `key=value` with dots, for example",
-        "`cingulum train run.yaml train.epochs=3`. An unknown key is an error.",
+        "`cingulum train run.yaml train.epochs=3`. An unknown key is an error; so is a key given twice.",
+        "",
+        "YAML reads `NO`, `yes`, `on` and `off` as true or false, and `0` as a number. Where they are",
+        "labels or names, write them in quotes: `classes: ['NO', 'AD']`; on the command line, which",
+        "takes a pair of quotes for itself, `\"data.classes=['NO', AD]\"`. Dates are text; `1e-4` is a",
+        "number; numbers are finite. A file has at most 1 MiB and 10,000 values (with what its aliases",
+        "stand for), is at most 32 deep and has no tags such as `!!python/name`.",
+        "",
         "*Made by `tools/reference_pages.py`.*",
         "",
     ]
@@ -84,7 +103,7 @@ def config_page() -> str:
         parent, _, name = key.rpartition(".")
         about = field.description or ""
         rows.setdefault(parent, []).append(
-            f"| `{name}` | {type_name(field.annotation)} | {default_of(field)} | {about} |"
+            f"| `{name}` | {type_name(field.annotation)}{bounds_of(field)} | {default_of(field)} | {about} |"
         )
     for parent, entries in rows.items():
         lines += [f"## `{parent}`" if parent else "## Top level", "", titles[parent].strip(), ""]

@@ -14,7 +14,8 @@ def parse(text: str) -> int:
         ValueError: it is no number with one of the units B, KiB, MiB, GiB and TiB, or is less than a byte.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i)?B", text.strip())
-    size = int(float(match[1]) * _UNITS[f"{match[2] or ''}B"]) if match else 0
+    # Of more digits than any memory has, a float would be infinite.
+    size = int(float(match[1]) * _UNITS[f"{match[2] or ''}B"]) if match and len(match[1]) < 30 else 0
     if size < 1:
         raise ValueError("write a size with its unit: B, KiB, MiB, GiB or TiB, such as '4 GiB'")
     return size

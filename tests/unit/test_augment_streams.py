@@ -218,7 +218,7 @@ def test_presets_are_valid_and_do_not_mirror(name):
     ("override", "said"),
     [
         ("data.augment.affine.rotat=3", "data.augment.affine.rotate"),
-        ("data.augment.blur.probability=2", "less than or equal to 1"),
+        ("data.augment.blur.probability=2", "must be at most 1"),
         ("data.augment.elastic={displacement: 50}", "could fold"),
         ("data.augment={flip: true, mirror: {left_right: 0.5}}", "do the same"),
         ("data.augment.preset=huge", "light"),

@@ -39,7 +39,7 @@ def test_the_name_of_a_run_is_explained_in_words(tmp_path, capsys):
     config = tmp_path / "run.yaml"
     config.write_text("name: a/b\ndata: {shards: nowhere}\n")
     assert cli.run(["train", str(config)]) == 2
-    assert "name: Must be letters, digits" in capsys.readouterr().err
+    assert "name: must be letters, digits" in capsys.readouterr().err
 
 
 def test_a_folder_for_a_configuration_is_named_with_a_cure(tmp_path, capsys):

@@ -31,7 +31,7 @@ def test_an_override_wins_over_the_file():
         (MINIMAL, ["train.globl_batch=3"], "Did you mean 'train.global_batch'"),
         (MINIMAL, ["train.learning_rate=3"], "Did you mean 'train.optimizer.learning_rate'"),
         (MINIMAL, ["train.epochs=many"], "train.epochs"),
-        (MINIMAL, ["train.epochs=0"], "greater than or equal to 1, not 0"),
+        (MINIMAL, ["train.epochs=0"], "command line: train.epochs=0: must be at least 1."),
         (MINIMAL, ["train.epochs"], "key=value"),
         (MINIMAL, ["name.x=1"], "single value"),
         (MINIMAL, ["data.split.test=0.9"], "leave no subject"),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from trainer.config.augment import AugmentConfig
 from trainer.config.data import LOSSES, DataConfig, PatchConfig, SplitConfig, TaskConfig
-from trainer.config.parsing import dump, fields, load, parse, section_of
+from trainer.config.explaining import fields, section_of
+from trainer.config.parsing import dump, load, parse
 from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig
 from trainer.config.section import Section
 from trainer.config.server import ServerConfig

@@ -48,15 +48,18 @@ class AffineConfig(Change):
     shear: float = Field(
         0.0, ge=0, lt=1, description="largest shear: how far one axis leans along another, per length"
     )
-    translate: float = Field(0.0, ge=0, description="largest shift along each axis, in mm")
+    translate: float = Field(0.0, ge=0, le=1000, description="largest shift along each axis, in mm")
 
 
 class ElasticConfig(Change):
     """Bent smoothly by cubic B-splines; never folded. Resampled once, together with `affine`."""
 
-    spacing: float = Field(32.0, gt=0, description="distance of the control points, in mm")
+    spacing: float = Field(32.0, gt=0, le=1000, description="distance of the control points, in mm")
     displacement: float = Field(
-        6.0, ge=0, description="largest displacement along each axis, in mm; at most 0.4 of the spacing"
+        6.0,
+        ge=0,
+        le=400,
+        description="largest displacement along each axis, in mm; at most 0.4 of the spacing",
     )
 
     @model_validator(mode="after")
@@ -74,13 +77,15 @@ class MotionConfig(ChannelChange):
 
     movements: int = Field(2, ge=1, le=16, description="how often the head moves")
     rotate: float = Field(5.0, ge=0, le=180, description="largest angle about each axis, in degrees")
-    translate: float = Field(5.0, ge=0, description="largest shift along each axis, in mm")
+    translate: float = Field(5.0, ge=0, le=1000, description="largest shift along each axis, in mm")
 
 
 class GhostingConfig(ChannelChange):
     """Faint copies along the phase-encode axis: every n-th line of k-space is weakened."""
 
-    ghosts: int = Field(6, ge=2, description="largest number of copies; the number is drawn from 2 to this")
+    ghosts: int = Field(
+        6, ge=2, le=100, description="largest number of copies; the number is drawn from 2 to this"
+    )
     intensity: float = Field(0.5, ge=0, le=1, description="by how much lines are weakened at most")
     centre: float = Field(0.05, ge=0, lt=1, description="share of the lines, about the centre, left alone")
 
@@ -88,7 +93,7 @@ class GhostingConfig(ChannelChange):
 class BlurConfig(ChannelChange):
     """Smoothed by a Gaussian that is as wide along each axis as is drawn for it."""
 
-    sigma: float = Field(1.5, ge=0, description="largest standard deviation along each axis, in mm")
+    sigma: float = Field(1.5, ge=0, le=100, description="largest standard deviation along each axis, in mm")
 
 
 class BiasFieldConfig(ChannelChange):
@@ -102,7 +107,7 @@ class NoiseConfig(ChannelChange):
     """Noise added to every voxel."""
 
     deviation: float = Field(
-        0.2, ge=0, description="largest standard deviation, in units of the normalised volume"
+        0.2, ge=0, le=100, description="largest standard deviation, in units of the normalised volume"
     )
 
 
@@ -116,7 +121,9 @@ class CutOutConfig(Change):
     """Boxes about the middle are overwritten with 0, the foreground's mean, in all channels; no label map."""
 
     boxes: int = Field(1, ge=1, le=64, description="how many")
-    size: float = Field(40.0, gt=0, description="longest edge, in mm; each is drawn from half of it to this")
+    size: float = Field(
+        40.0, gt=0, le=1000, description="longest edge, in mm; each is drawn from half of it to this"
+    )
 
 
 # What a preset stands for. None mirrors: whether left and right may be swapped is a matter of the labels.
@@ -160,10 +167,13 @@ class AugmentConfig(Section):
         None, description="values for the sections below; those given beside it count instead"
     )
     flip: bool = Field(False, description="mirror left and right in half of the samples")
-    shift: int = Field(0, ge=0, description="largest shift along each axis, in voxels")
+    shift: int = Field(0, ge=0, le=1000, description="largest shift along each axis, in voxels")
     scale: float = Field(0.0, ge=0, lt=1, description="largest relative change of intensity")
     noise: float = Field(
-        0.0, ge=0, description="standard deviation of added Gaussian noise, in units of the normalised volume"
+        0.0,
+        ge=0,
+        le=100,
+        description="standard deviation of added Gaussian noise, in units of the normalised volume",
     )
     mirror: MirrorConfig = MirrorConfig()
     affine: AffineConfig = AffineConfig()

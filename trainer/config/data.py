@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from trainer import byte_sizes
 from trainer.config.augment import AugmentConfig
-from trainer.config.section import Section
+from trainer.config.section import LARGEST_SEED, MONTH_S, Section
 
 
 class SplitConfig(Section):
@@ -18,10 +18,10 @@ class SplitConfig(Section):
     validation: float = Field(0.15, ge=0, lt=1, description="share of subjects used to choose the best epoch")
     test: float = Field(0.2, ge=0, lt=1, description="share of subjects held out until the end")
     folds: int | None = Field(
-        None, ge=2, description="k-fold cross-validation: the test split is one of k folds"
+        None, ge=2, le=1000, description="k-fold cross-validation: the test split is one of k folds"
     )
-    fold: int = Field(0, ge=0, description="which of the folds is held out, from 0")
-    seed: int = Field(0, ge=0, description="seed of the division")
+    fold: int = Field(0, ge=0, le=999, description="which of the folds is held out, from 0")
+    seed: int = Field(0, ge=0, le=LARGEST_SEED, description="seed of the division")
     stratify: tuple[Literal["label", "site", "sex", "age"], ...] = Field(
         ("label", "site", "sex", "age"),
         strict=False,
@@ -40,13 +40,16 @@ class SplitConfig(Section):
         return self
 
 
+_LONGEST_EDGE = 4096
+
+
 class PatchConfig(Section):
     """Train on parts of the volumes. Evaluation takes whole volumes, patch by patch."""
 
     size: tuple[int, int, int] = Field(
         strict=False, description="edges in voxels along D, H, W; a single number for all three"
     )
-    per_volume: int = Field(1, ge=1, description="patches of each training volume in an epoch")
+    per_volume: int = Field(1, ge=1, le=1000, description="patches of each training volume in an epoch")
     sampling: Literal["uniform", "foreground", "classes"] = Field(
         "uniform",
         description="where a patch lies: anywhere; about a voxel that is not background; or about a voxel of "
@@ -61,6 +64,8 @@ class PatchConfig(Section):
     )
     threshold: float = Field(
         0.0,
+        ge=-1e6,
+        le=1e6,
         strict=False,
         description="foreground: voxels above it are no background, where the set has no label maps",
     )
@@ -75,6 +80,8 @@ class PatchConfig(Section):
     def _has_voxels(cls, size: tuple[int, int, int]) -> tuple[int, int, int]:
         if min(size) < 1:
             raise ValueError("each edge needs at least one voxel")
+        if max(size) > _LONGEST_EDGE:
+            raise ValueError(f"each edge has at most {_LONGEST_EDGE} voxels")
         return size
 
 
@@ -97,9 +104,11 @@ class TaskConfig(Section):
             description="default: `cross_entropy`; regression: `squared`; segmentation: `dice_cross_entropy`",
         )
     )
-    focal_gamma: float = Field(2.0, ge=0, strict=False, description="focal: weight of the hard samples")
+    focal_gamma: float = Field(
+        2.0, ge=0, le=100, strict=False, description="focal: weight of the hard samples"
+    )
     huber_delta: float = Field(
-        1.0, gt=0, strict=False, description="huber: where it turns linear, in standard deviations"
+        1.0, gt=0, le=1000, strict=False, description="huber: where it turns linear, in standard deviations"
     )
 
     @model_validator(mode="after")
@@ -153,26 +162,31 @@ class DataConfig(Section):
     )
     augment: AugmentConfig = AugmentConfig()
     patch: PatchConfig | None = None
-    prefetch: int = Field(2, ge=0, description="micro-batches read ahead, where `read_ahead` leaves room")
+    prefetch: int = Field(
+        2, ge=0, le=1000, description="micro-batches read ahead, where `read_ahead` leaves room"
+    )
     read_ahead: int = Field(
         1024,
         ge=0,
+        le=2**24,
         description="memory for batches read ahead, per rank, in MiB; the one in use is not counted",
     )
     evaluation_batch: int = Field(
         4,
         ge=1,
+        le=4096,
         description="volumes per rank and forward pass in evaluation; figures must not depend on the number "
         "of ranks, so this does not either",
     )
     read_timeout: float = Field(
         240.0,
         gt=0,
+        le=MONTH_S,
         strict=False,
         description="seconds that one read of stored bytes may take before the run ends and names it; less "
         "than `guards.timeout_s`, which names only the rank",
     )
-    reader_threads: int = Field(2, ge=1, description="threads that read and decode, per rank")
+    reader_threads: int = Field(2, ge=1, le=256, description="threads that read and decode, per rank")
     page_cache: Literal["auto", "use", "bypass"] = Field(
         "auto",
         description="`bypass`: read past the system's page cache (O_DIRECT), where the file system can; "

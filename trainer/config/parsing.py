@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-import types
-import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from trainer.config import explaining, yaml_reader
+from trainer.config.explaining import COMMAND_LINE, Place
 from trainer.config.run import RunConfig
+from trainer.config.yaml_reader import Document
 from trainer.errors import ConfigError
 
 
@@ -22,33 +22,12 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: the file is missing or no YAML mapping, a key is unknown, a value is wrong.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file.", cure="An example: examples/demo.yaml") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        cure = "Name a YAML file, such as examples/demo.yaml"
-        raise ConfigError(f"{path}: cannot be read as a text file ({reason}).", cure=cure) from None
-    return parse(text, overrides, source=str(path))
+    return _made(yaml_reader.read(path), overrides, str(path))
 
 
 def parse(text: str, overrides: Sequence[str] = (), *, source: str = "configuration") -> RunConfig:
     """Like `load`, from text; `source` names it in errors."""
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(
-            f"{source}: holds no keys.", cure="It starts with `name: my-run`; see examples/demo.yaml."
-        )
-    for override in overrides:
-        _apply_override(tree, override)
-    try:
-        return RunConfig.model_validate(tree)
-    except ValidationError as error:
-        raise ConfigError("\n".join(explain(source, problem) for problem in error.errors())) from None
+    return _made(yaml_reader.parse(text, source=source), overrides, source)
 
 
 def dump(config: RunConfig) -> str:
@@ -56,60 +35,82 @@ def dump(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
-def fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every dotted key with its pydantic field, in order: for suggestions and for the reference page."""
-    for name, field in section.model_fields.items():
-        nested = section_of(field.annotation)
-        yield prefix + name, field
-        if nested is not None:
-            yield from fields(nested, f"{prefix}{name}.")
-
-
-def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The Section that an annotation such as `X` or `X | None` holds."""
-    members = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    return next((m for m in members if isinstance(m, type) and issubclass(m, BaseModel)), None)
-
-
-def _apply_override(tree: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key:
+def _made(document: Document, overrides: Sequence[str], source: str) -> RunConfig:
+    if not isinstance(document.tree, dict):
         raise ConfigError(
-            f"override {override!r}: is not of the form key=value.", cure="For example: train.epochs=3"
+            f"{source}: holds no keys.", cure="It starts with `name: my-run`; see examples/demo.yaml."
         )
+    tree = _own(document.tree)
+    written = dict(document.written)
+    changes: dict[Place, str] = {}
+    for override in overrides:
+        _apply_override(tree, written, changes, override)
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ConfigError(f"override {override!r}: the value is not YAML.") from None
-    *parents, last = key.split(".")
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        found = explaining.apart(error.errors())
+    of_file = _problems(document.tree) if changes else set()
+
+    def sentences() -> Iterator[str]:
+        for problem in found:
+            change = _change(problem, changes, of_file)
+            blamed = f"{COMMAND_LINE}: {explaining.cut(change)}" if change else source
+            is_named = problem["loc"] in changes
+            yield explaining.explain(blamed, problem, RunConfig, written, is_named=is_named)
+
+    raise ConfigError(explaining.screenful(sentences(), len(found)))
+
+
+def _problems(tree: Any) -> set[tuple[Place, str]]:
+    """Where a file alone would be refused, and with what words."""
+    try:
+        RunConfig.model_validate(tree)
+    except ValidationError as error:
+        return {(problem["loc"], problem["msg"]) for problem in error.errors()}
+    return set()
+
+
+def _change(problem: Any, changes: Mapping[Place, str], of_file: set[tuple[Place, str]]) -> str:
+    """The override that a problem comes from, as it was given; nothing where it is the file's."""
+    place = problem["loc"]
+    inside = [text for key, text in changes.items() if place[: len(key)] == key]
+    if inside:
+        return inside[-1]
+    if (place, problem["msg"]) in of_file:
+        return ""
+    # What does not go together: of a section, where one of its keys was changed.
+    beneath = [text for key, text in changes.items() if key[: len(place)] == place]
+    return " ".join(beneath)
+
+
+def _own(tree: Any) -> Any:
+    """A copy in which what aliases repeat is there several times, so that each can be changed by itself."""
+    if isinstance(tree, dict):
+        return {key: _own(value) for key, value in tree.items()}
+    return [_own(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def _apply_override(
+    tree: dict[str, Any], written: dict[Place, str], changes: dict[Place, str], override: str
+) -> None:
+    key, equals, text = override.partition("=")
+    source = f"{COMMAND_LINE}: {explaining.cut(override)}"
+    if not equals or not key:
+        raise ConfigError(f"{source}: is not of the form key=value.", cure="For example: train.epochs=3")
+    document = yaml_reader.parse(text, source=source)
+    place = tuple(key.split("."))
+    if len(place) > yaml_reader.MOST_DEPTH:
+        raise ConfigError(f"{source}: a key has at most {yaml_reader.MOST_DEPTH} parts.")
     node = tree
-    for parent in parents:
+    for parent in place[:-1]:
         child = node.setdefault(parent, {})
         if child is None:
             child = node[parent] = {}
         if not isinstance(child, dict):
-            raise ConfigError(
-                f"override {override!r}: {parent!r} is a single value and has no keys of its own."
-            )
+            raise ConfigError(f"{source}: {parent!r} is a single value and has no keys of its own.")
         node = child
-    node[last] = value
-
-
-def explain(source: str, problem: Any, section: type[BaseModel] = RunConfig) -> str:
-    """One of pydantic's errors about a `section`, in a sentence that names the key, and one like it."""
-    where = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        known = [key for key, _ in fields(section)]
-        # The last word is what was mistyped; a right word in a wrong place is found by its full name.
-        close = difflib.get_close_matches(where, known, n=1, cutoff=0.6) or [
-            key for key in known if key.rsplit(".", 1)[-1] == where.rsplit(".", 1)[-1]
-        ]
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        return f"{source}: unknown key {where!r}.{hint}"
-    if problem["type"] == "missing":
-        return f"{source}: {where!r} is missing: it must be given."
-    what = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "string_pattern_mismatch":
-        what = "Must be letters, digits, '.', '_' and '-', starting with a letter or a digit"
-    given = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
-    return f"{source}: {f'{where}: ' if where else ''}{what}{given}."
+    node[place[-1]] = _own(document.tree)
+    changes[place] = override
+    for old in [old for old in written if old[: len(place)] == place]:
+        del written[old]
+    written.update({(*place, *within): word for within, word in document.written.items()})

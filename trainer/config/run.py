@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from trainer.config.data import DataConfig, TaskConfig
-from trainer.config.section import Section
+from trainer.config.section import MONTH_S, Section
 from trainer.config.telemetry import TelemetryConfig
 from trainer.config.training import TrainConfig
 
@@ -18,7 +18,7 @@ class ModelConfig(Section):
 
     name: str = Field("resattnet18", description="a registered network, or 'module:function' of your own")
     width: int | None = Field(
-        None, ge=1, description="channels of the first stage; default: the network's own"
+        None, ge=1, le=4096, description="channels of the first stage; default: the network's own"
     )
     options: dict[str, Any] = Field({}, description="further arguments of the network's function")
 
@@ -26,26 +26,37 @@ class ModelConfig(Section):
 class CheckpointConfig(Section):
     """When the state is saved."""
 
-    every_epochs: int = Field(1, ge=1, description="save at the end of every so many epochs, and at the last")
-    every_steps: int | None = Field(None, ge=1, description="save also after every so many steps")
-    keep: int = Field(3, ge=1, description="newest checkpoints kept; the best epoch's is kept besides")
+    every_epochs: int = Field(
+        1, ge=1, le=1_000_000, description="save at the end of every so many epochs, and at the last"
+    )
+    every_steps: int | None = Field(None, ge=1, le=10**9, description="save also after every so many steps")
+    keep: int = Field(
+        3, ge=1, le=10_000, description="newest checkpoints kept; the best epoch's is kept besides"
+    )
 
 
 class GuardConfig(Section):
     """What is watched while it runs."""
 
     divergence_every_steps: int | None = Field(
-        None, ge=1, description="compare weights over ranks this often, besides every epoch's end"
+        None, ge=1, le=10**9, description="compare weights over ranks this often, besides every epoch's end"
     )
     timeout_s: float = Field(
-        300.0, gt=0, strict=False, description="a rank that makes no progress for so long ends the run"
+        300.0,
+        gt=0,
+        le=MONTH_S,
+        strict=False,
+        description="a rank that makes no progress for so long ends the run",
     )
 
 
 class RunConfig(Section):
     """Everything that decides a run. The same value and the same shards give the same weights."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the run folder")
+    # File systems take 255 bytes; what is made of the name, such as a job's files, adds some.
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200, description="name of the run folder"
+    )
     runs: Path = Field(Path("runs"), strict=False, description="folder of the run folders")
     task: TaskConfig = TaskConfig()
     data: DataConfig

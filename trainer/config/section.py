@@ -2,10 +2,47 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+import re
+import typing
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+# Bounds of keys. NumPy's generators take no larger seed; no wait is longer than Python's clocks can count.
+LARGEST_SEED = 2**32 - 1
+MOST_SAMPLES = 1_000_000
+MONTH_S = 31 * 24 * 3600
+
+# YAML 1.1 takes 1e-4 for text; 1.0e-4 is a number there.
+_FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 class Section(BaseModel):
-    """A part of the configuration; immutable, unknown keys refused, types not bent."""
+    """A part of the configuration; immutable, unknown keys refused, types not bent, numbers finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_meant(cls, value: Any, info: ValidationInfo) -> Any:
+        """Take 1e-4 for the number that it is; refuse true as 1.0, and texts that no file name can hold."""
+        if isinstance(value, str) and "\0" in value:
+            raise PydanticCustomError("holds_nul", "must not hold the character U+0000")
+        if _holds(cls.model_fields[str(info.field_name)].annotation, float):
+            return number(value)
+        return value
+
+
+def number(value: Any) -> Any:
+    """What was given for a number, before it is looked at."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "must be a number")
+    if isinstance(value, str) and len(value) < 100 and _FLOAT.fullmatch(value):
+        return float(value)
+    return value
+
+
+def _holds(annotation: Any, kind: type) -> bool:
+    """Whether a value of this type may be the whole of a field."""
+    return annotation is kind or kind in typing.get_args(annotation)

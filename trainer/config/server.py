@@ -12,7 +12,7 @@ from trainer.config.section import Section
 class ServerConfig(Section):
     """Who holds the weights and applies the updates; for `train.strategy: parameter-server` only."""
 
-    count: int = Field(1, ge=1, description="servers; the weights are divided among them by bytes")
+    count: int = Field(1, ge=1, le=1024, description="servers; the weights are divided among them by bytes")
     placement: Literal["separate", "colocated"] = Field(
         "separate",
         description="separate: the last `count` of the launched processes serve and do nothing else; "
@@ -22,10 +22,17 @@ class ServerConfig(Section):
         "sync", description="sync: an update waits for the gradients of all workers"
     )
     staleness: int | None = Field(
-        None, ge=0, description="async: updates that a worker may be ahead of the slowest; default: no bound"
+        None,
+        ge=0,
+        le=10**6,
+        description="async: updates that a worker may be ahead of the slowest; default: no bound",
     )
     piece_mb: float = Field(
-        1.0, gt=0, strict=False, description="largest message, in MiB; larger variables are cut into pieces"
+        1.0,
+        gt=0,
+        le=1024,
+        strict=False,
+        description="largest message, in MiB; larger variables are cut into pieces",
     )
 
     @model_validator(mode="after")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from trainer.config.section import Section
+from trainer.config.section import LARGEST_SEED, MOST_SAMPLES, Section, number
 from trainer.config.server import ServerConfig
 from trainer.errors import ConfigError
 
@@ -17,18 +17,24 @@ class OptimizerConfig(Section):
 
     name: Literal["sgd", "adam", "adamw"] = Field("adamw", description="update rule")
     learning_rate: float = Field(
-        1e-3, gt=0, strict=False, description="for `schedule.reference_batch` samples a step"
+        1e-3, gt=0, le=1000, strict=False, description="for `schedule.reference_batch` samples a step"
     )
     momentum: float = Field(0.9, ge=0, lt=1, strict=False, description="of sgd")
     weight_decay: float | None = Field(
-        None, ge=0, strict=False, description="decoupled weight decay; default: the update rule's own"
+        None,
+        ge=0,
+        le=1000,
+        strict=False,
+        description="decoupled weight decay; default: the update rule's own",
     )
-    clip_norm: float | None = Field(None, gt=0, strict=False, description="largest norm of each gradient")
+    clip_norm: float | None = Field(
+        None, gt=0, le=1e9, strict=False, description="largest norm of each gradient"
+    )
     clip_value: float | None = Field(
-        None, gt=0, strict=False, description="largest absolute entry of a gradient"
+        None, gt=0, le=1e9, strict=False, description="largest absolute entry of a gradient"
     )
     global_clip_norm: float | None = Field(
-        None, gt=0, strict=False, description="largest norm of all gradients together"
+        None, gt=0, le=1e9, strict=False, description="largest norm of all gradients together"
     )
     ema: float | None = Field(
         None,
@@ -54,15 +60,15 @@ class ScheduleConfig(Section):
         "none", description="multiply the rate by global_batch / reference_batch, or by its square root"
     )
     reference_batch: int = Field(
-        8, ge=1, description="the global batch that optimizer.learning_rate was chosen for"
+        8, ge=1, le=MOST_SAMPLES, description="the global batch that optimizer.learning_rate was chosen for"
     )
     warmup_epochs: float = Field(
-        1.0, ge=0, strict=False, description="the rate rises linearly over so many epochs"
+        1.0, ge=0, le=1_000_000, strict=False, description="the rate rises linearly over so many epochs"
     )
     final: float = Field(
         0.0, ge=0, le=1, strict=False, description="cosine: last rate as a share of the highest"
     )
-    step_epochs: tuple[int, ...] = Field(
+    step_epochs: tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...] = Field(
         (), strict=False, description="step: epochs after which the rate falls"
     )
     step_factor: float = Field(0.1, gt=0, le=1, strict=False, description="step: by how much")
@@ -72,8 +78,8 @@ class EarlyStoppingConfig(Section):
     """Stop when a metric has not improved; all ranks agree on the epoch."""
 
     metric: str = Field("val_loss", description="a column of metrics.jsonl")
-    patience: int = Field(5, ge=1, description="epochs without improvement")
-    min_delta: float = Field(0.0, ge=0, strict=False, description="smaller changes do not count")
+    patience: int = Field(5, ge=1, le=1_000_000, description="epochs without improvement")
+    min_delta: float = Field(0.0, ge=0, le=1e9, strict=False, description="smaller changes do not count")
 
 
 class TransferConfig(Section):
@@ -88,8 +94,10 @@ class TransferConfig(Section):
         description="a finished run's folder or a .keras file; layers of the same name and shape are taken",
     )
     freeze: tuple[str, ...] = Field((), strict=False, description="layers that are not trained")
-    rate_factors: dict[str, Annotated[float, Field(gt=0, strict=False)]] = Field(
-        {}, description="layers and what their learning rate is multiplied by; the first that fits counts"
+    rate_factors: dict[str, Annotated[float, BeforeValidator(number), Field(gt=0, le=1e6, strict=False)]] = (
+        Field(
+            {}, description="layers and what their learning rate is multiplied by; the first that fits counts"
+        )
     )
 
 
@@ -102,13 +110,16 @@ class RingConfig(Section):
     reduction: Literal["buckets", "per_tensor", "grouped"] = Field(
         "buckets", description="buckets leave in reverse layer order while the backward pass runs"
     )
-    bucket_mb: float = Field(4.0, gt=0, strict=False, description="size of a bucket, in MiB of gradients")
+    bucket_mb: float = Field(
+        4.0, gt=0, le=4096, strict=False, description="size of a bucket, in MiB of gradients"
+    )
     compression: Literal["none", "float16", "bfloat16"] = Field(
         "none", description="type of gradients on the wire"
     )
     fusion_mb: float | None = Field(
         None,
         ge=0,
+        le=4096,
         strict=False,
         description="buckets that are ready at once leave as one message of up to so many MiB "
         "(HOROVOD_FUSION_THRESHOLD); default: Horovod's own",
@@ -116,6 +127,7 @@ class RingConfig(Section):
     cycle_ms: float | None = Field(
         None,
         gt=0,
+        le=60_000,
         strict=False,
         description="milliseconds between two looks at what is ready (HOROVOD_CYCLE_TIME); "
         "default: Horovod's own",
@@ -143,10 +155,12 @@ class RingConfig(Section):
 class TrainConfig(Section):
     """One training."""
 
-    epochs: int = Field(10, ge=1, description="passes over the training subjects")
-    global_batch: int = Field(8, ge=1, description="samples per update, over all ranks and micro-batches")
+    epochs: int = Field(10, ge=1, le=1_000_000, description="passes over the training subjects")
+    global_batch: int = Field(
+        8, ge=1, le=MOST_SAMPLES, description="samples per update, over all ranks and micro-batches"
+    )
     accumulation: int = Field(
-        1, ge=1, description="micro-batches per update on each rank; gradients are reduced once"
+        1, ge=1, le=10_000, description="micro-batches per update on each rank; gradients are reduced once"
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
@@ -174,9 +188,14 @@ class TrainConfig(Section):
         False, description="bit-for-bit repeatable operations, slower on some devices"
     )
     threads: int | None = Field(
-        None, ge=1, description="compute threads per rank; default: the host's cores divided by its ranks"
+        None,
+        ge=1,
+        le=1024,
+        description="compute threads per rank; default: the host's cores divided by its ranks",
     )
-    seed: int = Field(0, ge=0, description="of initial weights, sample order, augmentation and dropout")
+    seed: int = Field(
+        0, ge=0, le=LARGEST_SEED, description="of initial weights, sample order, augmentation and dropout"
+    )
 
     @property
     def is_asynchronous(self) -> bool:

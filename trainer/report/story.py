@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from trainer.config import yaml_reader
 from trainer.data.shards import ShardSet
-from trainer.errors import RunError, ShardError
+from trainer.errors import ConfigError, RunError, ShardError
 from trainer.report import predictions
 from trainer.report.predictions import Found
 
@@ -120,16 +119,16 @@ def read(folder: Path) -> Story:
         raise RunError(
             f"{folder}: there is no such run folder.", cure="cingulum train CONFIG.yaml makes one."
         )
-    try:
-        text = (folder / "config.yaml").read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
+    path = folder / "config.yaml"
+    if not path.exists():
         raise RunError(
             f"{folder}: is no run folder: config.yaml is missing.", cure="Give a folder such as runs/demo"
-        ) from None
-    story = Story(folder, text, {})
+        )
+    story = Story(folder, "", {})
     try:
-        config = yaml.safe_load(text)
-    except yaml.YAMLError:
+        story.config_text = yaml_reader.read_text(path)
+        config = yaml_reader.parse(story.config_text, source=str(path)).tree
+    except ConfigError:
         config = None
     story.config = config if isinstance(config, dict) else {}
     if not story.config:

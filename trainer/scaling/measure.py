@@ -25,7 +25,7 @@ import pydantic
 
 from jobs.testbed import Testbed, namespaces, programs
 from jobs.testbed.layout import bytes_per_second
-from trainer.config.parsing import explain
+from trainer.config.explaining import explain
 from trainer.config.section import Section
 from trainer.config.server import ServerConfig
 from trainer.config.training import RingConfig

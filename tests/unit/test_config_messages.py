@@ -1,0 +1,183 @@
+"""What is said of a bad configuration: plain words, which value, whose."""
+
+from __future__ import annotations
+
+import re
+import typing
+
+import pytest
+
+from jobs import sites
+from trainer import config
+from trainer.config.explaining import fields
+from trainer.errors import ConfigError, JobError
+
+HEAD = "name: a\ndata: {shards: s}\n"
+ASYNCHRONOUS = ["train.strategy=parameter-server", "train.server.mode=async"]
+
+# Words of Python and of the library that checks; `.` and quotes are before and behind values.
+JARGON = re.compile(
+    r"\b(Input|instance|tuple|dict|dictionary|str|string|int|integer|float|bool|boolean|None|NoneType|True"
+    r"|False|inf|nan|pydantic|parse|parsed|type|object|attribute|exception|error|validation|valid|\w+Config"
+    r"|__\w+__|Literal|Path|cannot be used)\b(?!')"
+)
+
+# Values that are wrong for at least one kind of key each.
+WRONG = [
+    "yes",
+    "NO",
+    "null",
+    "3",
+    "-1",
+    "2.5",
+    ".inf",
+    ".nan",
+    "1e22",
+    "1" + "0" * 30,
+    "word",
+    "''",
+    "'~'",
+    "x" * 3000,
+    "[]",
+    "[1]",
+    "[NO, 2, 2.5, null, word, [1]]",
+    "[a, b, c, d, e]",
+    "{a: 1}",
+    "{a: yes}",
+    "{1: 2, yes: no}",
+    "{}",
+    '"a\\0b"',
+    '"\\uD800"',
+]
+
+
+def keys() -> list[str]:
+    return [key for key, _ in config.fields()]
+
+
+def test_no_message_holds_the_words_of_python_or_of_pydantic():
+    refused = 0
+    for key in keys():
+        for value in WRONG:
+            try:
+                config.parse(HEAD, [f"{key}={value}"])
+            except ConfigError as error:
+                refused += 1
+                message = str(error)
+                assert message.startswith(("command line: ", "configuration: ")), message
+                # What was given is repeated, whatever it is; and so are names of our own keys.
+                said = message.replace(value[:200], "").replace(key, "")
+                found = JARGON.search(re.sub(r"'[^']*'|\{[^}]*\}", "", said))
+                assert not found, f"{found and found[0]!r} in: {message}"
+                assert len(message) < 2000
+    assert refused > 1000
+
+
+def test_no_message_about_a_site_profile_does_either():
+    refused = 0
+    for key in sites.Site.model_fields:
+        for value in WRONG:
+            try:
+                sites.parse(f"{key}: {value}", name="x", source="x.yaml")
+            except JobError as error:
+                refused += 1
+                said = re.sub(r"'[^']*'|\{[^}]*\}", "", error.message.replace(value[:200], ""))
+                found = JARGON.search(said)
+                assert not found, f"{found and found[0]!r} in: {error.message}"
+    assert refused > 200
+
+
+def _is_numeric(annotation: object) -> bool:
+    return annotation in (int, float) or any(_is_numeric(part) for part in typing.get_args(annotation))
+
+
+NUMERIC = [key for key, field in fields() if _is_numeric(field.annotation)]
+WRAPPED = {
+    "data.patch.size": "[8, 8, {}]",
+    "train.schedule.step_epochs": "[1, {}]",
+    "train.transfer.rate_factors": "{{a: {}}}",
+}
+
+
+@pytest.mark.parametrize("key", NUMERIC)
+def test_no_number_is_taken_that_is_beyond_all_sense(key):
+    needed = ["data.patch.size=8"] if key.startswith("data.patch.") else []
+    for value in ("1e22", "1.0e+22", "1" + "0" * 30, ".inf", "-.inf", ".nan", "'inf'", "yes", "-1"):
+        if (key, value) == ("data.patch.threshold", "-1"):  # of intensities about 0
+            continue
+        with pytest.raises(ConfigError, match=r"must be|each edge"):
+            config.parse(HEAD, [*needed, f"{key}={WRAPPED.get(key, '{}').format(value)}"])
+    assert len(NUMERIC) > 70
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data: {shards: s, classes: [NO, AD]}", "data.classes, entry 1: must be text; write 'NO' in quotes"),
+        ("data: {shards: s, classes: [AD, yes]}", "YAML reads it as true"),
+        ("data: {shards: s, classes: [AD, on]}", "write 'on' in quotes"),
+        ("data: {shards: s, classes: [0, 1]}", "write '0' in quotes: YAML reads it as a number"),
+        ("data: {shards: off}", "data.shards: must be a path; write 'off' in quotes: YAML reads it as false"),
+        ("data: {shards: s, classes: NC}", "data.classes: must be a list, such as [a, b], not 'NC'"),
+        ("data: {shards: s, classes: [NC]}", "must have at least 2 entries, not ['NC']"),
+        ("data: s", "data: must be a section with keys of its own, not 's'"),
+        ("data: {shards: s}\ntrain: 3", "train: must be a section with keys of its own, not 3"),
+        ("data: {shards: s, patch: {size: [1, 2]}}", "data.patch.size, entry 3: is missing"),
+        ("data: {shards: s}\ntrain: {learning_rate: yes}", "Did you mean 'train.optimizer.learning_rate'"),
+        ("data: {shards: s}\ntrain: {optimizer: {learning_rate: yes}}", "must be a number, not true"),
+        ("data: {shards: s}\ntrain: {threads: 100000}", "train.threads: must be at most 1024, not 100000"),
+        (
+            "data: {shards: s}\nno: 2",
+            "line 3: the key 'no' is no text as YAML reads it.\n  Write 'no', in quotes.",
+        ),
+    ],
+)
+def test_a_value_that_yaml_reads_in_its_own_way_is_told_with_what_to_write(text, said):
+    with pytest.raises(ConfigError) as caught:
+        config.parse(f"name: a\n{text}\n", source="run.yaml")
+    assert str(caught.value).startswith("run.yaml: ")
+    assert said in str(caught.value)
+
+
+def test_quotes_on_the_command_line_are_told_with_those_that_the_shell_takes():
+    with pytest.raises(ConfigError, match="write 'NO' in quotes, and double quotes around the whole change"):
+        config.parse(HEAD, ["data.classes=[NO, AD]"])
+    with pytest.raises(ConfigError) as caught:
+        config.parse(HEAD, ["data.classes=[NO, AD]"])
+    assert "at least 2 entries" not in str(caught.value)
+    assert config.parse(HEAD, ["data.classes=['NO', AD]"]).data.classes == ("NO", "AD")
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "said"),
+    [
+        ("", ["train.epochs=abc"], "command line: train.epochs=abc: must be a whole number."),
+        ("train: {epochs: abc}", [], "run.yaml: train.epochs: must be a whole number, not 'abc'."),
+        ("train: {epochs: abc}", ["train.seed=1"], "run.yaml: train.epochs: must"),
+        ("train: {epochs: abc}", ["train.epochs=no"], "command line: train.epochs=no: must"),
+        ("", ["train.epoch=3"], "command line: train.epoch=3: unknown key 'train.epoch'. Did you mean"),
+        ("", ["data.classes=[a, 1]"], "command line: data.classes=[a, 1]: data.classes, entry 2: must"),
+        ("", ["train={epochs: 0}"], "command line: train={epochs: 0}: train.epochs: must be at least 1"),
+        ("", ["data.split.test=0.9"], "command line: data.split.test=0.9: data.split: validation and test"),
+        ("task: {name: regression, target: age}", ["task.name=segmentation"], "command line: task.name="),
+        (
+            "train: {server: {staleness: 3}}",
+            ["train.server.count=2"],
+            "run.yaml: train.server: staleness is for mode=async",
+        ),
+        ("", ["name=" + "a" * 300], "command line: name=aaa"),
+        ("", ["train.epochs=" + "9" * 5000], "command line: train.epochs=999"),
+    ],
+)
+def test_a_value_is_blamed_on_the_file_or_the_command_line_that_gave_it(text, changes, said):
+    with pytest.raises(ConfigError) as caught:
+        config.parse(f"{HEAD}{text}\n", changes, source="run.yaml")
+    message = str(caught.value)
+    assert message.startswith(said)
+    assert len(message) < 600
+
+
+def test_a_key_that_is_missing_is_the_files():
+    with pytest.raises(ConfigError, match=r"run\.yaml: 'name' is missing"):
+        config.parse("data: {shards: s}", ["train.seed=3"], source="run.yaml")
+    assert config.parse(HEAD, [*ASYNCHRONOUS, "train.server.staleness=3"])

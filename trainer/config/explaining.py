@@ -1,0 +1,193 @@
+"""What is wrong with a configuration, in sentences: of pydantic's findings, and without its words."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from trainer.config.run import RunConfig
+
+COMMAND_LINE = "command line"
+Place = tuple[str | int, ...]
+
+# What is shown of a value, and of all that is wrong, at 80 columns: a screen has 24 lines.
+_MOST_SHOWN = 200
+_MOST_LINES = 20
+_COLUMNS = 80
+
+_SENTENCES = {
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "must be a smaller whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_type": "must be text",
+    "string_unicode": "must be text without halves of characters",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "path_type": "must be a path",
+    "literal_error": "must be {expected}",
+    "list_type": "must be a list, such as [a, b]",
+    "tuple_type": "must be a list, such as [a, b]",
+    "dict_type": "must be a section with keys of its own",
+    "model_type": "must be a section with keys of its own",
+    "model_attributes_type": "must be a section with keys of its own",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "invalid_key": "a key must be text",
+}
+_NAMES = "must be letters, digits, '.', '_' and '-', starting with a letter or a digit"
+# Where YAML may have read something else than was meant.
+_TEXTS = ("string_type", "path_type", "invalid_key")
+
+
+def fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key with its pydantic field, in order: for suggestions and for the reference page."""
+    for name, field in section.model_fields.items():
+        nested = section_of(field.annotation)
+        yield prefix + name, field
+        if nested is not None:
+            yield from fields(nested, f"{prefix}{name}.")
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The Section that an annotation such as `X` or `X | None` holds."""
+    members = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    return next((m for m in members if isinstance(m, type) and issubclass(m, BaseModel)), None)
+
+
+def explain(
+    source: str,
+    problem: Any,
+    section: type[BaseModel],
+    written: Mapping[Place, str] | None = None,
+    *,
+    is_named: bool = False,
+) -> str:
+    """One of pydantic's errors about a `section`, in a sentence that names the key, and one like it.
+
+    Args:
+        source: what held the value: a file, `command line`.
+        problem: one of `ValidationError.errors()`.
+        section: what was to be made.
+        written: see `yaml_reader.Document`.
+        is_named: `source` says the key and the value.
+    """
+    where, kind, value = named(problem["loc"]), problem["type"], problem["input"]
+    if kind == "extra_forbidden":
+        return f"{source}: unknown key {where!r}.{_suggestion(where, section)}"
+    if kind == "missing" and isinstance(problem["loc"][-1], str):
+        return f"{source}: {where!r} is missing: it must be given."
+    start = f"{source}: {where}: " if where and not is_named else f"{source}: "
+    quote = (written or {}).get(problem["loc"])
+    if kind in _TEXTS and quote and value is not None:
+        read = shown(value) if isinstance(value, bool) else "a number"
+        # The shell takes a pair of quotes for itself.
+        again = ", and double quotes around the whole change" if source.startswith(COMMAND_LINE) else ""
+        quotes = f"write {cut(repr(quote))} in quotes{again}: YAML reads it as {read}"
+        return f"{start}{_sentence(problem)}; {quotes}."
+    given = "" if isinstance(value, dict) or kind == "missing" or is_named else f", not {shown(value)}"
+    return f"{start}{_sentence(problem)}{given}."
+
+
+def apart(problems: Sequence[Any]) -> list[Any]:
+    """Problems without those that others cause: of a list with wrong entries, that it has too few."""
+    beneath = {tuple(p["loc"][:-1]) for p in problems if p["loc"]}
+    return [p for p in problems if p["type"] != "too_short" or p["loc"] not in beneath]
+
+
+def screenful(sentences: Iterable[str], count: int) -> str:
+    """As many of `count` sentences as fit on a screen, one a line, and how many more there are.
+
+    They are asked for one by one: each may have taken a search for a key like it.
+    """
+    shown_ones: list[str] = []
+    lines = 0
+    for sentence in sentences:
+        lines += -(-len(sentence) // _COLUMNS)
+        if shown_ones and lines > _MOST_LINES:
+            break
+        shown_ones.append(sentence)
+    if len(shown_ones) < count:
+        shown_ones.append(f"and {count - len(shown_ones)} more.")
+    return "\n".join(shown_ones)
+
+
+def named(place: Place) -> str:
+    """A key with dots, and which entry of its list: `data.classes, entry 1`."""
+    keys = [str(part) for part in place if isinstance(part, str) and part != "[key]"]
+    entries = [f", entry {part + 1}" for part in place if isinstance(part, int)]
+    return cut(".".join(keys) + "".join(entries))
+
+
+def shown(value: Any) -> str:
+    """A value as YAML would have it, cut where it is long."""
+    return cut("".join(_pieces(value)))
+
+
+def cut(text: str) -> str:
+    """The beginning of a long text."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield "{" + ", ".join(f"{shown(key)}: {shown(one)}" for key, one in _first(value.items())) + "}"
+    elif isinstance(value, (list, tuple)):
+        yield "[" + ", ".join(shown(one) for one in _first(value)) + "]"
+    elif value is None or isinstance(value, bool):
+        yield {None: "null", True: "true", False: "false"}[value]
+    elif isinstance(value, str):
+        yield repr(value[: _MOST_SHOWN + 1])
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
+    else:
+        yield str(value)
+
+
+def _first(values: Iterable[Any]) -> list[Any]:
+    return [value for value, _ in zip(values, range(_MOST_SHOWN), strict=False)]
+
+
+def _sentence(problem: Any) -> str:
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "value_error":
+        return str(problem["msg"]).removeprefix("Value error, ")
+    if kind == "string_pattern_mismatch":
+        plain = problem["loc"] == ("name",)
+        return _NAMES if plain else "must be letters, digits and _ . , : + @ / -, without blanks"
+    if kind == "missing":
+        return "is missing"
+    if kind in _SENTENCES:
+        return _SENTENCES[kind].format(**{name: figure(value) for name, value in context.items()})
+    return str(problem["msg"]) if kind == "holds_nul" else "cannot be used"
+
+
+def figure(value: Any) -> str:
+    """A bound, with separators where it is long."""
+    if isinstance(value, (int, float)) and value == int(value) and value >= 10_000:
+        return f"{int(value):,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _suggestion(where: str, section: type[BaseModel]) -> str:
+    known = [key for key, _ in fields(section)]
+    # The last word is what was mistyped; a right word in a wrong place is found by its full name.
+    close = difflib.get_close_matches(where, known, n=1, cutoff=0.6) or [
+        key for key in known if key.rsplit(".", 1)[-1] == where.rsplit(".", 1)[-1]
+    ]
+    return f" Did you mean {close[0]!r}?" if close else ""
