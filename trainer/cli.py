@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Annotated, Any
 
 import typer
 
@@ -25,6 +26,26 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"cingulum {version('cingulum')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_all_commands(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
 for _name, _command in COMMANDS.items():
     if isinstance(_command, typer.Typer):
         app.add_typer(_command, name=_name)
@@ -86,9 +107,22 @@ def run(arguments: list[str]) -> int:
         # typer's own usage errors know how to show themselves, with the help's address.
         if hasattr(error, "show") and hasattr(error, "exit_code"):
             error.show()
+            _say_which_key(error, arguments)
             return int(error.exit_code)
         raise
     return outcome if isinstance(outcome, int) else 0
+
+
+def _say_which_key(error: Any, arguments: list[str]) -> None:
+    """After an unknown option of a command that takes `key=value`: the key that may be meant."""
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if option is None or context is None or "overrides" not in {p.name for p in context.command.params}:
+        return
+    from trainer.commands.option_keys import advice
+
+    said = advice(option, arguments)
+    if said:
+        tell(said)
 
 
 def tell(message: str) -> None:

@@ -7,6 +7,7 @@ import errno
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 import typer
@@ -116,3 +117,48 @@ def test_ctrl_c_while_the_command_is_imported_is_answered_in_words(monkeypatch, 
     with pytest.raises(SystemExit, match="130"):
         __main__.main()
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["train", "x.yaml", "--epochs", "3"],
+            "--epochs is a key of the configuration: write train.epochs=3",
+        ),
+        (["train", "x.yaml", "--epochs=3", "--resume"], "write train.epochs=3"),
+        (["train", "x.yaml", "--train.epochs=3"], "write train.epochs=3"),
+        (["crossval", "x.yaml", "--global-batch", "8"], "write train.global_batch=8"),
+        (["submit", "x.yaml", "--lr", "1e-3"], "write train.optimizer.learning_rate=1e-3"),
+        (["train", "x.yaml", "--learning-rat", "0.1"], "write train.optimizer.learning_rate=0.1"),
+        (["train", "x.yaml", "--deterministic"], "write train.deterministic=true"),
+        (
+            ["train", "x.yaml", "--seed", "1"],
+            "one of these keys of the configuration: write data.split.seed=1, tr",
+        ),
+        (["train", "x.yaml", "--probability", "1"], "and 5 more"),
+    ],
+)
+def test_an_option_that_is_a_key_is_answered_with_what_to_write(arguments, said, capsys):
+    assert cli.run(arguments) == 2
+    shown = capsys.readouterr().err
+    assert "No such option" in shown
+    assert said in shown
+
+
+@pytest.mark.parametrize(
+    "arguments", [["train", "x.yaml", "--zzz"], ["inspect", "--epochs"], ["train", "-q"]]
+)
+def test_an_option_that_is_like_no_key_is_a_usage_error_and_no_more(arguments, capsys):
+    assert cli.run(arguments) == 2
+    assert "configuration" not in capsys.readouterr().err
+
+
+def test_the_version_is_shown_without_loading_what_trains():
+    code = (
+        "import sys; from trainer import cli\n"
+        "ended = cli.run(['--version'])\n"
+        "sys.exit(ended or any(m in sys.modules for m in ('tensorflow', 'keras', 'numpy', 'pydantic')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"cingulum {version('cingulum')}\n"
