@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import csv
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TextIO
 
 import psutil
 import pytest
 import typer
-from made_images import bids, image_of
+from made_images import bids, head, image_of, nifti
 from typer.testing import CliRunner
 
 from trainer.commands.import_ import import_images
 from trainer.data.shards import ShardSet
-from trainer.errors import CohortError, ConfigError, ShardError
+from trainer.errors import CingulumError, CohortError, ConfigError, ShardError
 
 app = typer.Typer()
 app.command("import")(import_images)
@@ -51,10 +57,99 @@ def test_json_is_all_that_standard_output_holds(tmp_path):
 def test_a_dry_run_names_bad_images_and_writes_nothing(tmp_path):
     root = bids(tmp_path / "b", 4)
     image_of(root, 2).write_bytes(b"")
-    done = invoke(root, tmp_path / "set", "--size=16", "--workers=1", "--dry-run")
+    done = invoke(root, tmp_path / "set", "--size=16", "--workers=1", "--dry-run", "--on-error=skip")
+    assert done.exit_code == 0
     assert "3 images can be imported (AD 1, NC 2), 1 cannot" in done.stdout
     assert "sub-02/anat/sub-02_T1w.nii.gz: is empty (0 bytes)" in done.stdout
     assert not (tmp_path / "set").exists()
+
+
+def _finished(root: Path, target: Path, *options: str) -> None:
+    assert invoke(root, target, "--size=16", "--workers=1", *options).exit_code == 0
+
+
+def _locked(root: Path, target: Path) -> TextIO:
+    (target / ".import").mkdir(parents=True)
+    lock = (target / ".import" / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+# What is there before, and the options: the rehearsal ends as the import that follows it.
+REHEARSED: dict[str, tuple[Callable[[Path, Path], object], list[str]]] = {
+    "all is well": (lambda root, target: None, []),
+    "a bad image": (lambda root, target: image_of(root, 2).write_bytes(b""), []),
+    "a bad image left out": (lambda root, target: image_of(root, 2).write_bytes(b""), ["--on-error=skip"]),
+    "one class left": (
+        lambda root, target: [image_of(root, n).write_bytes(b"") for n in (0, 2)],
+        ["--on-error=skip"],
+    ),
+    "already done": (_finished, []),
+    "done with another size": (_finished, ["--size=24"]),
+    "done with another size, to be replaced": (_finished, ["--size=24", "--overwrite"]),
+    "something else is there": (lambda root, target: target.mkdir() or (target / "x").touch(), []),
+    "something else to overwrite": (
+        lambda root, target: target.mkdir() or (target / "x").touch(),
+        ["--overwrite"],
+    ),
+    "a file is there": (lambda root, target: target.touch(), []),
+    "a file above": (lambda root, target: target.parent.touch(), []),
+    "bricks too large": (lambda root, target: None, ["--bricks=16"]),
+    "another import at work": (_locked, []),
+    "nothing to choose a codec by": (
+        lambda root, target: [image_of(root, n).write_bytes(b"") for n in range(4)],
+        ["--codec=auto", "--on-error=skip"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REHEARSED)
+def test_a_dry_run_ends_as_the_import_does(tmp_path, case):
+    prepare, options = REHEARSED[case]
+    root = bids(tmp_path / "b", 4)
+    target = (tmp_path / "above" if case == "a file above" else tmp_path) / "set"
+    held = prepare(root, target)
+    before = _tree(tmp_path)
+    command = [root, target, "--size=16", "--workers=1", *options]
+    rehearsed = invoke(*command, "--dry-run")
+    assert _tree(tmp_path) == before
+    done = invoke(*command)
+    if isinstance(held, TextIOWrapper):
+        held.close()
+    assert type(rehearsed.exception) is type(done.exception)
+    assert rehearsed.exit_code == done.exit_code
+    if isinstance(done.exception, CingulumError):
+        assert rehearsed.exception.exit_code == 2
+    # Before it chooses a codec, the import has not seen what is wrong with each image.
+    if isinstance(done.exception, CingulumError) and "--codec=auto" not in options:
+        assert rehearsed.exception.message == done.exception.message
+    assert ("is already done" in rehearsed.stdout) == ("is already done" in done.stdout)
+
+
+def _tree(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_a_target_whose_name_is_not_utf8_is_refused_before_anything_is_written(tmp_path):
+    root = bids(tmp_path / "b", 2)
+    target = tmp_path / os.fsdecode(b"caf\xe9")
+    error = invoke(root, target, "--size=16", "--workers=1").exception
+    assert isinstance(error, ShardError)
+    assert r"caf\xe9" in error.message
+    assert not target.exists()
+
+
+def test_equal_warnings_are_one_line_with_a_count_and_three_names(tmp_path):
+    root = bids(tmp_path / "b", 6)
+    for number in range(5):
+        nifti(image_of(root, number), seed=number, data=head((20, 24, 22), number)[:, :, 4:8])
+    done = invoke(root, tmp_path / "set", "--size=16", "--workers=1")
+    assert done.exit_code == 0
+    (line,) = [line for line in done.stderr.splitlines() if "covers only" in line]
+    names = ", ".join(f"sub-0{n}/anat/sub-0{n}_T1w.nii.gz" for n in range(3))
+    assert line.startswith(f"warning: small-extent, 5 images ({names}, ...): covers only 32 mm")
+    rows = list(csv.DictReader((tmp_path / "set" / "qc.csv").read_text().splitlines()))
+    assert sum("small-extent" in row["findings"] for row in rows) == 5
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trainer.errors import ConfigError, Stopped
+from trainer.errors import CohortError, ConfigError, Stopped
 
 if TYPE_CHECKING:
     from trainer.data.import_request import ImportRequest, ImportResult
@@ -67,6 +67,14 @@ def import_images(
         typer.Option(
             help="Names of the maps' labels: 1=grey,2=white or 1,2,3 or a TSV with columns index, name; "
             "default: the derivatives' dseg.tsv.",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Which of several runs of a BIDS session, such as 1 for run-1; default: a second is bad.",
             show_default=False,
         ),
     ] = None,
@@ -140,6 +148,7 @@ def import_images(
         maps=maps,
         map_labels=map_labels,
         classes=_names(classes) or None,
+        run=run,
         workers=workers,
         on_error=on_error,
         volumes_per_shard=volumes_per_shard,
@@ -152,7 +161,7 @@ def import_images(
     if as_json:
         typer.echo(json.dumps(_as_json(result), indent=1))
     else:
-        _tell(result, dry_run=dry_run)
+        _tell(result, source if dry_run else None)
 
 
 def _names(text: str | None) -> tuple[str, ...]:
@@ -160,21 +169,29 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 def _with_progress(request: ImportRequest) -> ImportResult:
-    """Run the import under a progress bar; images with findings are named above it."""
+    """Run the import under a progress bar; at its end, however it ends, every kind of finding has a line."""
+    from trainer.commands.import_findings import Findings
     from trainer.data import importing
     from trainer.data.import_request import Progress as News
     from trainer.progress import Counting
 
     with _stopping_when_asked(), Counting("checking" if request.dry_run else "importing", "images") as bar:
+        found = Findings()
 
         def show(news: News) -> None:
-            for finding in news.findings:
-                if finding.severity != "note":
-                    message = f"{finding.severity}: {news.source}: {finding.message}"
-                    bar.note(message, _COLOURS[finding.severity])
+            found.add(news.source, news.findings)
             bar.show(news.done, news.total)
 
-        return importing.run(request, show)
+        # Bad images are named by the error, and by what a dry run prints.
+        severities = {"warning"} if request.dry_run else {"bad", "warning"}
+        try:
+            return importing.run(request, show)
+        except CohortError:
+            severities = {"warning"}
+            raise
+        finally:
+            for severity, line in found.lines(*severities):
+                bar.note(line, _COLOURS[severity])
 
 
 @contextlib.contextmanager
@@ -194,24 +211,26 @@ def _stopping_when_asked() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _tell(result: ImportResult, *, dry_run: bool) -> None:
+def _tell(result: ImportResult, rehearsed: Path | None) -> None:
+    """Say what was done, or, for a source that was only rehearsed, what would be."""
     classes = ", ".join(f"{name} {count}" for name, count in result.classes.items())
     for finding in result.cohort_findings:
-        typer.echo(f"{finding.severity}: {finding.message}", err=True)
-    if dry_run:
-        for image in result.left_out:
-            for finding in image.findings:
-                if finding.severity == "bad":
-                    typer.echo(f"bad: {image.identity[0]}: {finding.message} {finding.cure}")
-        typer.echo(
-            f"{result.volumes} images can be imported ({classes}), {len(result.left_out)} cannot; "
-            "nothing was written"
-        )
-        return
+        typer.echo(f"{finding.severity}: {finding.message} {finding.cure}", err=True)
     if result.codec_choice is not None:
         _tell_choice(result.codec_choice)
     if result.already_done:
         typer.echo(f"{result.target}: is already done, {result.volumes} volumes ({classes})")
+        return
+    if rehearsed is not None:
+        from trainer.data.importing import complaint
+
+        if result.left_out:
+            total = result.volumes + len(result.left_out)
+            typer.echo(complaint(str(rehearsed), result.left_out, total))
+        typer.echo(
+            f"{result.volumes} images can be imported ({classes}), {len(result.left_out)} cannot; "
+            "nothing was written"
+        )
         return
     kept = f", {result.kept} of them kept from before" if result.kept else ""
     typer.echo(f"{result.target}: {result.volumes} volumes ({classes}) in {result.seconds:.1f} s{kept}")

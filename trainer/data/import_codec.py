@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from math import prod
@@ -46,13 +47,22 @@ def choose(request: ImportRequest, listing: Listing) -> tuple[ImportRequest, dic
     most = max(1, min(_MOST_MEASURED, _MEASURED_BYTES // (4 * prod(recipe.shape))))
     found = (examine((image, recipe)).array for image in listing.images[:_MOST_TRIED])
     arrays = list(islice((array for array in found if array is not None), most))
-    if not arrays:
-        raise CohortError(
-            f"{listing.name}: none of its first {_MOST_TRIED} images can be used to choose a codec.",
-            cure=f"`--dry-run` says what is wrong with them; or name a codec: --codec {codecs.DEFAULT}.",
-        )
+    check_any_usable(listing, [True] * len(arrays))
     work = request.target / import_state.WORK_NAME
     import_state.make(work)
     choice = codec_choice.choose(arrays, layout, work, request.workers or default_workers()).to_json()
     import_state.keep_codec_choice(work, choice)
     return replace(request, codec=choice["codec"]), choice
+
+
+def check_any_usable(listing: Listing, usable: Sequence[bool]) -> None:
+    """Raise where none of the first images can be used to choose a codec.
+
+    Raises:
+        CohortError: so it is.
+    """
+    if not any(usable[:_MOST_TRIED]):
+        raise CohortError(
+            f"{listing.name}: none of its first {_MOST_TRIED} images can be used to choose a codec.",
+            cure=f"`--dry-run` says what is wrong with them; or name a codec: --codec {codecs.DEFAULT}.",
+        )

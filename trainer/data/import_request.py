@@ -31,6 +31,7 @@ class ImportRequest:
     maps: str | None = None
     map_labels: str | None = None
     classes: tuple[str, ...] | None = None
+    run: int | None = None
     workers: int | None = None
     on_error: Literal["fail", "skip"] = "fail"
     volumes_per_shard: int = 16
@@ -54,6 +55,7 @@ class ImportRequest:
             "volumes_per_shard": self.volumes_per_shard,
             "codec": self.codec,
             **({"bricks": self.bricks} if self.bricks else {}),
+            **({"run": self.run} if self.run is not None else {}),
             "recipe": self.recipe_for(listing).to_json(),
         }
 

@@ -7,16 +7,19 @@ that went into it or were left out before it. `import.json` stays and says how t
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from trainer.data import codecs
 from trainer.data.examination import Examined, stamp
+from trainer.data.file_names import is_text, shown
 from trainer.data.index import INDEX_NAME, canonical_json
 from trainer.data.listing import SourceImage
 from trainer.data.shard_writer import unwritten, write_atomically
@@ -101,18 +104,65 @@ def keep_codec_choice(work: Path, choice: dict[str, Any]) -> None:
     write_atomically(work / CHOICE_NAME, (canonical_json({"codec_choice": choice}) + "\n").encode())
 
 
+def check_name(target: Path) -> None:
+    """Raise for a folder whose name no record of the set could hold.
+
+    Raises:
+        ShardError: the name is not UTF-8.
+    """
+    if not is_text(target):
+        raise ShardError(f"{shown(target)}: is not a name in UTF-8.", cure="Name another folder.")
+
+
+def check_free(target: Path) -> None:
+    """Raise where an import could not begin to write; nothing is written to find out.
+
+    Raises:
+        ShardError: the folder cannot be made or written, or another import is writing it.
+    """
+    above = next(folder for folder in (target, *target.absolute().parents) if folder.exists())
+    if not above.is_dir():
+        raise unwritten(target, OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise unwritten(target, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    lock = target / WORK_NAME / "lock"
+    if lock.exists():
+        with lock.open() as file:
+            _hold(file, target, fcntl.LOCK_SH)
+
+
+def _hold(lock: IO[str], target: Path, how: int) -> None:
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ShardError(
+            f"{target}: another import is writing it.", cure="Wait for it, or name another folder."
+        ) from None
+
+
+def check_clearable(target: Path) -> bool:
+    """Whether `clear` has something to remove.
+
+    Raises:
+        ShardError: the folder is of something else.
+    """
+    if not target.is_dir() or not any(target.iterdir()):
+        return False
+    if not ((target / INDEX_NAME).exists() or (target / WORK_NAME).exists()):
+        raise ShardError(
+            f"{target}: is not empty, and what is in it is no shard set.", cure="Name a new or empty folder."
+        )
+    return True
+
+
 def clear(target: Path) -> None:
     """Remove a shard set and the beginnings of one: only files that an import writes.
 
     Raises:
         ShardError: the folder is of something else, or a file cannot be removed.
     """
-    if not target.is_dir() or not any(target.iterdir()):
+    if not check_clearable(target):
         return
-    if not ((target / INDEX_NAME).exists() or (target / WORK_NAME).exists()):
-        raise ShardError(
-            f"{target}: is not empty, and what is in it is no shard set.", cure="Name a new or empty folder."
-        )
     try:
         (target / INDEX_NAME).unlink(missing_ok=True)  # first: from here on it is no whole set
         for path in [
@@ -144,12 +194,7 @@ def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
     except OSError as error:
         raise unwritten(target, error) from None
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ShardError(
-                f"{target}: another import is writing it.", cure="Wait for it, or name another folder."
-            ) from None
+        _hold(lock, target, fcntl.LOCK_EX)
         write_atomically(work / "request.json", (canonical_json(request) + "\n").encode())
         yield work
 

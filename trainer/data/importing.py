@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.data import codec_choice, import_codec, import_state, quality_sheet, sources
+from trainer.data import codec_choice, codecs, import_codec, import_meta, import_state, quality_sheet, sources
 from trainer.data.examination import Examined, examine
 from trainer.data.findings import bad
 from trainer.data.import_request import ImportRequest, ImportResult, Progress
-from trainer.data.index import SetMeta, ShardRecord, VolumeMeta, canonical_json
+from trainer.data.index import ShardRecord, canonical_json
 from trainer.data.listing import Listing
 from trainer.data.map_request import MapRequest
-from trainer.data.shard_writer import ShardWriter, write_atomically
+from trainer.data.shard_writer import ShardWriter, checked_layout, write_atomically
 from trainer.data.shards import ShardSet
 from trainer.data.summary import UNLABELLED
 from trainer.data.workers import default_workers, in_order
@@ -39,6 +39,7 @@ def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None =
         CingulumError: the disk is full, or a worker process was killed.
     """
     begun = time.monotonic()
+    import_state.check_name(request.target)
     replace(request.recipe, contrasts=request.contrasts)  # says what is wrong with their names
     listing = sources.find(
         request.source,
@@ -48,14 +49,12 @@ def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None =
         contrasts=request.contrasts,
         classes=request.classes,
         maps=MapRequest.parse(request.maps, request.map_labels) if request.maps else None,
+        run=request.run,
     )
     request = replace(request, recipe=request.recipe_for(listing))
     on_progress = on_progress or (lambda progress: None)
     if request.dry_run:
-        work = _Import(request, listing, on_progress)
-        work.examine_rest(None, None)
-        work.check_classes()
-        return work.result(begun, None)
+        return _rehearse(request, listing, on_progress, begun)
     if request.overwrite:
         import_state.clear(request.target)
     request, choice = import_codec.as_before(request)
@@ -66,7 +65,7 @@ def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None =
         request, choice = import_codec.choose(request, listing)
         decisive = request.decisive(listing)
     work = _Import(request, listing, on_progress, choice)
-    recipe, meta = request.recipe, _set_meta(request, listing)
+    recipe, meta = request.recipe, import_meta.of_set(request, listing)
     # Before anything is written: it knows which codecs and sizes cannot be.
     writer = ShardWriter(request.target, recipe.shape, recipe.dtype, request.codec, request.bricks, meta=meta)
     with import_state.working(request.target, decisive) as folder:
@@ -85,6 +84,29 @@ def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None =
         index = writer.finish(work.shards)
         import_state.finished(folder)
     return work.result(begun, index.content_hash)
+
+
+def _rehearse(
+    request: ImportRequest, listing: Listing, on_progress: Callable[[Progress], None], begun: float
+) -> ImportResult:
+    """Refuse what the import would refuse, and write nothing. How much the disk still holds is not known."""
+    choice = None
+    if request.overwrite:
+        import_state.check_clearable(request.target)
+    else:
+        request, choice = import_codec.as_before(request)
+        if import_state.is_finished(request.target, request.decisive(listing), listing.sha256):
+            return _already_done(request, listing, begun, choice)
+    recipe, meta = request.recipe, import_meta.of_set(request, listing)
+    codec = codecs.DEFAULT if request.codec == codec_choice.AUTO else request.codec
+    checked_layout(recipe.shape, recipe.dtype, codec, request.bricks, meta.map_classes)
+    import_state.check_free(request.target)
+    work = _Import(request, listing, on_progress, choice)
+    work.examine_rest(None, None)
+    work.complain()
+    if request.codec == codec_choice.AUTO:
+        import_codec.check_any_usable(listing, [image.status != "bad" for image in work.examined])
+    return work.result(begun, None)
 
 
 @dataclass
@@ -193,7 +215,7 @@ class _Import:
         ]
 
     def _write(self, writer: ShardWriter, folder: Path, group: list[Examined]) -> None:
-        rows = [(image.array, _volume_meta(image)) for image in group if image.array is not None]
+        rows = [(image.array, import_meta.of_volume(image)) for image in group if image.array is not None]
         maps = [image.label_map for image in group if image.label_map is not None]
         number = len(self.shards)
         self.shards.append(writer.write_shard(number, rows, import_state.mark(group), maps or None))
@@ -248,48 +270,12 @@ def _label(image: Examined) -> str:
     return UNLABELLED if label is None else str(label)
 
 
-def _set_meta(request: ImportRequest, listing: Listing) -> SetMeta:
-    recipe = request.recipe
-    normalisation = {
-        "method": recipe.normalisation,
-        "foreground": recipe.foreground,
-        "low_percentile": recipe.low_percentile,
-        "high_percentile": recipe.high_percentile,
-    }
-    return SetMeta(
-        request.label,
-        listing.name,
-        (recipe.spacing,) * 3,
-        normalisation,
-        recipe.to_json(),
-        recipe.contrasts,
-        recipe.maps.classes if recipe.maps else (),
-    )
-
-
-def _volume_meta(image: Examined) -> VolumeMeta:
-    source, subject, session, label, age, sex, site, *_ = image.identity
-    affine = image.affine or []
-    return VolumeMeta(
-        subject=subject,
-        source=source,
-        source_sha256=image.sha256,
-        affine=affine,
-        session=session,
-        label=label,
-        age=age,
-        sex=sex,
-        site=site,
-        tissue=image.tissue,
-        further_sources=image.further or None,
-    )
-
-
 def _already_done(
     request: ImportRequest, listing: Listing, begun: float, choice: dict[str, Any] | None
 ) -> ImportResult:
     shards = ShardSet.open(request.target)
-    import_state.finished(request.target / import_state.WORK_NAME)
+    if not request.dry_run:
+        import_state.finished(request.target / import_state.WORK_NAME)
     return ImportResult(
         target=request.target,
         volumes=len(shards.volumes),

@@ -83,25 +83,8 @@ class ShardWriter:
         self.codec = codec
         self.bricks = bricks
         self.meta = meta
-        if codec not in codecs.CODECS:
-            raise ShardError(f"unknown codec {codec!r}.", cure=f"Choose one of: {', '.join(codecs.CODECS)}.")
-        if bricks is not None and not 1 <= bricks < max(shape[:3]):
-            raise ShardError(
-                f"bricks of {bricks} voxels in volumes of {' x '.join(map(str, shape[:3]))}.",
-                cure=f"Choose an edge under {max(shape[:3])}, or leave bricks out.",
-            )
-        self.layout = Layout(shape, self.dtype, codec, bricks)
+        self.layout = checked_layout(shape, dtype, codec, bricks, meta.map_classes)
         self.map_layout = Layout(shape[:3], np.dtype(np.uint8), codec, bricks)
-        if self.layout.decoded_bytes > LARGEST_VOLUME:
-            raise ShardError(
-                f"a volume of {' x '.join(map(str, shape))} {self.dtype.name} is larger than 2 GiB.",
-                cure="Choose a smaller size, or --dtype float16.",
-            )
-        if len(meta.map_classes) > MOST_CLASSES:
-            raise ShardError(
-                f"label maps of {len(meta.map_classes)} classes; a voxel holds one of {MOST_CLASSES}.",
-                cure="Give fewer classes; labels that share a name become one.",
-            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -251,6 +234,40 @@ def write_atomically(path: Path, content: bytes) -> None:
         atomic.write_bytes(path, content)
     except OSError as error:
         raise unwritten(path, error, f" {len(content) / 2**20:.2g} MiB more are needed here.") from None
+
+
+def checked_layout(
+    shape: tuple[int, int, int, int],
+    dtype: np.dtype | str,
+    codec: str,
+    bricks: int | None,
+    map_classes: Sequence[str],
+) -> Layout:
+    """The layout of the volumes of a set; arguments as for `ShardWriter`.
+
+    Raises:
+        ShardError: the codec is unknown, a brick is no smaller than a volume, a volume is too large for one
+            chunk, or label maps have too many classes.
+    """
+    if codec not in codecs.CODECS:
+        raise ShardError(f"unknown codec {codec!r}.", cure=f"Choose one of: {', '.join(codecs.CODECS)}.")
+    if bricks is not None and not 1 <= bricks < max(shape[:3]):
+        raise ShardError(
+            f"bricks of {bricks} voxels in volumes of {' x '.join(map(str, shape[:3]))}.",
+            cure=f"Choose an edge under {max(shape[:3])}, or leave bricks out.",
+        )
+    layout = Layout(shape, stored_types.stored_dtype(dtype), codec, bricks)
+    if layout.decoded_bytes > LARGEST_VOLUME:
+        raise ShardError(
+            f"a volume of {' x '.join(map(str, shape))} {layout.dtype.name} is larger than 2 GiB.",
+            cure="Choose a smaller size, or --dtype float16.",
+        )
+    if len(map_classes) > MOST_CLASSES:
+        raise ShardError(
+            f"label maps of {len(map_classes)} classes; a voxel holds one of {MOST_CLASSES}.",
+            cure="Give fewer classes; labels that share a name become one.",
+        )
+    return layout
 
 
 def unwritten(path: Path, error: OSError, needed: str = "") -> CingulumError:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainer.data import source_maps, tables
+from trainer.data import bids_runs, foreign_files, source_maps, tables
 from trainer.data.bids_names import best_match
 from trainer.data.findings import Finding, bad, warning
 from trainer.data.listing import SUBJECT_COLUMNS, Listing, SourceFile, SourceImage, known, person
@@ -33,18 +33,20 @@ def find(
     labels: Table | None,
     contrasts: Sequence[str],
     maps: MapRequest | None = None,
+    run: int | None = None,
 ) -> Listing:
     """List the images `sub-*/[ses-*/]anat/*_<contrast>` with what participants.tsv and sessions files say.
 
     The first contrast's images are the entries; those of the others, and maps, go with them.
-    With maps nothing needs a label: they are what there is to learn.
+    With maps nothing needs a label: they are what there is to learn. `run` chooses among `run-1`, `run-2`.
 
     Raises:
-        CohortError: no participants.tsv and no table of labels, no such column, no image of a contrast.
+        CohortError: no participants.tsv and no table of labels, no such column, no image of a contrast or
+            of the run.
     """
     contrast = contrasts[0]
     participants = root / "participants.tsv"
-    people_table = tables.read(participants) if participants.is_file() else None
+    people_table = _participants(root)
     if people_table is None and labels is None and maps is None:
         cure = (
             f"Write {participants} (columns participant_id and {label}), or give a table with --labels FILE."
@@ -63,35 +65,61 @@ def find(
     )
     visits = {_bare(path.parent.name): tables.read(path) for path in sessions}
 
-    images: Sequence[SourceImage] = [
-        _described(_image(root, path), people, visits, label)
-        for path in sorted(_paths(root, contrast), key=lambda p: p.as_posix())
-    ]
     for name in contrasts:
         if not any(_paths(root, name)):
             raise _no_images(root, name)
+    if run is not None:
+        bids_runs.check((path for name in contrasts for path in _paths(root, name)), run, root)
+    paths = sorted(_paths(root, contrast), key=lambda p: p.as_posix())
+    images: Sequence[SourceImage] = [
+        _found(_described(_image(root, path), people, visits, label), *findings)
+        for path, findings in bids_runs.chosen(paths, run)
+    ]
     for name in contrasts[1:]:
-        images = [_with_contrast(root, image, name) for image in images]
-    unseen = tuple(_unseen(people, images, contrast))
+        images = [_with_contrast(root, image, name, run) for image in images]
+    unseen = (*_unseen(people, images, contrast), *foreign_files.said_of(sorted(root.glob("sub-*")), root))
     recipe = None
     if maps is not None:
         images, recipe = source_maps.of_bids(root, images, maps)
     return Listing("bids", _name(root), label, tuple(images), unseen, recipe)
 
 
+def _participants(root: Path) -> Table | None:
+    """participants.tsv as BIDS has it, or participants.csv as spreadsheets write it; None without either.
+
+    Raises:
+        CohortError: there are both.
+    """
+    there = [path for path in (root / "participants.tsv", root / "participants.csv") if path.is_file()]
+    if len(there) > 1:
+        raise CohortError(
+            f"{root}: has both participants.tsv and participants.csv, which may say different things.",
+            cure="Keep the one you mean.",
+        )
+    return tables.read(there[0]) if there else None
+
+
+def _found(image: SourceImage, *findings: Finding) -> SourceImage:
+    return replace(image, findings=(*image.findings, *findings))
+
+
 def _no_images(root: Path, contrast: str) -> CohortError:
+    foreign = foreign_files.said_of(sorted(root.glob("sub-*")), root)
     others = sorted({stem(p).rsplit("_", 1)[-1] for p in root.glob("sub-*/**/anat/*") if suffix(p)})
     hint = (
         f"Choose another contrast with --contrast: there are {', '.join(others)}."
         if others
         else "Images lie in sub-*/[ses-*/]anat/."
     )
+    hint = " ".join([*(f"{finding.message} {finding.cure}" for finding in foreign), hint])
     return CohortError(f"{root}: holds no image sub-*/[ses-*/]anat/*_{contrast}.nii.gz.", cure=hint)
 
 
-def _with_contrast(root: Path, image: SourceImage, contrast: str) -> SourceImage:
+def _with_contrast(root: Path, image: SourceImage, contrast: str, run: int | None) -> SourceImage:
     """The image with that of a further contrast, which lies beside it."""
     beside = [path for path in sorted(image.path.parent.iterdir()) if _is_image_of(path, contrast)]
+    if run is not None:
+        beside = [path for path in beside if bids_runs.number(path) in (None, run)]
     best = best_match(image.path, beside)
     if len(best) == 1:
         file = SourceFile(contrast, best[0], best[0].relative_to(root).as_posix())
@@ -99,6 +127,9 @@ def _with_contrast(root: Path, image: SourceImage, contrast: str) -> SourceImage
     if best:
         names = ", ".join(path.name for path in best)
         message, cure = f"has several {contrast} images that fit: {names}.", "Keep the one you mean."
+        runs = sorted({n for n in map(bids_runs.number, best) if n is not None})
+        if len(runs) > 1:
+            cure = f"Choose a run, such as --run {runs[0]}, or keep the one you mean."
         finding = bad("ambiguous-contrast", message, cure)
     else:
         cure = "Add it, leave the subject out with --on-error skip, or import fewer --contrasts."

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trainer.data import foreign_files
 from trainer.data.listing import (
     IMAGE_COLUMNS,
     SESSION_COLUMNS,
@@ -30,14 +31,10 @@ def find(root: Path, label: str, labels: Table | None) -> Listing:
     Raises:
         CohortError: no images, neither table nor sub-folders, a table without the columns needed.
     """
-    paths = _paths(root)
+    paths, foreign = _paths(root), foreign_files.said_of([root], root)
     if not paths:
-        dicom = any(path.suffix.lower() in (".dcm", ".ima") for path in root.rglob("*"))
-        cure = (
-            "Convert the DICOM files to NIfTI first (dcm2niix)."
-            if dicom
-            else f"We look for {', '.join(SUFFIXES)}."
-        )
+        said = [f"{finding.message} {finding.cure}" for finding in foreign]
+        cure = " ".join(said) or f"We look for {', '.join(SUFFIXES)}."
         raise CohortError(f"{root}: holds no images.", cure=cure)
     if labels is not None:
         images = _from_table(root, paths, label, labels)
@@ -49,7 +46,7 @@ def find(root: Path, label: str, labels: Table | None) -> Listing:
                 "or sort the images into a sub-folder per label."
             )
             raise CohortError(f"{root}: nothing tells the label of its images.", cure=cure)
-    return Listing("folder", root.resolve().name, label, tuple(images))
+    return Listing("folder", root.resolve().name, label, tuple(images), tuple(foreign))
 
 
 def _paths(root: Path) -> list[Path]:

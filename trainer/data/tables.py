@@ -50,7 +50,9 @@ class Table:
 
 
 def read(path: Path) -> Table:
-    """Read a table; cells are parted by tabs in `.tsv`, else by what the header has most of: , ; or tab.
+    """Read a table; cells are parted by what the header has most of, comma, semicolon or tab.
+
+    Tabs in the header of a `.tsv` decide, however many commas its columns' names have.
 
     Raises:
         CohortError: no such file, not text, no header, a column twice, a row with too many or too few cells.
@@ -66,7 +68,8 @@ def read(path: Path) -> Table:
             f"{path}: cannot be read as UTF-8 text ({error}).", cure="Save the table as CSV in UTF-8."
         ) from None
     header = text.split("\n", 1)[0]
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=header.count)
+    by_tabs = path.suffix.lower() == ".tsv" and "\t" in header
+    delimiter = "\t" if by_tabs else max(",;\t", key=header.count)
     try:
         lines = list(csv.reader(io.StringIO(text), delimiter=delimiter))
     except csv.Error as error:
