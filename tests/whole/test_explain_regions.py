@@ -40,7 +40,9 @@ def test_a_map_that_is_the_same_everywhere_has_the_share_of_chance() -> None:
 def test_pooled_figures_are_means_with_intervals_and_paired_differences() -> None:
     rng = np.random.default_rng(0)
     chance = rng.uniform(0.05, 0.2, 40)
-    shares = [Shares(str(k), c + 0.1, c, c) for k, c in enumerate(chance)] + [Shares("x", None, 0.1, 0.1)]
+    shares = [Shares(str(k), c + 0.1 + k * 1e-9, c, c) for k, c in enumerate(chance)] + [
+        Shares("x", None, 0.1, 0.1)
+    ]
     found = regions.pooled(shares)
     assert found["n"] == 40 and found["empty"] == 1
     assert found["trained"]["mean"] == pytest.approx(chance.mean() + 0.1)

@@ -87,10 +87,13 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _figure(metrics: dict[str, Any], name: str, *, interval: bool = True) -> str:
+    from trainer.metrics.bootstrap import TOO_FEW
+
     value, bounds = metrics[name], metrics.get(f"{name}_interval")
     if value is None:
         return "-"
-    # Bounds that are equal, as without a single mistake, are no certainty.
-    if not interval or not bounds or bounds[0] == bounds[1]:
+    if not interval or f"{name}_interval" not in metrics:
         return f"{value:.2f}"
+    if not bounds:
+        return f"{value:.2f} ({TOO_FEW})"
     return f"{value:.2f} ({bounds[0]:.2f} to {bounds[1]:.2f})"

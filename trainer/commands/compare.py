@@ -98,10 +98,14 @@ def _title(name: str) -> str:
 
 def _figure(values: dict[str, Any], name: str, interval: list[float] | None = None, sign: str = "") -> str:
     """A figure with three digits and its interval on the next line; a dash for what cannot be told."""
+    from trainer.metrics.bootstrap import TOO_FEW
+
     if values.get(name) is None:
         return "-"
     bounds = interval or values.get(f"{name}_interval")
     below = f"\n{bounds[0]:{sign}.3f} to {bounds[1]:{sign}.3f}" if bounds else ""
+    if not bounds and (f"{name}_interval" in values or "interval" in values):
+        below = f"\n{TOO_FEW}"
     return f"{values[name]:{sign}.3f}{below}"
 
 

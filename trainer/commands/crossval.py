@@ -175,20 +175,22 @@ def _readable_plan(plan: dict[str, Any]) -> str:
 
 
 def _readable(folder: Path, summary: dict[str, Any]) -> str:
+    from trainer.metrics.bootstrap import TOO_FEW
+
     seeds = len(summary["seeds"])
     lines = [
         f"{folder}: {summary['subjects']} subjects, each held out once"
         + (f" for each of {seeds} seeds" if seeds > 1 else ""),
         "",
-        f"{'':<20} {'pooled':<8} {'95 % interval':<18} mean and sd over {len(summary['per_fold'])} runs",
+        f"{'':<20} {'pooled':<8} {'95 % interval':<24} mean and sd over {len(summary['per_fold'])} runs",
     ]
     for name, figure in summary["pooled"].items():
         if figure["value"] is None:
             continue
         ends = figure["interval"]
-        interval = f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else ""
+        interval = f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else TOO_FEW
         over = summary["over_folds"].get(name)
         runs = f"{over['mean']:.3f} ({over['sd']:.3f})" if over else ""
-        lines.append(f"{name.replace('_', ' '):<20} {figure['value']:<8.3f} {interval:<18} {runs}".rstrip())
+        lines.append(f"{name.replace('_', ' '):<20} {figure['value']:<8.3f} {interval:<24} {runs}".rstrip())
     files = [f"report: {folder / 'report.html'}", f"predictions: {folder / 'predictions.csv'}"]
     return "\n".join([*lines, "", *files])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,18 +54,23 @@ def evaluate(
         if as_json:
             typer.echo(json.dumps(metrics, indent=2))
             return 0
-        for name, value in metrics.items():
-            typer.echo(f"{name.replace('_', ' '):<18}  {_readable(value)}")
+        for line in lines_of(metrics):
+            typer.echo(line)
         typer.echo(f"predictions: {run / 'evaluation' / split.value}.csv")
         return 0
 
     return together(world, body)
 
 
-def _readable(value: Any) -> str:
-    """A figure with four digits; an interval as `a to b`."""
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    if isinstance(value, list) and len(value) == 2 and all(isinstance(end, float) for end in value):
-        return f"{value[0]:.4f} to {value[1]:.4f}"
-    return str(value)
+def lines_of(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each figure: four digits, and the 95 % interval where it has one."""
+    from trainer.metrics.bootstrap import TOO_FEW
+
+    for name, value in metrics.items():
+        if name.endswith("_interval"):
+            continue
+        told = "-" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
+        if value is not None and f"{name}_interval" in metrics:
+            bounds = metrics[f"{name}_interval"]
+            told += f"  (95 % interval {bounds[0]:.4f} to {bounds[1]:.4f})" if bounds else f"  ({TOO_FEW})"
+        yield f"{name.replace('_', ' '):<18}  {told}"

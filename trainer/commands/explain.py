@@ -85,6 +85,8 @@ def explain(
 
 
 def _show_regions(found: dict[str, Any] | None) -> None:
+    from trainer.metrics.bootstrap import TOO_FEW
+
     if found is None or not found["pooled"]["n"]:
         return
     pooled = found["pooled"]
@@ -96,5 +98,6 @@ def _show_regions(found: dict[str, Any] | None) -> None:
         ("above chance", "above_chance"),
         ("above randomised", "above_randomised"),
     ):
-        low, high = pooled[key]["interval"]
-        typer.echo(f"  {name:<20}{pooled[key]['mean']:7.3f}   95 % interval {low:.3f} to {high:.3f}")
+        bounds = pooled[key]["interval"]
+        told = f"95 % interval {bounds[0]:.3f} to {bounds[1]:.3f}" if bounds else TOO_FEW
+        typer.echo(f"  {name:<20}{pooled[key]['mean']:7.3f}   {told}")

@@ -22,6 +22,7 @@ import numpy as np
 
 from trainer.crossval.held_out import HeldOut
 from trainer.metrics import ranking
+from trainer.metrics.bootstrap import interval
 from trainer.metrics.classification import classification_metrics, wilson
 
 RESAMPLES = 2000
@@ -54,10 +55,14 @@ def _interval(found: HeldOut, name: str, values: np.ndarray) -> list[float] | No
         subjects = len(set(found.subjects[_counted(found, name)].tolist()))
         return wilson(values[0] * subjects, subjects)
     drawn = values[1:]
-    # All resamples alike, as of an AUC of 1, say nothing about how sure the figure is.
-    if not len(drawn) or not np.isfinite(drawn).all() or np.ptp(drawn) == 0:
-        return None
-    return [float(end) for end in np.percentile(drawn, [2.5, 97.5])]
+    return interval(drawn, _fewest(found)) if np.isfinite(drawn).all() else None
+
+
+def _fewest(found: HeldOut) -> int:
+    """How many subjects a resample draws from: those of the smallest class there is."""
+    if found.task != "classification":
+        return len(set(found.subjects.tolist()))
+    return min(len(set(found.subjects[found.true == k].tolist())) for k in np.unique(found.true))
 
 
 def _counted(found: HeldOut, name: str) -> np.ndarray:

@@ -7,6 +7,8 @@ from typing import Any
 
 import jinja2
 
+from trainer.metrics.bootstrap import TOO_FEW
+
 _METHODS = {
     "gradcam": "Grad-CAM",
     "integrated-gradients": "Integrated gradients",
@@ -65,8 +67,10 @@ def percent(value: float, signed: bool = False) -> str:
     return f"{100 * value:+.1f} %" if signed else f"{100 * value:.1f} %"
 
 
-def interval(bounds: list[float]) -> str:
+def interval(bounds: list[float] | None) -> str:
     """An interval of shares in per cent."""
+    if bounds is None:
+        return TOO_FEW
     return f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f} %"
 
 

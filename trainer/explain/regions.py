@@ -18,6 +18,7 @@ from scipy import ndimage
 from trainer.data import reading
 from trainer.data.phantom import bids
 from trainer.errors import InputError
+from trainer.metrics.bootstrap import interval
 
 CHANGED_MM = 0.5
 """Voxels that the disease moved by more than this count as changed."""
@@ -133,8 +134,8 @@ def pooled(shares: Sequence[Shares], *, bootstrap: int = 2000, seed: int = 0) ->
 
     Returns:
         For `trained`, `randomised`, `chance`, and the paired differences `above_chance` (trained less chance)
-        and `above_randomised`: {mean, interval}; `n` subjects, and `empty`: those left out because a map
-        was 0 everywhere.
+        and `above_randomised`: {mean, interval (None for too few)}; `n` subjects, and `empty`: those left
+        out because a map was 0 everywhere.
     """
     used = [s for s in shares if s.trained is not None and s.randomised is not None]
     figures: dict[str, Any] = {"n": len(used), "empty": len(shares) - len(used)}
@@ -151,6 +152,6 @@ def pooled(shares: Sequence[Shares], *, bootstrap: int = 2000, seed: int = 0) ->
     }
     rows = np.random.default_rng(seed).integers(len(used), size=(bootstrap, len(used)))
     for name, values in columns.items():
-        low, high = np.percentile(values[rows].mean(axis=1), [2.5, 97.5])
-        figures[name] = {"mean": float(values.mean()), "interval": [float(low), float(high)]}
+        bounds = interval(values[rows].mean(axis=1), len(used))
+        figures[name] = {"mean": float(values.mean()), "interval": bounds}
     return figures

@@ -17,6 +17,7 @@ from trainer import record
 from trainer.config import RunConfig
 from trainer.data.shards import ShardSet, Volume
 from trainer.errors import InputError
+from trainer.metrics.bootstrap import TOO_FEW
 from trainer.record import RunFolder
 from trainer.report.augmentation import phrases
 
@@ -111,10 +112,11 @@ def figures(test: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _row(name: str, figures_of: Mapping[str, Any], key: str) -> dict[str, str]:
     value, bounds = figures_of.get(key), figures_of.get(f"{key}_interval")
+    has_one = _is_number(value) and f"{key}_interval" in figures_of
     return {
         "name": name,
         "value": f"{value:.3f}" if _is_number(value) else "unknown",
-        "interval": f"{bounds[0]:.3f} to {bounds[1]:.3f}" if bounds else "",
+        "interval": f"{bounds[0]:.3f} to {bounds[1]:.3f}" if bounds else TOO_FEW if has_one else "",
     }
 
 

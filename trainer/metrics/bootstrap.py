@@ -12,6 +12,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 SEED = 20190507
+# Four subjects can be drawn in 35 ways: too few for a percentile of 2.5. Five can be in 126.
+LEAST = 5
+# In place of an interval, for people.
+TOO_FEW = "too few for an interval"
 # Rows of weights at once: 500 x 10,000 subjects are 40 MB.
 _BLOCK = 500
 
@@ -36,13 +40,26 @@ def resampled(n: int, resamples: int, figure: Callable[[np.ndarray], np.ndarray]
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def interval(values: np.ndarray) -> list[float] | None:
-    """The middle 95 % of values, NaN left out; None where fewer than two remain."""
+def interval(values: np.ndarray, n: int) -> list[float] | None:
+    """The middle 95 % of values, NaN left out; None where an interval is not to be had.
+
+    That is so for fewer than `LEAST` subjects, and where all resamples give the same value, as an AUC of 1
+    does: this says nothing of how sure the figure is.
+
+    Args:
+        values: float (resamples,), a figure of each resample.
+        n: the subjects that are drawn from; of the smallest class, where each class is drawn from.
+    """
     values = values[np.isfinite(values)]
-    if len(values) < 2:
+    if n < LEAST or len(values) < 2 or np.ptp(values) <= 1e-12 * np.abs(values).max():
         return None
     low, high = np.percentile(values, [2.5, 97.5])
     return [float(low), float(high)]
+
+
+def interval_of_difference(values: np.ndarray, n: int) -> list[float] | None:
+    """As `interval`; but two runs that answer alike differ by 0 in every resample, and that is known."""
+    return [0.0, 0.0] if n >= LEAST and len(values) and not values.any() else interval(values, n)
 
 
 def p_value(differences: np.ndarray) -> float | None:

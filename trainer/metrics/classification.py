@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainer.metrics import calibration, ranking
-from trainer.metrics.bootstrap import interval
+from trainer.metrics.bootstrap import interval, interval_of_difference
 
 
 def classification_metrics(
@@ -27,7 +27,8 @@ def classification_metrics(
         present), auc and pr_auc (average precision), with more than two classes the mean of each against
         the rest, auc_interval, pr_auc_interval, sensitivity, specificity (with more than two: macro), brier
         and ece (see calibration.py), positive (name or None), confusion (rows true, columns predicted).
-        What cannot be told from these subjects is None: the AUC where a class is missing, for example.
+        What cannot be told from these subjects is None: the AUC where a class is missing, for example, and
+        its interval where a class has fewer than `bootstrap.LEAST` subjects or no resample differs.
 
     Raises:
         ValueError: shapes that do not belong together, or a probability that is not finite.
@@ -42,12 +43,13 @@ def classification_metrics(
     recall, specificity = _recall(confusion), _specificity(confusion)
     hits, n = int(np.trace(confusion)), len(true)
     binary = len(classes) == 2
+    smallest = smallest_class(true, len(classes))
     weights = ranking.weights_within_classes(true, len(classes), bootstrap)
     auc, auc_interval = _with_interval(
-        None if weights is None else ranking.roc_areas(true, probabilities, weights)
+        None if weights is None else ranking.roc_areas(true, probabilities, weights), smallest
     )
     pr_auc, pr_auc_interval = _with_interval(
-        None if weights is None else ranking.average_precisions(true, probabilities, weights)
+        None if weights is None else ranking.average_precisions(true, probabilities, weights), smallest
     )
     return {
         "n": n,
@@ -112,13 +114,18 @@ def auc_difference(
         bootstrap: resamples.
 
     Returns:
-        The difference and its interval, or None where a class has no subject.
+        The difference and its interval, or None where there is no interval.
     """
     differences = auc_differences(true, first, second, bootstrap)
     if differences is None:
         return None
-    low, high = np.percentile(differences[1:], [2.5, 97.5])
-    return float(differences[0]), [float(low), float(high)]
+    bounds = interval_of_difference(differences[1:], smallest_class(true, np.shape(first)[1]))
+    return None if bounds is None else (float(differences[0]), bounds)
+
+
+def smallest_class(true: np.ndarray, classes: int) -> int:
+    """How many subjects the class with the fewest has."""
+    return int(np.bincount(np.asarray(true, np.int64), minlength=classes).min())
 
 
 def auc_differences(
@@ -133,6 +140,6 @@ def auc_differences(
     return one - other
 
 
-def _with_interval(values: np.ndarray | None) -> tuple[float | None, list[float] | None]:
+def _with_interval(values: np.ndarray | None, n: int) -> tuple[float | None, list[float] | None]:
     """The first of the values, that of the subjects as they are, and the middle 95 % of the others."""
-    return (None, None) if values is None else (float(values[0]), interval(values[1:]))
+    return (None, None) if values is None else (float(values[0]), interval(values[1:], n))

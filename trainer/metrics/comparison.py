@@ -13,7 +13,7 @@ from scipy.stats import binomtest, norm
 from trainer.errors import RunError
 from trainer.metrics import bootstrap as resampling
 from trainer.metrics import delong
-from trainer.metrics.classification import auc_differences, classification_metrics
+from trainer.metrics.classification import auc_differences, classification_metrics, smallest_class
 from trainer.metrics.regression import regression_metrics
 from trainer.metrics.segmentation import mean_dice, segmentation_metrics
 from trainer.metrics.tables import Table
@@ -142,13 +142,16 @@ def _differences(one: Table, other: Table, resamples: int) -> dict[str, dict[str
 
 
 def _auc(one: Table, other: Table, resamples: int) -> dict[str, Any]:
+    smallest = smallest_class(one.true, len(one.classes))
     if len(one.classes) == 2:
         found = delong.compare(one.true, one.values[:, 1], other.values[:, 1]) or {}
+        if smallest < resampling.LEAST:
+            found = {"difference": found.get("difference")}
         return {name: found.get(name) for name in ("difference", "interval", "p_value")} | {"test": "DeLong"}
     values = auc_differences(one.true, one.values, other.values, resamples)
     if values is None:
-        return _told(None, np.zeros(0))
-    return _told(float(values[0]), values[1:])
+        return _told(None, np.zeros(0), 0)
+    return _told(float(values[0]), values[1:], smallest)
 
 
 def _of_means(differences: np.ndarray, resamples: int) -> dict[str, Any]:
@@ -156,9 +159,9 @@ def _of_means(differences: np.ndarray, resamples: int) -> dict[str, Any]:
     known = differences[np.isfinite(differences)]
     n = len(known)
     if n < 2:
-        return _told(float(known[0]) if n else None, np.zeros(0))
+        return _told(float(known[0]) if n else None, np.zeros(0), n)
     means = resampling.resampled(n, resamples, lambda weights: weights @ known / n)
-    return _told(float(known.mean()), means)
+    return _told(float(known.mean()), means, n)
 
 
 def _of_hits(one: np.ndarray, other: np.ndarray) -> dict[str, Any]:
@@ -181,11 +184,11 @@ def _of_hits(one: np.ndarray, other: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _told(difference: float | None, resampled: np.ndarray) -> dict[str, Any]:
+def _told(difference: float | None, resampled: np.ndarray, n: int) -> dict[str, Any]:
     return {
         "difference": difference,
-        "interval": resampling.interval(resampled),
-        "p_value": resampling.p_value(resampled),
+        "interval": resampling.interval_of_difference(resampled, n),
+        "p_value": resampling.p_value(resampled) if n >= resampling.LEAST else None,
         "test": BOOTSTRAP,
     }
 

@@ -21,8 +21,8 @@ def regression_metrics(true: np.ndarray, predicted: np.ndarray, bootstrap: int =
         n; mae, mae_interval, rmse and bias (mean of predicted - true), in the target's unit; r2, r2_interval
         (1 - squared error / squared distance from the mean of these subjects: 0 for one who always says that
         mean, below 0 for worse), pearson (correlation). What cannot be told is None: everything without
-        subjects, r2 where all targets are alike, pearson where targets or predictions are, intervals of one
-        subject.
+        subjects, r2 where all targets are alike, pearson where targets or predictions are, intervals of
+        fewer than `bootstrap.LEAST` subjects, or where no resample differs.
 
     Raises:
         ValueError: shapes that do not belong together, or a number that is not finite.
@@ -40,10 +40,10 @@ def regression_metrics(true: np.ndarray, predicted: np.ndarray, bootstrap: int =
     return {
         "n": n,
         "mae": float(mean_absolute_error(true, predicted)) if n else None,
-        "mae_interval": resampling.interval(mae_resampled(true, predicted, bootstrap)) if n > 1 else None,
+        "mae_interval": resampling.interval(mae_resampled(true, predicted, bootstrap), n) if n else None,
         "rmse": float(root_mean_squared_error(true, predicted)) if n else None,
         "r2": float(r2_score(true, predicted)) if varied else None,
-        "r2_interval": resampling.interval(_r2_resampled(true, predicted, bootstrap)) if varied else None,
+        "r2_interval": resampling.interval(_r2_resampled(true, predicted, bootstrap), n) if varied else None,
         "pearson": _pearson(true, predicted) if varied else None,
         "bias": float(np.mean(predicted - true)) if n else None,
     }

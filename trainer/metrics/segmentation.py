@@ -135,10 +135,8 @@ def _mean_and_interval(values: np.ndarray, bootstrap: int) -> tuple[float | None
     values = values[np.isfinite(values)]
     if not len(values):
         return None, None
-    if len(values) == 1:
-        return float(values[0]), None
     means = resampling.resampled(len(values), bootstrap, lambda weights: weights @ values / len(values))
-    return float(values.mean()), resampling.interval(means)
+    return float(values.mean()), resampling.interval(means, len(values))
 
 
 def _distances(true: np.ndarray, predicted: np.ndarray, voxel_size: Sequence[float]) -> tuple[float, float]:

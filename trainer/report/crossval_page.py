@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import RunError
+from trainer.metrics.bootstrap import TOO_FEW
 from trainer.report import charts_classes, charts_crossval, charts_training, cohort, methods
 from trainer.report.figure import Figure, table
 from trainer.report.judgement import Tile, interval, share
@@ -133,7 +134,7 @@ def _tiles(pooled: Mapping[str, Any], names: Sequence[str]) -> list[Tile]:
         told, (words, places) = _part(pooled, name), _NAMES[name]
         if told:
             value = share(told.get("value"), places)
-            tiles.append(Tile(words, value, interval(told.get("interval"), places), name not in _LARGE))
+            tiles.append(Tile(words, value, _bounds(told, places), name not in _LARGE))
     return tiles
 
 
@@ -143,11 +144,18 @@ def _table(summary: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, 
     for name in names:
         words, places = _NAMES[name]
         pooled = _part(_part(summary, "pooled"), name)
-        bounds = interval(pooled.get("interval"), places)
+        bounds = _bounds(pooled, places)
         told = share(pooled.get("value"), places) + (f" ({bounds})" if bounds else "")
         folds, seeds = (_part(_part(summary, f"over_{kind}"), name) for kind in ("folds", "seeds"))
         rows.append((words, told, _spread(folds, places), _spread(seeds, places)))
     return rows
+
+
+def _bounds(told: Mapping[str, Any], places: int) -> str:
+    """The interval of a pooled figure in words; nothing where the figure itself is not known."""
+    if number(told.get("value")) is None:
+        return ""
+    return interval(told.get("interval"), places) or TOO_FEW
 
 
 def _spread(told: Mapping[str, Any], places: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from trainer.metrics.classification import auc_difference, classification_metrics
 from trainer.report import charts_classes as charts
 from trainer.report.figure import Figure
-from trainer.report.judgement import Judgement, Subjects, Tile, interval, kept, pair, share
+from trainer.report.judgement import Judgement, Subjects, Tile, kept, pair, share, told_interval
 from trainer.report.predictions import Predictions
 from trainer.report.story import Story, number
 
@@ -43,20 +43,18 @@ def judge(story: Story, found: Predictions) -> Judgement:
 def _tiles(story: Story, metrics: dict[str, Any], compared: bool) -> tuple[Tile, ...]:
     positive = f" ({metrics['positive']})" if metrics["positive"] else ""
     tiles = [
-        Tile("AUC", share(metrics["auc"]), interval(metrics["auc_interval"]), small=False),
-        Tile("Accuracy", share(metrics["accuracy"]), interval(metrics["accuracy_interval"]), small=False),
+        Tile("AUC", share(metrics["auc"]), told_interval(metrics, "auc"), small=False),
+        Tile("Accuracy", share(metrics["accuracy"]), told_interval(metrics, "accuracy"), small=False),
         Tile(f"Sensitivity{positive}", share(metrics["sensitivity"])),
         Tile("Specificity", share(metrics["specificity"])),
         Tile("Balanced accuracy", share(metrics["balanced_accuracy"])),
-        Tile("Average precision", share(metrics["pr_auc"]), interval(metrics["pr_auc_interval"])),
+        Tile("Average precision", share(metrics["pr_auc"]), told_interval(metrics, "pr_auc")),
         Tile("Calibration error", share(metrics["ece"])),
         Tile("Brier score", share(metrics["brier"])),
     ]
     if compared:
         told = story.baseline
-        tiles.append(
-            Tile("Linear on volumes, AUC", share(told.get("auc")), interval(told.get("auc_interval")))
-        )
+        tiles.append(Tile("Linear on volumes, AUC", share(told.get("auc")), told_interval(told, "auc")))
     return tuple(tiles)
 
 
@@ -88,12 +86,10 @@ def _baseline(story: Story, found: Predictions) -> dict[int, list[float]]:
 def _verdict(found: Predictions, metrics: dict[str, Any], baseline: dict[int, list[float]]) -> str:
     if metrics["auc"] is None:
         return "Not every class is among these subjects, so there is no ROC curve to judge by."
-    low, high = metrics["auc_interval"]
-    if low == high:
-        told = (
-            "These few subjects are told apart without a single mistake in order, which leaves no interval."
-        )
-    elif low > 0.5:
+    bounds = metrics["auc_interval"]
+    if bounds is None:
+        told = "There is no interval to judge by: too few subjects, or not a single mistake in their order."
+    elif bounds[0] > 0.5:
         told = "The network tells the classes apart better than chance."
     else:
         told = "These subjects do not show that the network is better than chance."

@@ -8,7 +8,7 @@ import numpy as np
 
 from trainer.metrics.segmentation import segmentation_metrics
 from trainer.report import charts_maps as charts
-from trainer.report.judgement import Judgement, Subjects, Tile, interval, kept, share
+from trainer.report.judgement import Judgement, Subjects, Tile, kept, share, told_interval
 from trainer.report.predictions import Overlaps
 from trainer.report.story import Story
 
@@ -17,9 +17,9 @@ def judge(story: Story, found: Overlaps) -> Judgement:
     """Dice and surface distance of each class, mean over subjects."""
     metrics = segmentation_metrics(found.dice_by_class, found.hd95_by_class)
     per_class = metrics["per_class"]
-    tiles = [Tile("Mean Dice", share(metrics["dice"]), interval(metrics["dice_interval"]), small=False)]
+    tiles = [Tile("Mean Dice", share(metrics["dice"]), told_interval(metrics, "dice"), small=False)]
     tiles += [
-        Tile(f"Dice, {name}", share(told["dice"]), interval(told["dice_interval"]))
+        Tile(f"Dice, {name}", share(told["dice"]), told_interval(told, "dice"))
         for name, told in per_class.items()
     ]
     tiles += [

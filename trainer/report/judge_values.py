@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainer.metrics.regression import regression_metrics
 from trainer.report import charts_values as charts
-from trainer.report.judgement import Judgement, Subjects, Tile, interval, share
+from trainer.report.judgement import Judgement, Subjects, Tile, share, told_interval
 from trainer.report.predictions import Values
 from trainer.report.story import Story
 
@@ -14,10 +14,8 @@ def judge(story: Story, found: Values) -> Judgement:
     metrics = regression_metrics(found.true, found.predicted)
     target, unit = story.task.target or "age", story.task.unit
     tiles = (
-        Tile(
-            f"MAE,{unit}" if unit else "MAE", share(metrics["mae"]), interval(metrics["mae_interval"]), False
-        ),
-        Tile("R²", share(metrics["r2"]), interval(metrics["r2_interval"]), False),
+        Tile(f"MAE,{unit}" if unit else "MAE", share(metrics["mae"]), told_interval(metrics, "mae"), False),
+        Tile("R²", share(metrics["r2"]), told_interval(metrics, "r2"), False),
         Tile("RMSE", share(metrics["rmse"])),
         Tile("Pearson r", share(metrics["pearson"])),
         Tile("Bias", share(metrics["bias"])),

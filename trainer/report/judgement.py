@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainer.metrics.bootstrap import TOO_FEW
 from trainer.report.figure import Figure
 from trainer.report.story import number
 
@@ -80,9 +81,17 @@ def interval(bounds: Any, places: int = 2) -> str:
     found = pair(bounds)
     if found is None:
         return ""
-    # All resamples alike, as with no mistake at all: that is no certainty, so no interval.
+    # All resamples alike, as runs of older versions tell it: that is no certainty, so no interval.
     low, high = found
-    return f"{low:.{places}f} to {high:.{places}f}" if low < high else "too few for an interval"
+    return f"{low:.{places}f} to {high:.{places}f}" if low < high else TOO_FEW
+
+
+def told_interval(metrics: Mapping[str, Any], name: str) -> str:
+    """The interval of a figure in words; nothing for a figure that is not known or never has one."""
+    key = f"{name}_interval"
+    if key not in metrics or number(metrics.get(name)) is None:
+        return ""
+    return interval(metrics[key]) or TOO_FEW
 
 
 def kept(figures: Sequence[Figure | None]) -> tuple[Figure, ...]:

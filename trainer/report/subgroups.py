@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer.metrics import subgroups
 from trainer.report.figure import Table, table
-from trainer.report.judgement import interval, share
+from trainer.report.judgement import share, told_interval
 from trainer.report.predictions import Found, Overlaps, Predictions
 from trainer.report.story import Story
 
@@ -74,7 +74,7 @@ def _row(group: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, ...]:
         return (*facts, "too few", *("–" for _ in names[1:]))
     cells = []
     for name in names:
-        bounds = interval(metrics.get(f"{name}_interval"))
+        bounds = told_interval(metrics, name)
         cells.append(f"{share(metrics.get(name))} ({bounds})" if bounds else share(metrics.get(name)))
     return (*facts, *cells)
 
