@@ -168,7 +168,7 @@ def test_attributions_are_embedded_and_damaged_ones_are_notes(run):
     (broken / "summary.json").write_text("{")
     story = read(run)
     (found,) = attributions.read(story)
-    assert found.name == "Grad-CAM" and found.facts == (("share inside", "0.432"),)
+    assert found.name == "Grad-CAM" and found.facts == (("Share inside", "0.432"),)
     assert [caption for caption, _ in found.pictures] == [f"sub-{k}" for k in range(6)]
     assert found.left_out == 3
     assert any("occlusion/summary.json is damaged" in note for note in story.notes)
@@ -197,7 +197,7 @@ def test_means_of_classes_come_first_and_other_weights_are_told(run):
     assert [caption for caption, _ in found.pictures] == ["mean of 3 subjects, AD", "a: is AD, called NC"]
     assert (found.name, found.facts, found.left_out) == (
         "Occlusion",
-        (("regions, pooled, share", "0.310"),),
+        (("Regions, pooled, share", "0.310"),),
         1,
     )
     assert any("explains other weights" in note for note in story.notes)

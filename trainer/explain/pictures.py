@@ -13,6 +13,8 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from scipy import ndimage
 
+from trainer.data import foreground
+
 _DPI = 110
 _SLICES = 15
 _FAINT = 0.15  # of the scale: below, the anatomy shows through untouched
@@ -24,9 +26,20 @@ def scale_of(values: np.ndarray) -> float:
     return float(np.percentile(size, 99.8)) if size.size else 1.0
 
 
-def peak(values: np.ndarray) -> tuple[int, int, int]:
-    """The voxel about which most attribution lies: the maximum of the smoothed absolute values."""
+def peak(values: np.ndarray, volume: np.ndarray) -> tuple[int, int, int]:
+    """The voxel inside the brain about which most attribution lies: the maximum of the smoothed map's size.
+
+    Inside is the foreground of the volume with its holes, such as ventricles. What a map has outside, the
+    network's borders for example, would cut the head where there is nothing to see.
+
+    Args:
+        values: (D, H, W) map.
+        volume: (D, H, W) anatomy on the same grid.
+    """
     smooth = ndimage.gaussian_filter(np.abs(values.astype(np.float64)), 1.5)
+    inside = ndimage.binary_fill_holes(foreground.mask(volume))
+    if inside.any():
+        smooth = np.where(inside, smooth, -1.0)
     x, y, z = np.unravel_index(int(smooth.argmax()), smooth.shape)
     return int(x), int(y), int(z)
 
@@ -34,7 +47,7 @@ def peak(values: np.ndarray) -> tuple[int, int, int]:
 def three_planes(
     volume: np.ndarray, values: np.ndarray, voxel_size: tuple[float, float, float], title: str, unit: str
 ) -> bytes:
-    """Sagittal, coronal and axial slice through the map's peak; the subject's left is on the left.
+    """Sagittal, coronal and axial slice through the map's peak inside the brain; the subject's left is on the left.
 
     Args:
         volume: (D, H, W) anatomy, in RAS order.
@@ -43,7 +56,7 @@ def three_planes(
         title: above the picture.
         unit: of the map, beside its colour bar.
     """
-    x, y, z = peak(values)
+    x, y, z = peak(values, volume)
     dx, dy, dz = voxel_size
     planes = [
         (volume[x], values[x], dz / dy, "sagittal"),

@@ -217,9 +217,10 @@ class _Explaining:
     def _groups(self, group: Group, *, mni: bool) -> list[dict[str, Any]]:
         """Write the mean map of each class, with its pictures."""
         made = []
+        stems = subjects.file_names_of_means(self.chosen.classes)
         kind = page.method_name(self.request.method.value)
         for label, (count, values, volume) in sorted(group.means(mni=mni).items()):
-            stem = f"mean_{label.replace('/', '-')}"
+            stem = stems[label]
             self._nifti(f"{stem}.nii.gz", values, group.affine)
             title = f"{kind}, mean of {count} subjects" + (f", {label}" if self.chosen.classes else "")
             drawn = {

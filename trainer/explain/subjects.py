@@ -12,6 +12,7 @@ import numpy as np
 from trainer import prediction
 from trainer.data.preprocess import prepare
 from trainer.errors import RunError
+from trainer.explain.file_names import distinct
 from trainer.inference.member import Member
 from trainer.inference.requests import People, requests
 from trainer.preparation import Data
@@ -77,7 +78,7 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
     _, _, data, model = prediction.open_run(run, split, code)
     _check(run, data.task.name, of_patches=data.patches is not None)
     rows = in_turn(data, data.rows(split))[:most]
-    names = _names([_name(data, row) for row in rows])
+    names = distinct([_name(data, row) for row in rows], file_names_of_means(data.task.classes).values())
 
     def each() -> Iterator[Subject]:
         for row, name in zip(rows, names, strict=True):
@@ -125,7 +126,7 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
             cure="Add --covariates participants.tsv with these columns; unknown cells may be empty.",
         )
     table = People.read(people) if people is not None and member.covariates is not None else None
-    names = _names([request.stem for request in wanted])
+    names = distinct([request.stem for request in wanted], file_names_of_means(member.classes).values())
 
     def each() -> Iterator[Subject]:
         for request, name in zip(wanted, names, strict=True):
@@ -147,6 +148,12 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
         each=each(),
         mean=None,
     )
+
+
+def file_names_of_means(classes: Sequence[str]) -> dict[str, str]:
+    """Class -> name of the files of its mean map; 'all' where there are no classes."""
+    labels = classes or ("all",)
+    return dict(zip(labels, distinct(f"mean_{label}" for label in labels), strict=True))
 
 
 def in_turn(data: Data, rows: Sequence[int]) -> list[int]:
@@ -179,16 +186,6 @@ def _target(data: Data, row: int) -> str:
 def _name(data: Data, row: int) -> str:
     volume = data.shards.volumes[row]
     return f"sub-{volume.subject}" + (f"_ses-{volume.session}" if volume.session else "")
-
-
-def _names(wanted: Sequence[str]) -> list[str]:
-    """File names without slashes; those that come again get a number."""
-    seen: dict[str, int] = {}
-    names = []
-    for name in (name.replace("/", "-") for name in wanted):
-        seen[name] = seen.get(name, 0) + 1
-        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
-    return names
 
 
 def _mean(data: Data) -> np.ndarray:

@@ -14,7 +14,27 @@ MOST_PICTURES = 6
 # A page that carries more than this is slow to open on a phone.
 LARGEST_PICTURE = 600_000
 # Names of methods in summary.json, and on the page.
-_WORDS = {"gradcam": "Grad-CAM", "integrated_gradients": "Integrated gradients", "occlusion": "Occlusion"}
+_WORDS = {"gradcam": "Grad-CAM", "integrated-gradients": "Integrated gradients", "occlusion": "Occlusion"}
+# The keys of summary.json that are shown, in words.
+_FACTS = {
+    "explained": "Explained",
+    "settings.layer": "Layer",
+    "settings.grid": "Its grid",
+    "settings.baseline": "Compared with",
+    "settings.steps": "Steps",
+    "space.mni_like": "Brains lie where the MNI152 brain does",
+    "space.overlap": "Overlap with the MNI152 brain (Dice)",
+    "regions.cohort": "Cohort with the truth",
+    "regions.changed_mm": "Counted as changed, from mm",
+    "regions.randomised_networks": "Networks with randomised weights",
+    "regions.pooled.n": "Subjects with the truth",
+    "regions.pooled.empty": "Subjects with an empty map",
+    "regions.pooled.trained.mean": "Share of the map on changed voxels",
+    "regions.pooled.randomised.mean": "The same of randomised networks",
+    "regions.pooled.chance.mean": "The same by chance",
+    "regions.pooled.above_chance.mean": "Above chance",
+    "regions.pooled.above_randomised.mean": "Above randomised networks",
+}
 # What the page says in another place, or need not say.
 _ELSEWHERE = ("run", "of", "task", "classes", "method", "class", "weights_sha256")
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -50,17 +70,21 @@ def read(story: Story) -> list[Attribution]:
         explained, weights = summary.get("weights_sha256"), story.result.get("best_weights_sha256")
         if explained and weights and explained != weights:
             story.notes.append(f"explanations/{method.name} explains other weights than this run's.")
-        facts = tuple(_facts({key: value for key, value in summary.items() if key not in _ELSEWHERE}))
+        facts = tuple(in_words({key: value for key, value in summary.items() if key not in _ELSEWHERE}))
         found.append(Attribution(_WORDS.get(name, name), facts, tuple(pictures), left_out))
     return found
 
 
-def _facts(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every number and word of the summary, lists and long words left out."""
+def in_words(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every number and word of a summary with its name for people; lists and long words are left out."""
     for key, value in tree.items():
-        name = f"{prefix}{key}".replace("_", " ")
+        path = f"{prefix}{key}"
+        # What a later version adds has no words here yet.
+        name = _FACTS.get(path) or path.replace("_", " ").replace(".", ", ").capitalize()
         if isinstance(value, dict):
-            yield from _facts(value, f"{name}, ")
+            yield from in_words(value, f"{path}.")
+        elif isinstance(value, bool):
+            yield name, "yes" if value else "no"
         elif isinstance(value, float):
             yield name, f"{value:.3f}"
         elif isinstance(value, (int, str)) and len(str(value)) < 80:

@@ -1,0 +1,87 @@
+"""What an explanation leaves: safe file names, cuts through the brain, words instead of keys."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import numpy as np
+import pytest
+
+from trainer.explain.file_names import distinct
+from trainer.explain.pictures import peak
+from trainer.report.attributions import in_words
+
+HOSTILE = [
+    "../../etc/passwd", "..", ".", "", ".hidden", "a b", "a/b", "a\\b", "a:b?*<>|\"'#%&", "mean_AD",
+    "Müller", unicodedata.normalize("NFD", "Müller"), "患者一", "x" * 400, "é" * 300, "nul\x00", "new\nline",
+    "x", "x", "x_2", "X", "y_mosaic", "y",
+]  # fmt: skip
+
+
+def test_names_of_explained_subjects_are_safe_and_kept_apart():
+    names = distinct(HOSTILE, taken=["mean_AD"])
+    files = [f"{name}{ending}" for name in names for ending in (".nii.gz", ".png", "_mosaic.png")]
+    assert len({file.casefold() for file in files}) == len(files)
+    assert "mean_AD" not in names
+    for name in names:
+        assert name and not name.startswith((".", "-")) and len(f"{name}_mosaic.png".encode()) < 200
+        assert all(letter.isalnum() or letter in "._-" for letter in name)
+        assert name == unicodedata.normalize("NFC", name)
+
+
+@pytest.mark.parametrize("names", [["sub-0003", "sub-0003_ses-1"], ["Müller", "患者一"]])
+def test_names_that_are_safe_stay(names):
+    assert distinct(names) == names
+
+
+def ball(side: int = 24) -> np.ndarray:
+    """A bright ball in dark air, with a dark ventricle in its middle, float32 (side, side, side)."""
+    axes = np.meshgrid(*(np.linspace(-1, 1, side),) * 3, indexing="ij")
+    radius = np.sqrt(sum(axis**2 for axis in axes))
+    noise = np.random.default_rng(0).normal(0, 0.02, radius.shape)
+    return (np.where((radius < 0.7) & (radius > 0.25), 1.0, -1.0) + noise).astype(np.float32)
+
+
+def test_cuts_go_through_the_largest_value_inside_the_brain():
+    values = np.zeros((24, 24, 24), np.float32)
+    values[2:4, 2:4, 2:4] = 9.0  # in the air
+    values[15, 9, 14] = 1.0
+    assert peak(values, ball()) == (15, 9, 14)
+    values[12, 12, 12] = 3.0  # a ventricle is inside
+    assert peak(values, ball()) == (12, 12, 12)
+
+
+@pytest.mark.parametrize("volume", [np.zeros((8, 8, 8), np.float32), np.full((8, 8, 8), 3.0, np.float32)])
+def test_without_a_brain_cuts_go_through_the_largest_value(volume):
+    values = np.zeros((8, 8, 8), np.float32)
+    values[5, 2, 3] = 1.0
+    assert peak(values, volume) == (5, 2, 3)
+
+
+def test_a_summary_is_told_in_words():
+    summary = {
+        "explained": "log-odds of AD",
+        "settings": {"layer": "stage1_relu", "grid": "8 × 8 × 8"},
+        "space": {"mni_like": True, "overlap": 0.93},
+        "regions": {
+            "cohort": "data/cohort",
+            "changed_mm": 0.5,
+            "randomised_networks": 5,
+            "pooled": {"n": 9, "empty": 1, "trained": {"mean": 0.31, "interval": [0.2, 0.4]}},
+        },
+        "of_a_later_version": {"is_new": False},
+    }
+    assert list(in_words(summary)) == [
+        ("Explained", "log-odds of AD"),
+        ("Layer", "stage1_relu"),
+        ("Its grid", "8 × 8 × 8"),
+        ("Brains lie where the MNI152 brain does", "yes"),
+        ("Overlap with the MNI152 brain (Dice)", "0.930"),
+        ("Cohort with the truth", "data/cohort"),
+        ("Counted as changed, from mm", "0.500"),
+        ("Networks with randomised weights", "5"),
+        ("Subjects with the truth", "9"),
+        ("Subjects with an empty map", "1"),
+        ("Share of the map on changed voxels", "0.310"),
+        ("Of a later version, is new", "no"),
+    ]
