@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 from made_up_run import make_shards
+from markdown_it import MarkdownIt
 from saved_runs import SIZE, classifier, regressor, save_run, threshold_segmenter
 
 from trainer import cli, models
@@ -111,6 +112,19 @@ def test_the_other_tasks_are_exported_too(tmp_path, capsys):
     card = (tmp_path / "s" / "MODEL_CARD.md").read_text()
     assert "Labels every voxel of 3D brain MRI: background, grey, white." in card
     assert "| Dice: grey | 0.910 | 0.900 to 0.920 |" in card and "| HD95, mm: grey | 2.500 |  |" in card
+
+
+def test_names_in_a_card_are_shown_as_they_are(tmp_path, capsys):
+    run = tmp_path / "a *new* run|2"
+    save_run(tmp_path / "net", classifier(), classes=("N|C", "<b>AD")).rename(run)
+    (run / "evaluation").mkdir()
+    (run / "evaluation" / "test.json").write_text(json.dumps({"n": 5, "auc": 0.5, "auc_interval": None}))
+    exported(capsys, run, tmp_path / "out", "--licence", "[MIT](x)")
+    page = MarkdownIt("commonmark").enable("table").render((tmp_path / "out" / "MODEL_CARD.md").read_text())
+    assert "<h1>a *new* run|2</h1>" in page
+    assert "<p>Tells N|C, &lt;b&gt;AD apart" in page
+    assert "Weights: [MIT](x)." in page
+    assert not {"em", "b", "a"} & set(re.findall(r"<([a-z0-9]+)", page))
 
 
 def test_a_file_that_says_something_else_is_not_left_behind(tmp_path, capsys, monkeypatch):

@@ -47,7 +47,7 @@ def peak(values: np.ndarray, volume: np.ndarray) -> tuple[int, int, int]:
 def three_planes(
     volume: np.ndarray, values: np.ndarray, voxel_size: tuple[float, float, float], title: str, unit: str
 ) -> bytes:
-    """Sagittal, coronal and axial slice through the map's peak inside the brain; the subject's left is on the left.
+    """Sagittal, coronal and axial slice through the map's peak in the brain; left is the subject's left.
 
     Args:
         volume: (D, H, W) anatomy, in RAS order.

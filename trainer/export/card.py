@@ -17,6 +17,7 @@ from trainer import record
 from trainer.config import RunConfig
 from trainer.data.shards import ShardSet, Volume
 from trainer.errors import InputError
+from trainer.export import escaping
 from trainer.metrics.bootstrap import TOO_FEW
 from trainer.record import RunFolder
 from trainer.report.augmentation import phrases
@@ -93,8 +94,10 @@ def markdown(said: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - it is Markdown, of our own numbers
+        autoescape=False,  # noqa: S701 - it is Markdown, for which `escaping` escapes
+        finalize=escaping.text,
     )
+    environment.filters["code"] = escaping.code
     return environment.get_template("model_card.md.j2").render(
         **said, figures=figures(said["test"]) if said["test"] else []
     )
