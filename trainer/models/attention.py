@@ -62,7 +62,7 @@ class AttentionSum(keras.layers.Layer):
     """gamma * softmax(f'g) h + x, with one learned gamma that starts at 0.
 
     Call with [f `(B, d, h, w, c)`, g `(B, D, H, W, c)`, h `(B, d, h, w, C)`, x `(B, D, H, W, C)`];
-    returns `(B, D, H, W, C)`. The softmax is float32 at any precision policy.
+    returns `(B, D, H, W, C)`. The softmax is at least float32 at any precision policy.
     """
 
     def build(self, input_shape: Any) -> None:
@@ -74,7 +74,8 @@ class AttentionSum(keras.layers.Layer):
         """Mix the values of all voxels into each voxel."""
         f, g, h, x = inputs
         keys, queries, values = (_flatten(part) for part in (f, g, h))
-        scores = ops.cast(ops.einsum("bjc,bic->bji", queries, keys), "float32")
+        scores = ops.einsum("bjc,bic->bji", queries, keys)
+        scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
         # ops.softmax warns where the grid is down to one voxel, although 1 is right there.
         beta = ops.exp(scores - ops.logsumexp(scores, axis=-1, keepdims=True))
         mixed = ops.einsum("bji,bic->bjc", ops.cast(beta, values.dtype), values)

@@ -214,7 +214,8 @@ class DistributedModel:
             w: float32 `(b,)`, weights in the loss; 0 for samples that only fill up a batch.
 
         Returns:
-            This rank's mean weighted loss, float32 scalar.
+            This rank's mean weighted loss, a scalar. Float32, or float64 where network, loss, inputs and
+            weights are.
         """
         mean, marks = self._train(x, y, w)
         self._timeline.add(marks)
@@ -299,15 +300,15 @@ class DistributedModel:
             # As Keras' sum_over_batch_size: divided by the number of samples, not by their weights.
             mean = tf.reduce_mean(losses * w)
             if self.model.losses:
-                mean += tf.add_n([tf.cast(extra, tf.float32) for extra in self.model.losses])
+                mean += tf.add_n([tf.cast(extra, mean.dtype) for extra in self.model.losses])
             scaled = self.optimizer.scale_loss(mean)
         variables = self.model.trainable_variables
         seed = self._timeline.forward_done(scaled)
         gradients = tape.gradient(scaled, [v.value for v in variables], seed)
         self._timeline.backward_done(gradients)
         self.optimizer.apply(gradients, variables)
-        real = tf.cast(w > 0, tf.float32)
-        scores = self._score(y, outputs)
+        real = tf.cast(w > 0, losses.dtype)
+        scores = tf.cast(self._score(y, outputs), losses.dtype)
         sums = tf.stack([tf.reduce_sum(losses * real), tf.reduce_sum(scores * real), tf.reduce_sum(real)])
         self._sums.assign_add(tf.cast(sums, tf.float64))
         return mean

@@ -1,6 +1,7 @@
 """Losses: each function here returns one from targets and outputs to a float32 `(B,)`, a number per sample.
 
-Outputs of any floating type are taken to float32 first, so that nothing overflows under mixed precision.
+Outputs of a narrower type are taken to float32 first, so that nothing overflows under mixed precision;
+float64 stays float64.
 All of it runs eagerly and in a graph. Weighting and averaging over samples is the training step's business.
 """
 
@@ -24,7 +25,7 @@ def cross_entropy(label_smoothing: float = 0.0) -> Loss:
     _check_smoothing(label_smoothing)
 
     def loss(targets: Any, logits: Any) -> Any:
-        logits = tf.cast(logits, tf.float32)
+        logits = _at_least_float32(logits)
         if label_smoothing == 0:
             return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
         return tf.nn.softmax_cross_entropy_with_logits(_smoothed(targets, logits, label_smoothing), logits)
@@ -50,8 +51,8 @@ def focal(gamma: float = 2.0, label_smoothing: float = 0.0) -> Loss:
         return cross_entropy(label_smoothing)
 
     def loss(targets: Any, logits: Any) -> Any:
-        logits = tf.cast(logits, tf.float32)
-        own = tf.linalg.diag(tf.fill([logits.shape[-1]], -np.inf))
+        logits = _at_least_float32(logits)
+        own = tf.linalg.diag(tf.fill([logits.shape[-1]], tf.constant(-np.inf, logits.dtype)))
         # log(1 - p) from the other classes' logits and not from p: that would round to log 0 for a sure
         # network, and the power's gradient to infinity for a gamma below 1.
         others = tf.reduce_logsumexp(logits[:, None, :] + own, axis=-1)
@@ -81,13 +82,13 @@ def dice_cross_entropy(smoothing: float = 1e-5) -> Loss:
         raise ValueError(f"smoothing is {smoothing}: it must be above 0, or an absent class divides 0 by 0")
 
     def loss(targets: Any, logits: Any) -> Any:
-        logits = tf.cast(logits, tf.float32)
+        logits = _at_least_float32(logits)
         targets = tf.cast(targets, tf.int32)
         space = [1, 2, 3]
         entropy = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits), axis=space)
         # Class 0 of both is cut off; K stands in the static shape.
         shares = tf.nn.softmax(logits)[..., 1:]
-        truth = tf.one_hot(targets - 1, logits.shape[-1] - 1)
+        truth = tf.one_hot(targets - 1, logits.shape[-1] - 1, dtype=logits.dtype)
         common = tf.reduce_sum(shares * truth, axis=space)
         both = tf.reduce_sum(shares, axis=space) + tf.reduce_sum(truth, axis=space)
         dice = (2 * common + smoothing) / (both + smoothing)
@@ -144,7 +145,8 @@ def _errors(scale: float) -> Loss:
         raise ValueError(f"scale is {scale}: it must be finite and above 0")
 
     def errors(targets: Any, outputs: Any) -> Any:
-        outputs, targets = tf.cast(outputs, tf.float32), tf.cast(targets, tf.float32)
+        outputs = _at_least_float32(outputs)
+        targets = tf.cast(targets, outputs.dtype)
         if len(outputs.shape) != 2 or outputs.shape[1] != 1 or len(targets.shape) != 1:
             # They would broadcast to (B, B) and train without complaint.
             raise ValueError(f"outputs {outputs.shape} and targets {targets.shape} are not (B, 1) and (B,)")
@@ -153,10 +155,17 @@ def _errors(scale: float) -> Loss:
     return errors
 
 
+def _at_least_float32(outputs: Any) -> Any:
+    outputs = tf.convert_to_tensor(outputs)
+    return outputs if outputs.dtype == tf.float64 else tf.cast(outputs, tf.float32)
+
+
 def _smoothed(targets: Any, logits: Any, label_smoothing: float) -> Any:
     """The target as a distribution over classes, `(B, K)`."""
     classes = logits.shape[-1]
-    return tf.one_hot(targets, classes) * (1 - label_smoothing) + label_smoothing / classes
+    return (
+        tf.one_hot(targets, classes, dtype=logits.dtype) * (1 - label_smoothing) + label_smoothing / classes
+    )
 
 
 def _check_smoothing(label_smoothing: float) -> None:

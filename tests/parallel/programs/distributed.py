@@ -8,7 +8,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from cases import BATCH, CASES, batches, network, state
+from cases import BATCH, CASES, batches, network, set_precision, state
 
 import trainer
 from trainer.strategies import data, guards
@@ -19,7 +19,7 @@ share = BATCH // world.size
 mine = slice(world.rank * share, (world.rank + 1) * share)
 hashes = {}
 for name, case in CASES.items():
-    keras.config.set_dtype_policy(case.policy)
+    set_precision(case)
     # Only rank 0 starts like the reference: the broadcast must do the rest.
     keras.utils.set_random_seed(3 + world.rank)
     model = network(trainer.SyncBatchNormalization if case.batch_norm else None)

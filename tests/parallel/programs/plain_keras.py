@@ -7,11 +7,11 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from cases import CASES, batches, network, state
+from cases import CASES, batches, network, set_precision, state
 
 folder = Path(sys.argv[1])
 for name, case in CASES.items():
-    keras.config.set_dtype_policy(case.policy)
+    set_precision(case)
     keras.utils.set_random_seed(3)
     model = network(keras.layers.BatchNormalization if case.batch_norm else None)
     model.compile(
