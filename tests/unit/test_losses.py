@@ -113,6 +113,14 @@ def test_half_precision_outputs_are_taken_to_float32_before_anything_else(loss, 
     np.testing.assert_array_equal(values, loss(targets, half.astype(np.float32)).numpy())
 
 
+@each
+def test_float64_outputs_keep_all_their_digits(loss, reference, targets, outputs):
+    wide = outputs.astype(np.float64)
+    values, slopes = gradient(loss, targets, wide)
+    assert values.dtype == np.float64 and slopes.dtype == np.float64
+    np.testing.assert_allclose(values, reference(targets, wide), rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["cross entropy", "smoothed", "focal", "focal, half"])
 @pytest.mark.parametrize("size", [1e2, 3e4])
 def test_a_network_that_is_very_sure_gives_finite_losses_and_gradients(name, size):
