@@ -6,7 +6,7 @@
       optimizer.npz    every variable of the optimizer
       rng.npz          states of the random generators in the network (Keras leaves them out of model.keras)
       cursor.json      where training stands: see `Cursor`
-      manifest.json    format, configuration hash, size and sha256 of each file above
+      manifest.json    format, the run that wrote it, configuration hash, size and sha256 of each file above
 
 A checkpoint is written beside, synced, and renamed: a crash at any moment leaves the older ones whole.
 The format is written down in docs/reference/checkpoint.md. No pickle anywhere.
@@ -15,8 +15,8 @@ The format is written down in docs/reference/checkpoint.md. No pickle anywhere.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
+import os
 import shutil
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -28,13 +28,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainer.atomic import sync
+from trainer.checkpoint_checks import (
+    AVERAGED,
+    FORMAT_VERSION,
+    MANIFEST,
+    Owner,
+    check,
+    doubt,
+    fingerprint,
+    run_of,
+    step_of,
+)
 from trainer.errors import RunError
 
 if TYPE_CHECKING:
     import keras
 
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
+__all__ = [
+    "Cursor", "Found", "Owner", "check", "cursor_from", "discard_partial", "find", "path_of", "prune",
+    "random_states", "read_cursor", "restore", "run_of", "save",
+]  # fmt: skip
+
 _PARTIAL = ".partial"
 
 
@@ -72,10 +86,17 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Found:
-    """The newest checkpoint that verifies, and those passed over with the reason of each."""
+    """The newest checkpoint that verifies, and those passed over with the reason of each.
+
+    Attributes:
+        path: of the checkpoint, or None where there is none.
+        skipped: others that are newer, or have no checkpoint's name: path and reason.
+        doubt: why `path` may be another run's all the same; see `checkpoint_checks.doubt`.
+    """
 
     path: Path | None
     skipped: tuple[tuple[Path, str], ...] = field(default=())
+    doubt: str | None = None
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -91,6 +112,7 @@ def save(
     *,
     averaged: AbstractContextManager[object] | None = None,
     config_sha256: str = "",
+    run: str = "",
 ) -> Path:
     """Write the checkpoint of `cursor.step` into `folder`; called by rank 0 only.
 
@@ -101,6 +123,7 @@ def save(
         optimizer: built.
         averaged: a context in which the network holds its averaged weights, where there are such.
         config_sha256: `record.digest` of the configuration.
+        run: identity of the run, `id` in its run.json.
 
     Raises:
         OSError: the disk is full or cannot be written; older checkpoints are untouched.
@@ -114,18 +137,18 @@ def save(
         model.save(partial / "model.keras")
         if averaged is not None:
             with averaged:
-                model.save(partial / "averaged.keras")
+                model.save(partial / AVERAGED)
         _write_arrays(partial / "optimizer.npz", optimizer.variables)
         _write_arrays(partial / "rng.npz", random_states(model))
         (partial / "cursor.json").write_text(json.dumps(dataclasses.asdict(cursor)), encoding="utf-8")
-        files = {path.name: _fingerprint(path) for path in sorted(partial.iterdir())}
-        manifest = {"format": FORMAT_VERSION, "config_sha256": config_sha256, "files": files}
+        files = {path.name: fingerprint(path) for path in sorted(partial.iterdir())}
+        manifest = {"format": FORMAT_VERSION, "run": run, "config_sha256": config_sha256, "files": files}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         for path in partial.iterdir():
             sync(path)
         sync(partial)
-        if final.exists():  # damaged, and trained again from the one before
-            shutil.rmtree(final)
+        if os.path.lexists(final):  # damaged, or another run's; trained again from the one before
+            _remove(final)
         partial.rename(final)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)
@@ -134,35 +157,23 @@ def save(
     return final
 
 
-def find(folder: Path) -> Found:
-    """The newest checkpoint whose every file matches its manifest."""
-    skipped: list[tuple[Path, str]] = []
-    for path in sorted(_checkpoints(folder), reverse=True):
-        problem = check(path)
+def find(folder: Path, owner: Owner | None = None) -> Found:
+    """The newest checkpoint whose every file matches its manifest, and which `owner`, if given, wrote.
+
+    Args:
+        folder: of the checkpoints.
+        owner: the run that wants to go on.
+    """
+    others = sorted(
+        path for path in folder.glob("step-*") if step_of(path) is None and path.suffix != _PARTIAL
+    )
+    skipped = [(path, f"its name is not of the form {path_of(folder, 120).name}") for path in others]
+    for _, path in sorted(_checkpoints(folder), reverse=True):
+        problem = check(path, owner)
         if problem is None:
-            return Found(path, tuple(skipped))
+            return Found(path, tuple(skipped), doubt(path, owner) if owner else None)
         skipped.append((path, problem))
     return Found(None, tuple(skipped))
-
-
-def check(path: Path) -> str | None:
-    """What is wrong with a checkpoint, in words, or None if all its files match its manifest."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        version, files = manifest["format"], dict(manifest["files"])
-    except FileNotFoundError:
-        return f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{MANIFEST} cannot be read ({error!r})"
-    if version != FORMAT_VERSION:
-        return f"its format is {version}, this version of cingulum knows {FORMAT_VERSION}"
-    for name, expected in files.items():
-        try:
-            if _fingerprint(path / name) != expected:
-                return f"{name} does not match its checksum"
-        except OSError as error:
-            return f"{name} cannot be read ({error.strerror})"
-    return None
 
 
 def read_cursor(path: Path) -> Cursor:
@@ -178,46 +189,65 @@ def cursor_from(fields: dict[str, Any]) -> Cursor:
 def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Cursor:
     """Put the state of a checkpoint that verified into `model` and a built `optimizer`.
 
+    Its bytes are those that were written, so that what fails here is no damage, and the checkpoints before it
+    would fail as well: an error, and not a reason to go back to step 0.
+
     Raises:
         RunError: the checkpoint is of another network or optimizer.
     """
     try:
         model.load_weights(path / "model.keras")
-    except (ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise RunError(f"{path}: is of another network than this one ({reason}).") from None
+    except (ValueError, KeyError, TypeError, OSError, RuntimeError, zipfile.BadZipFile) as error:
+        reason = str(error).partition("\n")[0][:200]
+        raise RunError(
+            f"{path}: is of another network than this one ({reason}).",
+            cure="Put the network back as it was (its own file, the version of Keras), or move this folder "
+            "away to go on from the checkpoint before.",
+        ) from None
     _read_arrays(path / "optimizer.npz", optimizer.variables)
     _read_arrays(path / "rng.npz", random_states(model))
-    return read_cursor(path)
+    try:
+        return read_cursor(path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path / 'cursor.json'}: cannot be used ({error!r:.200}).") from None
 
 
-def prune(folder: Path, keep: int, best_step: int | None) -> None:
-    """Remove all but the `keep` newest checkpoints and the best epoch's."""
-    paths = sorted(_checkpoints(folder))
-    best = None if best_step is None else path_of(folder, best_step)
-    for path in paths[:-keep]:
-        if path != best:
+def prune(folder: Path, keep: int, best_step: int | None, *, step: int | None = None) -> None:
+    """Remove all but the `keep` newest checkpoints and the best epoch's.
+
+    Args:
+        folder: of the checkpoints.
+        keep: how many.
+        best_step: of the best epoch so far.
+        step: where training stands. Checkpoints of later steps are not this run's, or it would have gone on
+            from them: they are left alone, and take the place of none that is.
+    """
+    steps = sorted(number for number, path in _checkpoints(folder) if path.is_dir())
+    for number in [n for n in steps if step is None or n <= step][:-keep]:
+        path = path_of(folder, number)
+        if number != best_step and not path.is_symlink():
             # Without its manifest it is no checkpoint any more, should we be killed half way.
             (path / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(path)
 
 
 def discard_partial(folder: Path) -> None:
-    """Remove what a crash during `save` left."""
+    """Remove what a crash during `save` left, or what somebody put in its place."""
     for path in folder.glob(f"step-*{_PARTIAL}"):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, a file or a link, and nothing that a link leads to."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
-def _checkpoints(folder: Path) -> Iterable[Path]:
-    return (path for path in folder.glob("step-*") if path.is_dir() and path.name[5:].isdigit())
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+def _checkpoints(folder: Path) -> Iterable[tuple[int, Path]]:
+    """What has a checkpoint's name, with the step that the name says."""
+    return ((step, path) for path in folder.glob("step-*") if (step := step_of(path)) is not None)
 
 
 def random_states(model: keras.Model) -> list[Any]:
@@ -237,8 +267,8 @@ def _read_arrays(path: Path, variables: Sequence[Any]) -> None:
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = [stored[f"v{position:05d}"] for position in range(len(stored.files) - 1)]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path}: cannot be read ({error!r}).") from None
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise RunError(f"{path}: cannot be read ({error!r:.200}).") from None
     ours = [(tuple(v.shape), np.dtype(v.dtype)) for v in variables]
     if ours != [(array.shape, array.dtype) for array in arrays]:
         raise RunError(

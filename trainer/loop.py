@@ -50,6 +50,8 @@ class Training:
         telemetry: writes down where the time goes.
         scalars: writes TensorBoard scalars of a step; on rank 0.
         spent: seconds of this rank's reading threads.
+        saved_step: of the last checkpoint that this session wrote.
+        run_id: the run's identity, on rank 0: written into its checkpoints.
     """
 
     config: RunConfig
@@ -66,6 +68,7 @@ class Training:
     scalars: Any = None
     spent: ReaderTime = field(default_factory=ReaderTime)
     saved_step: int | None = None
+    run_id: str = ""
     _losses: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -154,7 +157,9 @@ class Training:
         return bool(stopping), max(float(slowest_s), 1e-6)
 
     def _not_finite(self, step: int) -> NotFiniteError:
-        good = checkpoint.find(self.folder.checkpoints).path if self.world.is_main else None
+        good = None
+        if self.world.is_main:
+            good = checkpoint.find(self.folder.checkpoints, record.owner(self.folder)).path
         return NotFiniteError(
             f"step {step}: the loss is no longer a finite number."
             + (f" The last good checkpoint is {good}." if good else ""),
@@ -278,8 +283,14 @@ class Training:
                 optimizer,
                 averaged=averaged_weights(model, optimizer) if averages else None,
                 config_sha256=record.digest(self.config),
+                run=self.run_id,
             )
-            checkpoint.prune(self.folder.checkpoints, self.config.checkpoint.keep, self.cursor.best_step)
+            checkpoint.prune(
+                self.folder.checkpoints,
+                self.config.checkpoint.keep,
+                self.cursor.best_step,
+                step=self.cursor.step,
+            )
         except OSError as error:
             raise CingulumError(
                 f"{self.folder.checkpoints}: the checkpoint of step {self.cursor.step} could not be written "

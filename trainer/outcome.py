@@ -71,7 +71,7 @@ def _load_best(training: Training) -> None:
     cursor, folder = training.cursor, training.folder
     step = cursor.step if cursor.best_step is None else cursor.best_step
     best = checkpoint.path_of(folder.checkpoints, step)
-    problem = checkpoint.check(best)
+    problem = checkpoint.check(best, record.owner(folder))
     if problem is not None:
         training.reporter.note(
             f"the best epoch's checkpoint {best} is damaged ({problem}); taking the last one."

@@ -19,6 +19,7 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -29,6 +30,7 @@ import psutil
 
 from trainer import config as configuration
 from trainer.atomic import write_text
+from trainer.checkpoint_checks import Owner
 from trainer.config import RunConfig
 from trainer.errors import ConfigError, RunError
 
@@ -244,6 +246,25 @@ def changes(differing: Mapping[str, tuple[Any, Any]]) -> str:
 def digest(config: RunConfig) -> str:
     """sha256 of the whole configuration, for the manifest of checkpoints."""
     return hashlib.sha256(configuration.dump(config).encode()).hexdigest()
+
+
+def new_id() -> str:
+    """An identity for a run that begins: 16 random hexadecimal digits."""
+    return secrets.token_hex(8)
+
+
+def owner(folder: RunFolder) -> Owner:
+    """Who the run in this folder is, for telling its checkpoints from another run's.
+
+    Raises:
+        RunError: run.json is damaged.
+    """
+    run = None
+    if folder.run.is_file():
+        said = read_json(folder.run)
+        run = str(said.get("id", "")) if isinstance(said, dict) else ""
+    config = folder.config.read_bytes() if folder.config.is_file() else b""
+    return Owner(run, hashlib.sha256(config).hexdigest())
 
 
 def now() -> str:

@@ -116,9 +116,9 @@ def train(
         if serving is not None:
             facts |= serving.facts()
         plan = dataclasses.asdict((serving or preparation).plan(config, model, optimizer, world))
-        agree(
+        training.run_id = agree(
             world,
-            lambda: _open_folder(folder, config, plan, cursor, facts) if world.is_main else None,
+            lambda: _open_folder(folder, config, plan, cursor, facts) if world.is_main else "",
         )
         if world.is_main:
             training.scalars = tensorboard(folder.tensorboard)
@@ -250,7 +250,7 @@ def _restore(
         if folder.run.is_file():
             _check_data(folder, data)
         checkpoint.discard_partial(folder.checkpoints)
-        found = checkpoint.find(folder.checkpoints)
+        found = checkpoint.find(folder.checkpoints, record.owner(folder))
         for path, reason in found.skipped:
             reporter.note(f"skipped the checkpoint {path}: {reason}.")
         if found.path is None:
@@ -258,6 +258,8 @@ def _restore(
             return begin()
         cursor = checkpoint.restore(found.path, model, optimizer)
         reporter.note(f"resumed from {found.path}")
+        if found.doubt is not None:
+            reporter.note(f"warning: {found.path}: {found.doubt}.")
         return cursor
 
     cursor = agree(world, read if world.is_main else lambda: None)
@@ -313,19 +315,32 @@ def _open_folder(
     plan: dict[str, Any],
     cursor: Cursor,
     facts: dict[str, Any],
-) -> None:
-    """Write what is known before the first step; on resume, drop what is newer than the checkpoint."""
+) -> str:
+    """Write what is known before the first step; on resume, drop what is newer than the checkpoint.
+
+    Returns:
+        The run's identity: the one that it has, else a new one.
+    """
     folder.path.mkdir(parents=True, exist_ok=True)
     # First: with a configuration it is a run folder, and can be resumed from here on.
     folder.write_config(config)
     before = record.read_json(folder.run) if folder.run.is_file() else {}
     resumed = [*before.get("resumed_from", []), {"step": cursor.step, "time": record.now()}] if before else []
     started = before.get("started", record.now())
-    record.write_json(folder.run, {**facts, "started": started, "finished": None, "resumed_from": resumed})
+    run_id = str(before.get("id") or _id_of_checkpoint(folder, cursor) or record.new_id())
+    times = {"started": started, "finished": None, "resumed_from": resumed}
+    record.write_json(folder.run, {"id": run_id, **facts, **times})
     record.write_json(folder.plan, plan)
     folder.write_rows(cursor.rows)
     records.cut(folder.path, cursor.step)
     folder.result.unlink(missing_ok=True)
+    return run_id
+
+
+def _id_of_checkpoint(folder: RunFolder, cursor: Cursor) -> str:
+    """The identity that the run had when it wrote the checkpoint it goes on from, where run.json is lost."""
+    path = checkpoint.path_of(folder.checkpoints, cursor.step)
+    return checkpoint.run_of(path) if not folder.run.is_file() and path.is_dir() else ""
 
 
 def _add_to_facts(folder: RunFolder, facts: dict[str, Any]) -> None:

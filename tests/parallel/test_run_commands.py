@@ -112,6 +112,23 @@ def test_epochs_may_grow(finished, tmp_path, capsys):
     assert result(copy)["steps"] == 24
 
 
+def test_another_runs_checkpoint_is_named_and_not_gone_on_from(finished, tmp_path, shards, capsys):
+    changes = {"train__deterministic": False, "train__epochs": 1, "train__seed": 1}
+    config = write_config(tmp_path, shards, "mine", **changes)
+    assert cli.run(["train", str(config)]) == 0
+    checkpoints = tmp_path / "mine" / "checkpoints"
+    other = shutil.copytree(finished / "checkpoints" / "step-00000018", checkpoints / "step-00000018")
+    capsys.readouterr()
+    assert cli.run(["train", str(config), "train.epochs=2", "--resume"]) == 0
+    said = capsys.readouterr().err
+    assert f"skipped the checkpoint {other}: another run wrote it" in said
+    assert f"resumed from {checkpoints / 'step-00000006'}" in said
+    assert result(tmp_path / "mine")["steps"] == 12
+    run_id = json.loads((tmp_path / "mine" / "run.json").read_text())["id"]
+    manifest = json.loads((checkpoints / "step-00000012" / "manifest.json").read_text())
+    assert manifest["run"] == run_id != json.loads((finished / "run.json").read_text())["id"]
+
+
 def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path, shards, capsys):
     config = write_config(tmp_path, shards, "run", train__deterministic=False)
     assert cli.run(["train", str(config), "--dry-run", "--json"]) == 0

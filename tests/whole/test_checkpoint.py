@@ -12,7 +12,7 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
-from trainer import checkpoint  # noqa: E402
+from trainer import checkpoint, checkpoint_checks  # noqa: E402
 from trainer.checkpoint import Cursor  # noqa: E402
 from trainer.errors import RunError  # noqa: E402
 
@@ -108,7 +108,7 @@ def test_missing_files_and_broken_manifests_are_named(tmp_path):
     assert found.path == older
     reasons = dict(found.skipped)
     assert reasons[no_manifest] == "manifest.json is missing"
-    assert "optimizer.npz cannot be read" in reasons[no_file]
+    assert reasons[no_file] == "optimizer.npz is missing"
     assert "manifest.json cannot be read" in reasons[bad_manifest]
     assert "format is 99" in reasons[newer_format]
 
@@ -161,6 +161,27 @@ def test_another_network_or_optimizer_is_refused(tmp_path):
         checkpoint.restore(path, *trained(units=5))
     with pytest.raises(RunError, match="another optimizer"):
         checkpoint.restore(path, *trained(amsgrad=True))
+
+
+@pytest.mark.parametrize("name", ["model.keras", "optimizer.npz", "rng.npz", "cursor.json"])
+def test_a_checkpoint_that_verifies_and_cannot_be_used_is_a_named_error(tmp_path, name):
+    """Such as one that another version of Keras wrote: nothing is damaged, and no older one would do."""
+    (path,) = save_steps(tmp_path, 1)
+    content = json.dumps({"step": 1, "rows": [], "of": "a newer version"}).encode()
+    (path / name).write_bytes(content)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"][name] = checkpoint_checks.fingerprint(path / name)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert checkpoint.find(tmp_path).path == path
+    with pytest.raises(RunError, match=f"step-00000001.*{'another network' if 'model' in name else name}"):
+        checkpoint.restore(path, *trained())
+
+
+def test_what_lies_in_the_place_of_a_checkpoint_is_replaced(tmp_path):
+    (tmp_path / "step-00000001").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "step-00000002").write_text("a file")
+    for path in save_steps(tmp_path, 1, 2):
+        assert checkpoint.check(path) is None
 
 
 def test_nothing_in_a_checkpoint_is_a_pickle(tmp_path):
