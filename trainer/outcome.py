@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from trainer import atomic, checkpoint, evaluation, preparation, record, report
 from trainer.agreement import agree
+from trainer.errors import RunError
 from trainer.loop import Training
 from trainer.report import case_maps
-from trainer.strategies.data import broadcast_state
+from trainer.strategies.data import Predictions, broadcast_state
 from trainer.strategies.guards import weights_sha256
 from trainer.telemetry import records
 
 
-def finish(training: Training) -> dict[str, Any]:
-    """Evaluate the best epoch's weights, and write evaluation/, model.keras, result.json and report.html.
+def finish(training: Training, cache: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+    """Evaluate the best epoch's weights; write model.keras, evaluation/, report.html, and result.json last.
+
+    Killed at any moment before, the run is not finished, and --resume does all of this again.
+
+    Args:
+        training: done.
+        cache: what the cache was good for, for run.json; a collective.
 
     Returns:
         The content of result.json, on every rank.
@@ -25,13 +33,12 @@ def finish(training: Training) -> dict[str, Any]:
     Raises:
         Agreed: a file could not be written, or the best checkpoint is damaged.
     """
-    world, folder, data, cursor = training.world, training.folder, training.data, training.cursor
+    world, folder, cursor = training.world, training.folder, training.cursor
     model = training.learner.gather()
     final_sha256 = weights_sha256(model)
-    training.watchdog.beat("loading the best epoch", collective=not world.is_main)
-    agree(world, lambda: _load_best(training) if world.is_main else None)
-    broadcast_state(model, None, world)
-    found = {name: training.predictions(name) for name in ("validation", "test") if data.rows(name)}
+    _take_best(training)
+    found = _predictions(training)
+    used = cache()
     result = {
         "run": training.config.name,
         "final": cursor.rows[-1],
@@ -46,24 +53,113 @@ def finish(training: Training) -> dict[str, Any]:
     }
 
     def write() -> dict[str, Any]:
-        for name, predictions in found.items():
-            metrics = evaluation.write(folder, name, predictions, data)
-            if name == "test":
-                result["test"] = metrics
-        _write_baseline(training)
-        _write_maps(training)
-        record.write_json(folder.run, {**record.read_json(folder.run), "finished": record.now()})
+        metrics = _write_evaluation(training, found)
+        if "test" in metrics:
+            result["test"] = metrics["test"]
+        facts = {**record.read_json(folder.run), "finished": record.now(), "cache": used}
+        record.write_json(folder.run, facts)
         training.telemetry.join_traces()
         drawn = records.energy(folder.path)
         if drawn is not None:
             result.update(energy_wh=round(drawn[0] / 3600, 6), energy_source=drawn[1])
+        report.write(folder.path, result)
         record.write_json(folder.result, result)
-        report.write(folder.path)
         return result
 
     training.watchdog.beat("writing the results", collective=not world.is_main)
     written = agree(world, lambda: write() if world.is_main else None)
     return dict(world.broadcast_object(written))
+
+
+def complete(training: Training) -> dict[str, Any]:
+    """Make again what a finished run has lost since, or what an older version was killed before writing.
+
+    result.json stays as it is.
+
+    Returns:
+        The content of result.json, on every rank.
+
+    Raises:
+        Agreed: result.json is damaged, a file could not be written, or the best epoch's weights are lost.
+    """
+    world, folder = training.world, training.folder
+
+    def look() -> tuple[dict[str, Any], list[str]]:
+        folder.discard_partial()
+        return dict(record.read_json(folder.result)), _missing(training)
+
+    result, missing = world.broadcast_object(agree(world, lambda: look() if world.is_main else None))
+    if not missing:
+        training.reporter.note(f"{folder.path}: is finished already.")
+        return dict(result)
+    training.reporter.note(
+        f"{folder.path}: is finished already; making again what is missing: {', '.join(missing)}."
+    )
+    found = None
+    if set(missing) - _OF_THE_REPORT:
+        _take_best(training)
+        agree(world, lambda: _check_best(training, result))
+        found = _predictions(training)
+
+    def write() -> None:
+        if found is not None:
+            _write_evaluation(training, found)
+        report.write(folder.path, result)
+
+    training.watchdog.beat("writing what is missing", collective=not world.is_main)
+    agree(world, lambda: write() if world.is_main else None)
+    return dict(result)
+
+
+# What the other files are enough for.
+_OF_THE_REPORT = {"report.html", "figures"}
+
+
+def _missing(training: Training) -> list[str]:
+    """Names of what a finished run has, and this one has not."""
+    folder, data = training.folder, training.data
+    tables = [
+        folder.evaluation / f"{name}.{kind}"
+        for name in ("validation", "test")
+        if data.rows(name)
+        for kind in ("csv", "json")
+    ]
+    maps = [folder.evaluation / "maps"] if data.task.dense else []
+    wanted = [folder.model, *tables, *maps, folder.report, folder.figures]
+    return [str(path.relative_to(folder.path)) for path in wanted if not path.exists()]
+
+
+def _check_best(training: Training, result: dict[str, Any]) -> None:
+    """Refuse to evaluate other weights than those that result.json tells of."""
+    if weights_sha256(training.learner.model) != result.get("best_weights_sha256"):
+        raise RunError(
+            f"{training.folder.path}: the weights of the best epoch are no longer there.",
+            cure="Put checkpoints/ back as it was, or train again under another name: name=...",
+        )
+
+
+def _take_best(training: Training) -> None:
+    """Put the best epoch's weights into the network of every rank, and write model.keras; a collective."""
+    world = training.world
+    training.watchdog.beat("loading the best epoch", collective=not world.is_main)
+    agree(world, lambda: _load_best(training) if world.is_main else None)
+    broadcast_state(training.learner.model, None, world)
+
+
+def _predictions(training: Training) -> dict[str, Predictions]:
+    """Outputs for each held-out split, the same on every rank; a collective."""
+    return {name: training.predictions(name) for name in ("validation", "test") if training.data.rows(name)}
+
+
+def _write_evaluation(training: Training, found: dict[str, Predictions]) -> dict[str, dict[str, Any]]:
+    """Write evaluation/ and baseline.json, on rank 0; returns the metrics of each split."""
+    metrics = {
+        name: evaluation.write(training.folder, name, predictions, training.data)
+        for name, predictions in found.items()
+    }
+    _write_baseline(training)
+    _write_maps(training)
+    return metrics
 
 
 def _load_best(training: Training) -> None:

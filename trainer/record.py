@@ -6,9 +6,9 @@
       run.json         versions, hosts, data and its split, command
       metrics.jsonl    one row per epoch
       telemetry/       where each step's time went, and what the hosts did
-      result.json      final and best metrics; written last, so its presence means "finished"
       model.keras      the best epoch's network, ready for use
-      checkpoints/  evaluation/  tensorboard/  report.html
+      checkpoints/  evaluation/  tensorboard/  figures/  report.html
+      result.json      final and best metrics; written after all else, so its presence means "finished"
 
 docs/reference/run-folder.md describes every key.
 """
@@ -28,6 +28,7 @@ from typing import Any
 
 import psutil
 
+from trainer import atomic
 from trainer import config as configuration
 from trainer.atomic import write_text
 from trainer.checkpoint_checks import Owner
@@ -49,7 +50,8 @@ PACKAGES = (
 # Keys that change how a run is done or how long it goes on, and not the steps already taken.
 _FREE_ON_RESUME = frozenset(
     {
-        "runs",
+        "runs",  # the folder may have been moved,
+        "name",  # copied or renamed
         "data.shards",  # may have moved; the content hash in run.json must agree
         "data.leaks",
         "data.cache",  # where volumes are read from changes none of them
@@ -143,6 +145,23 @@ class RunFolder:
     def tensorboard(self) -> Path:
         """Folder of TensorBoard events."""
         return self.path / "tensorboard"
+
+    @property
+    def figures(self) -> Path:
+        """Folder of the report's figures."""
+        return self.path / "figures"
+
+    @property
+    def report(self) -> Path:
+        """The page about the run."""
+        return self.path / "report.html"
+
+    def discard_partial(self) -> None:
+        """Remove the halves of files that a killed process left."""
+        for folder in (self.path, self.evaluation, self.evaluation / "maps", self.figures, self.telemetry):
+            for path in folder.glob(atomic.beside(Path("*")).name):
+                if not path.is_dir():
+                    path.unlink()
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

@@ -85,8 +85,7 @@ def train(
             config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop, telemetry
         )
         if training.is_done and world.any(world.is_main and folder.result.is_file()):
-            reporter.note(f"{folder.path}: is finished already.")
-            return dict(world.broadcast_object(record.read_json(folder.result) if world.is_main else None))
+            return outcome.complete(training)
 
         cached = leaving.enter_context(
             caching.cached(
@@ -124,10 +123,7 @@ def train(
             training.scalars = tensorboard(folder.tensorboard)
         with ring.recorded(config.train.ring, world, folder.telemetry, cursor.step):
             training.run(batches)
-        result = outcome.finish(training)
-        use = cached.report()
-        agree(world, lambda: _add_to_facts(folder, {"cache": use}) if world.is_main else None)
-        return result
+        return outcome.finish(training, cached.report)
 
 
 def describe(config: RunConfig, world: World, serving: Serving | None = None) -> dict[str, Any]:
@@ -322,6 +318,7 @@ def _open_folder(
         The run's identity: the one that it has, else a new one.
     """
     folder.path.mkdir(parents=True, exist_ok=True)
+    folder.discard_partial()
     # First: with a configuration it is a run folder, and can be resumed from here on.
     folder.write_config(config)
     before = record.read_json(folder.run) if folder.run.is_file() else {}
@@ -341,7 +338,3 @@ def _id_of_checkpoint(folder: RunFolder, cursor: Cursor) -> str:
     """The identity that the run had when it wrote the checkpoint it goes on from, where run.json is lost."""
     path = checkpoint.path_of(folder.checkpoints, cursor.step)
     return checkpoint.run_of(path) if not folder.run.is_file() and path.is_dir() else ""
-
-
-def _add_to_facts(folder: RunFolder, facts: dict[str, Any]) -> None:
-    record.write_json(folder.run, {**record.read_json(folder.run), **facts})

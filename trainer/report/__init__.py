@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 
-def write(folder: Path) -> Path:
+def write(folder: Path, result: dict[str, Any] | None = None) -> Path:
     """Write `report.html` into the folder of a run or of a cross-validation, and figures/ beside it.
 
     What the folder does not hold yet (a result, a test split, the shard set) is left out of the report.
+
+    Args:
+        folder: of the run or the cross-validation.
+        result: of a run that is about to write its result.json.
 
     Returns:
         The path of the page.
@@ -24,7 +29,7 @@ def write(folder: Path) -> Path:
     folder = Path(folder)
     if (folder / crossval_page.SUMMARY_NAME).is_file():
         return crossval_page.render(folder).save(folder)
-    return run_page.render(story.read(folder)).save(folder)
+    return run_page.render(story.read(folder, result)).save(folder)
 
 
 def write_comparison(runs: Sequence[Path], folder: Path) -> Path:

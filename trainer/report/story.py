@@ -109,8 +109,8 @@ class Story:
         return any("phantom" in str(text).lower() for text in said if text)
 
 
-def read(folder: Path) -> Story:
-    """Read a run folder.
+def read(folder: Path, result: dict[str, Any] | None = None) -> Story:
+    """Read a run folder; `result` stands for a result.json that is not written yet.
 
     Raises:
         RunError: it does not exist, or has no config.yaml.
@@ -134,7 +134,9 @@ def read(folder: Path) -> Story:
     if not story.config:
         story.notes.append("config.yaml is damaged.")
     story.facts = _read_facts(story, "run.json")
-    story.result = _read_facts(story, "result.json")
+    story.result = (
+        _read_facts(story, "result.json") if result is None else _usable(story, "result.json", result)
+    )
     story.baseline = _read_facts(story, "baseline.json")
     story.epochs = _read_epochs(story)
     for split in ("validation", "test"):
@@ -169,7 +171,11 @@ def read_json(story: Story, name: str) -> dict[str, Any]:
 
 def _read_facts(story: Story, name: str) -> dict[str, Any]:
     """Those of its values that the report can work with."""
-    return {key: part for key, part in read_json(story, name).items() if _is_usable(story, name, key, part)}
+    return _usable(story, name, read_json(story, name))
+
+
+def _usable(story: Story, name: str, facts: dict[str, Any]) -> dict[str, Any]:
+    return {key: part for key, part in facts.items() if _is_usable(story, name, key, part)}
 
 
 def _is_usable(story: Story, name: str, key: str, value: Any) -> bool:
