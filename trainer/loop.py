@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import checkpoint, preparation, record
+from trainer import checkpoint, preparation, record, resuming
 from trainer.agreement import Agreed, agree
 from trainer.checkpoint import Cursor
 from trainer.clock import Clock
@@ -307,7 +307,7 @@ class Training:
         raise Agreed(
             Stopped(
                 f"stopped at step {self.cursor.step} of {self.last_step}, as asked; the state is saved.",
-                cure=f"Go on with: cingulum train {self.folder.config} --resume",
+                cure=resuming.cure(self.folder),
             )
         )
 

@@ -188,11 +188,13 @@ class RunFolder:
         Raises:
             RunError: it is none, or training has not ended yet.
         """
+        from trainer import resuming
+
         folder = cls.open(path)
         if not (folder.result.is_file() and folder.model.is_file() and folder.run.is_file()):
             raise RunError(
                 f"{path}: this run is not finished: it has no result yet.",
-                cure=f"Go on with: cingulum train {folder.config} --resume",
+                cure=resuming.cure(folder),
             )
         return folder
 
@@ -240,13 +242,15 @@ def check_resumable(stored: RunConfig, given: RunConfig) -> None:
     Raises:
         RunError: names every key that differs, with both values.
     """
+    from trainer import resuming
+
     differing = differences(stored, given)
     if given.train.epochs >= stored.train.epochs:
         differing.pop("train.epochs", None)
     if differing:
         raise RunError(
-            f"{stored.folder}: was started with another configuration: {changes(differing)}.",
-            cure=f"Run: cingulum train {stored.folder / 'config.yaml'} --resume (or choose another name)",
+            f"{given.folder}: was started with another configuration: {changes(differing)}.",
+            cure=f"{resuming.cure(RunFolder(given.folder))} (or choose another name: name=...)",
         )
 
 

@@ -121,7 +121,11 @@ def train(
         )
         if world.is_main:
             training.scalars = tensorboard(folder.tensorboard)
-        with ring.recorded(config.train.ring, world, folder.telemetry, cursor.step):
+        with (
+            ring.recorded(config.train.ring, world, folder.telemetry, cursor.step),
+            # Before and after there is nothing to save: Ctrl-C ends the run at once.
+            stop.by_interrupt(answers=world.is_main),
+        ):
             training.run(batches)
         return outcome.finish(training, cached.report)
 

@@ -1,16 +1,19 @@
 """When to end a run: a signal that asks for it, or a metric that no longer improves.
 
-SIGUSR2 and SIGTERM set a flag. Slurm may signal one rank or all; the ranks ask each other about twice a
+SIGUSR2 and SIGTERM set a flag; so does the first Ctrl-C while steps are taken, where no mpirun takes it for
+all ranks and sends them SIGTERM. Slurm may signal one rank or all; the ranks ask each other about twice a
 second (docs/decisions/0005) and stop at the same step. mpirun forwards SIGUSR2 to its ranks; on SIGTERM it
 kills them within a second, without grace, so schedulers should send SIGUSR2.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
+import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -19,6 +22,8 @@ from trainer.config import EarlyStoppingConfig
 from trainer.errors import ConfigError
 
 SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
+
+_ANSWER = b"\nstopping; the state is saved first (Ctrl-C again ends at once)\n"
 
 # Figures that are the better the smaller; all others are the better the larger.
 FALLING = ("loss", "mae")
@@ -35,6 +40,7 @@ class StopRequest:
 
     def __init__(self, *, interrupt: bool = False) -> None:
         self.requested = False
+        self._answers = interrupt
         self._numbers = (*SIGNALS, signal.SIGINT) if interrupt else SIGNALS
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -49,9 +55,27 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
+    @contextlib.contextmanager
+    def by_interrupt(self, *, answers: bool) -> Iterator[None]:
+        """A context in which Ctrl-C asks for a stop, too; a second one ends the process as usual.
+
+        Args:
+            answers: say so at the first one, on one of the ranks that get it.
+        """
+        self._answers = answers
+        previous = signal.signal(signal.SIGINT, self._on_signal)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.requested:
-            raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            if self.requested:
+                raise KeyboardInterrupt
+            if self._answers:
+                # Not through sys.stderr: whoever is writing to it now may be interrupted here.
+                os.write(2, _ANSWER)
         self.requested = True
 
 

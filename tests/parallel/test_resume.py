@@ -121,6 +121,8 @@ def test_sigusr2_to_mpirun_reaches_the_ranks_and_ends_in_75(tmp_path, shards):
     assert process.returncode == 75, errors
     saved = max(tiny_runs.steps(tmp_path / "run"))
     assert f"stopped at step {saved} of" in errors
+    config_there = tmp_path / "run" / "config.yaml"
+    assert f"Go on with: mpirun -np 2 cingulum train {config_there} --resume" in errors
 
 
 @pytest.mark.slow

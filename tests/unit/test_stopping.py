@@ -25,6 +25,20 @@ def test_a_signal_asks_for_a_stop_instead_of_ending_the_process(number):
     assert signal.getsignal(number) == before
 
 
+def test_the_first_ctrl_c_asks_for_a_stop_and_the_second_ends_at_once(capfd):
+    before = signal.getsignal(signal.SIGINT)
+    with StopRequest() as stop:
+        with stop.by_interrupt(answers=True):
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.requested
+            assert "the state is saved first (Ctrl-C again ends at once)" in capfd.readouterr().err
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == before
+        with pytest.raises(KeyboardInterrupt):  # where there is nothing to save
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_losses_fall_and_other_metrics_rise():
     assert improves("val_loss", 0.5, 0.6) and not improves("val_loss", 0.6, 0.5)
     assert improves("val_auc", 0.6, 0.5) and not improves("val_auc", 0.5, 0.6)

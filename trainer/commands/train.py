@@ -23,7 +23,7 @@ def train(
 ) -> int:
     """Train a network as CONFIG says; under mpirun or srun, all ranks train it together.
 
-    Exit code 0: done. 75: stopped by SIGUSR2 or SIGTERM, the state is saved; run again with --resume.
+    Exit code 0: done. 75: stopped by Ctrl-C, SIGUSR2 or SIGTERM, the state is saved; run again with --resume.
 
     \b
     Example:
@@ -31,10 +31,15 @@ def train(
       mpirun -np 3 cingulum train examples/demo.yaml train.strategy=parameter-server
     """
     from trainer import config as configuration
+    from trainer import resuming
 
-    return run_on_ranks(
-        lambda: configuration.load(config, overrides or []), resume=resume, dry_run=dry_run, as_json=as_json
-    )
+    def load() -> RunConfig:
+        loaded = configuration.load(config, overrides or [])
+        if resume:
+            resuming.check_place(config, overrides or [], loaded)
+        return loaded
+
+    return run_on_ranks(load, resume=resume, dry_run=dry_run, as_json=as_json)
 
 
 def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, as_json: bool) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 import trainer.models  # noqa: F401 - makes our layers known to Keras
-from trainer import record
+from trainer import record, resuming
 from trainer.errors import RunError
 from trainer.inference import model_file
 from trainer.models import own_code
@@ -37,7 +37,7 @@ def load_model(folder: RunFolder, code: Sequence[Path] = ()) -> keras.Model:
     absent = own_code.missing(names, allowed)
     if absent:
         raise _unknown(folder.model, absent, _cure(ran, allowed))
-    cure = f"Write it anew: rm {folder.result}; cingulum train {folder.config} --resume"
+    cure = f"Write it anew: rm {folder.result}; {resuming.command(folder)}"
     return _opened(folder.model, cure)
 
 

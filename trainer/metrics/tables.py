@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer import resuming
 from trainer.errors import RunError
 from trainer.record import RunFolder
 
@@ -109,7 +110,7 @@ def read(run: Path, split: str) -> Table:
     if not folder.result.is_file():
         raise RunError(
             f"{run}: this run is not finished: it has no result yet.",
-            cure=f"Go on with: cingulum train {folder.config} --resume",
+            cure=resuming.cure(folder),
         )
     path = folder.evaluation / f"{split}.csv"
     cure = f"cingulum evaluate {run} --split {split} writes it."

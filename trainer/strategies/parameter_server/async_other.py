@@ -54,6 +54,7 @@ class Other:
         try:
             with (
                 StopRequest() as stop,
+                stop.by_interrupt(answers=False),
                 Watchdog(
                     self._config.guards.timeout_s, self._name, functools.partial(os._exit, 1)
                 ) as watchdog,

@@ -24,12 +24,12 @@ _GOODBYE_S = 10.0
 def serve(world: World) -> int:
     """Be a server until worker 0 says that it is the end; for a process with `world.is_server`.
 
-    SIGUSR2 and SIGTERM are left to the workers, which end the servers when they have saved.
+    Ctrl-C, SIGUSR2 and SIGTERM are left to the workers, which end the servers when they have saved.
 
     Returns:
         the workers' exit code.
     """
-    with StopRequest():
+    with StopRequest() as stop, stop.by_interrupt(answers=False):
         return _serve(world)
 
 

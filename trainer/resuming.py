@@ -1,0 +1,105 @@
+"""The command that goes on with a run: in the folder where it lies, by the launcher that started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+import yaml
+
+from trainer import record
+from trainer.config import RunConfig
+from trainer.errors import RunError
+from trainer.record import RunFolder
+
+_MPIRUN = ("mpirun", "mpiexec", "orterun", "prterun")
+# A job of ours has dozens of options for its hosts and variables: no command for a person to type.
+_MOST_OPTIONS = 12
+
+
+def cure(folder: RunFolder) -> str:
+    """How to go on with this run, as the second line of a message."""
+    typed = command(folder)
+    if "SLURM_JOB_ID" in os.environ:
+        return f"Submit the same script again with --resume in it, or go on in an allocation with: {typed}"
+    return f"Go on with: {typed}"
+
+
+def command(folder: RunFolder) -> str:
+    """What to type to go on with the run in this folder, quoted for a shell."""
+    began = launcher(os.environ, _parent(), sys.argv)
+    words = ["cingulum", "train", str(folder.config), *where(folder), "--resume"]
+    return shlex.join([*began, *words])
+
+
+def where(folder: RunFolder) -> list[str]:
+    """`runs=` and `name=` where the folder was moved, copied or renamed after its config.yaml was written."""
+    try:
+        stored = record.load_config(folder)
+    except (RunError, OSError):
+        return []
+    path = folder.path.resolve()
+    if stored.folder.resolve() == path:
+        return []
+    renamed = [] if path.name == stored.name else [_override("name", path.name)]
+    return [_override("runs", str(folder.path.parent)), *renamed]
+
+
+def check_place(config_path: Path, overrides: Sequence[str], config: RunConfig) -> None:
+    """Refuse to go on with a run by the config.yaml of a copy of it, unless `runs=` or `name=` says which.
+
+    Raises:
+        RunError: names both folders, and the command for each.
+    """
+    lies = RunFolder(config_path.parent)
+    if config_path.name != lies.config.name or not lies.run.is_file():
+        return  # a configuration of the user's own
+    chosen = any(override.startswith(("runs=", "name=")) for override in overrides)
+    if chosen or config.folder.resolve() == lies.path.resolve():
+        return
+    other = RunFolder(config.folder)
+    also = f"\n  or, for {other.path}: {command(other)}" if other.config.is_file() else ""
+    raise RunError(
+        f"{config_path}: lies in the run folder {lies.path}, and says that its run is {other.path}.",
+        cure=f"For {lies.path}: {command(lies)}{also}",
+    )
+
+
+def launcher(environment: Mapping[str, str], parent: Sequence[str], own: Sequence[str]) -> list[str]:
+    """The words before `cingulum` with which this process was started: those of mpirun or srun, or none.
+
+    Args:
+        environment: of this process.
+        parent: the command line of the process that started it.
+        own: program and arguments of this process.
+    """
+    if parent and Path(parent[0]).name in _MPIRUN:
+        options = list(parent[: len(parent) - len(own)])
+        whole = Path(own[0]).name == "cingulum" and list(parent[len(options) + 1 :]) == list(own[1:])
+        if whole and Path(parent[len(options)]).name == "cingulum" and len(options) <= _MOST_OPTIONS:
+            return options
+    elif "SLURM_PROCID" in environment and int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        return ["srun", f"--ntasks={environment['SLURM_STEP_NUM_TASKS']}", "--mpi=pmix"]
+    ranks = environment.get("OMPI_COMM_WORLD_SIZE")
+    return [] if ranks is None else ["mpirun", "-np", ranks]
+
+
+def _override(key: str, value: str) -> str:
+    """`key=value` that is read back as this text and not as a number or a date."""
+    try:
+        plain = yaml.safe_load(value) == value
+    except yaml.YAMLError:
+        plain = False
+    return f"{key}={value if plain else json.dumps(value)}"  # JSON's texts are YAML's
+
+
+def _parent() -> list[str]:
+    try:
+        return psutil.Process(os.getppid()).cmdline()
+    except psutil.Error:  # of another user, or gone
+        return []
