@@ -64,6 +64,12 @@ class Links:
         """Such as 'rank 1 @ node02'."""
         return f"rank {number} @ {self.hosts[self.workers[number]]}"
 
+    def name_of(self, process: int) -> str:
+        """Such as 'rank 1 @ node02', or 'server 0 @ node03' of a process that only serves."""
+        if process in self.workers:
+            return self.name_of_worker(self.workers.index(process))
+        return self.name_of_server(self.servers.index(process))
+
     def separate_servers(self) -> list[str]:
         """Such as "rank 2 as launched is server 0 @ node03": whom a launcher means (jobs/blame.py)."""
         return [
@@ -182,10 +188,7 @@ class Everyone(World):
 
     def name_of(self, rank: int) -> str:
         """Such as 'server 0 @ node03' or 'rank 1 @ node02'."""
-        links = self.links
-        if links is None or rank not in links.servers or rank in links.workers:
-            return super().name_of(rank)
-        return links.name_of_server(links.servers.index(rank))
+        return super().name_of(rank) if self.links is None else self.links.name_of(rank)
 
 
 def _part(process: int, workers: tuple[int, ...], servers: tuple[int, ...], mode: Mode) -> World:

@@ -1,27 +1,24 @@
 """Which ranks still answer: asked over connections of our own when a collective hangs.
 
 MPI cannot say who is missing: all ranks that are left wait for each other. So every rank opens a port, tells
-the others its number at the start, and a thread answers whoever knows the run's secret. A stopped process, a
-host without power and a cut link do not answer, and are named by those who ask.
+the others its number at the start, and a thread answers whoever knows the run's secret
+(trainer/guarded_port.py: its proof is the answer). A stopped process, a host without power and a cut link do
+not answer, and are named by those who ask.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
-import hmac
 import secrets
 import socket
-import threading
-import time
 from collections.abc import Sequence
 
+from trainer.guarded_port import SECRET_BYTES, GuardedPort, enter
+from trainer.interfaces import EVERY, listening_address
 from trainer.world import World
 
 ANSWER_S = 2.0
-_SECRET_BYTES = 16
 _AT_ONCE = 64
-_AGAIN_S = 0.1
 
 
 class RollCall:
@@ -33,16 +30,16 @@ class RollCall:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._listening: socket.socket | None = None
-        self._closed = threading.Event()
-        self._ports: list[int] = []
+        self._port: GuardedPort | None = None
+        self._places: list[tuple[str, int]] = []
         self._answering: set[int] = set()
         if world.size == 1:
             return
-        self._secret = bytes.fromhex(world.broadcast_object(secrets.token_hex(_SECRET_BYTES)))
-        self._listening = socket.create_server(("", 0), backlog=_AT_ONCE)
-        self._ports = world.allgather_object(self._listening.getsockname()[1])
-        threading.Thread(target=self._answer, args=(self._listening,), name="rollcall", daemon=True).start()
+        self._secret = bytes.fromhex(world.broadcast_object(secrets.token_hex(SECRET_BYTES)))
+        address = listening_address(world.hosts, world.host)
+        self._port = GuardedPort(address, self._secret, _hang_up, name="rollcall")
+        places = world.allgather_object([address, self._port.port])
+        self._places = [(self._name_of(rank, given), port) for rank, (given, port) in enumerate(places)]
         # A host that another cannot reach even now (a firewall, a name without an address) is never accused;
         # ranks of one host reach each other.
         heard = world.allgather_object(self._ask(_partner(world.hosts, world.rank)) == "here")
@@ -66,43 +63,28 @@ class RollCall:
 
     def close(self) -> None:
         """Answer no longer."""
-        self._closed.set()
-        if self._listening is not None:
-            # Closing it would not wake the thread, which would take one more call. It closes it itself.
-            with contextlib.suppress(OSError):
-                self._listening.shutdown(socket.SHUT_RDWR)
+        if self._port is not None:
+            self._port.close()
 
-    def _answer(self, listening: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listening.accept()
-            except OSError:
-                if self._closed.wait(_AGAIN_S):
-                    listening.close()
-                    return
-                continue  # such as too many open files: the next one is answered
-            with connection:
-                try:
-                    connection.settimeout(ANSWER_S)
-                    if hmac.compare_digest(connection.recv(_SECRET_BYTES, socket.MSG_WAITALL), self._secret):
-                        connection.sendall(b"here")
-                except OSError:  # who asked has gone, or says nothing
-                    continue
+    def _name_of(self, rank: int, address: str) -> str:
+        if address != EVERY:
+            return address
+        world = self._world
+        return "localhost" if world.hosts[rank] == world.host else world.hosts[rank]
 
     def _ask(self, rank: int) -> str:
         """'here', 'gone' (no process is there, or its name cannot be looked up) or 'silent'."""
-        world = self._world
-        host = "localhost" if world.hosts[rank] == world.host else world.hosts[rank]
-        deadline = time.monotonic() + ANSWER_S
         try:
-            with socket.create_connection((host, self._ports[rank]), timeout=ANSWER_S) as connection:
-                connection.settimeout(max(0.1, deadline - time.monotonic()))
-                connection.sendall(self._secret)
-                return "here" if connection.recv(4, socket.MSG_WAITALL) == b"here" else "gone"
+            enter(self._places[rank], self._secret, self._world.rank, within_s=ANSWER_S).close()
         except (socket.gaierror, ConnectionError):
             return "gone"
         except OSError:  # timed out, no route to the host, the network is down
             return "silent"
+        return "here"
+
+
+def _hang_up(connection: socket.socket, rank: int) -> None:
+    connection.close()
 
 
 def _partner(hosts: Sequence[str], rank: int) -> int:

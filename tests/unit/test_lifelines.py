@@ -7,6 +7,7 @@ import queue
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -60,11 +61,36 @@ def test_one_who_says_nothing_is_given_up(hub, monkeypatch):
     assert hub.heard.get(timeout=10) == (3, None)
 
 
-def test_strangers_are_not_listened_to(hub):
-    with socket.create_connection(("localhost", hub.address["port"])) as stranger:
-        stranger.sendall(b'{"secret": "guessed", "process": 3}\n')
-        assert stranger.recv(1) == b""
-    assert hub.wait_for_all(0.05) == [3]
+@pytest.mark.parametrize(
+    "line", [b"5\n", '{"secret": "é", "process": 3}\n'.encode(), b"\xff" * 1000, b"GET / "]
+)
+def test_a_line_of_a_stranger_keeps_no_process_out(hub, line):
+    """The first two ended the thread that lets processes in, the last one held it up for five seconds."""
+    with socket.create_connection(("127.0.0.1", hub.address["port"])) as stranger:
+        stranger.sendall(line)
+        began = time.monotonic()
+        Lifeline(hub.address, 3, print, 20).close()
+        assert hub.wait_for_all(5) == [] and time.monotonic() - began < 2
+
+
+def test_a_process_that_comes_again_is_heard_and_its_first_connection_is_no_death():
+    hub = Hub([3, 4], silence_s=20)
+    first = Lifeline(hub.address, 3, print, 20)
+    second = Lifeline(hub.address, 3, print, 20)
+    Lifeline(hub.address, 4, print, 20)
+    assert hub.wait_for_all() == []
+    second.say({"stop": True})
+    assert hub.heard.get(timeout=10) == (3, {"stop": True})
+    first.close()
+    hub.close()
+
+
+def test_the_port_is_closed_when_all_are_there(hub):
+    line = Lifeline(hub.address, 3, print, 20)
+    assert hub.wait_for_all() == []
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", hub.address["port"]), timeout=5)
+    line.close()
 
 
 def test_a_server_that_cannot_be_reached_is_told(monkeypatch):

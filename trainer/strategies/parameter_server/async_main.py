@@ -19,13 +19,14 @@ from trainer import atomic, preparation
 from trainer.agreement import Agreed
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, Stopped, WorldError
+from trainer.interfaces import listening_address
 from trainer.mpi_world import Links
 from trainer.strategies.parameter_server.async_coordinator import Coordinator
 from trainer.strategies.parameter_server.async_plan import AsyncPlan, plan
 from trainer.strategies.parameter_server.async_server import Post
 from trainer.strategies.parameter_server.async_state import HEADER, share_address
 from trainer.strategies.parameter_server.async_training import AsyncTraining, ServedModel
-from trainer.strategies.parameter_server.lifelines import Hub
+from trainer.strategies.parameter_server.lifelines import MEET_S, Hub
 from trainer.telemetry.timeline import Timeline
 from trainer.world import World
 
@@ -107,7 +108,7 @@ class Serving:
 def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) -> int:
     """Server 0's part, from start to end; returns the exit code, or ends the process."""
     others = [p for p in range(len(links.hosts)) if p != links.process]
-    hub = Hub(others, silence_s)
+    hub = Hub(others, silence_s, listening_address(links.hosts, links.hosts[links.process]))
     share_address(links, hub.address)
     post = Post(links, serves=True)
     ahead = min(HEADER - 3, -(-config.data.prefetch // config.train.accumulation) + 1)
@@ -116,7 +117,10 @@ def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) 
     try:
         late = hub.wait_for_all()
         if late:
-            raise WorldError(f"Process {late[0]} @ {links.hosts[late[0]]} has not come.")
+            raise WorldError(
+                f"{links.name_of(late[0])} did not connect to server 0 within {MEET_S:.0f} s.",
+                cure="Does it still run? Is there a firewall between its host and that of server 0?",
+            )
         if os.environ.get(_RECOVERY, "0") in ("0", "false"):
             sys.stderr.write(
                 "note: mpirun will end the run when a worker dies; the others go on with\n"

@@ -41,12 +41,7 @@ class Other:
         self._code, self._clean = 1, False
         self._gone: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._post: Post | None = None
-        server = links.server
-        self._name = (
-            links.name_of_worker(links.workers.index(links.process))
-            if server is None
-            else links.name_of_server(server)
-        )
+        self._name = links.name_of(links.process)
         self._line = Lifeline(share_address(links, None), links.process, self._told, silence_s)
 
     def run(self) -> int:

@@ -3,13 +3,13 @@
 MPI cannot say that a process is gone: a message to it is never delivered, and nobody is told. The kernel
 closes the connections of a process that was killed, at once. A host without power, a cut link and a stopped
 process say nothing, and are given up after `silence_s`. Lines of JSON go both ways: a sign of life every
-second, and what a process has to say outside its work (a request to stop, an error, the end).
+second, and what a process has to say outside its work (a request to stop, an error, the end). First of all
+each side proves that it belongs to the run: trainer/guarded_port.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
 import queue
 import secrets
@@ -20,10 +20,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.errors import WorldError
+from trainer.guarded_port import SECRET_BYTES, GuardedPort, enter
+from trainer.interfaces import EVERY, LOOPBACK, interface_addresses
 
 BEAT_S = 1.0
 MEET_S = 60.0
-_SECRET_BYTES = 16
+# One try to connect; two are made at least.
+_TRY_S = 10.0
 
 # What `Hub` and `Lifeline` tell: the other process and what it said; None: it is gone.
 Said = tuple[int, dict[str, Any] | None]
@@ -72,31 +75,31 @@ class _Line:
 
 
 class Hub:
-    """Server 0's end of all lifelines.
+    """Server 0's end of all lifelines. Its port is closed when every process has connected.
 
     Args:
         others: numbers of all other processes.
         silence_s: without a sign for so long, a process is given up; it ends when it notices.
+        listen_at: address of this host at which they reach it (`interfaces.listening_address`).
 
     Attributes:
         address: what `Lifeline` needs: names and addresses of this host, port and secret; JSON.
         heard: `Said` of the others, as it comes.
     """
 
-    def __init__(self, others: Sequence[int], silence_s: float) -> None:
+    def __init__(self, others: Sequence[int], silence_s: float, listen_at: str = LOOPBACK) -> None:
         self.heard: queue.SimpleQueue[Said] = queue.SimpleQueue()
         self._silence_s = silence_s
         self._lines: dict[int, _Line] = {}
-        self._awaited = set(others)
+        self._others, self._awaited = set(others), set(others)
         self._all_here = threading.Event()
-        self._secret = secrets.token_hex(_SECRET_BYTES)
-        self._listening = socket.create_server(("", 0), backlog=len(self._awaited) + 8)
+        secret = secrets.token_bytes(SECRET_BYTES)
+        self._port = GuardedPort(listen_at, secret, self._connected, name="lifelines")
         self.address = {
-            "hosts": [socket.gethostname(), *_addresses()],
-            "port": self._listening.getsockname()[1],
-            "secret": self._secret,
+            "hosts": [socket.gethostname(), *_addresses()] if listen_at == EVERY else [listen_at],
+            "port": self._port.port,
+            "secret": secret.hex(),
         }
-        threading.Thread(target=self._accept, name="lifelines", daemon=True).start()
 
     def wait_for_all(self, within_s: float = MEET_S) -> list[int]:
         """Wait until every process has connected; returns those that have not come in time."""
@@ -120,27 +123,22 @@ class Hub:
 
     def close(self) -> None:
         """Leave."""
-        with contextlib.suppress(OSError):
-            self._listening.close()
+        self._port.close()
         for line in list(self._lines.values()):
             line.close()
 
-    def _accept(self) -> None:
-        while self._awaited:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                connection.settimeout(BEAT_S * 5)
-                said = _first_line(connection)
-                if hmac.compare_digest(str(said["secret"]), self._secret):
-                    process = int(said["process"])
-                    self._lines[process] = _Line(connection, process, self.heard.put, self._silence_s)
-                    self._awaited.discard(process)
-                    continue
+    def _connected(self, connection: socket.socket, process: int) -> None:
+        if process not in self._others:
             connection.close()
-        self._all_here.set()
+            return
+        # A process whose first try was answered too late comes again, and hears its last connection only.
+        if process in self._lines:
+            self._lines.pop(process).close()
+        self._lines[process] = _Line(connection, process, self.heard.put, self._silence_s)
+        self._awaited.discard(process)
+        if not self._awaited:
+            self._port.close()
+            self._all_here.set()
 
 
 class Lifeline:
@@ -163,8 +161,7 @@ class Lifeline:
         told: Callable[[dict[str, Any] | None], None],
         silence_s: float,
     ) -> None:
-        connection = _connected(address)
-        connection.sendall(json.dumps({"secret": address["secret"], "process": process}).encode() + b"\n")
+        connection = _connected(address, process)
         self._line = _Line(connection, 0, lambda said: told(said[1]), silence_s)
 
     def say(self, what: dict[str, Any]) -> None:
@@ -176,26 +173,15 @@ class Lifeline:
         self._line.close()
 
 
-def _first_line(connection: socket.socket) -> dict[str, Any]:
-    """Byte by byte, so that nothing of what follows is taken."""
-    line = b""
-    while not line.endswith(b"\n") and len(line) < 1000:
-        byte = connection.recv(1)
-        if not byte:
-            raise ValueError("closed")
-        line += byte
-    return dict(json.loads(line))
-
-
-def _connected(address: dict[str, Any]) -> socket.socket:
-    hosts = list(address["hosts"])
+def _connected(address: dict[str, Any], process: int) -> socket.socket:
+    hosts, secret = list(address["hosts"]), bytes.fromhex(address["secret"])
     if hosts[0] == socket.gethostname():
         hosts.insert(0, "localhost")
     deadline, problem = time.monotonic() + MEET_S / 2, "no address"
     while True:
         for host in hosts:
             try:
-                return socket.create_connection((host, address["port"]), timeout=5 * BEAT_S)
+                return enter((host, address["port"]), secret, process, within_s=_TRY_S)
             except OSError as error:
                 problem = f"{host}: {error}"
         if time.monotonic() > deadline:
@@ -207,7 +193,4 @@ def _connected(address: dict[str, Any]) -> socket.socket:
 
 
 def _addresses() -> list[str]:
-    import psutil
-
-    found = [a.address for card in psutil.net_if_addrs().values() for a in card if a.family == socket.AF_INET]
-    return [address for address in found if not address.startswith("127.")]
+    return [address for found in interface_addresses().values() for address in found]
