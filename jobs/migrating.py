@@ -10,6 +10,7 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
+from jobs import store_address
 from trainer.errors import StoreError
 
 # The newest file of jobs/migrations/versions/.
@@ -38,7 +39,7 @@ def bring_up(engine: sql.Engine) -> None:
         found = _revision(connection)  # another process may have been first
         if found is not None and found > REVISION:
             raise StoreError(
-                f"The store of jobs at {engine.url.render_as_string()} has format {int(found)}; "
+                f"The store of jobs at {store_address.shown(engine.url)} has format {int(found)}; "
                 f"this Cingulum knows format {int(REVISION)}.",
                 cure="Use the newer Cingulum that wrote it, or name another store in CINGULUM_STORE.",
             )

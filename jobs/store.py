@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from jobs import admission, rows, statements, submitter, tables
+from jobs import admission, rows, statements, store_address, submitter, tables
 from jobs.home import home
 from jobs.job import Change, Job, label, split_label
 from jobs.launchers.base import TaskState
@@ -43,9 +43,9 @@ class Store:
         self._engine = tables.open_database(where or default())
 
     def __str__(self) -> str:
-        """Where it is; of a URL, without its password."""
+        """Where it is; of a URL, without its secrets."""
         url = self._engine.url
-        return str(url.database) if url.get_backend_name() == "sqlite" else url.render_as_string()
+        return str(url.database) if url.get_backend_name() == "sqlite" else store_address.shown(url)
 
     def add(
         self, token: str, spec: JobSpec, *, launcher: str, site: str, folder: Path, place: str = ""

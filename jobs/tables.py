@@ -16,8 +16,8 @@ from pathlib import Path
 import sqlalchemy as sql
 from sqlalchemy import pool
 
-from jobs import migrating
-from trainer.errors import DamagedStoreError, JobError, StoreError
+from jobs import migrating, store_address
+from trainer.errors import DamagedStoreError, StoreError
 
 # Seconds to wait for other processes that write. SQLite serialises writers; each needs milliseconds.
 WAIT_S = 30.0
@@ -102,7 +102,7 @@ def open_database(where: str | Path) -> sql.Engine:
         JobError: not a URL that can be used.
         StoreError: it cannot be reached, or a newer Cingulum made it.
     """
-    url = _url(where)
+    url = store_address.parse(where)
     is_file = url.get_backend_name() == "sqlite"
     with _told(url):
         # Connections are not kept: a process may fork, and one command needs but a few.
@@ -131,13 +131,13 @@ def check_whole(engine: sql.Engine) -> None:
             said = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
         if said != "ok":
             raise DamagedStoreError(
-                f"The store of jobs at {engine.url.render_as_string()} is damaged: {said}."
+                f"The store of jobs at {store_address.shown(engine.url)} is damaged: {said}."
             )
 
 
 def set_aside(where: str | Path) -> Path | None:
     """Rename the file of a damaged SQLite store, and its log; return its new name. None: it is no file."""
-    url = _url(where)
+    url = store_address.parse(where)
     if url.get_backend_name() != "sqlite":
         return None
     file = Path(str(url.database))
@@ -167,27 +167,6 @@ def writing(engine: sql.Engine) -> Iterator[sql.Connection]:
             yield connection
 
 
-def _url(where: str | Path) -> sql.URL:
-    if isinstance(where, Path) or "://" not in where:
-        return sql.URL.create("sqlite", database=str(Path(where).expanduser().absolute()))
-    try:
-        url = sql.make_url(where)
-        backend = url.get_dialect().name
-    except (sql.exc.ArgumentError, sql.exc.NoSuchModuleError, ValueError) as error:
-        # What was given may hold a password: none of it is shown.
-        raise JobError(
-            "CINGULUM_STORE is not the URL of a database.",
-            cure="Give a path, or a URL such as postgresql+psycopg://user@host/database.",
-        ) from error
-    if url.drivername == "postgresql":  # else SQLAlchemy looks for an older driver
-        return url.set(drivername="postgresql+psycopg")
-    if backend != "sqlite":
-        return url
-    if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
-        raise JobError("A store of jobs in memory would forget them.", cure="Give a path: sqlite:///jobs.db")
-    return url.set(database=str(Path(url.database).expanduser().absolute()))
-
-
 @contextmanager
 def _told(url: sql.URL) -> Iterator[None]:
     """Errors of the database as ours, without the password."""
@@ -200,11 +179,10 @@ def _told(url: sql.URL) -> Iterator[None]:
         ) from error
     except sql.exc.SQLAlchemyError as error:
         said = str(getattr(error, "orig", None) or error).strip()
-        if url.password:
-            said = said.replace(str(url.password), "***")
+        said = store_address.without_secrets(said, url)
         if isinstance(getattr(error, "orig", None), sqlite3.DatabaseError) and _DAMAGED.search(said):
             raise DamagedStoreError(
-                f"The store of jobs at {url.render_as_string()} is damaged: {said}.",
+                f"The store of jobs at {store_address.shown(url)} is damaged: {said}.",
                 cure="`cingulum jobs --rebuild` keeps it aside and makes a new one from the jobs' folders.",
             ) from error
         cure = "Look whether the database runs, and whether CINGULUM_STORE is right."
@@ -212,9 +190,9 @@ def _told(url: sql.URL) -> Iterator[None]:
             cure = "Look whether the disk is full, and whether you may write to the file and its folder."
             if "locked" in said:
                 cure = f"Another process kept it for more than {WAIT_S:.0f} s. Try again; do not delete it."
-        raise StoreError(f"The store of jobs at {url.render_as_string()}: {said}.", cure=cure) from error
+        raise StoreError(f"The store of jobs at {store_address.shown(url)}: {said}.", cure=cure) from error
     except OSError as error:
-        raise StoreError(f"The store of jobs at {url.render_as_string()}: {error}.") from error
+        raise StoreError(f"The store of jobs at {store_address.shown(url)}: {error}.") from error
 
 
 def _make_private(file: Path) -> None:

@@ -12,7 +12,7 @@ import time
 import pytest
 import sqlalchemy as sql
 
-from jobs import rows, tables
+from jobs import rows, store_address, tables
 from jobs.home import new_token
 from jobs.launchers.base import TaskState
 from jobs.spec import JobSpec, Resources
@@ -225,6 +225,37 @@ def test_a_server_that_does_not_answer_is_told_without_the_password() -> None:
         Store("postgresql+psycopg://me:hunter2@127.0.0.1:1/jobs?connect_timeout=2")
     assert "hunter2" not in str(error.value)
     assert "127.0.0.1:1/jobs" in str(error.value)
+
+
+def test_a_password_after_the_question_mark_is_hidden_as_well() -> None:
+    """In our words and in the driver's, of the address and of the store that could be opened."""
+    with pytest.raises(StoreError) as error:
+        Store("postgresql://me@127.0.0.1:1/jobs?password=hunter%2B2&sslpassword=hunter3&connect_timeout=2")
+    said = str(error.value)
+    assert "hunter" not in said and "password=***&sslpassword=***" in said and "connect_timeout=2" in said
+    url = store_address.parse("postgresql://me:hunter1@h/d?password=hunter%2B2")
+    told = 'connection to "hunter1" with hunter+2 or hunter%2B2 failed'
+    assert "hunter" not in store_address.without_secrets(told, url)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        *("postgres//me:hunter2@h/d", "postgresql:/me:hunter2@h/d", "postgresql+psycopg//h/d"),
+        *("me:hunter2@h/d", "sqlite//jobs.db", "postgresql:h"),
+    ],
+)
+def test_an_address_without_its_separator_is_no_name_of_a_file(where, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(JobError, match="://") as error:
+        Store(where)
+    assert "hunter2" not in str(error.value) and error.value.cure and not list(tmp_path.iterdir())
+
+
+def test_a_path_stays_a_path(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for where in ("jobs.db", "./a:b.db", "postgres/jobs.db", str(tmp_path / "x@y:z.db")):
+        assert str(Store(where)) == str((tmp_path / where).absolute())
 
 
 def test_a_driver_that_is_missing_is_named_with_what_installs_it(monkeypatch) -> None:
