@@ -16,7 +16,8 @@ import importlib
 from typing import Any
 
 _PUBLIC = {
-    "init": "trainer.world",
+    "broadcast": "trainer.strategies.first_update",
+    "init": "trainer.own_script",
     "DistributedOptimizer": "trainer.strategies.distributed_optimizer",
     "SyncBatchNormalization": "trainer.strategies.batch_norm",
     "shard": "trainer.strategies.user_data",
@@ -26,6 +27,7 @@ _PUBLIC = {
 __all__ = [
     "DistributedOptimizer",
     "SyncBatchNormalization",
+    "broadcast",
     "callbacks",
     "init",
     "local_rank",

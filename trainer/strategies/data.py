@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from trainer.config import micro_batch
 from trainer.errors import ConfigError
-from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated
+from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
 from trainer.strategies.guards import average_statistics
 from trainer.strategies.reduction import Algorithm, sent_by_busiest
 from trainer.tasks.base import PerSample
@@ -140,6 +140,7 @@ def build(
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
     broadcast_state(model, optimizer, world)
+    trust(optimizer)
     return DistributedModel(model, optimizer, world, loss or cross_entropy(), score or hits, timeline)
 
 

@@ -18,6 +18,7 @@ from keras.optimizers import LossScaleOptimizer
 from trainer import world as worlds
 from trainer.errors import ConfigError
 from trainer.strategies import reduction as reductions
+from trainer.strategies.first_update import FirstUpdate
 
 # One number per distributed optimizer, the same on every rank: it keeps their collectives apart.
 _numbers = itertools.count()
@@ -37,6 +38,9 @@ def DistributedOptimizer(
     added, and a saved model names Keras' own class. Gradients are reduced once per update, after
     `gradient_accumulation_steps` and before clipping, so that every option acts on the same numbers as
     in one process with the whole batch. In a world of one rank nothing is changed.
+
+    Its first update is proved (`first_update`): weights that differ become rank 0's, and gradients that are
+    alike on all ranks, because every rank has the same samples, are warned of.
 
     A `LossScaleOptimizer` must be the outer one. Under the global policy `mixed_float16` it is put
     around for you, as Keras would do later, where it could not see all ranks.
@@ -60,9 +64,10 @@ def DistributedOptimizer(
     if is_distributed(optimizer):
         raise ConfigError("This optimizer is distributed already.", cure="Wrap it once.")
     world = worlds.current()
+    name = f"gradients_{next(_numbers)}"
     reduce = reductions.make(
         world,
-        f"gradients_{next(_numbers)}",
+        name,
         kind=reduction,
         bucket_mb=bucket_mb,
         wire=compression,
@@ -72,22 +77,29 @@ def DistributedOptimizer(
         return optimizer
     if keras.config.dtype_policy().name == "mixed_float16" and not isinstance(optimizer, LossScaleOptimizer):
         optimizer = LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
+    first = FirstUpdate(world, name)
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is None:
         own: Any = type(optimizer)
-        _become(optimizer, _reducing(own), reduce)
+        _become(optimizer, _reducing(own), reduce, first)
     elif inner.gradient_accumulation_steps:
         own = type(inner)
-        _become(inner, _reducing(own), reduce)
-        _become(optimizer, _AgreeingLossScale, reduce)
+        _become(inner, _reducing(own), reduce, first)
+        _become(optimizer, _AgreeingLossScale, reduce, first)
     else:
-        _become(optimizer, _ReducingLossScale, reduce)
+        _become(optimizer, _ReducingLossScale, reduce, first)
     return optimizer
 
 
 def is_distributed(optimizer: Any) -> bool:
     """Whether the optimizer averages its gradients over ranks, in a place where it is safe."""
     return isinstance(optimizer, _Distributed)
+
+
+def trust(optimizer: keras.Optimizer) -> None:
+    """Let a distributed optimizer prove nothing: its weights were broadcast and its samples shared out."""
+    if isinstance(optimizer, _Distributed):
+        optimizer.first_update.trust()
 
 
 def share_accumulated(optimizer: keras.Optimizer, world: worlds.World) -> None:
@@ -106,15 +118,32 @@ def share_accumulated(optimizer: keras.Optimizer, world: worlds.World) -> None:
 
 
 class _Distributed:
-    """Marks what `DistributedOptimizer` made; `reduce_gradients` is its reduction."""
+    """Marks what `DistributedOptimizer` made.
 
-    reduce_gradients: reductions.Reduction
+    Attributes:
+        reduce: the reduction.
+        first_update: what is proved before and during the first one.
+    """
+
+    reduce: reductions.Reduction
+    first_update: FirstUpdate
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        variables = None if trainable_variables is None else list(trainable_variables)
+        optimizer: Any = self
+        grads = self.first_update.start(optimizer, grads, variables)
+        super().apply(grads, variables)  # type: ignore[misc]
+
+    def reduce_gradients(self, grads: Sequence[Any]) -> list[Any]:
+        self.first_update.compare(grads)
+        return self.reduce(grads)
 
 
-def _become(optimizer: keras.Optimizer, kind: type, reduce: reductions.Reduction) -> None:
+def _become(optimizer: keras.Optimizer, kind: type, reduce: reductions.Reduction, first: FirstUpdate) -> None:
     optimizer.__class__ = kind
-    # Past Keras' tracking: it is no state.
-    object.__setattr__(optimizer, "reduce_gradients", reduce)
+    # Past Keras' tracking: they are no state.
+    object.__setattr__(optimizer, "reduce", reduce)
+    object.__setattr__(optimizer, "first_update", first)
 
 
 @functools.cache
@@ -151,6 +180,7 @@ class _ReducingLossScale(_Distributed, LossScaleOptimizer):
     """Reduces before it looks for overflow, so that all ranks see the same and decide the same."""
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        grads = self.first_update.start(self, grads, trainable_variables)
         super().apply(self.reduce_gradients(grads), trainable_variables)
 
 
