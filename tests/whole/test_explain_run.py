@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import keras
@@ -137,6 +138,29 @@ def test_raw_images_are_prepared_as_the_runs_were_and_give_the_same_maps(study: 
     from_shards = np.asarray(nibabel.nifti1.load(folder / "sub-0003.nii.gz").dataobj)
     assert np.array_equal(from_image, from_shards)
     assert not (folder / "sub-0003_T1w.nii.gz").exists(), "the earlier explanation is gone as a whole"
+
+
+def test_held_out_subjects_of_a_cross_validation_are_explained_by_their_own_folds(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_out = {"fold-0-seed-0": [2, 3, 4], "fold-1-seed-0": [0, 1, 5], "fold-0-seed-1": [2, 3, 4]}
+    for name, rows in held_out.items():
+        shutil.copytree(study / "run", tmp_path / name, ignore=shutil.ignore_patterns("explanations"))
+        facts = json.loads((tmp_path / name / "run.json").read_text())
+        rest = [row for row in range(6) if row not in rows]
+        facts["split"] = {"train": rest, "validation": [], "test": rows}
+        (tmp_path / name / "run.json").write_text(json.dumps(facts))
+    summary = {"per_fold": [], "pooled": {}, "over_folds": {}, "seeds": [0, 1]}
+    (tmp_path / "crossval.json").write_text(json.dumps(summary))
+    assert explain(tmp_path, "--subjects", 3, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [len(fold["subjects"]) for fold in told["folds"]] == [2, 1]
+    volumes = ShardSet.open(study / "shards").volumes
+    for name, fold in zip(held_out, told["folds"], strict=False):
+        sources = {volumes[row].source for row in held_out[name]}
+        assert {one["source"] for one in fold["subjects"]} <= sources
+        assert (tmp_path / name / "explanations" / "gradcam" / "index.html").is_file()
+    assert not (tmp_path / "fold-0-seed-1" / "explanations").exists()
 
 
 def test_occlusion_against_the_mean_training_volume(study: Path) -> None:

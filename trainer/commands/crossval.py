@@ -82,7 +82,7 @@ def crossval(
         with Counting("looking for leaks", "volumes") as counting:
             plans.check_people(crossval, splits[0], counting.show)
     summary = _train(crossval, means, keep_going=keep_going)
-    typer.echo(json.dumps(summary, indent=2) if as_json else _readable(crossval.folder, summary))
+    typer.echo(json.dumps(summary, indent=2) if as_json else readable(crossval.folder, summary))
     return 0
 
 
@@ -174,7 +174,8 @@ def _readable_plan(plan: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _readable(folder: Path, summary: dict[str, Any]) -> str:
+def readable(folder: Path, summary: dict[str, Any]) -> str:
+    """The pooled figures for a terminal, and where the rest is."""
     from trainer.metrics.bootstrap import TOO_FEW
 
     seeds = len(summary["seeds"])

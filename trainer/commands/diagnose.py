@@ -12,14 +12,16 @@ if TYPE_CHECKING:
 
 
 def diagnose(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/demo.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, such as runs/demo, or a cross-validation's.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
     """Say what a run's time goes into: computing, the network, a server, the input, or a slow rank.
 
     With the figures that say so, what mending it would gain at most, and the settings to try. Reads
-    RUN/telemetry and changes nothing; the run may still go on. docs/explanation/where-time-goes.md has the
-    rules.
+    RUN/telemetry and changes nothing; the run may still go on. Of a cross-validation's folder, each of its
+    runs is judged. docs/explanation/where-time-goes.md has the rules.
 
     \b
     Example:
@@ -27,10 +29,44 @@ def diagnose(
     """
     import json
 
+    from trainer.crossval import stored
     from trainer.telemetry import evidence
 
+    if stored.is_crossval(run):
+        _diagnose_folds(run, as_json=as_json)
+        return
     found = evidence.diagnose(run)
     typer.echo(json.dumps({"run": str(run), **found.json()}, indent=1) if as_json else told(run, found))
+
+
+def _diagnose_folds(folder: Path, *, as_json: bool) -> None:
+    """The verdict of each run of a cross-validation, or why there is none.
+
+    Raises:
+        RunError: no run has told of its time.
+    """
+    import json
+
+    from trainer.crossval import stored
+    from trainer.errors import RunError
+    from trainer.telemetry import evidence
+
+    judged, without = {}, {}
+    for run in stored.runs(folder):
+        try:
+            judged[run] = evidence.diagnose(run)
+        except RunError as error:
+            without[run] = error
+    if not judged:
+        first = next(iter(without.values()))
+        raise RunError(f"{folder}: none of its runs can be judged: {first.message}", cure=first.cure)
+    if as_json:
+        found = [{"run": str(run), **verdict.json()} for run, verdict in judged.items()]
+        why = [{"run": str(run), "why": error.message} for run, error in without.items()]
+        typer.echo(json.dumps({"crossval": str(folder), "runs": found, "without": why}, indent=1))
+        return
+    parts = [told(run, verdict) for run, verdict in judged.items()]
+    typer.echo("\n\n".join([*parts, *(error.message for error in without.values())]))
 
 
 def told(run: Path, found: Verdict) -> str:

@@ -21,14 +21,15 @@ class SplitName(str, Enum):
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run folder, such as runs/demo.")],
+    run: Annotated[Path, typer.Argument(help="Run folder, such as runs/demo, or a cross-validation's.")],
     split: Annotated[SplitName, typer.Option(help="Which subjects of the run.")] = SplitName.test,
     allow_code: AllowCode = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> int:
     """Evaluate a finished run on its test, validation or training subjects, and write the predictions.
 
-    Writes RUN/evaluation/SPLIT.csv and .json. Under mpirun the ranks share the work.
+    Writes RUN/evaluation/SPLIT.csv and .json. Under mpirun the ranks share the work. Of a cross-validation's
+    folder it shows the figures of all subjects, each judged by the network that never saw it.
 
     \b
     Example:
@@ -38,8 +39,12 @@ def evaluate(
 
     from trainer import launch
     from trainer import world as worlds
+    from trainer.crossval import stored
     from trainer.record import RunFolder
 
+    if stored.is_crossval(run):
+        _show_crossval(run, split, as_json=as_json)
+        return 0
     if launch.expected_size() == 1:
         RunFolder.open_finished(run)  # a wrong folder is told before TensorFlow is loaded
     world = worlds.init()
@@ -60,6 +65,23 @@ def evaluate(
         return 0
 
     return together(world, body)
+
+
+def _show_crossval(folder: Path, split: SplitName, *, as_json: bool) -> None:
+    """What crossval.json says; nothing is computed."""
+    import json
+
+    from trainer.commands.crossval import readable
+    from trainer.crossval import stored
+    from trainer.errors import RunError
+
+    found = stored.summary(folder)
+    if split is not SplitName.test:
+        raise RunError(
+            f"{folder}: a cross-validation is judged on subjects held out: the test split of each fold.",
+            cure=f"For one fold: cingulum evaluate {stored.runs(folder)[0]} --split {split.value}",
+        )
+    typer.echo(json.dumps(found, indent=2) if as_json else readable(folder, found))
 
 
 def lines_of(metrics: Mapping[str, Any]) -> Iterator[str]:

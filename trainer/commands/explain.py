@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,9 +11,12 @@ from trainer.commands.allow_code import AllowCode
 from trainer.commands.evaluate import SplitName
 from trainer.explain.names import BaselineName, MethodName
 
+if TYPE_CHECKING:
+    from trainer.explain.story import Request
+
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="Run folder, such as runs/demo.")],
+    run: Annotated[Path, typer.Argument(help="Run folder, such as runs/demo, or a cross-validation's.")],
     images: Annotated[
         list[str] | None,
         typer.Argument(help="Raw images; without any, held-out subjects of the run's shards."),
@@ -44,7 +47,9 @@ def explain(
     """Map what a network's answer depends on: Grad-CAM, integrated gradients or occlusion.
 
     Writes RUN/explanations/METHOD/: a NIfTI and pictures per subject, mean maps per class, summary.json, and
-    index.html to look at. A map does not show where a disease is, only what the network uses.
+    index.html to look at. A map does not show where a disease is, only what the network uses. Of a
+    cross-validation's folder, the subjects are divided over the folds of its first seed, and each is
+    explained by the network that never saw it, in the folder of its fold.
 
     \b
     Example:
@@ -54,34 +59,61 @@ def explain(
     """
     import json
 
-    from trainer.progress import Counting
+    from trainer.crossval import stored
     from trainer.quiet import import_tensorflow
     from trainer.record import RunFolder
 
-    RunFolder.open_finished(run)  # before TensorFlow is loaded, which takes seconds
+    # Before TensorFlow is loaded, which takes seconds.
+    folds = stored.finished_runs(run) if stored.is_crossval(run) else None
+    for one in folds or [run]:
+        RunFolder.open_finished(one)
     import_tensorflow()
     from trainer.explain import story
 
-    request = story.Request(
-        run=run,
-        images=tuple(images or ()),
-        split=split.value,
-        subjects=subjects,
-        method=method,
-        target=target,
-        layer=layer,
-        baseline=baseline,
-        regions=regions,
-        people=covariates,
-        code=tuple(allow_code or ()),
-    )
+    def request(one: Path, most: int) -> story.Request:
+        return story.Request(
+            run=one,
+            images=tuple(images or ()),
+            split=split.value,
+            subjects=most,
+            method=method,
+            target=target,
+            layer=layer,
+            baseline=baseline,
+            regions=regions,
+            people=covariates,
+            code=tuple(allow_code or ()),
+        )
+
+    if folds is None:
+        summary = _explain(request(run, subjects), as_json=as_json)
+        if as_json:
+            typer.echo(json.dumps(summary, indent=2))
+        return
+    shares = _shared(subjects, len(folds))
+    found = [_explain(request(one, most), as_json=as_json) for one, most in zip(folds, shares, strict=True)]
+    if as_json:
+        typer.echo(json.dumps({"crossval": str(run), "folds": found}, indent=2))
+
+
+def _explain(request: Request, *, as_json: bool) -> dict[str, Any]:
+    """Explain one run, say where its page is, and return its summary."""
+    from trainer.explain import story
+    from trainer.progress import Counting
+
     with Counting("explaining", "subjects") as counting:
         summary = story.explain(request, counting.show)
-    if as_json:
-        typer.echo(json.dumps(summary, indent=2))
-        return
-    _show_regions(summary.get("regions"))
-    typer.echo(f"{len(summary['subjects'])} subjects explained: {request.folder / 'index.html'}")
+    if not as_json:
+        _show_regions(summary.get("regions"))
+        typer.echo(f"{len(summary['subjects'])} subjects explained: {request.folder / 'index.html'}")
+    return summary
+
+
+def _shared(subjects: int, folds: int) -> list[int]:
+    """How many subjects of each fold, one at least; below one `story` refuses it."""
+    if subjects < 1:
+        return [subjects] * folds
+    return [max(1, subjects // folds + (fold < subjects % folds)) for fold in range(folds)]
 
 
 def _show_regions(found: dict[str, Any] | None) -> None:

@@ -25,13 +25,12 @@ from trainer import config as configuration
 from trainer import record
 from trainer.atomic import write_text
 from trainer.config import RunConfig
+from trainer.crossval.stored import CONFIG_NAME
 from trainer.data import leaks
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import ConfigError, LeakError, RunError
 from trainer.record import RunFolder
-
-CONFIG_NAME = "crossval.yaml"
 
 State = Literal["finished", "unfinished", "new"]
 

@@ -16,8 +16,9 @@ from trainer.atomic import write_text
 from trainer.crossval import figures, held_out
 from trainer.crossval.folds import CrossValidation, Fold
 from trainer.crossval.held_out import HeldOut
+from trainer.crossval.stored import SUMMARY_NAME
 
-SUMMARY_NAME, TABLE_NAME, PREDICTIONS_NAME = "crossval.json", "crossval.csv", "predictions.csv"
+TABLE_NAME, PREDICTIONS_NAME = "crossval.csv", "predictions.csv"
 NOTE = (
     "pooled: over all subjects, 95 % bootstrap over subjects, the networks given. over_folds: mean and "
     "standard deviation of the runs; folds share training subjects and are not independent (Bengio and "

@@ -24,10 +24,11 @@ def write(folder: Path, result: dict[str, Any] | None = None) -> Path:
         OSError: a file cannot be written.
     """
     # Metrics are needed on every rank, templates and pictures on one: import them when they are.
+    from trainer.crossval.stored import SUMMARY_NAME
     from trainer.report import crossval_page, run_page, story
 
     folder = Path(folder)
-    if (folder / crossval_page.SUMMARY_NAME).is_file():
+    if (folder / SUMMARY_NAME).is_file():
         return crossval_page.render(folder).save(folder)
     return run_page.render(story.read(folder, result)).save(folder)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.crossval import stored
 from trainer.errors import RunError
 from trainer.metrics.bootstrap import TOO_FEW
 from trainer.report import charts_classes, charts_crossval, charts_training, cohort, methods
@@ -19,7 +19,6 @@ from trainer.report.page import Page, template
 from trainer.report.predictions import Predictions
 from trainer.report.story import Story, number, read
 
-SUMMARY_NAME = "crossval.json"
 # The figures worth a tile or a column, in this order: name in crossval.json, words, decimals.
 _NAMES: dict[str, tuple[str, int]] = {
     "auc": ("AUC", 2),
@@ -61,7 +60,7 @@ def render(folder: Path) -> Page:
     Raises:
         RunError: crossval.json is damaged.
     """
-    summary = _summary(folder)
+    summary = stored.summary(folder)
     runs = _runs(folder, summary)
     stories = [run.story for run in runs if run.story is not None]
     names = [
@@ -90,17 +89,6 @@ def render(folder: Path) -> Page:
     )
     rows = [[run.fold, run.seed, *(_metric(run, name) for name in names)] for run in runs]
     return Page(html, tuple(figures), {"folds": table(["fold", "seed", *names], rows).csv()}, {})
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    path = folder / SUMMARY_NAME
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        value = None
-    if not isinstance(value, dict) or not isinstance(value.get("per_fold"), list):
-        raise RunError(f"{path}: is damaged.", cure="Run the cross-validation's command again; it goes on.")
-    return value
 
 
 def _runs(folder: Path, summary: Mapping[str, Any]) -> list[Run]:

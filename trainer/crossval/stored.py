@@ -1,0 +1,83 @@
+"""What lies in the folder of a cross-validation, for commands that read it; it imports nothing heavy.
+
+`folds.plan` makes the runs from a configuration; here is what lies in the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import RunError
+
+CONFIG_NAME, SUMMARY_NAME = "crossval.yaml", "crossval.json"
+_RUN = re.compile(r"fold-(\d+)-seed-(\d+)")
+
+
+def is_crossval(folder: Path) -> bool:
+    """Whether a folder is that of a cross-validation."""
+    return (folder / CONFIG_NAME).is_file() or (folder / SUMMARY_NAME).is_file()
+
+
+def runs(folder: Path, *, first_seed: bool = False) -> list[Path]:
+    """The run folders that are there, by seed and fold.
+
+    Args:
+        folder: of the cross-validation.
+        first_seed: only those of the smallest seed, in which every subject is held out once.
+
+    Raises:
+        RunError: there are none.
+    """
+    found = []
+    for path in folder.iterdir():
+        named = _RUN.fullmatch(path.name)
+        if named and (path / "config.yaml").is_file():
+            found.append((int(named[2]), int(named[1]), path))
+    if not found:
+        raise RunError(f"{folder}: no fold of this cross-validation was begun yet.", cure=_cure(folder))
+    found.sort()
+    return [path for seed, _, path in found if not first_seed or seed == found[0][0]]
+
+
+def finished_runs(folder: Path) -> list[Path]:
+    """As `runs` of the first seed, all of them finished, each subject held out by one.
+
+    Raises:
+        RunError: a fold is not finished; it is named.
+    """
+    summary(folder)  # it is written when all are
+    return runs(folder, first_seed=True)
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """crossval.json: what the folds say together.
+
+    Raises:
+        RunError: not all folds are finished yet, or the file is damaged.
+    """
+    path = folder / SUMMARY_NAME
+    if not path.is_file():
+        begun = runs(folder)
+        done = sum((run / "result.json").is_file() for run in begun)
+        raise RunError(
+            f"{folder}: this cross-validation is not finished: {done} of its runs have a result, and "
+            f"{SUMMARY_NAME} is missing.",
+            cure=_cure(folder),
+        )
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not all(
+        isinstance(value.get(key), kind)
+        for key, kind in (("per_fold", list), ("pooled", dict), ("over_folds", dict), ("seeds", list))
+    ):
+        raise RunError(f"{path}: is damaged.", cure=_cure(folder))
+    return value
+
+
+def _cure(folder: Path) -> str:
+    return f"Run its command again, which goes on: cingulum crossval {folder / CONFIG_NAME}"
