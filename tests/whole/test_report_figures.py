@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from PIL import Image
 from sklearn.metrics import auc, average_precision_score
 
 from trainer import report
-from trainer.report import charts_classes, charts_training, predictions
+from trainer.report import charts_classes, charts_training, paper, predictions
 from trainer.report.axes import Axes
 from trainer.report.figure import Figure, save, table
 from trainer.report.run_page import render
@@ -100,6 +101,38 @@ def test_the_confusion_matrix_is_counted_and_shaded_by_its_row():
     boxes = [mark for mark in figure.axes.marks if mark.shape == "bar"]
     assert [round(box.opacity, 4) for box in boxes] == [0.4625, 0.1875, 0.05, 0.6]
     assert [box.kind for box in boxes] == ["s1", "s2", "s2", "s1"]
+
+
+NAMES_OF_25 = (
+    "mild_cognitive_impairment",
+    "cognitively normal person",
+    "AlzheimersDiseaseDementiaX",
+    "WWWWWWWWWWWWWWWWWWWWWWWWW",
+)
+
+
+@pytest.mark.parametrize("classes", [NAMES_OF_25[:2], NAMES_OF_25, ("NC", "MCI", "AD")])
+def test_long_class_names_neither_overlap_nor_are_cut(monkeypatch, tmp_path, classes):
+    count = len(classes)
+    figure = charts_classes.confusion(np.arange(count**2).reshape(count, count).tolist(), classes)
+    plots: list[Any] = []
+    labelled = paper.Plot.set_ylabel
+
+    def keep(plot, *arguments, **options):
+        plots.append(plot)
+        return labelled(plot, *arguments, **options)
+
+    monkeypatch.setattr(paper.Plot, "set_ylabel", keep)
+    paper.write_png(figure.axes, figure.legend, tmp_path / "confusion.png")
+    (plot,) = plots
+    plot.figure.draw_without_rendering()  # savefig put the labels back where they were before it
+    words = [*plot.get_xticklabels(), *plot.get_yticklabels(), *plot.texts]
+    words += [plot.xaxis.label, plot.yaxis.label]
+    shown = ["".join(word.get_text().split()) for word in plot.get_xticklabels()]
+    assert shown == ["".join(name.split()) for name in classes], "nothing of a name is left out"
+    boxes = [word.get_window_extent() for word in words]
+    for place, one in enumerate(boxes):
+        assert not any(one.overlaps(other) for other in boxes[place + 1 :])
 
 
 def test_only_curves_that_were_recorded_are_drawn(run):

@@ -50,7 +50,7 @@ class Axes:
         title: what a screen reader says the chart is.
         width, height: in the units of its view box; the page scales it.
         x_ticks, y_ticks: values to mark; chosen where None.
-        x_names: words at `x_ticks` instead of the values.
+        x_names, y_names: words at `x_ticks` and `y_ticks` instead of the values; named rows have no grid.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Axes:
         x_ticks: Sequence[float] | None = None,
         y_ticks: Sequence[float] | None = None,
         x_names: Sequence[str] | None = None,
+        y_names: Sequence[str] | None = None,
     ) -> None:
         self.x, self.y = _widened(x), _widened(y)
         self.x_label, self.y_label, self.title = x_label, y_label, title
@@ -73,7 +74,8 @@ class Axes:
         self.x_ticks = list(ticks(*self.x) if x_ticks is None else x_ticks)
         self.y_ticks = list(ticks(*self.y) if y_ticks is None else y_ticks)
         self.x_names = [short(value) for value in self.x_ticks] if x_names is None else list(x_names)
-        self.y_names = [short(value) for value in self.y_ticks]
+        self.y_names = [short(value) for value in self.y_ticks] if y_names is None else list(y_names)
+        self.gridded = y_names is None
         self.marks: list[Mark] = []
 
     def at(self, x: float, y: float) -> Point:
@@ -152,7 +154,8 @@ class Axes:
         (left, bottom), (right, _) = self.at(self.x[0], self.y[0]), self.at(self.x[1], self.y[0])
         for value, name in zip(self.y_ticks, self.y_names, strict=True):
             _, y = self.at(self.x[0], value)
-            parts.append(f'<path class="gridline" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
+            if self.gridded:
+                parts.append(f'<path class="gridline" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
             parts.append(_text(left - 6, y + 3.5, name, "tick", "end"))
         for value, name in zip(self.x_ticks, self.x_names, strict=True):
             x, _ = self.at(value, self.y[0])

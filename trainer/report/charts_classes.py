@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,13 +10,16 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 
 from trainer.metrics.calibration import reliability as reliability_bins
 from trainer.metrics.classification import wilson
-from trainer.report.axes import Axes, Point
+from trainer.report.axes import BOTTOM, LEFT, RIGHT, TOP, Axes, Point
 from trainer.report.charts_training import SHARE_TICKS
 from trainer.report.figure import Figure, table
 from trainer.report.predictions import Predictions
 
 # Letters of a name that fit beside its value, on a phone too.
 _FITS = 34
+
+# Edge of a cell of the confusion matrix, and the width of a small letter in it, in units of the view box.
+_CELL, _LETTER = 100, 6.6
 
 # Of a curve: legend, truth (N,), score (N,), class of line.
 Curve = tuple[str, np.ndarray, np.ndarray, str]
@@ -202,21 +206,23 @@ def calibration(found: Predictions, ece: float | None) -> Figure | None:
 def confusion(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> Figure:
     """The confusion matrix; a cell is as dark as its share of the true class is large."""
     size = len(classes)
+    names = [wrapped(name) for name in classes]
+    middles = [k + 0.5 for k in range(size)]
     axes = Axes(
         (0, size),
         (0, size),
         x_label="what the network said",
         y_label="true class",
         title="Confusion matrix",
-        x_ticks=[k + 0.5 for k in range(size)],
-        x_names=classes,
-        y_ticks=(),
-        width=max(320, 60 + 80 * size),
-        height=max(300, 60 + 80 * size),
+        x_ticks=middles,
+        x_names=names,
+        y_ticks=middles,
+        y_names=names[::-1],
+        width=max(320, LEFT + RIGHT + _CELL * size),
+        height=max(300, TOP + BOTTOM + _CELL * size),
     )
     for k, row in enumerate(counts):
         y = size - k - 1
-        axes.text(0, y + 0.5, f"{classes[k]}  ", "label", "end")
         for j, n in enumerate(row):
             part = n / sum(row) if sum(row) else 0.0
             low, high = (j + 0.03, y + 0.03), (j + 0.97, y + 0.97)
@@ -225,6 +231,26 @@ def confusion(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> Figure
             axes.text(j + 0.5, y + 0.3, f"{part:.0%}", "note", "middle")
     rows = [[name, *row] for name, row in zip(classes, counts, strict=True)]
     return Figure("confusion", "Confusion matrix", axes, table(["true", *classes], rows))
+
+
+def wrapped(name: str) -> str:
+    """A class as lines that fit a cell of the confusion matrix, parted at blanks, dashes and underscores."""
+    lines, room = [""], _CELL / _LETTER
+    for part in re.findall(r"[^\s_-]*[\s_-]?", name):
+        if _width(lines[-1]) + _width(part.rstrip()) > room and lines[-1]:
+            lines.append("")
+        for letter in part:
+            if _width(lines[-1] + letter) > room and letter.strip():
+                lines.append("")
+            lines[-1] += letter
+    return "\n".join(line.strip() for line in lines)
+
+
+def _width(text: str) -> float:
+    """About how wide it is, in small letters of the charts' font."""
+    return sum(
+        1.65 if c in "mwMW@%&" else 1.2 if c.isupper() else 1.0 if ord(c) < 0x2000 else 1.7 for c in text
+    )
 
 
 def _square(x_label: str, y_label: str, title: str, y: Point = (0, 1)) -> Axes:

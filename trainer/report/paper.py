@@ -55,7 +55,8 @@ def write_png(axes: Axes, legend: Sequence[tuple[str, str]], path: Path) -> None
     plot.set_xlabel(axes.x_label, fontsize=8, color=_INK)
     plot.set_ylabel(axes.y_label, fontsize=8, color=_INK)
     plot.tick_params(labelsize=7, length=0, colors=_SOFT)
-    plot.grid(visible=True, axis="y", color=_GRID, linewidth=0.7)
+    if axes.gridded:
+        plot.grid(visible=True, axis="y", color=_GRID, linewidth=0.7)
     plot.set_axisbelow(True)
     for side in ("top", "right", "left"):
         plot.spines[side].set_visible(False)
