@@ -34,6 +34,10 @@ _BLOSC: dict[str, tuple[Literal["lz4", "zstd"], int]] = {
 blosc.use_threads = False
 
 
+# No codec makes a chunk larger by more than this: Blosc adds 16 bytes, deflate at most an eighth.
+_MOST_ADDED = 4096
+
+
 class CodecError(ValueError):
     """Stored bytes that cannot be turned back into voxels."""
 
@@ -58,6 +62,11 @@ def encode(codec: str, voxels: np.ndarray) -> bytes:
         by_significance = voxels.reshape(-1).view(np.uint8).reshape(-1, voxels.itemsize).T
         return zlib.compress(by_significance.tobytes(), GZIP_LEVEL)
     return voxels.tobytes()
+
+
+def most_bytes(decoded: int) -> int:
+    """The largest size of a chunk, in bytes, that holds so many bytes of voxels, whatever codec wrote it."""
+    return decoded + decoded // 8 + _MOST_ADDED
 
 
 def decode(codec: str, chunk: bytes | memoryview, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -91,8 +100,12 @@ def decode_into(codec: str, chunk: memoryview | bytes, out: np.ndarray) -> None:
                 raise ValueError(f"it has {len(chunk)} bytes, and says otherwise")
             blosc.decompress(chunk, flat)
         elif codec == "gzip":
-            planes = np.frombuffer(zlib.decompress(chunk), np.uint8)
+            # No more than fits: a chunk of 1 MiB may hold 1 GiB.
+            inflating = zlib.decompressobj()
+            planes = np.frombuffer(inflating.decompress(chunk, out.nbytes + 1), np.uint8)
             _check_size(planes.size, out)
+            if not inflating.eof:
+                raise ValueError("it ends too soon")
             flat.reshape(-1, out.itemsize)[:] = planes.reshape(out.itemsize, -1).T
         else:
             _check_size(len(chunk), out)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from trainer.data import codecs
+from trainer.data import codecs, regular_files
 from trainer.data.examination import Examined, stamp
 from trainer.data.file_names import is_text, shown
 from trainer.data.index import INDEX_NAME, canonical_json
@@ -29,6 +29,8 @@ from trainer.errors import ShardError
 WORK_NAME = ".import"
 STORY_NAME = "import.json"
 CHOICE_NAME = "codec.json"
+# Of each JSON file of an import: docs/decisions/0038-files-of-strangers.md.
+MOST_BYTES = 1 << 28
 TABLES = ("qc.csv", "qc.json", "qc.html")
 
 
@@ -79,8 +81,8 @@ def _flat(tree: dict[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        tree = json.loads(regular_files.read(path, MOST_BYTES).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         cure = "Import into another folder, or add --overwrite to begin anew."
         raise ShardError(f"{path}: cannot be read ({error}).", cure=cure) from None
     return tree if isinstance(tree, dict) else {}
@@ -227,12 +229,12 @@ def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examine
     """The records of a shard; None when it has none, its file is not as it was written, or its images no
     longer are the first of `images`."""
     try:
-        kept = json.loads(_records_path(work, number).read_text(encoding="utf-8"))
+        kept = json.loads(regular_files.read(_records_path(work, number), MOST_BYTES).decode("utf-8"))
         # Here and not later: what is read next is read by HDF5, which damaged files can crash or hold up.
         if _sha256(work.parent / f"shard-{number:05d}.h5") != kept["sha256"]:
             return None
         records = [Examined.from_json(tree) for tree in kept["images"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # not written yet, or of another version: the shard is made again
     if len(records) > len(images):
         return None
@@ -256,7 +258,11 @@ def mark(images: Sequence[Examined]) -> str:
 
 
 def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with regular_files.opened(path) as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _records_path(work: Path, number: int) -> Path:

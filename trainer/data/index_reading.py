@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.data import index_checks, stored_types
+import numpy as np
+
+from trainer.data import codecs, index_checks, regular_files, stored_types
 from trainer.data.bricks import unpack_table
-from trainer.data.codecs import CODECS
 from trainer.data.index import (
     FORMAT,
     FORMAT_VERSION,
@@ -28,18 +29,26 @@ from trainer.data.index import (
 from trainer.data.layout import Layout
 from trainer.errors import ShardError
 
+# docs/reference/shard-format.md, Limits.
+MOST_BYTES = 1 << 30
+
 
 def read_index(folder: Path) -> Index:
     """Read and check `index.json`; the shards themselves are not looked at.
 
     Raises:
         ShardError: there is no index, it is not JSON, a key is missing or of the wrong type, its format is
-            newer than ours, or it was changed after it was written.
+            newer than ours, it was changed after it was written, is no regular file, or is larger than
+            `MOST_BYTES`.
     """
     path = folder / INDEX_NAME
     again = f"`cingulum import SOURCE {folder} --overwrite` makes the set anew from the images."
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        content = regular_files.read(path, MOST_BYTES)
+        if content[:1] == b"\0":  # a sparse file, which would be decoded in vain
+            raise ValueError("it begins with a zero byte")
+        document = json.loads(content.decode("utf-8"))
+        del content
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError) as error:
@@ -75,7 +84,7 @@ def _from_document(document: Mapping[str, Any]) -> Index:
     depth, height, width, channels = (int(size) for size in document["shape"])
     if min(depth, height, width, channels) < 1:
         raise ValueError(f"shape {document['shape']}")
-    if document["codec"] not in CODECS:
+    if document["codec"] not in codecs.CODECS:
         raise ValueError(f"codec {document['codec']!r}")
     across, along, up = document["voxel_size"]
     version = document["format_version"]
@@ -148,7 +157,8 @@ _XXH3 = re.compile("[0-9a-f]{16}")
 
 
 def _check_volume(volume: Volume, layout: Layout, optional: set[str]) -> None:
-    """Raise ValueError where what came with version 3 is of the wrong kind; `index_checks` sees the rest."""
+    """Raise ValueError where what came with version 3 is of the wrong kind, or a chunk is larger than its
+    codec can make it; `index_checks` sees the rest."""
     for digest in (volume.xxh3, volume.map_xxh3):
         if digest is not None and not _XXH3.fullmatch(digest):
             raise ValueError(f"xxh3 of volume {volume.id}")
@@ -157,12 +167,26 @@ def _check_volume(volume: Volume, layout: Layout, optional: set[str]) -> None:
         isinstance(scale, float) and math.isfinite(scale) and math.frexp(scale)[0] == 0.5
     ):
         raise ValueError(f"scale of volume {volume.id}")
-    tables = ((volume.brick_table, volume.nbytes), (volume.map_brick_table, volume.map_nbytes))
-    for text, nbytes in tables:
+    of_map = Layout(layout.shape[:3], np.dtype(np.uint8), layout.codec, layout.bricks)
+    tables = (
+        (layout, volume.brick_table, volume.nbytes),
+        (of_map, volume.map_brick_table, volume.map_nbytes),
+    )
+    for stored, text, nbytes in tables:
+        most = codecs.most_bytes(stored.decoded_bytes // stored.chunks)
+        if isinstance(nbytes, int) and nbytes > most * stored.chunks:
+            raise ValueError(
+                f"nbytes of volume {volume.id}: {nbytes}, and at most {most * stored.chunks} fit"
+            )
         if text is not None:
             table = unpack_table(text)
             right = len(table) == layout.chunks and int(table["nbytes"].sum(dtype="u8")) == nbytes
-            if not (right and table["nbytes"].all() and int(table["offset"].max()) < _LARGEST_FILE):
+            if not (
+                right
+                and table["nbytes"].all()
+                and int(table["nbytes"].max()) <= most
+                and int(table["offset"].max()) < _LARGEST_FILE
+            ):
                 raise ValueError(f"bricks of volume {volume.id}")
 
 

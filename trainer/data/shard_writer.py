@@ -158,6 +158,8 @@ class ShardWriter:
         known, as an import knows it, compare that first.
         """
         path = self.path / f"shard-{number:05d}.h5"
+        if not path.is_file():  # nor a named pipe, which would hold us up
+            return None
         try:
             content = shard_image.read_back(path, self.layout, self.map_layout, self._mark(mark))
             if content is None:

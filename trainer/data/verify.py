@@ -6,6 +6,7 @@ A volume's label map, where it has one, is looked at as the volume is.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import h5py
 import numpy as np
 import xxhash
 
+from trainer.data import regular_files
 from trainer.data.casting import cast_into
 from trainer.data.index import INDEX_NAME, ShardRecord, Volume
 from trainer.data.index_reading import read_index
@@ -53,7 +55,7 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> li
         ShardError: the folder has no index, or one that cannot be used, so there is nothing to compare with.
     """
     path = Path(path)
-    if not (path / INDEX_NAME).is_file():
+    if not os.path.lexists(path / INDEX_NAME):
         ShardSet.open(path)  # says why this is no shard set
     shards = ShardSet(path, read_index(path))
     problems: list[Problem] = []
@@ -70,7 +72,7 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> li
             # On damaged files HDF5 may crash, and their damage is known already.
             known = {problem.volume for problem in problems}
             sound = [volume for volume in shard.volumes if volume.id not in known]
-            problems += _as_hdf5_reads_it(shards, shard.file, sound)
+            problems += _as_hdf5_reads_it(shards, shard.file, sound, len(shard.volumes))
     damaged = {problem.shard for problem in problems if problem.volume is not None}
     # A damaged volume explains why its file is damaged.
     return [p for p in problems if p.what != _OUTSIDE or p.shard not in damaged]
@@ -83,9 +85,11 @@ _OUTSIDE = "is damaged outside its volumes (its checksum does not match)"
 
 def _whole_file(path: Path, shard: ShardRecord) -> Iterator[Problem]:
     try:
-        with (path / shard.file).open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(0)
+        size = regular_files.size(path / shard.file)
+        if size != shard.nbytes:
+            yield Problem(shard.file, f"has {size} bytes, not {shard.nbytes}: it was cut short or replaced")
+            return
+        with regular_files.opened(path / shard.file) as file:
             digest = hashlib.sha256()
             while block := file.read(1 << 20):
                 digest.update(block)
@@ -95,9 +99,7 @@ def _whole_file(path: Path, shard: ShardRecord) -> Iterator[Problem]:
     except OSError as error:
         yield Problem(shard.file, f"cannot be read ({error.strerror})")
         return
-    if size != shard.nbytes:
-        yield Problem(shard.file, f"has {size} bytes, not {shard.nbytes}: it was cut short or replaced")
-    elif digest.hexdigest() != shard.sha256:
+    if digest.hexdigest() != shard.sha256:
         yield Problem(shard.file, _OUTSIDE)
 
 
@@ -123,10 +125,15 @@ def _chunk(shards: ShardSet, volume: Volume) -> Iterator[Problem]:
             yield Problem(volume.shard, which + what, volume.id, volume.subject)
 
 
-def _as_hdf5_reads_it(shards: ShardSet, name: str, volumes: Sequence[Volume]) -> Iterator[Problem]:
-    """Compare with the reference reader, h5py."""
+def _as_hdf5_reads_it(
+    shards: ShardSet, name: str, volumes: Sequence[Volume], count: int
+) -> Iterator[Problem]:
+    """Compare with the reference reader, h5py; `count` volumes are in the shard."""
     try:
         with h5py.File(shards.path / name, "r") as file:
+            if wrong := _unlike(shards, file, count):
+                yield Problem(name, wrong)
+                return
             subjects, labels = file["subjects"].asstr()[:], file["labels"].asstr()[:]
             for volume in volumes:
                 stored = file["volumes"][volume.row].view(shards.stored_dtype)
@@ -142,3 +149,20 @@ def _as_hdf5_reads_it(shards: ShardSet, name: str, volumes: Sequence[Volume]) ->
                     yield Problem(name, what, volume.id, volume.subject)
     except (OSError, KeyError, RuntimeError, ShardError) as error:
         yield Problem(name, f"HDF5 cannot read it ({' '.join(str(error).split())})")
+
+
+def _unlike(shards: ShardSet, file: h5py.File, count: int) -> str | None:
+    """What HDF5 says of its datasets that the index does not, so that they are not read; None: nothing."""
+    expected = {"volumes": (count, *shards.shape), "subjects": (count,), "labels": (count,)}
+    if shards.maps:
+        expected["maps"] = (count, *shards.shape[:3])
+    if any(volume.scale is not None for volume in shards.volumes):
+        expected["scales"] = (count,)
+    for name, shape in expected.items():
+        dataset = file[name]
+        if not isinstance(dataset, h5py.Dataset) or dataset.shape != shape:
+            return f"HDF5 reads `{name}` in another shape than the index says"
+        elsewhere = not isinstance(file.get(name, getlink=True), h5py.HardLink)
+        if elsewhere or dataset.is_virtual or dataset.external is not None:
+            return f"HDF5 would read `{name}` from another file"
+    return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainer.data import regular_files
 from trainer.data.bricks import unpack_table
 from trainer.data.index import INDEX_NAME, Index, Volume
 from trainer.data.index_reading import read_index
@@ -19,15 +21,19 @@ def whole_index(path: Path) -> tuple[Index, dict[str, Identity]]:
         ShardError: the folder is no shard set, is half written, is of a newer format, or a shard is missing
             or of another size than the index says.
     """
-    if not (path / INDEX_NAME).is_file():
+    if not os.path.lexists(path / INDEX_NAME):
         raise _no_index(path)
     index = read_index(path)
     seen = {}
     for shard in index.shards:
         try:
-            seen[shard.file] = Identity.of((path / shard.file).stat())
+            status = (path / shard.file).stat()
         except OSError:
             raise ShardError(f"{path}: the shard {shard.file} is missing.", cure=restore(path)) from None
+        try:
+            seen[shard.file] = Identity.of(regular_files.checked(path / shard.file, status))
+        except OSError as error:
+            raise ShardError(f"{path / shard.file}: {error.strerror}.", cure=restore(path)) from None
         size = seen[shard.file].nbytes
         if size != shard.nbytes:
             raise ShardError(
@@ -63,7 +69,7 @@ def _outside(offset: int, nbytes: int, size: int) -> bool:
 
 
 def _no_index(path: Path) -> ShardError:
-    if path.is_file():
+    if path.exists() and not path.is_dir():
         return ShardError(f"{path}: is a file, and a shard set is a folder.", cure="Give the folder.")
     if not path.is_dir():
         return ShardError(
