@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from trainer import errors
+from trainer import errors, faults_of_others
 from trainer import world as worlds
 from trainer.errors import CingulumError
 from trainer.world import World
@@ -79,10 +79,10 @@ def together(world: World, body: Callable[[], T]) -> T | int:
             raise
         worlds.report(f"error: {error}")
         world.abort(error.exit_code)
-    except Exception:
+    except Exception as error:
         if world.size == 1:
             raise
-        worlds.report(traceback.format_exc().rstrip())
+        worlds.report(faults_of_others.said_in_a_line(error) or traceback.format_exc().rstrip())
         world.abort(1)
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from trainer import binding, launch, mpi_variables
+from trainer import binding, faults_of_others, launch, mpi_variables
 from trainer.errors import CingulumError, WorldError
 from trainer.quiet import import_tensorflow
 
@@ -306,6 +306,8 @@ def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: Trace
         text, exit_code = f"error: {error}", error.exit_code
     elif isinstance(error, KeyboardInterrupt):
         text, exit_code = "interrupted", 130
+    elif line := faults_of_others.said_in_a_line(error):
+        text, exit_code = line, 1
     else:
         text, exit_code = "".join(traceback.format_exception(kind, error, trace)).rstrip(), 1
     report(text)

@@ -17,7 +17,7 @@ import numpy as np
 from trainer import preparation
 from trainer.checkpoint import random_states
 from trainer.config import RunConfig
-from trainer.errors import CingulumError
+from trainer.errors import CingulumError, WorldError
 from trainer.mpi_world import Links
 from trainer.stopping import StopRequest
 from trainer.strategies.parameter_server.async_server import FurtherServer, Post, Shard
@@ -42,7 +42,10 @@ class Other:
         self._gone: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._post: Post | None = None
         self._name = links.name_of(links.process)
-        self._line = Lifeline(share_address(links, None), links.process, self._told, silence_s)
+        try:
+            self._line = Lifeline(share_address(links, None), links.process, self._told, silence_s)
+        except WorldError as error:
+            raise WorldError(f"[{self._name}] {error.message}", cure=error.cure) from None
 
     def run(self) -> int:
         """Work until told to end; returns the exit code, or ends the process."""
