@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from trainer.errors import NO_SPACE, DiskFull
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -14,7 +16,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         OSError: the disk is full or the file cannot be written; what was there is untouched.
     """
-    write_by(path, lambda beside: beside.write_bytes(content))
+    with named(path, len(content)):
+        write_by(path, lambda beside: beside.write_bytes(content))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -37,13 +40,35 @@ def write_by(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` with a temporary name beside `path`, sync, rename; raises what `write_bytes` does."""
     temporary = beside(path)
     try:
-        write(temporary)
-        sync(temporary)
-        temporary.replace(path)
-        sync(path.parent)
+        with named(path):
+            write(temporary)
+            sync(temporary)
+            temporary.replace(path)
+            sync(path.parent)
     except BaseException:  # Ctrl-C, too
         with contextlib.suppress(OSError):  # the first error is the one worth telling
             temporary.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def named(path: Path, needed: int | None = None) -> Iterator[None]:
+    """A context whose errors of the file system name `path`: a write to an open file names none by itself.
+
+    Args:
+        path: the file that is written.
+        needed: its size in bytes, where it is known.
+
+    Raises:
+        DiskFull: there is no space for it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise DiskFull(error, path, needed) from error
+        if error.filename is None:
+            error.filename = str(path)
         raise
 
 

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     import keras
 
 __all__ = [
-    "Cursor", "Found", "Owner", "check", "cursor_from", "discard_partial", "find", "path_of", "prune",
-    "random_states", "read_cursor", "restore", "run_of", "save",
+    "Cursor", "Found", "Owner", "check", "cursor_from", "discard_partial", "find", "least_bytes", "path_of",
+    "prune", "random_states", "read_cursor", "restore", "run_of", "save",
 ]  # fmt: skip
 
 _PARTIAL = ".partial"
@@ -229,6 +229,16 @@ def prune(folder: Path, keep: int, best_step: int | None, *, step: int | None = 
             # Without its manifest it is no checkpoint any more, should we be killed half way.
             (path / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(path)
+
+
+def least_bytes(folder: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> int:
+    """What the next checkpoint takes on the disk: as much as the newest one, and at least its variables."""
+    variables = sum(
+        int(np.prod(v.shape)) * np.asarray(v).dtype.itemsize for v in (*model.variables, *optimizer.variables)
+    )
+    newest = max(_checkpoints(folder), default=None)
+    files = newest[1].iterdir() if newest is not None and newest[1].is_dir() else ()
+    return max(variables, sum(path.lstat().st_size for path in files))
 
 
 def discard_partial(folder: Path) -> None:

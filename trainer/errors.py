@@ -24,6 +24,13 @@ CingulumError                 exit code 1: something failed while we worked
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from trainer import byte_sizes
+
 
 class CingulumError(Exception):
     """Base of all our errors.
@@ -52,13 +59,61 @@ class CingulumError(Exception):
 _UNUSABLE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
+# A full disk, a quota that is used up, a file larger than this process may write (`ulimit -f`).
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class DiskFull(OSError):
+    """There is no space for a file.
+
+    Args:
+        error: what the system said.
+        path: of the file.
+        needed: bytes that it takes, as far as it is known.
+    """
+
+    def __init__(self, error: OSError, path: Path, needed: int | None = None) -> None:
+        super().__init__(error.errno, error.strerror or str(error), str(path))
+        self.needed = needed
+
+
 def of_files(error: OSError) -> CingulumError:
     """What the file system said, as one of ours: an InputError where another path mends it, such as a file
     where a folder is wanted, and no InputError for a full disk."""
+    if error.errno in NO_SPACE:
+        return CingulumError(
+            f"{error.filename or 'a file'}: {no_space(error)}.",
+            cure="Make room there, then run the same command again (cingulum train: with --resume).",
+        )
     message = f"{error.filename or 'a file'}: {error.strerror or error}."
     if isinstance(error, _UNUSABLE):
         return InputError(message, cure="Name another path, or one that you may read and write.")
     return CingulumError(message)
+
+
+def no_space(error: OSError, needed: int | None = None) -> str:
+    """Why a file cannot grow, with the bytes that are needed, where they are known, and those that are free.
+
+    Args:
+        error: with one of `NO_SPACE`, and the name of the file.
+        needed: bytes, where `error` does not tell them.
+    """
+    needed = getattr(error, "needed", None) or needed
+    wanted = None if needed is None else f"{byte_sizes.told(needed)} are needed"
+    free = free_bytes(error)
+    if free is None:
+        return "; ".join(filter(None, (error.strerror or str(error), wanted)))
+    left = f"{byte_sizes.told(free)} are free"
+    return f"no space is left on its disk: {', '.join(filter(None, (wanted, left)))}"
+
+
+def free_bytes(error: OSError) -> int | None:
+    """Bytes that are free where a file could not be written; None where that is not what it lacks."""
+    if error.errno != errno.ENOSPC or not error.filename:
+        return None
+    place = Path(os.fsdecode(error.filename)).absolute()
+    there = next(folder for folder in (place, *place.parents) if folder.is_dir())
+    return shutil.disk_usage(there).free
 
 
 def _rebuild(kind: type[CingulumError], message: str, cure: str | None) -> CingulumError:

@@ -16,7 +16,7 @@ from trainer.checkpoint import Cursor
 from trainer.clock import Clock
 from trainer.config import RunConfig
 from trainer.data.reader_time import ReaderTime, input_verdict
-from trainer.errors import CingulumError, NotFiniteError, Stopped
+from trainer.errors import NO_SPACE, CingulumError, NotFiniteError, Stopped, no_space
 from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.record import RunFolder
@@ -292,9 +292,13 @@ class Training:
                 step=self.cursor.step,
             )
         except OSError as error:
+            # Where a file could not grow, no name comes with the error.
+            error.filename = error.filename or str(self.folder.checkpoints)
+            least = checkpoint.least_bytes(self.folder.checkpoints, model, optimizer)
+            why = no_space(error, least) if error.errno in NO_SPACE else error.strerror or error
             raise CingulumError(
                 f"{self.folder.checkpoints}: the checkpoint of step {self.cursor.step} could not be written "
-                f"({error.strerror or error}); older ones are untouched.",
+                f"({why}); older ones are untouched.",
                 cure="Make room (checkpoint.keep sets how many are kept), then run again with --resume.",
             ) from None
         # What is left is to tell the others: rank 0 is not to blame when one of them does not listen.

@@ -212,8 +212,9 @@ class RunFolder:
 
     def append_row(self, row: Mapping[str, Any]) -> None:
         """Add one epoch to metrics.jsonl."""
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        line = json.dumps(row) + "\n"
+        with atomic.named(self.metrics, len(line)), self.metrics.open("a", encoding="utf-8") as file:
+            file.write(line)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from trainer import atomic
+from trainer.errors import of_files
 
 
 def full(*_: object) -> None:
@@ -74,3 +76,23 @@ def test_what_a_killed_process_left_is_replaced(tmp_path):
 def test_the_first_error_is_the_one_told(tmp_path):
     with pytest.raises(OSError, match="No space"):
         atomic.write_by(tmp_path / "file", full)  # fails before there is a temporary file to remove
+
+
+def test_a_write_that_fails_names_the_file_and_a_full_disk_what_is_needed_and_free(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space") as raised:
+        atomic.write_bytes(path, bytes(3 << 20))
+    told = of_files(raised.value)
+    assert told.message.startswith(f"{path}: no space is left on its disk: 3.0 MiB are needed, ")
+    assert told.message.endswith(" are free.") and "Make room" in str(told.cure) and told.exit_code == 1
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EDQUOT, errno.EFBIG])
+def test_other_errors_of_a_write_name_the_file_too(tmp_path, number):
+    def failing(_: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(OSError, match=re.escape(os.strerror(number))) as raised:
+        atomic.write_by(tmp_path / "x", failing)
+    assert of_files(raised.value).message.startswith(f"{tmp_path / 'x'}: {os.strerror(number)}")

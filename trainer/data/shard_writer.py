@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import atomic
+from trainer import atomic, byte_sizes
 from trainer.data import codecs, shard_image, stored_types
 from trainer.data.index import (
     FORMAT,
@@ -29,7 +29,7 @@ from trainer.data.index import (
 )
 from trainer.data.layout import Layout
 from trainer.data.shard_image import Content, ShardImage
-from trainer.errors import CingulumError, ShardError
+from trainer.errors import CingulumError, DiskFull, ShardError, free_bytes
 
 # Blosc holds at most 2 GiB in one buffer, HDF5 4 GiB in one chunk, and one call reads at most 2 GiB.
 LARGEST_VOLUME = 2**31 - 1024
@@ -278,8 +278,10 @@ def unwritten(path: Path, error: OSError, needed: str = "") -> CingulumError:
     A full disk is no fault of what we were given: no InputError.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = free_bytes(DiskFull(error, path))
+        left = "" if free is None else f" {byte_sizes.told(free)} are free."
         return CingulumError(
-            f"{path}: the disk is full.{needed}",
+            f"{path}: the disk is full.{needed}{left}",
             cure="Free some space and run the same command again: it goes on where it stopped.",
         )
     return ShardError(
