@@ -80,7 +80,7 @@ def test_the_last_processes_serve_and_a_worker_must_be_left():
     ("override", "said"),
     [
         ("train.server.staleness=3", "staleness is for mode=async"),
-        ("train.server.count=0", "greater than or equal to 1"),
+        ("train.server.count=0", "must be at least 1"),
         ("train.server.placement=beside", "train.server.placement"),
         ("train.ring.compression=float16", "ring.compression is for strategy=data"),
     ],
