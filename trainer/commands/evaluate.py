@@ -51,6 +51,7 @@ def evaluate(
 
     from trainer.agreement import together
     from trainer.prediction import evaluate_run
+    from trainer.report import against_volumes
 
     def body() -> int:
         metrics = evaluate_run(run, split.value, world, allow_code or ())
@@ -61,6 +62,9 @@ def evaluate(
             return 0
         for line in lines_of(metrics):
             typer.echo(line)
+        linear = against_volumes.linear_line(run, metrics) if split is SplitName.test else None
+        if linear is not None:
+            typer.echo(linear)
         typer.echo(f"predictions: {run / 'evaluation' / split.value}.csv")
         return 0
 

@@ -158,6 +158,7 @@ def _train(
 
 
 def _summary(folder: Path, result: dict[str, Any]) -> str:
+    from trainer.report import against_volumes
     from trainer.telemetry import evidence
 
     test = result.get("test")
@@ -166,6 +167,9 @@ def _summary(folder: Path, result: dict[str, Any]) -> str:
         names = {"accuracy": "accuracy", "auc": "AUC", "mae": "MAE", "r2": "R2", "dice": "mean Dice"}
         told = [f"{name} {test[key]:.3f}" for key, name in names.items() if test.get(key) is not None]
         lines.append(f"held-out: {', '.join(told)} on {test['n']} volumes")
+        linear = against_volumes.linear_line(folder, test)
+        if linear is not None:
+            lines.append(linear)
     judged = evidence.found(folder)
     if judged is not None:
         lines.append(judged.summary if judged.is_well else f"{judged.summary} (cingulum diagnose {folder})")

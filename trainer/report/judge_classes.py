@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainer.metrics.classification import auc_difference, classification_metrics
+from trainer.report import against_volumes
 from trainer.report import charts_classes as charts
 from trainer.report.figure import Figure
 from trainer.report.judgement import Judgement, Subjects, Tile, kept, pair, share, told_interval
@@ -100,14 +101,7 @@ def _verdict(found: Predictions, metrics: dict[str, Any], baseline: dict[int, li
     if difference is None:
         return told
     value, (low, high) = difference
-    against = (
-        f"AUC {value:+.2f} against a linear model on tissue volumes (95 % interval {low:+.2f} to {high:+.2f})"
-    )
-    if low > 0:
-        return f"{told} {against}: more than the volumes alone give."
-    if high < 0:
-        return f"{told} {against}: the volumes alone do better."
-    return f"{told} {against}: too few subjects to say which is better."
+    return f"{told} {against_volumes.judged(value, low, high)}"
 
 
 def _subjects(found: Predictions) -> Subjects:
