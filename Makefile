@@ -26,7 +26,7 @@ setup:  ## make .venv with everything (dependencies, Open MPI, Horovod)
 
 demo: setup  ## cohort, import, training on two ranks, evaluation, report: a few minutes
 	$(BIN)/cingulum phantom $(DEMO)/cohort --subjects 240 --size 48 --gap 2 --groups AD,NC --seed 0
-	$(BIN)/cingulum import $(DEMO)/cohort $(DEMO)/shards --label diagnosis --size 48
+	$(BIN)/cingulum import $(DEMO)/cohort $(DEMO)/shards --label diagnosis --size 32
 	$(BIN)/mpirun -np 2 $(BIN)/cingulum train examples/demo.yaml --resume
 	$(BIN)/cingulum evaluate runs/demo
 
