@@ -15,6 +15,7 @@ from trainer.report.predictions import Predictions
 def told(tmp_path, network, linear):
     if linear is not None:
         (tmp_path / "baseline.json").write_text(json.dumps({"auc": linear}))
+    (tmp_path / "config.yaml").write_text("name: some-run\nmodel: {name: resattnet18}\n")
     return against_volumes.linear_line(tmp_path, {"auc": network})
 
 
@@ -36,17 +37,20 @@ def test_where_one_of_the_two_is_unknown_nothing_is_said(tmp_path, network, line
 
 
 def test_a_damaged_baseline_is_no_reason_to_fail(tmp_path):
+    told(tmp_path, 0.9, 0.9)
     (tmp_path / "baseline.json").write_text("{")
     assert against_volumes.linear_line(tmp_path, {"auc": 0.9}) is None
 
 
 def test_the_page_says_who_is_ahead_and_how_sure_that_is():
     assert "the volumes alone do better. Before this network is used, try a small" in against_volumes.judged(
-        -0.18, -0.29, -0.07
+        -0.18, -0.29, -0.07, {}
     )
-    unsure = against_volumes.judged(-0.04, -0.1, 0.02)
-    assert "the linear model is ahead, on too few subjects to be sure of it; try a small" in unsure
-    for better in (against_volumes.judged(0.04, -0.02, 0.1), against_volumes.judged(0.1, 0.02, 0.2)):
+    unsure = against_volumes.judged(-0.04, -0.1, 0.02, {})
+    assert (
+        "the linear model is ahead, on too few subjects to be sure of it. To catch up, try a small" in unsure
+    )
+    for better in (against_volumes.judged(0.04, -0.02, 0.1, {}), against_volumes.judged(0.1, 0.02, 0.2, {})):
         assert "try" not in better and "ahead" not in better
 
 
@@ -59,6 +63,18 @@ def test_the_verdict_of_a_page_compares_the_very_subjects():
         classes=("NC", "AD"), rows=np.arange(60), subjects=tuple(some), true=true, probabilities=chance
     )
     said = _verdict(
-        found, {"auc": 0.5, "auc_interval": [0.4, 0.6]}, {row: list(right[row]) for row in range(60)}
+        found, {"auc": 0.5, "auc_interval": [0.4, 0.6]}, {row: list(right[row]) for row in range(60)}, {}
     )
     assert "the volumes alone do better. Before this network is used, try a small" in said
+
+
+def test_what_a_run_does_already_is_not_advised():
+    config = {
+        "data": {"augment": {"shift": 1}},
+        "model": {"name": "tiny", "options": {"normalisation": "none"}},
+    }
+    assert against_volumes.advice(config) == "try more subjects or epochs (docs/explanation/recipes.md)"
+    config["data"] = {"augment": {"shift": 0, "affine": {"probability": 0.5}}}
+    assert "data.augment.shift=1" not in against_volumes.advice(config)
+    config["model"] = {"name": "tiny", "options": {}}
+    assert "normalisation=none" in against_volumes.advice(config)

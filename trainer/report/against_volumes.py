@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer import record
-from trainer.errors import CingulumError
+from trainer.report import story as stories
 from trainer.report.story import number
 
-TRY = (
-    "try a small network without normalisation (model.name=tiny model.width=16 "
-    "model.options.normalisation=none), data.augment.shift=1, a batch of 8, more epochs; "
-    "docs/explanation/recipes.md tells why"
-)
+
+def advice(config: Mapping[str, Any]) -> str:
+    """What to try that a run does not do already; docs/explanation/recipes.md has the reasons."""
+    model, data = _section(config, "model"), _section(config, "data")
+    augment = _section(data, "augment")
+    steps = []
+    if model.get("name") != "tiny" or _section(model, "options").get("normalisation") != "none":
+        steps.append(
+            "a small network without normalisation (model.name=tiny model.width=16 "
+            "model.options.normalisation=none)"
+        )
+    moved = (_section(augment, change).get("probability") for change in ("affine", "elastic"))
+    if not augment.get("shift") and not any(moved):
+        steps.append("data.augment.shift=1")
+    steps.append("more subjects or epochs")
+    return f"try {', '.join(steps)} (docs/explanation/recipes.md)"
 
 
-def linear_line(folder: Path, test: dict[str, Any]) -> str | None:
+def linear_line(folder: Path, test: Mapping[str, Any]) -> str | None:
     """One line about the linear model for the terminal.
 
     Args:
@@ -26,28 +37,33 @@ def linear_line(folder: Path, test: dict[str, Any]) -> str | None:
     Returns:
         Its AUC, and what to try where that is above the network's; None where one of the two is not known.
     """
-    path = folder / "baseline.json"
-    try:
-        linear = number(record.read_json(path).get("auc")) if path.is_file() else None
-    except (CingulumError, OSError, ValueError):
-        return None  # damaged: the report says so
-    network = number(test.get("auc"))
+    story = stories.read(folder)
+    linear, network = number(story.baseline.get("auc")), number(test.get("auc"))
     if linear is None or network is None:
         return None
     line = f"linear model on tissue volumes, same volumes: AUC {linear:.3f}"
     if linear <= network:
         return f"{line}, not above the network"
-    return f"{line}, ahead of the network by {linear - network:.3f}: {TRY}"
+    return f"{line}, ahead of the network by {linear - network:.3f}: {advice(story.config)}"
 
 
-def judged(difference: float, low: float, high: float) -> str:
+def judged(difference: float, low: float, high: float, config: Mapping[str, Any]) -> str:
     """What an AUC difference, network less linear model, and its 95 % interval say, with what to try."""
     interval = f"95 % interval {low:+.2f} to {high:+.2f}"
     said = f"AUC {difference:+.2f} against a linear model on tissue volumes ({interval})"
     if low > 0:
         return f"{said}: more than the volumes alone give."
     if high < 0:
-        return f"{said}: the volumes alone do better. Before this network is used, {TRY}."
+        return f"{said}: the volumes alone do better. Before this network is used, {advice(config)}."
     if difference < 0:
-        return f"{said}: the linear model is ahead, on too few subjects to be sure of it; {TRY}."
+        return (
+            f"{said}: the linear model is ahead, on too few subjects to be sure of it. "
+            f"To catch up, {advice(config)}."
+        )
     return f"{said}: too few subjects to say which is better."
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section, or nothing where a damaged file has something else there."""
+    section = config.get(name)
+    return section if isinstance(section, Mapping) else {}

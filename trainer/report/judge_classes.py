@@ -24,7 +24,7 @@ def judge(story: Story, found: Predictions) -> Judgement:
     return Judgement(
         metrics=metrics,
         tiles=_tiles(story, metrics, bool(baseline)),
-        verdict=_verdict(found, metrics, baseline),
+        verdict=_verdict(found, metrics, baseline, story.config),
         figures=kept(
             [
                 _against(story, metrics, bool(baseline)),
@@ -84,7 +84,9 @@ def _baseline(story: Story, found: Predictions) -> dict[int, list[float]]:
     return {int(row): p for row, p in zip(found.rows, wanted, strict=True) if p}
 
 
-def _verdict(found: Predictions, metrics: dict[str, Any], baseline: dict[int, list[float]]) -> str:
+def _verdict(
+    found: Predictions, metrics: dict[str, Any], baseline: dict[int, list[float]], config: dict[str, Any]
+) -> str:
     if metrics["auc"] is None:
         return "Not every class is among these subjects, so there is no ROC curve to judge by."
     bounds = metrics["auc_interval"]
@@ -101,7 +103,7 @@ def _verdict(found: Predictions, metrics: dict[str, Any], baseline: dict[int, li
     if difference is None:
         return told
     value, (low, high) = difference
-    return f"{told} {against_volumes.judged(value, low, high)}"
+    return f"{told} {against_volumes.judged(value, low, high, config)}"
 
 
 def _subjects(found: Predictions) -> Subjects:
