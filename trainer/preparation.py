@@ -10,9 +10,10 @@ from typing import Any
 
 import keras
 import numpy as np
+import psutil
 import tensorflow as tf
 
-from trainer import models, tasks, transfer
+from trainer import byte_sizes, models, tasks, transfer
 from trainer.config import RunConfig
 from trainer.data import balance, order, pipeline, splits
 from trainer.data.batch_reader import Batches
@@ -115,6 +116,7 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
         ModelError: there is no such network, or volumes of this size do not go through it.
     """
     try:
+        _check_size(config, data)
         model = models.build(
             config.model.name,
             data.sample_shape,
@@ -136,6 +138,32 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
     optimizer = optimizers.build(config.train, world, steps_per_epoch(config, data), model)
     optimizer.build(model.trainable_variables)
     return model, optimizer
+
+
+def _check_size(config: RunConfig, data: Data) -> None:
+    """Refuse weights that this host's memory cannot hold, before they get values.
+
+    Of networks of ours, whose size was chosen: the function of another may do more than to build.
+    """
+    given = config.model
+    if given.name not in models.names() or (given.width is None and not given.options):
+        return
+    outline = models.outline(
+        given.name,
+        data.sample_shape,
+        data.task.outputs,
+        dense=data.task.dense,
+        width=given.width,
+        **given.options,
+    )
+    # Gradients are as large as the weights.
+    needed, there = 2 * 4 * outline.count_params(), psutil.virtual_memory().total
+    if needed > there:
+        raise ModelError(
+            f"{given.name}: its {outline.count_params():,} parameters and their gradients need "
+            f"{byte_sizes.told(needed)}, and this host has {byte_sizes.told(there)}.",
+            cure="Take a smaller model.width, or smaller model.options.",
+        )
 
 
 def epoch_rows(config: RunConfig, data: Data) -> tuple[int, ...]:

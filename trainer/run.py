@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from typing import Any
 
 import keras
@@ -130,14 +131,21 @@ def train(
         return outcome.finish(training, cached.report)
 
 
-def describe(config: RunConfig, world: World, serving: Serving | None = None) -> dict[str, Any]:
+def describe(
+    config: RunConfig, world: World, serving: Serving | None = None, *, resume: bool = False
+) -> dict[str, Any]:
     """What `train` would do, without doing it: steps, batches, parameters, splits, memory. Writes nothing.
 
+    What the run would refuse is refused, except for what only reading every volume tells, such as leaks.
+
     Raises:
-        Agreed: what is wrong with the configuration or the data.
+        Agreed: what is wrong with the configuration, the data, the run folder or the weights to start from.
     """
+    folder = RunFolder(config.folder)
+    agree(world, lambda: _check_folder(folder, config, resume) if world.is_main else None)
     data, model, optimizer = agree(world, lambda: _prepare(config, world, serving))
     agree(world, lambda: preparation.training_batches(config, data, world, 0))
+    agree(world, lambda: _check_start(folder, config, data, model) if world.is_main else None)
     plan = (serving or preparation).plan(config, model, optimizer, world)
     per_epoch = preparation.steps_per_epoch(config, data)
     memory = preparation.memory_bytes(model, optimizer, plan.micro_batch)
@@ -171,7 +179,19 @@ def _patches(config: RunConfig, data: Data) -> dict[str, Any]:
 
 def _check_folder(folder: RunFolder, config: RunConfig, resume: bool) -> None:
     """Make sure that we neither overwrite a run nor go on with another one's state."""
-    if not folder.path.exists():
+    try:
+        is_there = folder.path.exists()
+        above = next(path for path in folder.path.absolute().parents if path.exists())
+    except OSError as error:  # a name that is too long for the file system
+        raise RunError(
+            f"{error.filename}: {error.strerror}.", cure="Give other names: name=, runs="
+        ) from None
+    if not is_there:
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise RunError(
+                f"{folder.path}: cannot be made, as {above} is no folder that you may write.",
+                cure="Name another folder for the run folders: runs=...",
+            )
         return
     # Hidden files are what a crash before the first whole file may have left.
     if folder.path.is_dir() and all(path.name.startswith(".") for path in folder.path.iterdir()):
@@ -182,6 +202,18 @@ def _check_folder(folder: RunFolder, config: RunConfig, resume: bool) -> None:
             cure="Add --resume to go on with it, or give the run another name: name=...",
         )
     record.check_resumable(record.load_config(RunFolder.open(folder.path)), config)
+
+
+def _check_start(folder: RunFolder, config: RunConfig, data: Data, model: keras.Model) -> None:
+    """Make sure that there are the data and the weights that the run would go on or start with."""
+    if folder.run.is_file():
+        _check_data(folder, data)
+    source = config.train.transfer.start_from
+    if source is None or checkpoint.find(folder.checkpoints).path is not None:
+        return
+    transfer.start(model, source)
+    if config.data.leaks != "ignore":
+        transfer.check_unseen(source, data, stop=config.data.leaks == "stop")
 
 
 def _prepare(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nibabel
@@ -136,6 +138,51 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path, shards, capsys):
     assert plan["steps_per_epoch"] == 6 and plan["steps"] == 24 and plan["micro_batch"] == 4
     assert plan["split"] == {"train": 22, "validation": 4, "test": 6}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ((), "is there already"),
+        (("--resume", "train.seed=3"), "train.seed was 0 and is 3 now"),
+        (("--resume", "data.shards={other}", "train.epochs=4"), "was trained on other data"),
+        (("name=new", "train.transfer.start_from={folder}/none"), "none: there is no such run folder"),
+        (("name=new", "train.transfer.start_from={folder}/none.keras"), "none.keras: there is no such file"),
+        (("name=new", "model.width=3", "train.transfer.start_from={run}"), "no layer has the name and the"),
+        (("name=new", "data.split.seed=7", "train.transfer.start_from={run}"), "subjects that this run hol"),
+        (("name=" + "n" * 300,), "name=nnn"),
+        (("name=new", "runs={folder}/" + "r" * 300), "File name too long"),
+        (("name=new", "runs={run}/config.yaml"), "config.yaml is no folder that you may write"),
+        (("name=new", "model.width=4096", "model.name=resattnet18"), "parameters and their gradients need"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would_refuse(finished, tmp_path, shards, capsys, changes, said):
+    other = tmp_path / "other"
+    if "other" in "".join(changes):
+        make_shards(other, subjects=28)
+    before = sorted(finished.parent.rglob("*"))
+    given = [change.format(run=finished, folder=tmp_path, other=other) for change in changes]
+    assert said in refused(capsys, "train", finished / "config.yaml", *given, "--dry-run")
+    assert sorted(finished.parent.rglob("*")) == before
+
+
+def test_a_dry_run_of_a_run_that_goes_on_shows_its_plan(finished, capsys):
+    before = sorted(finished.rglob("*"))
+    assert cli.run(["train", str(finished / "config.yaml"), "train.epochs=5", "--resume", "--dry-run"]) == 0
+    assert "steps per epoch" in capsys.readouterr().out
+    assert sorted(finished.rglob("*")) == before
+
+
+def test_the_largest_numbers_that_are_taken_do_no_harm_to_a_dry_run(tmp_path, shards):
+    config = write_config(tmp_path, shards, "run")
+    largest = "train.seed=4294967295 data.split.seed=4294967295 train.threads=1024 train.epochs=1000000"
+    largest += " data.prefetch=1000 data.read_ahead=16777216 data.reader_threads=256 checkpoint.keep=10000"
+    largest += " data.evaluation_batch=4096 train.schedule.warmup_epochs=1e6 guards.timeout_s=2678400"
+    largest += " train.schedule.step_epochs=[1000000] train.schedule.reference_batch=1000000"
+    largest += " train.optimizer.learning_rate=1000 data.augment.shift=1000 train.ring.bucket_mb=4096"
+    line = [sys.executable, "-m", "trainer", "train", str(config), *largest.split(), "--dry-run"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+    assert "6,000,000" in done.stdout
 
 
 def test_early_stopping_ends_the_run_and_keeps_the_best_epoch(tmp_path, shards):

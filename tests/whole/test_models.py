@@ -128,6 +128,14 @@ def hidden_layers(input_shape, classes):
 
 def no_model(input_shape, classes):
     return "a network"
+
+def no_return(input_shape, classes):
+    build(input_shape, classes)
+
+def frozen(input_shape, classes):
+    model = build(input_shape, classes)
+    model.trainable = False
+    return model
 """
 
 
@@ -152,7 +160,9 @@ class TestOnesOwnNetwork:
         [
             ("probabilities", "ends in a softmax"),
             ("one_output", "one logit per class"),
-            ("no_model", "returned str, not a keras.Model"),
+            ("no_model", "returned a value of the type str, not a keras.Model"),
+            ("no_return", "returned nothing, not a keras.Model.\n  Its function ends in: return"),
+            ("frozen", "own_networks:frozen: returned a model with nothing to train: none of its 5 layers"),
             ("voxelwise", "(None, 2) is wanted, one logit per class"),
             ("hidden_layers", "returned a Hidden that is neither functional nor sequential"),
         ],
@@ -190,9 +200,17 @@ class TestOnesOwnNetwork:
                 "import keras\ndef build(shape, classes):\n    return keras.layers.Dense(-1)\n",
                 "broken_network.py:3: ValueError",
             ),
+            (
+                "import sys\nsys.exit(0)\n",
+                "broken_network.py:2: it ends the program (exit code 0).\n  Take the",
+            ),
+            (
+                "def build(shape, classes):\n    raise SystemExit\n",
+                "broken_network.py:2: it ends the program",
+            ),
             ("def build(shape):\n    pass\n", "TypeError: build() takes 1 positional argument"),
         ],
-        ids=["import", "syntax", "module", "build", "signature"],
+        ids=["import", "syntax", "module", "build", "exit", "exit of a function", "signature"],
     )
     def test_that_raises_is_told_with_its_line(self, own, monkeypatch, place, code, says):
         (own / "broken_network.py").write_text(code)

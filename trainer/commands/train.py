@@ -84,7 +84,7 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
     def body() -> int:
         run_config = agree(world, checked)
         if dry_run:
-            _show_plan(run_config, world, as_json=as_json)
+            _show_plan(run_config, world, resume=resume, as_json=as_json)
         else:
             _train(run_config, world, resume=resume, as_json=as_json)
         return 0
@@ -113,19 +113,21 @@ def _take_part(
 
     def on_main(main: World, serving: Serving) -> None:
         if dry_run:
-            _show_plan(config, main, as_json=as_json, serving=serving)
+            _show_plan(config, main, resume=resume, as_json=as_json, serving=serving)
         else:
             _train(config, main, resume=resume, as_json=as_json, serving=serving)
 
     return take_part(config, world, on_main)
 
 
-def _show_plan(config: RunConfig, world: World, *, as_json: bool, serving: Serving | None = None) -> None:
+def _show_plan(
+    config: RunConfig, world: World, *, resume: bool, as_json: bool, serving: Serving | None = None
+) -> None:
     import json
 
     from trainer.run import describe
 
-    plan = describe(config, world, serving)
+    plan = describe(config, world, serving, resume=resume)
     if not world.is_main:
         return
     if as_json:

@@ -99,12 +99,22 @@ def returned(name: str, model: Any, shape: tuple[int, ...], count: int, *, dense
             `dense`).
     """
     if not isinstance(model, keras.Model):
-        raise ModelError(f"{name}: returned {type(model).__name__}, not a keras.Model.")
+        given = "nothing" if model is None else f"a value of the type {type(model).__name__}"
+        raise ModelError(
+            f"{name}: returned {given}, not a keras.Model.",
+            cure="Its function ends in: return keras.Model(inputs, outputs)",
+        )
     if not getattr(model, "outputs", None):
         raise ModelError(
             f"{name}: returned a {type(model).__name__} that is neither functional nor sequential, "
             "so that its layers cannot be seen.",
             cure="Return keras.Model(inputs, outputs).",
+        )
+    if not model.trainable_variables:
+        raise ModelError(
+            f"{name}: returned a model with nothing to train: none of its {len(model.layers)} layers has "
+            "weights that may change.",
+            cure="Add a layer with weights, such as Conv3D or Dense, or set `trainable = True`.",
         )
     taken, given = model.input_shape, model.output_shape
     if not isinstance(taken, tuple) or tuple(taken)[1:] != shape:

@@ -42,8 +42,14 @@ def told_with_place(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except CingulumError:
+    except (CingulumError, KeyboardInterrupt):
         raise
+    except SystemExit as error:  # a whole program was named, or a function ends the process
+        what = f"it ends the program (exit code {error.code})"
+        raise ModelError(
+            f"network {name!r} cannot be built: {_line(error)}: {what}.",
+            cure="Take the exit out, or put it under: if __name__ == '__main__':",
+        ) from error
     except Exception as error:
         what = f"{type(error).__name__}: {error}".rstrip(": ")
         raise ModelError(f"network {name!r} cannot be built: {_line(error)}: {what}", cure=_CURE) from error
@@ -52,7 +58,7 @@ def told_with_place(name: str) -> Iterator[None]:
 _CURE = "Mend that line, or the options that it is given (model.width, model.options)."
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     """FILE:LINE of the innermost call that is neither ours nor a library's."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
