@@ -24,6 +24,8 @@ State = Literal["ok", "note", "bad"]
 
 PROBE_TIMEOUT_S = 120.0
 ROOM_GB = 2.0
+# Open MPI starts nothing for root, as in many containers, without both.
+ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,14 @@ def check_mpirun() -> Finding:
         return Finding(
             "mpirun", "bad", str(error), "make setup installs Open MPI; on a cluster: module load openmpi"
         )
-    return Finding("mpirun", "ok", f"{ran.stdout.splitlines()[0].strip()} ({path})")
+    said = f"{ran.stdout.splitlines()[0].strip()} ({path})"
+    if os.geteuid() == 0 and not all(os.environ.get(name) == "1" for name in ROOT):
+        # We set them for what we start; `mpirun` typed by hand refuses.
+        cure = f"export {' '.join(f'{name}=1' for name in ROOT)}"
+        return Finding(
+            "mpirun", "note", f"{said}; you are root, for whom it starts nothing unless told", cure
+        )
+    return Finding("mpirun", "ok", said)
 
 
 def check_memory() -> Finding:

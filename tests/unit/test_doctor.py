@@ -65,6 +65,21 @@ def test_a_missing_mpirun_is_a_finding_and_no_crash(monkeypatch):
     assert [finding.state for finding in doctor.check_two_ranks()] == ["bad"]
 
 
+def test_root_is_told_what_open_mpi_wants(monkeypatch):
+    for name in doctor.ROOT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 0)
+    finding = doctor.check_mpirun()
+    assert finding.state == "note"
+    assert finding.cure == "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+    for name in doctor.ROOT:
+        monkeypatch.setenv(name, "1")
+    assert doctor.check_mpirun().state == "ok"
+    monkeypatch.delenv(doctor.ROOT[0])
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
+    assert doctor.check_mpirun().state == "ok"
+
+
 def test_ranks_that_die_are_a_finding_with_their_last_words(monkeypatch):
     died = SimpleNamespace(returncode=1, stdout="", stderr="no route to host\n")
     monkeypatch.setattr(doctor.subprocess, "run", lambda *args, **kwargs: died)
