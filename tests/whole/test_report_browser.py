@@ -25,6 +25,12 @@ TRAINED = ("data", "parameter-server/mode=async", "peer:tf-parameter-server")
 PHONE, DESKTOP = (390, 844), (1280, 900)
 
 
+LONG_NAMES = (
+    "mild_cognitive_impairment", "cognitively normal person", "AlzheimersDiseaseDementiaX",
+    "frontotemporal-dementia-b",
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -47,6 +53,8 @@ def pages(tmp_path_factory):
     html = {}
     for task in ("classification", "regression", "segmentation"):
         html[task] = render(read(make_run(folder / task, task=task))).html
+    for name, count in (("two-long-names", 2), ("four-long-names", 4)):
+        html[name] = render(read(make_run(folder / name, classes=LONG_NAMES[:count]))).html
     unfinished = make_run(folder / "unfinished", subjects=20)
     for gone in ("result.json", "run.json", "baseline.json"):
         (unfinished / gone).unlink()
@@ -104,6 +112,25 @@ def test_nothing_is_wider_than_the_screen(opened, name, size):
         ".map(e => e.outerHTML.slice(0, 80))"
     )
     assert cut_off == []
+
+
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize("name", ["two-long-names", "four-long-names"])
+def test_a_confusion_matrix_with_long_names_is_legible(opened, name, size):
+    page = opened(name, size)
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    table = page.locator("table.confusion")
+    cells = table.locator("tbody td").evaluate_all("all => all.map(c => c.getBoundingClientRect().toJSON())")
+    assert all(cell["width"] > 44 and cell["height"] > 44 for cell in cells)
+    assert len({round(cell["width"]) for cell in cells}) == 1
+    # A name may be parted into lines, but not letter by letter, and stays inside of its cell.
+    lines = table.locator("th").evaluate_all(
+        "all => all.map(t => { const b = document.createRange(); b.selectNodeContents(t);"
+        " const inner = b.getBoundingClientRect(), outer = t.getBoundingClientRect();"
+        " return {inside: inner.left >= outer.left && inner.right <= outer.right,"
+        " lines: inner.height / parseFloat(getComputedStyle(t).lineHeight)}; })"
+    )
+    assert all(one["inside"] and one["lines"] < 5.5 for one in lines), lines
 
 
 @pytest.mark.parametrize("name", PAGES)
