@@ -147,6 +147,18 @@ def test_a_run_can_be_chosen(tmp_path, run, taken):
     assert findings == ([] if run == 1 else ["missing-run"])
 
 
+@pytest.mark.parametrize(("run", "taken"), [(1, "sub-01_T1w"), (2, "sub-01_run-2_T1w")])
+def test_beside_an_image_without_a_run_a_run_can_be_chosen_too(tmp_path, run, taken):
+    root = bids(tmp_path, 3)
+    nifti(image_of(root, 1).with_name("sub-01_run-2_T1w.nii.gz"), seed=9)
+    nifti(image_of(root, 2).with_name("sub-02_run-1_T1w.nii.gz"), seed=10)
+    listing = sources.find(root, "diagnosis", run=run)
+    assert not any(image.findings for image in listing.images)
+    assert [image.source for image in listing.images][1] == f"sub-01/anat/{taken}.nii.gz"
+    second = sources.find(root, "diagnosis").images[1 + 1]
+    assert "--run 2" in second.findings[0].cure
+
+
 def test_the_run_chosen_holds_for_further_contrasts(tmp_path):
     root = bids(tmp_path, 2)
     for number in range(2):

@@ -139,6 +139,15 @@ def test_a_target_whose_name_is_not_utf8_is_refused_before_anything_is_written(t
     assert not target.exists()
 
 
+def test_files_of_other_formats_are_told_also_where_the_import_fails(tmp_path):
+    root = bids(tmp_path / "b", 4)
+    image_of(root, 2).write_bytes(b"")
+    (image_of(root, 0).parent / "x.mha").write_bytes(b"x")
+    for options in (["--dry-run"], [], ["--on-error=skip"]):
+        done = invoke(root, tmp_path / "set", "--size=16", "--workers=1", *options)
+        assert done.stderr.count("1 file of MetaImage (.mha, .mhd) is not read") == 1
+
+
 def test_equal_warnings_are_one_line_with_a_count_and_three_names(tmp_path):
     root = bids(tmp_path / "b", 6)
     for number in range(5):

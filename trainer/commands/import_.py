@@ -172,11 +172,12 @@ def _with_progress(request: ImportRequest) -> ImportResult:
     """Run the import under a progress bar; at its end, however it ends, every kind of finding has a line."""
     from trainer.commands.import_findings import Findings
     from trainer.data import importing
+    from trainer.data.findings import Finding
     from trainer.data.import_request import Progress as News
     from trainer.progress import Counting
 
     with _stopping_when_asked(), Counting("checking" if request.dry_run else "importing", "images") as bar:
-        found = Findings()
+        found, cohort = Findings(), list[Finding]()
 
         def show(news: News) -> None:
             found.add(news.source, news.findings)
@@ -185,11 +186,13 @@ def _with_progress(request: ImportRequest) -> ImportResult:
         # Bad images are named by the error, and by what a dry run prints.
         severities = {"warning"} if request.dry_run else {"bad", "warning"}
         try:
-            return importing.run(request, show)
+            return importing.run(request, show, cohort.extend)
         except CohortError:
             severities = {"warning"}
             raise
         finally:
+            for finding in cohort:
+                bar.note(f"{finding.severity}: {finding.message} {finding.cure}", _COLOURS[finding.severity])
             for severity, line in found.lines(*severities):
                 bar.note(line, _COLOURS[severity])
 
@@ -214,8 +217,6 @@ def _stopping_when_asked() -> Iterator[None]:
 def _tell(result: ImportResult, rehearsed: Path | None) -> None:
     """Say what was done, or, for a source that was only rehearsed, what would be."""
     classes = ", ".join(f"{name} {count}" for name, count in result.classes.items())
-    for finding in result.cohort_findings:
-        typer.echo(f"{finding.severity}: {finding.message} {finding.cure}", err=True)
     if result.codec_choice is not None:
         _tell_choice(result.codec_choice)
     if result.already_done:

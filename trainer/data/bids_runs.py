@@ -34,19 +34,20 @@ def check(paths: Iterable[Path], run: int, root: Path) -> None:
 def chosen(paths: Sequence[Path], run: int | None) -> list[tuple[Path, tuple[Finding, ...]]]:
     """The images to take of all that there are, with what is wrong with them.
 
-    An image without a run in its name is taken in any case. Of those with one, the run asked for is taken;
-    in a folder that has only other runs, the first of these stands for the scan, as a bad image.
+    In a folder that has the run asked for, its images are taken; else those without a run in their names. In
+    a folder that has other runs only, the first of these stands for the scan, as a bad image.
     """
     if run is None:
         return [(path, ()) for path in paths]
-    runs = {path: number(path) for path in paths}
     taken: list[tuple[Path, tuple[Finding, ...]]] = []
-    for path in paths:
-        siblings = [other for other in paths if other.parent == path.parent and runs[other] is not None]
-        if runs[path] in (None, run):
-            taken.append((path, ()))
-        elif run not in (runs[other] for other in siblings) and path == siblings[0]:
-            taken.append((path, (_missing(run, sorted({runs[other] or 0 for other in siblings})),)))
+    for folder in dict.fromkeys(path.parent for path in paths):
+        beside = [path for path in paths if path.parent == folder]
+        of_run = [path for path in beside if number(path) == run] or [p for p in beside if number(p) is None]
+        if of_run:
+            taken += [(path, ()) for path in of_run]
+        else:
+            there = sorted({n for n in map(number, beside) if n is not None})
+            taken.append((beside[0], (_missing(run, there),)))
     return taken
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainer.data import codec_choice, codecs, import_codec, import_meta, import_state, quality_sheet, sources
 from trainer.data.examination import Examined, examine
-from trainer.data.findings import bad
+from trainer.data.findings import Finding, bad
 from trainer.data.import_request import ImportRequest, ImportResult, Progress
 from trainer.data.index import ShardRecord, canonical_json
 from trainer.data.listing import Listing
@@ -30,8 +30,17 @@ from trainer.errors import CohortError
 _MOST_NAMED = 20
 
 
-def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None = None) -> ImportResult:
+def run(
+    request: ImportRequest,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_cohort: Callable[[Sequence[Finding]], None] | None = None,
+) -> ImportResult:
     """Import a source into a shard set, or say what is wrong with it.
+
+    Args:
+        request: what to import.
+        on_progress: called with every image.
+        on_cohort: called once with the findings about the whole, before the first image is opened.
 
     Raises:
         CohortError: the source is unusable, or an image is bad and `on_error` is 'fail': all are named.
@@ -51,6 +60,8 @@ def run(request: ImportRequest, on_progress: Callable[[Progress], None] | None =
         maps=MapRequest.parse(request.maps, request.map_labels) if request.maps else None,
         run=request.run,
     )
+    if on_cohort is not None:
+        on_cohort(listing.findings)
     request = replace(request, recipe=request.recipe_for(listing))
     on_progress = on_progress or (lambda progress: None)
     if request.dry_run:

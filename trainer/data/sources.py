@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.data import bids_runs, source_bids, source_folder, source_table, tables
-from trainer.data.file_names import first_three, is_text
+from trainer.data.file_names import first_three, is_text, shown
 from trainer.data.findings import Finding, bad
 from trainer.data.listing import Listing, SourceImage
 from trainer.data.map_request import MapRequest
@@ -102,7 +102,7 @@ def _check_names(listing: Listing) -> None:
     wrong = [name for name in dict.fromkeys(names) if not is_text(name)]
     if wrong:
         raise CohortError(
-            f"{len(wrong)} file names are not UTF-8 text: {first_three(wrong)}",
+            f"{shown(listing.name)}: {len(wrong)} of its names are not UTF-8: {first_three(wrong)}",
             cure="Rename them (convmv -f latin1 -t utf8 -r FOLDER shows how it would) and import again.",
         )
 
@@ -187,7 +187,7 @@ def _twice(image: SourceImage, first: SourceImage) -> Finding:
     visit = f", session {image.session}" if image.session else ""
     message = f"is a second image of subject {image.subject}{visit}; the first is {first.source}."
     cure = "Keep one of them, or tell visits apart by a session."
-    run = bids_runs.number(first.path)
-    if run is not None and bids_runs.number(image.path) not in (None, run):
-        cure = f"Choose a run, such as --run {run}, or keep one of them."
+    runs = [n for n in map(bids_runs.number, (first.path, image.path)) if n is not None]
+    if runs and bids_runs.number(first.path) != bids_runs.number(image.path):
+        cure = f"Choose a run, such as --run {runs[0]}, or keep one of them."
     return bad("duplicate-subject", message, cure)
