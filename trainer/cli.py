@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer import quiet
+from trainer import quiet, usage
 from trainer.commands import COMMANDS
 from trainer.errors import CingulumError, Stopped, of_files
 
@@ -104,10 +104,12 @@ def run(arguments: list[str]) -> int:
     except typer.Exit as ended:
         return int(ended.exit_code)
     except Exception as error:
-        # typer's own usage errors know how to show themselves, with the help's address.
-        if hasattr(error, "show") and hasattr(error, "exit_code"):
-            error.show()
-            _say_which_key(error, arguments)
+        if hasattr(error, "show") and hasattr(error, "exit_code"):  # a usage error of typer's
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()  # the help itself
+            else:
+                tell(usage.said_of(error, arguments, group))
+                _say_which_key(error, arguments)
             return int(error.exit_code)
         raise
     return outcome if isinstance(outcome, int) else 0
