@@ -13,15 +13,18 @@ to reduce (docs/decisions/0029). A build for GPUs (`--gpu`) needs nvcc, and two 
 are in changes.py beside this file.
 
 The wheel is kept outside the repository, in ``$CINGULUM_CACHE`` (default ``~/.cache/cingulum``),
-under a name made from everything it was compiled against. Standard library only.
+under a name made from everything it was compiled against, so that every checkout of a user finds it. It is
+looked for in the account's own home, too, where HOME or XDG_CACHE_HOME names another. Standard library only.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import platform
+import pwd
 import shutil
 import subprocess
 import sys
@@ -51,6 +54,25 @@ def cache_folder() -> Path:
         return Path(named).expanduser() / "horovod"
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "cingulum" / "horovod"
+
+
+def home_of_account() -> Path:
+    """The user's own home, whatever HOME says: under sudo and in batch jobs it may be another."""
+    return Path(pwd.getpwuid(os.geteuid()).pw_dir)
+
+
+def cached_wheel(key: str) -> Path | None:
+    """A wheel that was built for this environment before, by any checkout of this user."""
+    folders = [cache_folder()]
+    if not os.environ.get("CINGULUM_CACHE"):
+        with contextlib.suppress(KeyError):  # a user without an account, as in some containers
+            folders.append(home_of_account() / ".cache" / "cingulum" / "horovod")
+    for folder in folders:
+        with contextlib.suppress(PermissionError):
+            for wheel in sorted((folder / key).glob("horovod-*.whl")):
+                if wheel.stat().st_size:
+                    return wheel
+    return None
 
 
 def tensorflow_version() -> str:
@@ -228,11 +250,17 @@ def obtain(gpu: bool, tell: Callable[[str], None], *, nccl: str = "base") -> Pat
         )
     env = build_environment(gpu)
     os.environ["PATH"] = env["PATH"]
-    home = cache_folder() / build_key(gpu, nccl)
-    if cached := sorted(home.glob("horovod-*.whl")):
-        tell(f"taken from the cache: {cached[0]}")
-        return cached[0]
-    home.mkdir(parents=True, exist_ok=True)
+    key = build_key(gpu, nccl)
+    if cached := cached_wheel(key):
+        tell(f"taken from the cache: {cached}")
+        return cached
+    home = cache_folder() / key
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildError(
+            f"{home} cannot be made ({error.strerror}). Name another folder for wheels: CINGULUM_CACHE=..."
+        ) from error
     started = time.monotonic()
     # Not beside the wheel: the home folder of a cluster is often a slow network file system.
     with tempfile.TemporaryDirectory(prefix="cingulum-horovod-") as scratch:

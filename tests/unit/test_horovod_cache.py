@@ -1,0 +1,102 @@
+"""A wheel of Horovod that was built on this machine is found again; nothing is compiled here."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "docker" / "horovod"
+NAME = "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
+
+
+class Compiled(Exception):
+    """A build would have begun."""
+
+
+def build_of(checkout: Path, monkeypatch):
+    """The module build.py of a checkout, whose download ends the test."""
+    for name in ("build.py", "changes.py"):
+        checkout.mkdir(parents=True, exist_ok=True)
+        shutil.copy(FOLDER / name, checkout / name)
+    monkeypatch.syspath_prepend(str(checkout))
+    monkeypatch.delitem(sys.modules, "changes", raising=False)
+    spec = importlib.util.spec_from_file_location(f"build_of_{checkout.name}", checkout / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def fetch(*given):
+        raise Compiled
+
+    monkeypatch.setattr(module, "fetch_source", fetch)
+    return module
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A home of its own, with no cache named; `put(module)` makes a wheel for this environment there."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("CINGULUM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+    def put(module, folder: Path | None = None) -> Path:
+        wheel = (folder or module.cache_folder()) / module.build_key(False, "base") / NAME
+        wheel.parent.mkdir(parents=True)
+        wheel.write_bytes(b"a wheel")
+        return wheel
+
+    return put
+
+
+def test_another_checkout_takes_the_wheel_that_the_first_one_built(tmp_path, machine, monkeypatch):
+    wheel = machine(build_of(tmp_path / "first", monkeypatch))
+    other = build_of(tmp_path / "somewhere" / "else", monkeypatch)
+    monkeypatch.chdir(tmp_path / "somewhere")
+    told: list[str] = []
+    assert other.obtain(False, told.append) == wheel
+    assert told == [f"taken from the cache: {wheel}"]
+
+
+def test_another_home_of_the_same_user_finds_it_too(tmp_path, machine, monkeypatch):
+    """As under sudo, in a batch job or a test that sets HOME or XDG_CACHE_HOME."""
+    build = build_of(tmp_path / "checkout", monkeypatch)
+    account = tmp_path / "account"
+    monkeypatch.setattr(build, "home_of_account", lambda: account)
+    wheel = machine(build, account / ".cache" / "cingulum" / "horovod")
+    assert build.obtain(False, print) == wheel
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+    assert build.obtain(False, print) == wheel
+    # A cache that was named is the only one.
+    monkeypatch.setenv("CINGULUM_CACHE", str(tmp_path / "named"))
+    with pytest.raises(Compiled):
+        build.obtain(False, print)
+
+
+def test_a_wheel_for_another_tensorflow_or_an_empty_one_is_not_taken(tmp_path, machine, monkeypatch):
+    build = build_of(tmp_path / "checkout", monkeypatch)
+    monkeypatch.setattr(build, "home_of_account", lambda: tmp_path / "home")
+    wheel = machine(build)
+    monkeypatch.setattr(build, "tensorflow_version", lambda: "tensorflow-99.0")
+    with pytest.raises(Compiled):
+        build.obtain(False, print)
+    monkeypatch.undo()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(build, "home_of_account", lambda: tmp_path / "home")
+    monkeypatch.setattr(build, "fetch_source", lambda *given: (_ for _ in ()).throw(Compiled))
+    assert build.obtain(False, print) == wheel
+    wheel.write_bytes(b"")
+    with pytest.raises(Compiled):
+        build.obtain(False, print)
+
+
+def test_a_cache_that_cannot_be_made_is_told_before_anything_is_compiled(tmp_path, machine, monkeypatch):
+    build = build_of(tmp_path / "checkout", monkeypatch)
+    (tmp_path / "a-file").touch()
+    monkeypatch.setenv("CINGULUM_CACHE", str(tmp_path / "a-file"))
+    with pytest.raises(build.BuildError, match="CINGULUM_CACHE="):
+        build.obtain(False, print)
