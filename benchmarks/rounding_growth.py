@@ -30,7 +30,6 @@ import numpy as np
 
 from jobs.launchers import mpirun
 
-EDGE = 32  # voxels
 HELD_OUT = 16  # volumes
 WIDTHS = {"tiny": 8}  # of the others: 4 channels
 NETWORKS = ["tiny", "sfcn", "resattnet18", "resattnet18:group"]
@@ -41,17 +40,17 @@ ONE, OTHER_ORDER = "one process", "other order"
 def batches(job: dict[str, Any], seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Volumes float32 (batch, D, H, W, 1) and classes int32 (batch,), for every step."""
     rng = np.random.default_rng([17, seed])
-    count = job["batch"]
+    count, edge = job["batch"], job["edge"]
     return [
         (
-            rng.normal(size=(count, EDGE, EDGE, EDGE, 1)).astype(np.float32),
+            rng.normal(size=(count, edge, edge, edge, 1)).astype(np.float32),
             rng.integers(0, 2, count).astype(np.int32),
         )
         for _ in range(job["steps"])
     ]
 
 
-def network(spec: str, precision: str, *, synchronous: bool) -> Any:
+def network(spec: str, edge: int, precision: str, *, synchronous: bool) -> Any:
     """A registered network by 'name[:normalisation[:activation]]', such as tanh in place of its ReLUs."""
     import keras
 
@@ -62,7 +61,7 @@ def network(spec: str, precision: str, *, synchronous: bool) -> Any:
     if "dropout" in models.describe(name).options:
         options["dropout"] = 0.0
     model = models.build(
-        name, (EDGE, EDGE, EDGE, 1), 2, width=WIDTHS.get(name, 4), sync_batch_norm=synchronous, **options
+        name, (edge, edge, edge, 1), 2, width=WIDTHS.get(name, 4), sync_batch_norm=synchronous, **options
     )
 
     def exchanged(layer: Any) -> Any:
@@ -171,7 +170,7 @@ def results(job: dict[str, Any], world: Any) -> Iterator[tuple[str, np.ndarray]]
         # Layers and collectives have the same names on all ranks, and Keras' losses the type of floatx.
         keras.utils.clear_session()
         keras.config.set_floatx(precision)
-        model = network(spec, precision, synchronous=world is not None)
+        model = network(spec, job["edge"], precision, synchronous=world is not None)
         optimizer = keras.optimizers.SGD(0.0)
         optimizer.build(model.trainable_variables)
         step = (
@@ -179,7 +178,7 @@ def results(job: dict[str, Any], world: Any) -> Iterator[tuple[str, np.ndarray]]
         )
         for seed in range(job["seeds"]):
             given = batches(job, seed)
-            start = first_weights(spec, seed)
+            start = first_weights(spec, job["edge"], seed)
             for rate, way in itertools.product(job["rates"], ways):
                 model.set_weights(start)
                 optimizer.learning_rate = rate
@@ -195,14 +194,14 @@ def results(job: dict[str, Any], world: Any) -> Iterator[tuple[str, np.ndarray]]
                 yield f"{key}|loss", held_out_loss(model, precision)
 
 
-def first_weights(spec: str, seed: int) -> list[np.ndarray]:
+def first_weights(spec: str, edge: int, seed: int) -> list[np.ndarray]:
     """The same float32 numbers in every process and at every precision."""
     import keras
 
     floatx = keras.config.floatx()
     keras.config.set_floatx("float32")
     keras.utils.set_random_seed(seed)
-    found = network(spec, "float32", synchronous=False).get_weights()
+    found = network(spec, edge, "float32", synchronous=False).get_weights()
     keras.config.set_floatx(floatx)
     return list(found)
 
@@ -215,7 +214,7 @@ def flat(model: Any) -> np.ndarray:
 def held_out_loss(model: Any, precision: str) -> np.ndarray:
     """Mean cross-entropy of volumes that are in no batch."""
     rng = np.random.default_rng(18)
-    x = rng.normal(size=(HELD_OUT, EDGE, EDGE, EDGE, 1)).astype(precision)
+    x = rng.normal(size=(HELD_OUT, *model.input_shape[1:])).astype(precision)
     logits = np.asarray(model(x, training=False), np.float64)
     top = logits.max(axis=1, keepdims=True)
     logarithms = logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
@@ -367,6 +366,7 @@ def main() -> int:
     parser.add_argument("--worlds", nargs="+", type=int, default=[1, 2, 3, 4], help="numbers of ranks")
     parser.add_argument("--batch", type=int, default=12, help="samples over all ranks (default: 12)")
     parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--edge", type=int, default=32, help="of the volumes, in voxels (default: 32)")
     parser.add_argument("--seeds", type=int, default=1, help="sets of weights and batches (default: 1)")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
@@ -378,7 +378,7 @@ def main() -> int:
     for ranks in args.worlds:
         if ranks < 1 or args.batch % ranks:
             parser.error(f"--batch {args.batch} cannot be divided over {ranks} ranks")
-    job = {name: getattr(args, name) for name in ("networks", "rates", "batch", "steps", "seeds")}
+    job = {name: getattr(args, name) for name in ("networks", "rates", "batch", "steps", "seeds", "edge")}
     rows = study(job, args.worlds)
     print(json.dumps(rows, indent=2) if args.json else "\n".join(table(rows)))
     if args.picture:

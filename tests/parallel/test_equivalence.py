@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Launch
+from conftest import Launch, run
 from programs.cases import CASES
 
 # `make test` has two of them, `make test-deep` the others.
 RANKS = tuple(pytest.param(n, marks=pytest.mark.deep) if n in (1, 3) else n for n in (1, 2, 3, 4))
+# Difference of the weights over the length of the way from the first weights, after each of three steps.
+BOUNDS: dict[str, dict[str, float]] = {
+    "tiny": {"float64": 1e-12, "float32": 1e-4},
+    "resattnet18": {"float64": 1e-12, "float32": 1e-4},
+}
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +77,30 @@ def test_an_overflow_on_one_rank_makes_all_skip_the_step(plain: Path, shared: Ca
     for name in ("loss_scale_overflow", "loss_scale_accumulation_overflow"):
         scales = [v for v in np.load(shared(4) / f"{name}.npz").values() if v.shape == () and v == 64.0]
         assert scales, f"{name}: the scale was not halved"
+
+
+@pytest.fixture(scope="module")
+def study() -> Callable[[int], dict[str, Any]]:
+    """What `benchmarks/rounding_growth.py` says of a batch of 15 on so many ranks: rows by network."""
+
+    @functools.cache
+    def of_ranks(ranks: int) -> dict[str, Any]:
+        line = [sys.executable, "benchmarks/rounding_growth.py", "--json", "--networks", *BOUNDS]
+        options = f"--batch 15 --worlds {ranks} --edge 16 --steps 3 --rates 0.01"
+        outcome = run([*line, *options.split()])
+        assert outcome.exit_code == 0, outcome.err
+        return {row["network"]: row for row in json.loads(outcome.out)}
+
+    return of_ranks
+
+
+@pytest.mark.parametrize("ranks", [3, pytest.param(5, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_registered_networks_are_those_of_plain_keras_in_float64_and_as_near_as_rounding_lets_them_in_float32(
+    name: str, ranks: int, study: Callable[[int], dict[str, Any]]
+) -> None:
+    row, bounds = study(ranks)[name], BOUNDS[name]
+    for precision in ("float64", "float32"):
+        assert max(row[precision][f"{ranks} ranks"]) < bounds[precision], precision
+        # Another order of sums in one process is no nearer: the study does compare two trainings.
+        assert min(row[precision]["other order"]) > 0, precision
