@@ -93,6 +93,11 @@ def test_without_shard_and_callbacks_both_are_said(ranks: list[dict[str, Any]]) 
     _alike(ranks, "callbacks+shard:fit")
 
 
+@pytest.mark.parametrize("case", ["optimizer", "optimizer+shard"])
+def test_without_the_optimizer_the_callbacks_refuse_to_start(ranks: list[dict[str, Any]], case: str) -> None:
+    assert all("trainer.DistributedOptimizer(" in rank[case]["refused"] for rank in ranks)
+
+
 def test_with_a_seed_and_shares_there_is_nothing_to_say(ranks: list[dict[str, Any]]) -> None:
     _said(ranks, "nothing")
     _alike(ranks, "nothing")

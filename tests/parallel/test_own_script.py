@@ -39,6 +39,7 @@ def test_the_example_ends_alike_before_and_after(launch: Launch) -> None:
     for ranks in (0, 1, 2, 4):  # 0: without mpirun
         after = launch(ranks, AFTER)
         assert after.exit_code == 0, after.err
+        assert "warning" not in after.err
         found = _numbers(after.out)
         assert found["loss"] == pytest.approx(expected["loss"], abs=2e-5)
         assert found["accuracy"] == pytest.approx(expected["accuracy"])

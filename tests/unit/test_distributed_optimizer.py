@@ -12,8 +12,8 @@ import tensorflow as tf
 from trainer import launch
 from trainer import world as worlds
 from trainer.config import OptimizerConfig, TrainConfig
-from trainer.errors import ConfigError, InputError, WorldError
-from trainer.strategies import data, optimizers, reduction, user_data
+from trainer.errors import ConfigError, WorldError
+from trainer.strategies import data, optimizers, reduction
 from trainer.strategies.distributed_optimizer import DistributedOptimizer, is_distributed
 
 
@@ -192,23 +192,6 @@ def test_a_global_batch_that_cannot_be_shared_is_refused_with_one_that_can() -> 
     assert "train.global_batch=9" in str(refused.value)
     plan = data.plan(model, world_size=4, global_batch=16, accumulation=2)
     assert (plan.micro_batch, plan.parameters, plan.bytes_per_update) == (2, 6, 36)
-
-
-def test_shares_are_equally_long_and_leave_nobody_out() -> None:
-    shares = [user_data.share_of(10, rank, 4) for rank in range(4)]
-    assert {len(share) for share in shares} == {3}
-    assert set(np.concatenate(shares)) == set(range(10))
-    # The s-th batches of all ranks together are the s-th global batch.
-    assert sorted(np.concatenate([share[:2] for share in shares])) == list(range(8))
-
-
-def test_arrays_that_do_not_belong_together_are_refused(two_ranks: worlds.World) -> None:
-    with pytest.raises(InputError, match=r"different numbers of samples: \[3, 4\]"):
-        user_data.shard(np.zeros(3), np.zeros(4))
-    with pytest.raises(InputError, match="1 samples are too few for 2 ranks"):
-        user_data.shard(np.zeros(1))
-    x, nothing = user_data.shard(np.arange(5), None)
-    assert x.tolist() == [1, 3, 0] and nothing is None
 
 
 def test_what_needs_the_world_says_so_before_init(monkeypatch: pytest.MonkeyPatch) -> None:

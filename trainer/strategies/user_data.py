@@ -1,4 +1,4 @@
-"""A rank's share of data that a user's own script brings: arrays or a `tf.data.Dataset`.
+"""A rank's share of data that a user's own script brings, in any form that `model.fit` takes but generators.
 
 Every rank gets equally many samples, always: ranks that take different numbers of steps wait for each
 other for ever. Where the data do not divide evenly, the first samples fill up the last ranks' shares.
@@ -6,6 +6,8 @@ other for ever. Where the data do not divide evenly, the first samples fill up t
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,9 @@ def shard(*data: Any, batched: bool | None = None) -> Any:
 
     Arrays: sample i goes to rank i mod n. With the global batch divided by `trainer.size()` as `batch_size`
     and without shuffling, step s then sees the same samples as one process does. Up to n-1 of the first
-    samples are repeated at the end, so that all shares are equally long.
+    samples are repeated at the end, so that all shares are equally long. Give inputs, targets and sample
+    weights together. Lists, tuples and dictionaries of arrays, as models with several inputs take them, keep
+    their form; a list that holds numbers is one array.
 
     Dataset of samples: element i goes to rank i mod n; up to n-1 elements at the end are dropped, since their
     number is not known beforehand. Dataset of batches: every batch is split into n equal parts, so the
@@ -27,23 +31,41 @@ def shard(*data: Any, batched: bool | None = None) -> Any:
     samples. Every rank reads what comes before `shard`, in the same order only if a shuffle before it has a
     seed (`keras.utils.set_random_seed` gives one). Best is `shard` first, then shuffle, decode and batch.
 
+    `keras.utils.PyDataset`: item i, which is a batch, goes to rank i mod n, and no rank makes the others'.
+    The first items fill up. Divide its batch size by `trainer.size()` to keep the global batch.
+
     Args:
-        *data: arrays with a common first axis, or one dataset. None is handed back as None.
-        batched: whether the dataset's elements are batches. Default: they are if all parts of an element
-            have the same first dimension.
+        *data: arrays with a common first axis, or structures of them; or one dataset. None is handed back as
+            None.
+        batched: whether a `tf.data.Dataset`'s elements are batches. Needed unless they are certainly samples:
+            one part is a single number, or the parts' first dimensions are known and differ.
 
     Returns:
-        The share, in the form given: one thing, or a tuple.
+        The share, in the form given: one thing, or a tuple, which `validation_data` takes as well.
 
     Raises:
-        InputError: arrays of different length, fewer samples than ranks, or something else than data.
+        InputError: arrays of different length, fewer samples than ranks, a dataset that may be one of samples
+            or of batches, or something that cannot be shared out.
         WorldError: `trainer.init` was not called.
     """
-    import tensorflow as tf
-
     world = worlds.current()
-    if len(data) == 1 and isinstance(data[0], tf.data.Dataset):
-        return _dataset_share(data[0], world, _is_batched(data[0]) if batched is None else batched)
+    kinds = [_kind(part) for part in data]
+    if "dataset" in kinds or "PyDataset" in kinds:
+        if len(data) > 1:
+            raise InputError(
+                f"trainer.shard: {len(data)} arguments, one of them a {max(set(kinds) - {'arrays'})}.",
+                cure="A dataset brings inputs, targets and weights itself: give it alone.",
+            )
+        if kinds[0] == "dataset":
+            return _dataset_share(data[0], world, batched=_is_batched(data[0], batched))
+    if batched is not None:
+        raise InputError(
+            "trainer.shard: batched is for a tf.data.Dataset.", cure="Leave it away: arrays hold samples."
+        )
+    if kinds == ["PyDataset"]:
+        from trainer.strategies.py_dataset_share import PyDatasetShare
+
+        return PyDatasetShare(data[0], world) if world.size > 1 else data[0]
     shares = _array_shares(data, world)
     return shares[0] if len(shares) == 1 else tuple(shares)
 
@@ -53,35 +75,121 @@ def share_of(n: int, rank: int, size: int) -> np.ndarray:
     return (np.arange(-(-n // size), dtype=np.int64) * size + rank) % n
 
 
-def _array_shares(data: tuple[Any, ...], world: worlds.World) -> list[Any]:
-    for number, part in enumerate(data):
-        if part is not None and not hasattr(part, "__getitem__"):
-            raise InputError(
-                f"trainer.shard: argument {number + 1} ({type(part).__name__}) cannot be shared out.",
-                cure="Give arrays, or one tf.data.Dataset.",
-            )
-    lengths = {len(part) for part in data if part is not None}
-    if len(lengths) != 1:
-        raise InputError(f"trainer.shard: the arrays have different numbers of samples: {sorted(lengths)}.")
-    n = lengths.pop()
-    if n < world.size:
-        raise InputError(f"trainer.shard: {n} samples are too few for {world.size} ranks.")
-    if world.size == 1:
-        return list(data)
-    mine = share_of(n, world.rank, world.size)
-    return [None if part is None else np.asarray(part)[mine] for part in data]
-
-
-def _is_batched(dataset: Any) -> bool:
+def _kind(part: Any) -> str:
+    import keras
     import tensorflow as tf
 
-    shapes = [spec.shape for spec in tf.nest.flatten(dataset.element_spec)]
-    if any(shape.rank is None or shape.rank == 0 for shape in shapes):
-        return False
-    return len({shape[0] for shape in shapes}) == 1
+    if isinstance(part, tf.data.Dataset):
+        return "dataset"
+    return "PyDataset" if isinstance(part, keras.utils.PyDataset) else "arrays"
 
 
-def _dataset_share(dataset: Any, world: worlds.World, batched: bool) -> Any:
+def _array_shares(data: tuple[Any, ...], world: worlds.World) -> list[Any]:
+    lengths: dict[str, int] = {}
+
+    def note(array: Any, place: str) -> Any:
+        lengths[place] = len(array)
+        return array
+
+    checked = [_mapped(note, part, f"argument {i}") for i, part in enumerate(data, 1)]
+    if not lengths:
+        raise InputError("trainer.shard: nothing to share out.", cure="x, y = trainer.shard(x, y)")
+    if len(set(lengths.values())) > 1:
+        shown = "; ".join(f"{place}: {n}" for place, n in list(lengths.items())[:4])
+        raise InputError(
+            f"trainer.shard: the arrays have different numbers of samples ({shown}).",
+            cure="Inputs, targets and weights have one row for each sample. Share out each set by a call of "
+            "its own: training, validation.",
+        )
+    n = next(iter(lengths.values()))
+    if n < world.size:
+        raise InputError(
+            f"trainer.shard: {n} sample(s) are too few for {world.size} ranks.",
+            cure=f"Give {world.size} or more, or start fewer ranks.",
+        )
+    if world.size == 1:
+        return checked
+    mine = share_of(n, world.rank, world.size)
+    return [_mapped(lambda array, _: np.asarray(array)[mine], part, "") for part in checked]
+
+
+def _mapped(change: Callable[[Any, str], Any], part: Any, place: str) -> Any:
+    """A structure of arrays with each of them changed; `place` is what messages call it.
+
+    Raises:
+        InputError: something in it is no array.
+    """
+    if part is None:
+        return None
+    if isinstance(part, dict):
+        return {key: _mapped(change, value, f"{place}[{key!r}]") for key, value in part.items()}
+    if isinstance(part, (list, tuple)) and not _is_one_array(part):
+        mapped = [_mapped(change, value, f"{place}[{i}]") for i, value in enumerate(part)]
+        return type(part)(*mapped) if hasattr(part, "_fields") else type(part)(mapped)
+    if isinstance(part, (list, tuple)):
+        part = np.asarray(part)
+    if not hasattr(part, "shape") or not hasattr(part, "__getitem__") or isinstance(part, np.generic):
+        raise InputError(
+            f"trainer.shard: {place} ({type(part).__name__}) cannot be shared out.", cure=_cure(part)
+        )
+    if len(part.shape) == 0:
+        raise InputError(f"trainer.shard: {place} is a single number.", cure="Give one row for each sample.")
+    return change(part, place)
+
+
+def _is_one_array(part: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a list holds numbers or texts, or lists of them, and no arrays."""
+    first = part[0] if part else None
+    while isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    return isinstance(first, (bool, int, float, complex, str, bytes, np.generic))
+
+
+def _cure(part: Any) -> str:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(part, torch.utils.data.DataLoader):
+        return (
+            "Give its sampler the rank: torch.utils.data.DistributedSampler(dataset, trainer.size(), "
+            "trainer.rank())."
+        )
+    if hasattr(part, "__next__") or callable(part):
+        return (
+            "A generator cannot say how many samples each rank gets: make a keras.utils.PyDataset of it, or "
+            "tf.data.Dataset.from_generator(...)."
+        )
+    return (
+        "Give arrays, lists, tuples or dictionaries of arrays, a tf.data.Dataset or a keras.utils.PyDataset."
+    )
+
+
+def _is_batched(dataset: Any, said: bool | None) -> bool:
+    """Whether elements are batches: what the caller says, or what is certain.
+
+    Raises:
+        InputError: it is not certain and was not said, or what was said cannot be.
+    """
+    import tensorflow as tf
+
+    shapes = [getattr(spec, "shape", tf.TensorShape(None)) for spec in tf.nest.flatten(dataset.element_spec)]
+    firsts = {shape[0] for shape in shapes if shape.rank}
+    # A batch has the same number of samples in front of each of its parts.
+    samples = any(shape.rank == 0 for shape in shapes) or len(firsts - {None}) > 1
+    shown = ", ".join(str(shape) for shape in shapes[:4])
+    if said and samples:
+        raise InputError(
+            f"trainer.shard: batched=True, but the dataset's elements ({shown}) are no batches.",
+            cure="Leave batched=True away, or put .batch(...) before shard.",
+        )
+    if said is None and not samples:
+        raise InputError(
+            f"trainer.shard: the dataset's elements ({shown}) may be samples or batches; taken for the wrong "
+            "one, each rank would get half of every volume, or too few batches.",
+            cure="Say it: trainer.shard(dataset, batched=False) before .batch(...), batched=True after it.",
+        )
+    return bool(said)
+
+
+def _dataset_share(dataset: Any, world: worlds.World, *, batched: bool) -> Any:
     import tensorflow as tf
 
     if world.size == 1:
@@ -90,7 +198,10 @@ def _dataset_share(dataset: Any, world: worlds.World, batched: bool) -> Any:
         return dataset.map(lambda *batch: _unwrapped([_part(b, world) for b in batch]))
     known = int(dataset.cardinality())
     if 0 <= known < world.size:
-        raise ConfigError(f"trainer.shard: {known} elements are too few for {world.size} ranks.")
+        raise ConfigError(
+            f"trainer.shard: {known} element(s) are too few for {world.size} ranks.",
+            cure="Start fewer ranks. If they are batches: trainer.shard(dataset, batched=True).",
+        )
     if known > 0:
         return dataset.shard(world.size, world.rank).take(known // world.size)
     if known == tf.data.INFINITE_CARDINALITY:

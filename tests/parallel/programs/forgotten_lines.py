@@ -108,6 +108,15 @@ for name in OPTIMIZERS:
 for kind in ("fit", "eager"):
     ours = weights_after("adam", kind, 5 + trainer.rank(), X, Y, 3, distributed=True)
     record(f"callbacks+shard:{kind}", weights=ours[0].tolist())
+# Line 4 forgotten, with and without shard.
+for name, mine in (("optimizer", MINE), ("optimizer+shard", slice(None))):
+    model = network(5)
+    model.compile(OPTIMIZERS["adam"](), "mse")
+    try:
+        model.fit(X[mine], Y[mine], verbose=0, callbacks=trainer.callbacks())
+        record(name, refused=None)
+    except ConfigError as error:
+        record(name, refused=str(error))
 # Nothing forgotten but callbacks, with the same seed: nothing to say.
 ours = weights_after("adam", "fit", 5, X[MINE], Y[MINE], 2, distributed=True)
 record("nothing", weights=ours[0].tolist())

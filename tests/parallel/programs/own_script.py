@@ -34,7 +34,7 @@ class StopsOnOneRank(keras.callbacks.Callback):
 
 kind = sys.argv[1]
 if kind == "batched":
-    train = trainer.shard(tf.data.Dataset.from_tensor_slices((x, y)).batch(6))
+    train = trainer.shard(tf.data.Dataset.from_tensor_slices((x, y)).batch(6), batched=True)
 elif kind == "unknown_length":
     train = trainer.shard(tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda x, y: True)).batch(3)
 else:
