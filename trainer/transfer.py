@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from trainer.preparation import Data
 
 
+# Training runs the file that its own configuration names, and with it come the layers in it.
+_OPTION = "Where you trust it: let this run's model.name be a network of that file (FILE:function)"
+
+
 def freeze(model: keras.Model, config: TransferConfig) -> None:
     """Exclude layers from training; a frozen batch norm keeps its moving statistics too.
 
@@ -125,7 +129,7 @@ def check_unseen(path: Path, data: Data, *, stop: bool) -> str | None:
 
 def _source(path: Path) -> keras.Model:
     if path.suffix != ".keras":
-        return load_model(RunFolder.open_finished(path))
+        return load_model(RunFolder.open_finished(path), option=_OPTION)
     if not path.is_file():
         raise RunError(f"{path}: there is no such file.", cure="Give a run folder or a .keras file.")
     return open_file(path)

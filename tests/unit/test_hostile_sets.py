@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import signal
@@ -18,7 +19,7 @@ from shard_sets import make_mapped_set, make_shard_set
 from test_shards import rewrite_index
 
 from trainer import cli
-from trainer.data import codecs, import_state
+from trainer.data import bricks, codecs, import_state
 from trainer.data.index_reading import MOST_BYTES
 from trainer.data.shards import ShardSet
 from trainer.data.verify import verify
@@ -121,6 +122,21 @@ def test_bricks_are_no_larger_either(tmp_path):
     make_shard_set(tmp_path, bricks=4)
     enlarge(tmp_path, "nbytes", 5 << 30)
     with pytest.raises(ShardError, match="nbytes of volume 0"):
+        ShardSet.open(tmp_path)
+
+
+def test_a_brick_does_not_take_the_share_of_others(tmp_path):
+    shards = make_shard_set(tmp_path, bricks=1)
+    table = bricks.unpack_table(shards.volumes[0].brick_table).copy()
+    table["nbytes"] = 1
+    table["nbytes"][5] = codecs.most_bytes(2) + 1
+    nbytes, text = int(table["nbytes"].sum()), base64.b64encode(table.tobytes()).decode()
+
+    def change(index: dict) -> None:
+        index["volumes"][0].update(nbytes=nbytes, brick_table=text)
+
+    rewrite_index(tmp_path, change, sign=True)
+    with pytest.raises(ShardError, match="bricks of volume 0"):
         ShardSet.open(tmp_path)
 
 

@@ -15,13 +15,17 @@ from trainer.inference import model_file
 from trainer.models import own_code
 from trainer.record import RunFolder
 
+# How a command is told to run a file.
+_OPTION = "Where you trust it: --allow-code FILE"
 
-def load_model(folder: RunFolder, code: Sequence[Path] = ()) -> keras.Model:
+
+def load_model(folder: RunFolder, code: Sequence[Path] = (), *, option: str = _OPTION) -> keras.Model:
     """The best epoch's network of a finished run.
 
     Args:
         folder: of the run.
         code: Python files that the user allowed to be run for layers that are neither Keras' nor ours.
+        option: how the user can allow one, for the message.
 
     Raises:
         RunError: model.keras is damaged, or unsafe to open; it has layers of its own, and no file was
@@ -36,7 +40,7 @@ def load_model(folder: RunFolder, code: Sequence[Path] = ()) -> keras.Model:
             file.run()
     absent = own_code.missing(names, allowed)
     if absent:
-        raise _unknown(folder.model, absent, _cure(ran, allowed))
+        raise _unknown(folder.model, absent, _cure(ran, allowed, option))
     cure = f"Write it anew: rm {folder.result}; {resuming.command(folder)}"
     return _opened(folder.model, cure)
 
@@ -67,14 +71,14 @@ def _unknown(path: Path, absent: Sequence[str], cure: str) -> RunError:
     return RunError(f"{path}: has layers or functions that are neither Keras' nor ours: {shown}.", cure=cure)
 
 
-def _cure(ran: dict[str, Any], allowed: Sequence[own_code.Code]) -> str:
+def _cure(ran: dict[str, Any], allowed: Sequence[own_code.Code], option: str) -> str:
     if allowed:
         files = ", ".join(str(code.path) for code in allowed)
         return f"{files} does not register them: @keras.saving.register_keras_serializable() on each class."
     said = ran.get("code", ...)
     if said is None:
         return "The run was trained without code of its own (run.json), so that its network needs none."
-    told = "Their code is not run unasked. Where you trust it: --allow-code FILE"
+    told = f"Their code is not run unasked. {option}"
     if not isinstance(said, dict):
         return f"{told} (the run does not record which: an older cingulum made it)."
     return f"{told}, which was {str(said.get('file'))[:200]!r} when it was trained."
