@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from trainer.commands.train import _summary
 from trainer.report import against_volumes
 from trainer.report.judge_classes import _verdict
 from trainer.report.predictions import Predictions
@@ -78,3 +79,11 @@ def test_what_a_run_does_already_is_not_advised():
     assert "data.augment.shift=1" not in against_volumes.advice(config)
     config["model"] = {"name": "tiny", "options": {}}
     assert "normalisation=none" in against_volumes.advice(config)
+
+
+def test_the_last_lines_of_a_training_say_it(tmp_path):
+    told(tmp_path, 0.76, 0.94)
+    result = {"epochs": 3, "samples_per_second": 9.0, "test": {"auc": 0.76, "n": 72}}
+    lines = _summary(tmp_path, result).splitlines()
+    place = lines.index("held-out: AUC 0.760 on 72 volumes")
+    assert "AUC 0.940, ahead of the network by 0.180: try " in lines[place + 1]
