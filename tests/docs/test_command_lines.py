@@ -12,8 +12,8 @@ import pytest
 import typer
 from test_commands import FENCE, PAGES, ROOT
 
+from trainer import config
 from trainer.cli import app
-from trainer.config import parsing
 
 OPERATORS = {";", "&&", "||", "|", "&", "(", ")", ">", ">>", "<", "2>", "do", "then", "else", "{", "}", "!"}
 WITH_KEYS = {"train", "submit", "crossval"}
@@ -77,7 +77,7 @@ def refusal(words: list[str]) -> str:
 
 
 def check_keys(params: dict) -> None:
-    fields = dict(parsing.fields())
+    fields = dict(config.fields())
     for values in params.values():
         for value in values if isinstance(values, (list, tuple)) else ():
             key = str(value).split("=")[0]
