@@ -85,7 +85,7 @@ def DistributedOptimizer(
     elif inner.gradient_accumulation_steps:
         own = type(inner)
         _become(inner, _reducing(own), reduce, first)
-        _become(optimizer, _AgreeingLossScale, reduce, first)
+        _become(optimizer, _AccumulatingLossScale, reduce, first)
     else:
         _become(optimizer, _ReducingLossScale, reduce, first)
     return optimizer
@@ -184,15 +184,21 @@ class _ReducingLossScale(_Distributed, LossScaleOptimizer):
         super().apply(self.reduce_gradients(grads), trainable_variables)
 
 
-class _AgreeingLossScale(_Distributed, LossScaleOptimizer):
-    """Accumulates before it reduces, so it has to ask the other ranks about overflow each time."""
+class AgreeingLossScale(LossScaleOptimizer):
+    """Asks the other ranks about overflow each time, since it looks at gradients that are not reduced yet."""
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
+        """Whether all gradients of all ranks are finite; a collective."""
         import tensorflow as tf
 
         mine = tf.cast(super().check_finite(grads), tf.int32)
         return worlds.current().allreduce(mine, "min", name="gradients_finite") > 0
 
 
+class _AccumulatingLossScale(_Distributed, AgreeingLossScale):
+    """Accumulates before it reduces."""
+
+
 saved_as(_ReducingLossScale, LossScaleOptimizer)
-saved_as(_AgreeingLossScale, LossScaleOptimizer)
+saved_as(AgreeingLossScale, LossScaleOptimizer)
+saved_as(_AccumulatingLossScale, LossScaleOptimizer)

@@ -10,7 +10,7 @@ import keras
 from keras.optimizers import LossScaleOptimizer
 
 from trainer.errors import ConfigError
-from trainer.strategies.distributed_optimizer import _AgreeingLossScale, saved_as
+from trainer.strategies.distributed_optimizer import AgreeingLossScale, saved_as
 from trainer.strategies.parameter_server.client import Client
 from trainer.strategies.parameter_server.job import keras_dtype
 from trainer.telemetry.timeline import Buckets
@@ -33,7 +33,7 @@ def leave_updates_to_servers(optimizer: keras.Optimizer, client: Client, *, work
     # Past Keras' tracking: it is no state.
     object.__setattr__(inner, "exchange", functools.partial(_exchange, client))
     if isinstance(optimizer, LossScaleOptimizer) and workers > 1:
-        optimizer.__class__ = _AgreeingLossScale
+        optimizer.__class__ = AgreeingLossScale
 
 
 @functools.cache
