@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,14 +141,30 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
     return model, optimizer
 
 
+# Networks with no larger number among their options are built without looking.
+_LARGE = 512
+
+
+def _numbers(values: Sequence[Any]) -> Iterator[float]:
+    """The numbers among options, those in lists too; 0 first."""
+    yield 0
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _numbers(value)
+        elif isinstance(value, (int, float)):
+            yield value
+
+
 def _check_size(config: RunConfig, data: Data) -> None:
     """Refuse weights that this host's memory cannot hold, before they get values.
 
-    Of networks of ours, whose size was chosen: the function of another may do more than to build.
+    Of networks of ours with a large number among their options: another's function may do more than build.
+    What is drawn here must not change the first weights, which Keras seeds from Python's generator.
     """
     given = config.model
-    if given.name not in models.names() or (given.width is None and not given.options):
+    if given.name not in models.names() or max(_numbers([given.width, *given.options.values()])) <= _LARGE:
         return
+    drawn = random.getstate()
     outline = models.outline(
         given.name,
         data.sample_shape,
@@ -156,6 +173,7 @@ def _check_size(config: RunConfig, data: Data) -> None:
         width=given.width,
         **given.options,
     )
+    random.setstate(drawn)
     # Gradients are as large as the weights.
     needed, there = 2 * 4 * outline.count_params(), psutil.virtual_memory().total
     if needed > there:
