@@ -257,7 +257,7 @@ def test_less_than_a_volume_is_refused(tmp_path):
 
 @pytest.mark.parametrize("text", ["4", "4 GB", "lots"])
 def test_a_budget_without_a_unit_is_refused(shards, text):
-    with pytest.raises(ConfigError, match="cache_bytes.*: write a size with its unit"):
+    with pytest.raises(ConfigError, match=r"cache_bytes.*: write a size with its unit"):
         run_config(shards.path, f"data.cache_bytes='{text}'")
 
 

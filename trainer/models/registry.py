@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+from keras.src.backend.common import global_state
 
 from trainer.errors import ModelError
 from trainer.models import checks, own
@@ -120,8 +121,13 @@ def outline(name: str, input_shape: Sequence[int], outputs: int, **rest: Any) ->
 
     It takes milliseconds where the first values of millions of weights take seconds.
     """
-    with keras.StatelessScope(initialize_variables=False):
-        return build(name, input_shape, outputs, **rest)
+    waiting = global_state.get_global_attribute("uninitialized_variables", [])[:]
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            return build(name, input_shape, outputs, **rest)
+    finally:
+        # Keras would give them values when its next scope of this kind ends: gigabytes, of a large network.
+        global_state.set_global_attribute("uninitialized_variables", waiting)
 
 
 def _synchronised(name: str, model: keras.Model) -> keras.Model:
