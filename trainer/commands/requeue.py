@@ -34,7 +34,8 @@ def requeue(
             f"Job {identity} has completed: there is nothing left to do.",
             cure="Submit it again to do it anew.",
         )
-    store.free(job.spec, besides=job)
+    if not job.active:  # else it has the folder, or a job that waits for it is to have it next
+        store.free(job.spec, besides=job)
     job_access.launcher_here(job).requeue(job_access.started(job), task)
     for state in states:
         if state.state in ENDED and state.state != "COMPLETED":
