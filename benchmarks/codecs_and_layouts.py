@@ -56,7 +56,10 @@ def phantoms(size: int, count: int) -> list[np.ndarray]:
         path = Path(folder) / "t1.nii"
         for number in range(count):
             person = people.draw(0, number, ("AD", "NC"))
-            nib.save(nib.Nifti1Image(image.make(average, person, 0, 1.0).t1, average.affine), path)
+            nib.save(
+                nib.Nifti1Image(image.make(average, person, 0, 1.0, pattern="diffuse").t1, average.affine),
+                path,
+            )
             made.append(prepare(path, recipe).array)
     return made
 

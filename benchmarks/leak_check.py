@@ -39,7 +39,9 @@ def main() -> None:
         image.stream = lambda seed, n, purpose: people.stream(
             seed + (image_seed if purpose == "image" else 0), n, purpose
         )
-        return image.make(average, people.draw(0, number, ("AD", "NC")), 0, GAP).t1.astype(np.float32)
+        return image.make(average, people.draw(0, number, ("AD", "NC")), 0, GAP, pattern="diffuse").t1.astype(
+            np.float32
+        )
 
     with tempfile.TemporaryDirectory() as folder:
 

@@ -54,7 +54,7 @@ def main() -> None:
     trials = []
     total = len(given.cohorts) * len(given.recipes) * len(given.seeds)
     for cohort in given.cohorts:
-        shards = _shards(given.work, cohort, given.phantom_size, given.size)
+        shards = _shards(given, cohort)
         for recipe in given.recipes:
             for seed in given.seeds:
                 trials.append(_trial(given, cohort, shards, recipe, seed))
@@ -103,6 +103,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=lambda text: [int(s) for s in _listed(text)], default=[0, 1, 2, 3, 4])
     parser.add_argument("--phantom-size", type=int, default=48, help="voxels along a side of the images")
     parser.add_argument("--size", type=int, default=32, help="voxels along a side of the imported volumes")
+    parser.add_argument("--disease", default="regional", help="of the phantoms: regional or diffuse")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="for all recipes")
     parser.add_argument("--work", type=Path, default=Path("data/recipes"), help="folder of cohorts and runs")
@@ -114,22 +115,25 @@ def _listed(text: str) -> list[str]:
     return text.split(",")
 
 
-def _shards(work: Path, cohort: str, phantom_size: int, size: int) -> Path:
+def _shards(given: argparse.Namespace, cohort: str) -> Path:
     """A shard set of that cohort; both commands go on with, or keep, what is there."""
     subjects, gap = cohort.split(":")
-    images = work / f"cohort-{subjects}-{gap}-{phantom_size}"
-    shards = work / f"shards-{subjects}-{gap}-{phantom_size}-{size}"
+    name = f"{given.disease}-{subjects}-{gap}-{given.phantom_size}"
+    images = given.work / f"cohort-{name}"
+    shards = given.work / f"shards-{name}-{given.size}"
     made = [
         "--subjects",
         subjects,
         "--size",
-        str(phantom_size),
+        str(given.phantom_size),
         "--gap",
         gap,
         "--groups",
         "AD,NC",
         "--seed",
         "0",
+        "--disease",
+        given.disease,
     ]
     _run([str(BIN / "cingulum"), "phantom", str(images), *made])
     _run(
@@ -141,7 +145,7 @@ def _shards(work: Path, cohort: str, phantom_size: int, size: int) -> Path:
             "--label",
             "diagnosis",
             "--size",
-            str(size),
+            str(given.size),
         ]
     )
     return shards

@@ -27,7 +27,7 @@ def made() -> tuple[np.ndarray, np.ndarray, list[Truth]]:
     drawn = [people.draw(1, number, ("AD", "NC")) for number in range(SUBJECTS)]
     volumes, truths = [], []
     for person in drawn:
-        phantom = image.make(average, person, 1, GAP)
+        phantom = image.make(average, person, 1, GAP, pattern="diffuse")
         brain = phantom.tissue.sum(axis=0) > 127
         values = phantom.t1.astype(np.float32)
         volumes.append((values - values[brain].mean()) / values[brain].std())

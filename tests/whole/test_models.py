@@ -42,6 +42,19 @@ def test_dropout_acts_in_training_only():
     assert model.get_layer("head_dropout").rate == 0.5
 
 
+def test_only_a_head_without_pooling_sees_where_something_is():
+    """A mark in one corner of the volume or in the other: a mean over the last feature map is the same."""
+    here = np.zeros((1, 32, 32, 32, 1), "float32")
+    here[0, 10:13, 10:13, 10:13] = 1
+    there = np.roll(here, 8, axis=(1, 2, 3))  # by the product of the strides, far from the edges
+    for pool, differs in (("mean", False), ("none", True)):
+        keras.utils.set_random_seed(0)
+        model = models.build("tiny", (32, 32, 32, 1), 2, normalisation="none", pool=pool)
+        told = [np.asarray(model(x)) for x in (here, there)]
+        assert np.allclose(*told, atol=1e-5) != differs
+        assert model.get_layer("head_logits").kernel.shape[0] == {"mean": 32, "none": 32 * 4**3}[pool]
+
+
 def test_all_weights_learn():
     keras.utils.set_random_seed(0)
     model = models.build("resattnet18", (16, 16, 16, 1), 2, width=4)
@@ -86,6 +99,7 @@ class TestBadInput:
             ({"dropout": 1.0}, "below 1"),
             ({"width": 0}, "at least 1"),
             ({"width": 2.5}, "whole number"),
+            ({"pool": "max"}, "Known: mean, none"),
             ({"normalisation": "instanse"}, "Known: batch, sync, group, instance, layer, none"),
         ],
     )

@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from trainer.data.phantom import anatomy, disease, image, people, template
+from trainer.data.phantom.patterns import PATTERNS
 from trainer.data.phantom.template import REGIONS, Template
 
 SIZE = 32
@@ -102,7 +103,7 @@ def test_what_the_disease_moved_is_where_the_image_is_another_than_it_would_have
     brain = ill.tissue.sum(axis=0) > 128
     other = np.abs(ill.tissue.astype(int) - well.tissue).sum(axis=0) > 25
     assert ill.moved.shape == (SIZE,) * 3 and ill.moved.dtype == np.float32
-    assert 0.03 < (ill.moved > 0.5)[brain].mean() < 0.2
+    assert 0.03 < (ill.moved > 0.5)[brain].mean() < 0.35
     assert ill.moved[brain & other].mean() > 3 * ill.moved[brain & ~other].mean()
     assert np.all(ill.moved[~brain & (ill.t1 == 0)] == 0)
 
@@ -154,9 +155,10 @@ def test_tissue_shares_fill_the_imaged_voxels_and_no_others(average: Template) -
     assert phantom.t1[phantom.tissue[1] > 240].mean() > 1.5 * phantom.t1[phantom.tissue[2] > 200].mean()
 
 
+@pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("direction", [1, -1])
-def test_the_severest_atrophy_or_growth_folds_nothing(finer: Template, direction: int) -> None:
-    most = tuple(direction * float(mm) for mm in disease._MOST)
+def test_the_severest_atrophy_or_growth_folds_nothing(finer: Template, direction: int, pattern: str) -> None:
+    most = tuple(direction * float(mm) for mm in PATTERNS[pattern].most)
     grid = np.stack(np.meshgrid(*[np.arange(finer.size, dtype=np.float32)] * 3, indexing="ij"))
     moved = grid + disease.displacement(finer, most)
     assert np.abs(moved - grid).max() * finer.voxel > 3
@@ -187,6 +189,31 @@ def test_groups_are_ordered_by_severity_and_overlap() -> None:
     assert max(lost["sMCI"]) > np.mean(lost["pMCI"])
 
 
+def test_regional_disease_takes_more_of_the_hippocampal_region_than_of_the_brain(average: Template) -> None:
+    """And age takes both, more of the brain for each year than birth and gap leave to chance."""
+    inner = (average.regions[REGIONS.index("medial_temporal")] > 0.5).astype(np.float32)
+    grid = np.stack(np.meshgrid(*[np.arange(SIZE, dtype=np.float32)] * 3, indexing="ij"))
+
+    def lost(pattern: str, part: str, times: float) -> tuple[float, float]:
+        """Share of the hippocampal region's and of all tissue that a part of the pattern takes."""
+        mm = tuple(float(v) for v in times * getattr(PATTERNS[pattern], part))
+        left = []
+        for recession in (tuple(0.0 for _ in mm), mm):
+            moved = disease.displacement(average, recession)
+            _, there, shares = image.look_up(average, grid, moved)
+            tissue = shares[0] + shares[1]
+            left.append((float((tissue * image._sampled(inner, there)).sum()), float(tissue.sum())))
+        return tuple(1 - after / before for before, after in zip(*left, strict=True))  # type: ignore[return-value]
+
+    region, brain = lost("regional", "disease", 1.0)
+    assert region > 3 * brain > 0.02
+    diffuse_region, _ = lost("diffuse", "disease", 1.0)
+    assert region > 2 * diffuse_region
+    aged_region, aged_brain = lost("regional", "per_decade", 1.0)
+    assert aged_brain > 5 * lost("diffuse", "per_decade", 1.0)[1] / 2 > 0
+    assert aged_region < 3 * aged_brain
+
+
 def test_diagnoses_rotate_and_ages_do_not_differ_between_groups() -> None:
     drawn = [people.draw(7, number) for number in range(800)]
     ages = {group: [p.age for p in drawn if p.diagnosis == group] for group in people.DIAGNOSES}
@@ -198,10 +225,11 @@ def test_diagnoses_rotate_and_ages_do_not_differ_between_groups() -> None:
     assert {p.site for p in drawn} == set(people.SITES)
 
 
-def test_the_disease_region_is_where_disease_moves_tissue(average: Template) -> None:
-    region = disease.region_of_disease(average)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_disease_region_is_where_disease_moves_tissue(average: Template, pattern: str) -> None:
+    region = disease.region_of_disease(average, pattern)
     assert region.shape == (SIZE,) * 3 and region.min() >= 0 and region.max() == 1
-    moved = np.abs(disease.displacement(average, tuple(disease._DISEASE))).max(axis=0)
+    moved = np.abs(disease.displacement(average, tuple(PATTERNS[pattern].disease))).max(axis=0)
     assert np.corrcoef(region.ravel(), moved.ravel())[0, 1] > 0.8
     assert 0.01 < (region > 0.2).mean() < 0.3
 

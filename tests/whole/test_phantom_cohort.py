@@ -134,6 +134,25 @@ def test_a_cohort_from_before_the_choice_of_contrasts_and_displacements_is_compl
     assert contents(out) == contents(cohort)
 
 
+def test_the_disease_of_earlier_cohorts_is_kept_by_name(cohort: Path, tmp_path: Path) -> None:
+    """A cohort from before there was a choice is the diffuse one, and is completed as that alone."""
+    out = tmp_path / "old"
+    make_cohort(out, SUBJECTS, SIZE, seed=SEED, workers=1, pattern="diffuse")
+    made = contents(out)
+    header = made["derivatives/disease/truth.tsv"].decode().splitlines()[0].split("\t")
+    assert header[2:] == [f"{name}_mm" for name in template.REGIONS[:4]]
+    assert "--disease diffuse" in made["README"].decode()
+    assert made["sub-0001/anat/sub-0001_T1w.nii.gz"] != contents(cohort)["sub-0001/anat/sub-0001_T1w.nii.gz"]
+    description = json.loads((out / "dataset_description.json").read_text())
+    del description["GeneratedBy"][0]["Parameters"]["disease"]
+    (out / "dataset_description.json").write_text(json.dumps(description))
+    (out / "participants.tsv").unlink()
+    with pytest.raises(InputError, match=r"other parameters \(disease diffuse there, regional here\)"):
+        make_cohort(out, SUBJECTS, SIZE, seed=SEED)
+    assert make_cohort(out, SUBJECTS, SIZE, seed=SEED, workers=1, pattern="diffuse").made == 0
+    assert contents(out) == made
+
+
 def test_compressed_files_carry_no_name_and_no_time(cohort: Path) -> None:
     header = (cohort / "sub-0001/anat/sub-0001_T1w.nii.gz").read_bytes()[:10]
     assert header[:2] == b"\x1f\x8b"
@@ -188,6 +207,7 @@ def test_a_cohort_cut_short_is_completed_to_the_same_bytes(cohort: Path, tmp_pat
         ({"contrasts": ("T1w", "FLAIR")}, "'FLAIR'"),
         ({"contrasts": ("T2w",)}, "first contrast"),
         ({"contrasts": ()}, "first contrast"),
+        ({"pattern": "global"}, "--disease 'global'"),
     ],
 )
 def test_an_impossible_argument_is_refused_before_anything_is_written(

@@ -20,6 +20,9 @@ def phantom(
     seed: Annotated[int, typer.Option(help="another seed, other people")] = 0,
     groups: Annotated[str, typer.Option(help="diagnoses that take part, in rotation")] = "AD,NC,sMCI,pMCI",
     contrasts: Annotated[str, typer.Option(help="images of each person: T1w, or T1w,T2w")] = "T1w",
+    disease: Annotated[
+        str, typer.Option(help="where age and disease take tissue: regional, as published, or diffuse")
+    ] = "regional",
     workers: Annotated[int | None, typer.Option(help="processes; default: one per core")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
@@ -49,6 +52,7 @@ def phantom(
             counting.show,
             groups=_names(groups),
             contrasts=_names(contrasts),
+            pattern=disease,
         )
     seconds = round(time.monotonic() - began, 2)
     if as_json:

@@ -16,7 +16,7 @@ from trainer.config.training import TrainConfig
 class ModelConfig(Section):
     """Which network."""
 
-    name: str = Field("resattnet18", description="a registered network, or 'module:function' of your own")
+    name: str = Field("small", description="a registered network, or 'module:function' of your own")
     width: int | None = Field(
         None, ge=1, le=4096, description="channels of the first stage; default: the network's own"
     )

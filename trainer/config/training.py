@@ -17,7 +17,7 @@ class OptimizerConfig(Section):
 
     name: Literal["sgd", "adam", "adamw"] = Field("adamw", description="update rule")
     learning_rate: float = Field(
-        1e-3, gt=0, le=1000, strict=False, description="for `schedule.reference_batch` samples a step"
+        3e-3, gt=0, le=1000, strict=False, description="for `schedule.reference_batch` samples a step"
     )
     momentum: float = Field(0.9, ge=0, lt=1, strict=False, description="of sgd")
     weight_decay: float | None = Field(
@@ -155,7 +155,7 @@ class RingConfig(Section):
 class TrainConfig(Section):
     """One training."""
 
-    epochs: int = Field(10, ge=1, le=1_000_000, description="passes over the training subjects")
+    epochs: int = Field(40, ge=1, le=1_000_000, description="passes over the training subjects")
     global_batch: int = Field(
         8, ge=1, le=MOST_SAMPLES, description="samples per update, over all ranks and micro-batches"
     )

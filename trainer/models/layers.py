@@ -136,15 +136,25 @@ def pooling_dtype() -> str | None:
     return "float32" if keras.config.dtype_policy().compute_dtype == "float16" else None
 
 
-def head(x: Any, classes: int, *, dropout: float, hidden: int = 0) -> Any:
-    """Mean over the volume, dropout, and logits `(B, classes)` that are float32 at any precision policy.
+def head(x: Any, classes: int, *, dropout: float, hidden: int = 0, pool: str = "mean") -> Any:
+    """Features of the volume, dropout, and logits `(B, classes)` that are float32 at any precision policy.
 
     Args:
         hidden: units of two layers with ReLU and dropout in between, as AlexNet and VGG have them; 0: none.
+        pool: 'mean' over the volume, which forgets where a feature was seen; 'none': each place of the last
+            feature map by itself.
+
+    Raises:
+        ModelError: no such pool, or hidden or dropout out of range.
     """
+    if pool not in ("mean", "none"):
+        raise ModelError(f"There is no pool {pool!r}.", cure="Known: mean, none.")
     if not isinstance(hidden, int) or hidden < 0:
         raise ModelError(f"hidden is {hidden!r}: it must be a whole number of units, or 0 for none.")
-    x = keras.layers.GlobalAveragePooling3D(name="head_pool")(x)
+    if pool == "mean":
+        x = keras.layers.GlobalAveragePooling3D(name="head_pool")(x)
+    else:
+        x = keras.layers.Flatten(name="head_places")(x)
     for number in (1, 2) if hidden else ():
         x = drop(x, dropout, name=f"head_{number}")
         x = keras.layers.Dense(hidden, kernel_initializer="he_normal", name=f"head_{number}_dense")(x)

@@ -13,7 +13,7 @@ from trainer.data.phantom import files
 from trainer.data.phantom.disease import Truth
 from trainer.data.phantom.image import CONTRASTS, TISSUES, Phantom
 from trainer.data.phantom.people import Person
-from trainer.data.phantom.template import REGIONS, Template
+from trainer.data.phantom.template import Template
 
 RECIPE = 1
 """Goes up whenever the same arguments would give other images, so that two recipes never share a folder."""
@@ -151,9 +151,9 @@ def write_participants(out: Path, people: Sequence[Person]) -> None:
     )
 
 
-def write_truth(out: Path, people: Sequence[Person], truths: Sequence[Truth]) -> None:
+def write_truth(out: Path, people: Sequence[Person], truths: Sequence[Truth], regions: Sequence[str]) -> None:
     """Write each subject's stage of the disease and mm of tissue lost per region."""
-    header = "\t".join(["participant_id", "stage", *(f"{region}_mm" for region in REGIONS)]) + "\n"
+    header = "\t".join(["participant_id", "stage", *(f"{region}_mm" for region in regions)]) + "\n"
     rows = [
         "\t".join([p.name, f"{truth.stage:.4f}", *(f"{mm:.4f}" for mm in truth.recession)]) + "\n"
         for p, truth in zip(people, truths, strict=True)
@@ -166,8 +166,12 @@ def parameters_of(out: Path) -> dict[str, Any] | None:
     try:
         description = json.loads((out / "dataset_description.json").read_text(encoding="utf-8"))
         made_by = description["GeneratedBy"][0]
-        # Cohorts made before there was a choice have T1-weighted images alone.
-        return {"contrasts": ["T1w"], **made_by["Parameters"]} if made_by["Name"] == _NAME else None
+        # Cohorts made before there was a choice have T1-weighted images alone and the diffuse disease.
+        return (
+            {"contrasts": ["T1w"], "disease": "diffuse", **made_by["Parameters"]}
+            if made_by["Name"] == _NAME
+            else None
+        )
     except (OSError, ValueError, LookupError, TypeError):
         return None  # some other folder: the caller says what is wrong with it
 

@@ -13,15 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import ndimage
 
+from trainer.data.phantom.patterns import DEFAULT, PATTERNS
 from trainer.data.phantom.people import Person, stream
-from trainer.data.phantom.template import REGIONS, Template
+from trainer.data.phantom.template import Template
 
-# Everything in mm of recession, in the order of REGIONS.
-_PER_DECADE = np.array([0.90, 0.35, 0.25, 0.35])
-_DISEASE = np.array([1.60, 1.50, 0.50, 0.20])
-_SPREAD = np.array([1.20, 0.65, 0.40, 0.40])
-_MOST = np.array([5.0, 4.0, 1.8, 1.8])  # a brain has no more to lose: approached, never reached
-_SHARED_SPREAD = 0.5  # people whose ventricles are wide tend to have wide sulci too
 _MEAN_AGE = 73.0
 
 _SEVERITY = {"NC": 0.0, "sMCI": 0.3, "pMCI": 0.75, "AD": 1.0}
@@ -37,37 +32,43 @@ class Truth:
 
     Attributes:
         stage: 0 in normal cognition, about 1 in AD, log-normally spread within a group.
-        recession: mm of tissue lost in each of REGIONS; negative where a brain is fuller than the average.
+        recession: mm of tissue lost in each of the pattern's regions; negative where a brain is fuller than
+            the average.
     """
 
     stage: float
     recession: tuple[float, ...]
 
 
-def truth(person: Person, seed: int, gap: float, *, stage: float | None = None) -> Truth:
+def truth(
+    person: Person, seed: int, gap: float, pattern: str = DEFAULT, *, stage: float | None = None
+) -> Truth:
     """Draw what age, disease and inborn differences have done to one person.
 
     Args:
+        pattern: one of `PATTERNS`.
         stage: what if the disease had come so far, and all else were the same? None: as far as it came.
     """
     rng = stream(seed, person.number, "disease")
     drawn = _SEVERITY[person.diagnosis] * math.exp(_SEVERITY_SPREAD * float(rng.standard_normal()))
     stage = drawn if stage is None else stage
     shared = rng.standard_normal()
-    own = rng.standard_normal(len(REGIONS))
-    inborn = _SPREAD * (_SHARED_SPREAD * shared + math.sqrt(1 - _SHARED_SPREAD**2) * own)
-    lost = inborn + _PER_DECADE * (person.age - _MEAN_AGE) / 10 + _DISEASE * gap * stage
-    return Truth(stage, tuple(float(mm) for mm in _MOST * np.tanh(lost / _MOST)))
+    takes = PATTERNS[pattern]
+    own = rng.standard_normal(len(takes.regions))
+    inborn = takes.spread * (takes.shared_spread * shared + math.sqrt(1 - takes.shared_spread**2) * own)
+    lost = inborn + takes.per_decade * (person.age - _MEAN_AGE) / 10 + takes.disease * gap * stage
+    return Truth(stage, tuple(float(mm) for mm in takes.most * np.tanh(lost / takes.most)))
 
 
-def otherwise(person: Person, seed: int, gap: float) -> Truth:
+def otherwise(person: Person, seed: int, gap: float, pattern: str = DEFAULT) -> Truth:
     """The same person with the other fate: a patient who never fell ill, or, of NC, one with AD (stage 1)."""
-    return truth(person, seed, gap, stage=1.0 if person.diagnosis == "NC" else 0.0)
+    return truth(person, seed, gap, pattern, stage=1.0 if person.diagnosis == "NC" else 0.0)
 
 
-def region_of_disease(template: Template) -> np.ndarray:
+def region_of_disease(template: Template, pattern: str = DEFAULT) -> np.ndarray:
     """Where disease alone moves tissue, in the average brain: (D, H, W) float32, 1 where it moves most."""
-    moved = np.einsum("r,rdhw->dhw", _DISEASE.astype(np.float32), template.regions)
+    takes = PATTERNS[pattern].disease.astype(np.float32)
+    moved = np.einsum("r,rdhw->dhw", takes, template.regions[: len(takes)])
     moved = moved * np.sqrt((template.pull**2).sum(axis=0)) * (template.mask > 0.5)
     return moved / moved.max()
 
@@ -75,7 +76,8 @@ def region_of_disease(template: Template) -> np.ndarray:
 def displacement(template: Template, recession: tuple[float, ...]) -> np.ndarray:
     """Displacement u (3, D, H, W) float32 in voxels: the tissue at x is the average brain's at x + u(x)."""
     box = (slice(None), *template.box)
-    weight = np.einsum("r,rdhw->dhw", np.array(recession, np.float32), template.regions[box])
+    regions = template.regions[: len(recession)][box]
+    weight = np.einsum("r,rdhw->dhw", np.array(recession, np.float32), regions)
     velocity = template.pull[box] * (weight / np.float32(template.voxel))
     doublings = _doublings(velocity)
     step = velocity / np.float32(2**doublings)

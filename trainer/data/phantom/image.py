@@ -9,6 +9,7 @@ import numpy as np
 from scipy import ndimage
 
 from trainer.data.phantom import anatomy, disease
+from trainer.data.phantom.patterns import DEFAULT
 from trainer.data.phantom.people import SITES, Person, stream
 from trainer.data.phantom.template import Template
 
@@ -47,24 +48,20 @@ class Phantom:
 
 
 def make(
-    template: Template, person: Person, seed: int, gap: float, contrasts: Sequence[str] = ("T1w",)
+    template: Template,
+    person: Person,
+    seed: int,
+    gap: float,
+    contrasts: Sequence[str] = ("T1w",),
+    pattern: str = DEFAULT,
 ) -> Phantom:
     """Make one subject: a pure function of its arguments. A further contrast leaves all else as it is."""
     where = anatomy.coordinates(template, person, stream(seed, person.number, "anatomy"))
-    skull = ndimage.map_coordinates(template.mask, where, order=1, mode="constant")
-    inside = skull > _VISIBLE
-
-    # Only what lies inside the skull, a fifth of the voxels, is worth the cubic interpolation.
-    there = where[:, inside]
-    moved = disease.displacement(template, disease.truth(person, seed, gap).recession)
-    otherwise = disease.displacement(template, disease.otherwise(person, seed, gap).recession)
-    effect = np.stack([_sampled(c, there) for c in moved - otherwise])
-    there = there + np.stack([_sampled(c, there) for c in moved])
-    grey, white, detail = (
-        ndimage.map_coordinates(part, there, order=3, mode="mirror", prefilter=False)
-        for part in (template.grey, template.white, template.detail)
-    )
-    shares = _shares(grey, white, skull[inside])
+    moved = disease.displacement(template, disease.truth(person, seed, gap, pattern).recession)
+    otherwise = disease.displacement(template, disease.otherwise(person, seed, gap, pattern).recession)
+    inside, there, shares = look_up(template, where, moved)
+    detail = _cubic(template.detail, there)
+    effect = np.stack([_sampled(c, where[:, inside]) for c in moved - otherwise])
     t1 = np.zeros(inside.shape, np.int16)
     rng = stream(seed, person.number, "image")
     t1[inside] = _scan(template, person, template.intensity, shares, detail, inside, rng)
@@ -79,6 +76,31 @@ def make(
         detail = detail * np.float32(_T2_DETAIL)
         t2[inside] = _scan(template, person, _T2_INTENSITY, shares, detail, inside, rng)
     return Phantom(t1, tissue, distance, t2)
+
+
+def look_up(
+    template: Template, where: np.ndarray, moved: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What lies in each voxel of an image: the average brain's tissue, where age and disease left it.
+
+    Args:
+        where: (3, D, H, W) of `anatomy.coordinates`.
+        moved: (3, D, H, W) of `disease.displacement`.
+
+    Returns:
+        Which voxels are imaged, (D, H, W) bool; of these, where in the average brain their tissue is from,
+        (3, voxels) float32, in voxels, and shares of GM, WM, CSF, (3, voxels).
+    """
+    skull = ndimage.map_coordinates(template.mask, where, order=1, mode="constant")
+    inside = skull > _VISIBLE
+    # Only what lies inside the skull, a fifth of the voxels, is worth the cubic interpolation.
+    there = where[:, inside]
+    there = there + np.stack([_sampled(c, there) for c in moved])
+    return inside, there, _shares(_cubic(template.grey, there), _cubic(template.white, there), skull[inside])
+
+
+def _cubic(part: np.ndarray, there: np.ndarray) -> np.ndarray:
+    return ndimage.map_coordinates(part, there, order=3, mode="mirror", prefilter=False)
 
 
 def _sampled(component: np.ndarray, there: np.ndarray) -> np.ndarray:

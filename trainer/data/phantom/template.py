@@ -22,8 +22,10 @@ FIELD_OF_VIEW = 212.0
 CENTRE = (0.5, -16.5, 5.5)
 """MNI coordinates in mm of the cube's centre: the middle of the brain, on a boundary between 1 mm voxels."""
 
-REGIONS = ("ventricles", "medial_temporal", "temporoparietal", "frontal")
-"""Where tissue is lost, in the order of the first axis of `Template.regions`."""
+REGIONS = ("ventricles", "medial_temporal", "temporoparietal", "frontal", "everywhere")
+"""Where tissue is lost, in the order of the first axis of `Template.regions`.
+
+Everywhere is all cortex and the ventricles."""
 
 _MEDIAL_TEMPORAL_MM = ((26, -20, -16), (24, -5, -22), (30, -35, -8))
 _WORKING_SIZE = 106  # 2 mm: fine enough for fields smoothed over 3 mm, and an eighth of the work of 1 mm
@@ -203,8 +205,9 @@ def _regions(grey: np.ndarray, white: np.ndarray, mask: np.ndarray) -> np.ndarra
     temporoparietal = shell * (1 - _rising(y, -5, 12)) * (1 - 0.6 * _rising(-y, 78, 6))
     # White matter stays where it is next to the cortex: it is the grey matter that gets thinner.
     cortical = 1 - ndimage.gaussian_filter(white, 2.0 / voxel)
+    everywhere = np.maximum(ventricles, shell * cortical / (shell * cortical).max())
     weights = np.stack(
-        [ventricles, medial_temporal * cortical, temporoparietal * cortical, frontal * cortical]
+        [ventricles, medial_temporal * cortical, temporoparietal * cortical, frontal * cortical, everywhere]
     )
     weights /= weights.max(axis=(1, 2, 3), keepdims=True)
     # A hard zero where next to nothing happens keeps the box, and so the work per subject, small.

@@ -71,7 +71,7 @@ def _heads(size: int) -> list[np.ndarray]:
     heads = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(PHANTOMS):
-            made = image.make(average, people.draw(0, number, ("AD", "NC")), 0, _GAP)
+            made = image.make(average, people.draw(0, number, ("AD", "NC")), 0, _GAP, pattern="diffuse")
             path = Path(folder) / "t1.nii"
             nibabel.save(nibabel.Nifti1Image(made.t1, average.affine), path)
             heads.append(prepare(path, recipe).array.astype(np.float32))
