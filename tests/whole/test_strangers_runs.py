@@ -17,7 +17,7 @@ from tiny_runs import make_shards, write_config
 from trainer import cli, models, transfer
 from trainer.errors import RunError
 from trainer.inference.saved_model import load_model
-from trainer.models import own_code
+from trainer.models import own_code, own_imports
 from trainer.record import RunFolder
 
 # A network file that says when it is run.
@@ -73,6 +73,8 @@ def forget(trained: Path) -> None:
     keras.saving.get_custom_objects().pop("strangers>Doubled", None)
     sys.modules.pop("cingulum_own_its_own", None)
     own_code._registered_by.clear()
+    refusing = own_imports.NeighboursRefused
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, refusing)]
 
 
 def with_a_plain_network(run: Path) -> Path:
@@ -139,6 +141,41 @@ def test_a_changed_file_is_refused_with_both_hashes(folder, trained, capsys):
     assert cli.run(["export", str(folder / "run"), "--allow-code", str(folder / "nowhere.py")]) == 2
     assert "there is no such file" in capsys.readouterr().err
     assert not (trained / "marker").exists()
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+@pytest.mark.parametrize("line", ["import beside", "from package_beside import inner", "import beside_too"])
+def test_a_file_beside_the_allowed_one_is_not_imported(folder, trained, monkeypatch, line, reachable):
+    """Its hash is nowhere: only the file that the run was trained with is compared."""
+    hacked = f"import pathlib; pathlib.Path({str(folder / 'hacked')!r}).touch()"
+    (folder / "beside.py").write_text(hacked)
+    (folder / "package_beside").mkdir()
+    (folder / "package_beside" / "inner.py").write_text(hacked)
+    (folder / "beside_too.py").symlink_to(folder / "beside.py")
+    file = folder / "its_own.py"
+    file.write_text(f"{line}\n{file.read_text()}")
+    record = folder / "run" / "run.json"
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    record.write_text(json.dumps({**json.loads(record.read_text()), "code": {"sha256": sha256}}))
+    if reachable:
+        monkeypatch.syspath_prepend(folder)
+    with pytest.raises(RunError, match=r"imports .* from its own folder") as caught:
+        load_model(RunFolder(folder / "run"), [file])
+    assert "PYTHONPATH" in str(caught.value)
+    assert not (folder / "hacked").exists() and not (trained / "marker").exists()
+
+
+def test_a_module_from_elsewhere_may_be_imported_by_the_allowed_file(
+    folder, trained, monkeypatch, tmp_path_factory
+):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "of_the_users_own.py").write_text("")
+    monkeypatch.syspath_prepend(elsewhere)
+    own_imports.refuse_neighbours(folder / "its_own.py")
+    import of_the_users_own  # noqa: F401
+
+    load_model(RunFolder(folder / "run"), [folder / "its_own.py"])
+    assert (trained / "marker").exists()
 
 
 def test_a_compiled_copy_beside_the_file_is_not_run(folder, trained, tmp_path):

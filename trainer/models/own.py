@@ -63,11 +63,11 @@ def _line(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if not _is_installed(f.filename)] or frames
+    theirs = [f for f in frames if not is_installed(f.filename)] or frames
     return f"{theirs[-1].filename}:{theirs[-1].lineno}"
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
     """Whether a source file is part of this package, of Python, or of what was installed."""
     return (
         "site-packages" in file

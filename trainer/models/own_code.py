@@ -17,7 +17,7 @@ from typing import Any
 import keras
 
 from trainer.errors import RunError
-from trainer.models import own
+from trainer.models import own, own_imports
 
 # SHA-256 of the file that registered a class, by the class's registered name.
 _registered_by: dict[str, str] = {}
@@ -59,13 +59,15 @@ class Code:
 
         Raises:
             ModelError: the code raises an error; its line is named.
-            RunError: it registers a class that another such file has registered.
+            RunError: it registers a class that another such file has registered, or imports a file from its
+                own folder.
         """
         name = f"cingulum_own_{self.path.stem}"
         before = dict(keras.saving.get_custom_objects())
         module = ModuleType(name)
         module.__file__ = str(self.path)
         sys.modules[name] = module
+        own_imports.refuse_neighbours(self.path)
         with own.told_with_place(str(self.path)):
             exec(compile(self.content, str(self.path), "exec"), module.__dict__)  # noqa: S102 - was allowed
         after = keras.saving.get_custom_objects()
