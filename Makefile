@@ -4,9 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   := data/demo
 SCRIPTS = $(shell find $(wildcard jobs docker slurm tests tools) -name '*.sh' -o -name '*.sbatch')
-# What failed is tried once more, alone; failing twice is failing (docs/decisions/0019-second-try.md).
 GATE := -m "not deep"
-SECOND_TRY = || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+# What failed is tried once more, alone; failing twice is failing (docs/decisions/0019-second-try.md). Any exit
+# code but 1 says that not every test was run, and so nothing that a second try could mend.
+pytest = $(BIN)/python -m pytest $(1) $(2) || \
+	{ [ $$? = 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(1); }
 DOCKERFILES := $(wildcard docker/Dockerfile*)
 
 # mpirun refuses root unless told; containers and CI often are root.
@@ -37,23 +39,23 @@ demo-again:  ## forget the demo's data and run, and do it all again
 test: setup test-unit test-whole test-parallel test-cluster  ## all tests
 
 test-unit: setup  ## one thing each, no MPI: a minute at most
-	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile $(SECOND_TRY) tests/unit
+	$(call pytest,tests/unit,-n 2 --dist loadfile)
 
 test-whole: setup  ## trainings, imports, reports, jobs and pages in a browser, without MPI: minutes
-	$(BIN)/python -m pytest tests/whole -n 2 --dist loadfile $(GATE) $(SECOND_TRY) tests/whole
+	$(call pytest,tests/whole,-n 2 --dist loadfile $(GATE))
 
 test-parallel: setup  ## tests under mpirun, and the commands of README and tutorials
-	$(BIN)/python -m pytest tests/parallel -n 2 --dist loadfile $(GATE) $(SECOND_TRY) tests/parallel
-	$(BIN)/python -m pytest tests/docs -n 2 --dist worksteal $(GATE) $(SECOND_TRY) tests/docs
+	$(call pytest,tests/parallel,-n 2 --dist loadfile $(GATE))
+	$(call pytest,tests/docs,-n 2 --dist worksteal $(GATE))
 
 test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)
-	$(BIN)/python -m pytest tests/cluster $(GATE) $(SECOND_TRY) tests/cluster
+	$(call pytest,tests/cluster,-n 2 --dist loadfile $(GATE))
 
 test-deep: setup  ## what make test leaves out: long cases under mpirun and on hosts, and all pages of the docs
-	$(BIN)/python -m pytest tests/whole -m deep -n 2 --dist loadfile $(SECOND_TRY) tests/whole
-	$(BIN)/python -m pytest tests/parallel -m deep -n 2 --dist loadfile $(SECOND_TRY) tests/parallel
-	$(BIN)/python -m pytest tests/docs -m deep -n 2 --dist worksteal $(SECOND_TRY) tests/docs
-	$(BIN)/python -m pytest tests/cluster -m deep $(SECOND_TRY) tests/cluster
+	$(call pytest,tests/whole,-m deep -n 2 --dist loadfile)
+	$(call pytest,tests/parallel,-m deep -n 2 --dist loadfile)
+	$(call pytest,tests/docs,-m deep -n 2 --dist worksteal)
+	$(call pytest,tests/cluster,-n 2 --dist loadfile -m deep)
 
 check: setup  ## lint, format, types, shell scripts, Dockerfiles
 	$(BIN)/ruff check .

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 # A shell's background job, as a CI may be, ignores Ctrl-C, and so would every program that tests start.
@@ -13,3 +15,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # No test is about its own time: on a busy machine an example may take long.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+_died = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object | None) -> None:
+    """Note that a process of pytest-xdist died, such as for want of memory."""
+    if error is not None:
+        node.config.stash[_died] = True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """pytest-xdist then leaves out the rest, and says 1 as if every test had been run."""
+    if session.config.stash.get(_died, False):
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR

