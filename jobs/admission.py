@@ -10,12 +10,14 @@ from collections.abc import Collection
 
 import sqlalchemy as sql
 
-from jobs import tables
-from jobs.launchers.base import ACTIVE
+from jobs import rows, tables
+from jobs.launchers.base import ACTIVE, WAITING
 from jobs.spec import JobSpec
 from trainer.errors import JobError
 
 TRAINING = ("train", "crossval")
+# States of a task whose ranks may write.
+BEGUN = tuple(state for state in ACTIVE if state not in WAITING)
 
 
 def admit(connection: sql.Connection, number: int, spec: JobSpec, *, waits_for: Collection[int]) -> None:
@@ -69,9 +71,24 @@ def _refuse(connection: sql.Connection, holder: int, folder: str) -> None:
     job = connection.execute(query).one()
     if job.state in ACTIVE:
         raise JobError(
-            f"Job {job.label} ({job.state}) has the run folder {folder} already.",
+            _writers(connection, holder, job.label, folder)
+            or f"Job {job.label} ({job.state}) has the run folder {folder} already.",
             cure=f"Wait for it (--after {job.label}), cancel it, or give this run another name: name=...",
         )
+
+
+def _writers(connection: sql.Connection, holder: int, label: str, folder: str) -> str:
+    """Which starts of a job write its run folder, as last known; "" where none has begun."""
+    query = sql.select(tables.tasks).where(tables.tasks.c.job == holder).order_by(tables.tasks.c.task)
+    states = [rows.task(row) for row in connection.execute(query).mappings()]
+    said = [
+        f"job {label}{f'_{state.task}' if len(states) > 1 else ''}, start {state.restarts + 1}, "
+        f"{','.join(state.hosts) or 'host not known yet'}"
+        for state in states
+        if state.state in BEGUN
+    ]
+    more = f"; and {len(said) - 3} more" if len(said) > 3 else ""
+    return f"Another process writes this run: {'; '.join(said[:3])}{more} ({folder})." if said else ""
 
 
 def follow(connection: sql.Connection, number: int, spec: JobSpec, state: str) -> None:

@@ -8,16 +8,18 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-from jobs import blame, processes, terms
+from jobs import blame, processes, progress_made, terms
 from jobs.blame import Blame
 from jobs.host_watch import MISSED, HostWatch, silent_among
 from jobs.launchers.base import ENDED
 from jobs.ledger import Entry
+from jobs.progress_made import Standing
+from jobs.supervisor import decisions, record
 from jobs.terms import Terms
 from trainer import atomic
 
@@ -26,9 +28,6 @@ KILL_AFTER_S = 10.0
 # A start that ended sooner than this is followed by a longer pause than the one before.
 SHORT_S = 10.0
 LONGEST_PAUSE_S = 60.0
-_TOLD_BYTES = 200_000
-
-DONE, UNUSABLE, SAVED = 0, 2, 75
 
 # What a running task was last told: to save and be started again, to save and end, to end at once; or its
 # time is up, or one of its hosts is lost. A stronger word replaces a weaker one.
@@ -79,18 +78,27 @@ class Task:
         waits = self._process is None and self.entry.state not in ENDED
         return waits and time.monotonic() >= self._due
 
+    @property
+    def _of_ranks(self) -> Path:
+        """Where ranks of this start leave why they failed."""
+        number = self.number if self.terms.is_array else None
+        return record.Record(self.folder, number, self.entry.restarts + 1).of_ranks
+
     def start(self, hosts: Sequence[str]) -> bool:
         """Start the command on these hosts; whether it could be started."""
         self._say(f"start {self.entry.restarts + 1}" + (f" on {', '.join(hosts)}" if hosts else ""))
         self._word, self._terminated = None, False
         self._end_at = self._kill_at = float("inf")
+        warning = self._progress(progress_made.begun)
         environment = {
             **os.environ,
             **self.terms.environment,
             processes.MARK: self.mark,
             terms.RESTARTS: str(self.entry.restarts),
+            terms.FAILURES: str(self._of_ranks),
         }
         try:
+            self._of_ranks.mkdir(parents=True, exist_ok=True)
             if self.terms.hosts:
                 lines = [f"{host} slots={self.terms.slots}\n" for host in hosts]
                 atomic.write_text(terms.hostfile(self.folder, self.number), "".join(lines))
@@ -121,7 +129,7 @@ class Task:
             self._end_at = self._began + max(limit_s / 2, limit_s - self.terms.grace_s)
         entry = self.entry
         entry.pid, entry.process = self._process.pid, processes.identity(self._process.pid)
-        entry.state, entry.reason, entry.exit_code = "RUNNING", "", None
+        entry.state, entry.reason, entry.exit_code = "RUNNING", warning, None
         entry.hosts, entry.started, entry.ended = tuple(hosts) or (socket.gethostname(),), time.time(), None
         return True
 
@@ -150,7 +158,7 @@ class Task:
         if self._process is not None:
             self.save("again")
             return
-        self.entry.failures, self.entry.lost_hosts = 0, ()
+        self.entry.failures, self.entry.lost_hosts, self.entry.idle = 0, (), 0
         if self.entry.state in ENDED:
             self.entry.exit_code = None
             self._again("requeued")
@@ -172,7 +180,9 @@ class Task:
                 self._watch = None
             code = self._process.wait()
             self._process = None
-            self._judge(128 - code if code < 0 else code)
+            self._judge(
+                blame.exit_code(record.told(self.log, self._log_begins), 128 - code if code < 0 else code)
+            )
             return
         now = time.monotonic()
         if self._word is None and self._watch is not None and (lost := self._watch.silent()):
@@ -226,28 +236,52 @@ class Task:
             os.kill(self._process.pid, number)
 
     def _judge(self, code: int) -> None:
-        word = self._word
-        if code == DONE:
+        # A host that is lost is a failure of the start; who was only told to save is started again.
+        verdict = decisions.judge(code, None if self._word == "lost" else self._word)
+        if verdict.kind == "done":
             self._ended("COMPLETED", code, "")
-        elif word == "cancel":
-            self._ended("CANCELLED", code, "by request")
-        elif word == "end":
-            saved = "its state is saved" if code == SAVED else f"it ended with exit code {code}, unsaved"
-            self._ended("PREEMPTED", code, f"its attendant was asked to end; {saved}")
-        elif code == SAVED:
-            self._again("saved and stopped")
-        elif word == "again":
-            self._again("told to save")
-        elif word == "time":
+        elif verdict.kind == "cancelled":
+            self._ended("CANCELLED", code, verdict.why)
+        elif verdict.kind == "ended":
+            self._ended("PREEMPTED", code, f"its attendant was asked to end; {verdict.why}")
+        elif verdict.kind == "again":
+            self._again_if_it_gets_anywhere(code, verdict.why)
+        elif verdict.kind == "late":
             self._ended("TIMEOUT", code, f"did not save within {self.terms.grace_s:g} s of its time limit")
-        elif code == UNUSABLE:
-            whom = blame.read(self._told(), code, hosts=self.entry.hosts)
+        elif verdict.kind == "fenced":
+            self._ended("FAILED", code, verdict.why)
+        elif verdict.kind == "unusable":
+            whom = self._blame(code, [])
             self._note_failure(code, whom)
             self._ended("FAILED", code, str(whom))
         else:
-            silent = self.silent(self.entry.hosts)
-            whom = blame.read(self._told(), code, hosts=self.entry.hosts, silent=silent)
-            self.failed(code, whom)
+            self.failed(code, self._blame(code, self.silent(self.entry.hosts)))
+
+    def _blame(self, code: int, silent: Sequence[str]) -> Blame:
+        text = record.told(self.log, self._log_begins)
+        left = record.left_by_ranks(self._of_ranks)
+        return blame.read(text, code, hosts=self.entry.hosts, silent=silent, left=left)
+
+    def _again_if_it_gets_anywhere(self, code: int, why: str) -> None:
+        # Who was told to save for another reason may not have had the time for a step.
+        counts = code == decisions.SAVED and self._word in (None, "time")
+        warning = self._progress(progress_made.saved) if counts else ""
+        if warning and progress_made.is_stuck(self._standing):
+            self._ended("FAILED", code, warning)
+        else:
+            self._again(warning or why)
+
+    @property
+    def _standing(self) -> Standing:
+        return Standing(self.entry.step, self.entry.idle)
+
+    def _progress(self, judge: Callable[[Standing, int], Standing]) -> str:
+        """Look at what a training has saved; a warning where it comes no further from start to start."""
+        if not self.terms.runs:
+            return ""
+        now = judge(self._standing, progress_made.newest_step(self.terms.runs[self.number]))
+        self.entry.step, self.entry.idle = now
+        return progress_made.in_words(now, limited=self.terms.minutes is not None) if now.idle else ""
 
     def _again(self, reason: str) -> None:
         short = self._began and time.monotonic() - self._began < SHORT_S
@@ -273,18 +307,6 @@ class Task:
     def _say(self, what: str) -> None:
         with contextlib.suppress(OSError), self.log.open("a") as log:
             log.write(f"[attendant {_now()}] {what}\n")
-
-    def _told(self) -> str:
-        """The output of the last start, the middle left out where it is long: causes stand first or last."""
-        try:
-            with self.log.open("rb") as log:
-                log.seek(self._log_begins)
-                first = log.read(_TOLD_BYTES)
-                if self.log.stat().st_size - log.tell() > _TOLD_BYTES:
-                    log.seek(-_TOLD_BYTES, os.SEEK_END)
-                return (first + log.read()).decode(errors="replace")
-        except OSError:  # somebody removed it
-            return ""
 
 
 def _now() -> str:

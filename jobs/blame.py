@@ -1,15 +1,12 @@
-"""Which rank or host the output of a failed launch names, and why: a pure function over text."""
-
-from __future__ import annotations
+"""Which rank or host is to blame for a failed launch, and why: pure functions over what ranks have left, and
+over the texts of launchers. The supervisor on a host runs this, too: nothing newer than Python 3.6 here."""
 
 import re
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any, Mapping, NamedTuple, Sequence
 
 
-@dataclass(frozen=True)
-class Blame:
+class Blame(NamedTuple):
     """Whom a failure is put down to.
 
     Attributes:
@@ -42,28 +39,41 @@ _OURS = re.compile(
 # Which of the launcher's ranks are servers (trainer/mpi_world.py).
 _SERVER = re.compile(r"^rank (?P<rank>\d+) as launched is (?P<who>server \d+) @ ", re.M)
 _ALONE = re.compile(r"^error: (?P<why>.+)", re.M)
-# Open MPI 4.1: orte/tools/orterun/help-orterun.txt (orte-rmaps), errmgr and plm_rsh help texts.
+# Open MPI 4.1: orte/tools/orterun/help-orterun.txt (orte-rmaps), errmgr and plm_rsh help texts; Open MPI 5:
+# help-prun.txt, help-errmgr-base.txt and help-plm-base.txt of PRRTE, which names processes otherwise.
 _SIGNAL = re.compile(
-    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal\s+(?P<signal>\d+)"
+    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on\s+signal\s+(?P<signal>\d+)"
 )
 _STATUS = re.compile(
-    r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)",
+    r"Process name: \[(?:\[\d+,\d+\],|[^\s\]]+@\d+,)(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)",
 )
 _LOST = re.compile(
     r"lost communication with a remote daemon.*?Remote daemon:\s+\S+ on node (?P<host>\S+)", re.S
 )
+# Open MPI 5.0.11's mpirun ends with 0 after it has lost a host, and ended all ranks for that.
+_LOST_WITH_ZERO = re.compile(r"^PRTE has lost communication with a remote daemon", re.M)
 _NO_SSH = re.compile(r"ssh: (?:connect to host|Could not resolve hostname) (?P<host>[^\s:]+)(?P<why>.*)")
-_NO_DAEMON = re.compile(r"ORTE was unable to reliably start one or more daemons")
+_NO_DAEMON = re.compile(r"\b\w+ was unable to reliably start one or more daemons")
 _NO_SLOTS = re.compile(r"There are not enough slots available")
 _NO_PROGRAM = re.compile(
     r"(?:unable to find the specified executable|could not access or execute an executable).*?"
     r"Node:\s+(?P<host>\S+)\s+Executable:\s+(?P<what>[^\n]+)",
     re.S,
 )
+# Slurm: src/srun, src/api/step_launch.c.
+_NODE_FAILURE = re.compile(r"^srun: error: Node failure on (?P<host>[^\s,]+)", re.M)
+_SRUN = re.compile(r"^srun: error: (?P<host>[^\s:]+): tasks? (?P<rank>[0-9,-]+): (?P<why>.+)", re.M)
 _TCP = re.compile(r"mca_btl_tcp.*?(?P<why>Connection (?:timed out|reset by peer|refused)|No route to host)")
 
 
-def read(text: str, exit_code: int, *, hosts: Sequence[str] = (), silent: Sequence[str] = ()) -> Blame:
+def read(
+    text: str,
+    exit_code: int,
+    *,
+    hosts: Sequence[str] = (),
+    silent: Sequence[str] = (),
+    left: Sequence[Mapping[str, Any]] = (),
+) -> Blame:
     """Whom this launch's failure is put down to.
 
     Args:
@@ -71,40 +81,75 @@ def read(text: str, exit_code: int, *, hosts: Sequence[str] = (), silent: Sequen
         exit_code: its exit code; 128 + n: killed by signal n.
         hosts: hosts that it ran on, as they were named to mpirun.
         silent: those of them that do not answer now.
+        left: what ranks have left, the first one first (trainer/failure_file.py).
     """
     if silent:
         named = ", ".join(silent)
         return Blame("does not answer: powered off, or the link to it is cut", host=named, lost=True)
-    if found := _LOST.search(text):
-        return Blame("mpirun lost the way to it", host=_as_named(found["host"], hosts), lost=True)
+    found = _LOST.search(text)
+    if found:
+        return Blame("the way to it is lost", host=_as_named(found["host"], hosts), lost=True)
+    found = _NODE_FAILURE.search(text)
+    if found:
+        return Blame("the way to it is lost", host=_as_named(found["host"], hosts), lost=True)
     ssh = (found for found in _NO_SSH.finditer(text) if not hosts or _as_named(found["host"], hosts) in hosts)
-    if found := next(ssh, None):  # a program may use ssh, too, to other hosts
+    found = next(ssh, None)
+    if found:  # a program may use ssh, too, to other hosts
         why = f"ssh: {found['why'].strip(' :')}" if found["why"].strip(" :") else "ssh cannot reach it"
         return Blame(why, host=_as_named(found["host"], hosts), lost=True)
-    if found := _OURS.search(text):
-        host, why = _as_named(found["host"], hosts), found["why"].removeprefix("error: ")
+    if left:
+        return _of_rank(left[0], hosts)
+    found = _OURS.search(text)
+    if found:
+        host, why = _as_named(found["host"], hosts), re.sub("^error: ", "", found["why"])
         return Blame(why, found["who"], host, lost=why.startswith("does not answer"))
-    if found := _SIGNAL.search(text):
+    found = _SIGNAL.search(text)
+    if found:
         return Blame(
             f"was killed by {_signal(int(found['signal']))}",
             _who(found["rank"], text),
             _as_named(found["host"], hosts),
         )
-    if found := _NO_PROGRAM.search(text):
+    found = _NO_PROGRAM.search(text)
+    if found:
         return Blame(f"there is no program {found['what'].strip()}", host=_as_named(found["host"], hosts))
     if _NO_SLOTS.search(text):
         return Blame("mpirun: there are fewer slots than ranks")
-    if found := _ALONE.search(text):
+    found = _ALONE.search(text)
+    if found:
         return Blame(found["why"])
+    found = _SRUN.search(text)
+    if found:
+        return Blame(found["why"], _who(found["rank"], text), _as_named(found["host"], hosts))
     if _NO_DAEMON.search(text):
-        return Blame("mpirun could not start its daemon (orted) on a host")
-    if found := _STATUS.search(text):
+        return Blame("mpirun could not start its daemon (orted, prted) on a host")
+    found = _STATUS.search(text)
+    if found:
         return Blame(f"ended with exit code {found['code']}", _who(found["rank"], text))
-    if found := _TCP.search(text):
+    found = _TCP.search(text)
+    if found:
         return Blame(f"a connection between ranks broke: {found['why']}")
     if exit_code > 128:
         return Blame(f"was killed by {_signal(exit_code - 128)}")
     return Blame(f"ended with exit code {exit_code}")
+
+
+def exit_code(text: str, code: int) -> int:
+    """The exit code of a launch that counts: 1 where mpirun ended with 0 though it had lost a host."""
+    return 1 if code == 0 and _LOST_WITH_ZERO.search(text) else code
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a line of the text does."""
+    return re.search(pattern, text, re.M) is not None
+
+
+def _of_rank(record: Mapping[str, Any], hosts: Sequence[str]) -> Blame:
+    lines = str(record["message"]).splitlines() or [""]
+    who = str(record.get("who", ""))
+    # What all ranks agreed on is nobody's fault among them; rank 0 has told it.
+    host = _as_named(str(record.get("host", "")), hosts) if who else ""
+    return Blame(lines[0], who, host, lost=lines[0].startswith("does not answer"))
 
 
 def _who(rank: str, text: str) -> str:

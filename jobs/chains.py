@@ -7,10 +7,12 @@ import -> array of folds x seeds -> report       the report pools the folds (cin
 from __future__ import annotations
 
 import difflib
+import itertools
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from jobs.kinds import Side
 from jobs.spec import JobSpec, Resources
 from trainer.errors import JobError
 
@@ -36,6 +38,7 @@ class Wanted:
         import_options: further words for `cingulum import`.
         at_once: runs of a cross-validation that may train side by side; None: all.
         job: terms of the main job; its name, kind and tasks are replaced.
+        sides: what jobs of other kinds are given, by kind; without: what the main job has.
     """
 
     config: str
@@ -52,6 +55,7 @@ class Wanted:
     then: tuple[str, ...] = ()
     source: str | None = None
     import_options: tuple[str, ...] = field(default=())
+    sides: Mapping[str, Side] = field(default_factory=dict)
 
 
 def chain(wanted: Wanted) -> list[JobSpec]:
@@ -100,6 +104,19 @@ def following(text: str | None) -> tuple[str, ...]:
     return words
 
 
+def run_folders(spec: JobSpec) -> tuple[str, ...]:
+    """Run folder that each task of a job trains in; empty where it trains in none, or that is not known."""
+    if spec.run is None or spec.kind not in ("train", "crossval"):
+        return ()
+    if spec.kind == "train":
+        return (spec.run,) * len(spec.tasks)
+    # As `_main` writes them; `trainer.crossval.folds` names the folders.
+    chosen = [dict(itertools.pairwise(task)) for task in spec.tasks]
+    if not all("--fold" in one and "--seed" in one for one in chosen):
+        return ()
+    return tuple(posixpath.join(spec.run, f"fold-{one['--fold']}-seed-{one['--seed']}") for one in chosen)
+
+
 def _hint(word: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
@@ -145,7 +162,7 @@ def _following(wanted: Wanted, what: str) -> JobSpec:
         kind="report",
         tasks=((*wanted.program, *_pooling(wanted)),),
         parallel=False,
-        resources=_one_process(wanted.job.resources),
+        resources=_given(wanted, "report", _one_process(wanted.job.resources)),
     )
 
 
@@ -160,15 +177,12 @@ def _step(wanted: Wanted, kind: str, name: str) -> JobSpec:
         words: tuple[str, ...] = ("train", wanted.config, "--resume")
         return replace(wanted.job, name=name, kind=kind, tasks=((*wanted.program, *words),))
     task = (*wanted.program, kind, _no_option(wanted.run))
-    resources = wanted.job.resources
     if kind == "report":
-        return replace(
-            wanted.job, name=name, kind=kind, tasks=(task,), parallel=False, resources=_one_process(resources)
-        )
+        alone = _given(wanted, kind, _one_process(wanted.job.resources))
+        return replace(wanted.job, name=name, kind=kind, tasks=(task,), parallel=False, resources=alone)
     # One host is enough to look at the test split.
-    return replace(
-        wanted.job, name=name, kind=kind, tasks=(task,), resources=_one_host(resources), shrink=False
-    )
+    resources = _given(wanted, kind, _one_host(wanted.job.resources))
+    return replace(wanted.job, name=name, kind=kind, tasks=(task,), resources=resources, shrink=False)
 
 
 def _importing(wanted: Wanted) -> JobSpec:
@@ -176,10 +190,11 @@ def _importing(wanted: Wanted) -> JobSpec:
     words = ("import", *wanted.import_options, _no_option(wanted.source or ""), _no_option(wanted.shards))
     ranks = wanted.job.resources
     cores = ranks.ranks_per_node * ranks.cpus_per_rank
+    resources = _given(wanted, "import", replace(_one_process(ranks), cpus_per_rank=cores))
     workers = (
         ()
         if any(word.split("=")[0] == "--workers" for word in wanted.import_options)
-        else (f"--workers={cores}",)
+        else (f"--workers={resources.cpus_per_rank}",)
     )
     return replace(
         wanted.job,
@@ -187,8 +202,26 @@ def _importing(wanted: Wanted) -> JobSpec:
         kind="import",
         tasks=((*wanted.program, words[0], *workers, *words[1:]),),
         parallel=False,
-        resources=replace(_one_process(ranks), cpus_per_rank=cores),
+        resources=resources,
         shrink=False,
+    )
+
+
+def _given(wanted: Wanted, kind: str, resources: Resources) -> Resources:
+    """These, as they follow from the main job, with what a job of this kind is given besides."""
+    side = wanted.sides.get(kind)
+    if side is None or kind == wanted.kind:
+        return resources
+    gpus = resources.gpus_per_node if side.gpus_per_node is None else side.gpus_per_node
+    # Of ranks on GPUs there is one for each.
+    ranks = gpus if kind == "evaluate" and gpus else resources.ranks_per_node
+    return replace(
+        resources,
+        ranks_per_node=ranks,
+        gpus_per_node=gpus,
+        cpus_per_rank=side.cpus_per_rank or resources.cpus_per_rank,
+        memory_mib=side.memory_mib,
+        minutes=side.minutes,
     )
 
 

@@ -46,7 +46,7 @@ def check_parameters(environment: Mapping[str, str]) -> None:
         JobError: one holds a sign that means something there.
     """
     for name, value in environment.items():
-        if name.startswith("OMPI_MCA_") and _ACTIVE.search(value):
+        if name.startswith(("OMPI_MCA_", "PRTE_MCA_")) and _ACTIVE.search(value):
             raise JobError(
                 f"environment: {name}: the shells of other hosts would evaluate parts of {value!r}.",
                 cure='Leave out ", $, `, \\, ! and line breaks.',

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jobs import open_mpi
 from jobs.asking import ask
 from trainer.errors import JobError, LauncherError
 
@@ -119,6 +120,7 @@ def open_mpi_version(mpirun: str, text: str) -> tuple[int, ...]:
     Raises:
         LauncherError: it is another MPI's, whose ranks would not see one another.
     """
+    open_mpi.refuse_other(mpirun, text)
     if "Open MPI" not in text:
         raise LauncherError(
             f"{mpirun} is not Open MPI's; it says {text.strip()[:100]!r}.",

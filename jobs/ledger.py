@@ -33,6 +33,7 @@ class Entry:
     Attributes:
         failures: starts that failed, as counted against `requeues`.
         lost_hosts: hosts that did not answer before a start, or when one failed.
+        step, idle: of a training; see `jobs.progress_made.Standing`.
         pid, process: of the command that runs, and its identity; None: none runs.
     """
 
@@ -44,6 +45,8 @@ class Entry:
     restarts: int = 0
     failures: int = 0
     lost_hosts: tuple[str, ...] = ()
+    step: int = -1
+    idle: int = 0
     started: float | None = None
     ended: float | None = None
     pid: int | None = None

@@ -11,6 +11,7 @@ from pathlib import Path
 import sqlalchemy as sql
 
 from jobs import store_address
+from jobs.rows import UnreadableError
 from trainer.errors import StoreError
 
 # The newest file of jobs/migrations/versions/.
@@ -54,7 +55,10 @@ def _revision(connection: sql.Connection) -> str | None:
     for table, column in ((_ALEMBIC, "version_num"), (_BEFORE, "version")):
         if inspector.has_table(table):
             rows = connection.exec_driver_sql(f"SELECT {column} FROM {table}")  # noqa: S608  (names of ours)
-            found += [int(row[0]) for row in rows]
+            try:
+                found += [int(row[0]) for row in rows]
+            except (ValueError, TypeError) as error:
+                raise UnreadableError(f"{table}: {error}") from error
     return f"{max(found):04d}" if found else None
 
 

@@ -18,6 +18,7 @@ from jobs.store import Store
 from trainer.errors import LauncherError
 
 # Seconds for which a task must be unknown to its launcher, at every refresh, before it is said to be lost.
+# The end of one that is noted in the job's folder is believed at once.
 GRACE_S = 120.0
 # Seconds for which a job that has ended is asked for all the same: Slurm may start it again.
 AGAIN_S = 600.0
@@ -93,11 +94,12 @@ def _take(store: Store, answers: Sequence[tuple[Job, Sequence[TaskState]]], grac
     found: list[tuple[Job, Sequence[TaskState]]] = []
     for (job, states), (_, unspoken) in zip(answers, gone, strict=True):
         known = {state.task: state for state in job.tasks}
-        ends = [
-            _end(job, known[task])
-            for task in unspoken
-            if time.time() - since.get((job.number, task), time.time()) >= grace_s
-        ]
+        ends = []
+        for task in unspoken:
+            noted = _noted(job, task)
+            waited_s = time.time() - since.get((job.number, task), time.time())
+            if _is_of_this_start(noted, known[task]) or waited_s >= grace_s:
+                ends.append(noted or _lost(job, known[task]))
         if ends or any(known.get(state.task) != state for state in states):
             found.append((job, [*states, *ends]))
     return store.record(found)
@@ -108,11 +110,16 @@ def _unspoken(job: Job, states: Sequence[TaskState]) -> list[int]:
     return [task.task for task in job.tasks if task.state in ACTIVE and task.task not in spoken]
 
 
-def _end(job: Job, task: TaskState) -> TaskState:
-    """How a task that its launcher has forgotten ended: as its folder says, else LOST."""
-    noted = _noted(job, task.task)
-    if noted is not None:
-        return noted
+def _is_of_this_start(noted: TaskState | None, known: TaskState) -> bool:
+    """Whether an end is that of the task as it was last seen: nobody need wait for another word then.
+
+    After `cingulum requeue` the folder still has the end of the start before.
+    """
+    return noted is not None and noted.restarts >= known.restarts
+
+
+def _lost(job: Job, task: TaskState) -> TaskState:
+    """The end of a task that its launcher has forgotten, and that left no word of how it ended."""
     seen = f"it was last seen {task.state}" + (f" on {', '.join(task.hosts)}" if task.hosts else "")
     return TaskState(
         task.task,

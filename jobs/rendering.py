@@ -15,12 +15,18 @@ from typing import Any
 
 import jinja2
 
-from jobs import bash_words, containers, fabric
+from jobs import bash_words, chains, containers, fabric, open_mpi
 from jobs.sites import Site
-from jobs.spec import Arguments, JobSpec
+from jobs.spec import GRACE_S, Arguments, JobSpec
 from trainer.errors import JobError
 
 _TOKEN = re.compile(r"[0-9a-f]{16}")
+# As the template tells Open MPI 4.
+KEEPALIVE = {
+    "OMPI_MCA_oob_tcp_keepalive_time": "10",
+    "OMPI_MCA_oob_tcp_keepalive_intvl": "10",
+    "OMPI_MCA_oob_tcp_keepalive_probes": "3",
+}
 # Slurm's own limit of a script (max_script_size), bytes.
 _LONGEST_SCRIPT = 4 * 1024 * 1024
 # Slurm reads a #SBATCH line into a buffer of 8192 bytes.
@@ -29,9 +35,8 @@ _LONGEST_PATH = 4000
 
 # Variables of the script itself, which would change one of the same name before ranks see it.
 _OURS = re.compile(
-    r"asked|at|attempt|before|code|command|container|down|ending|excluded|failures|fault|hosts|inside"
-    r"|job_folder|python|surviving|label|least_nodes|left|limit|line|log|log_before|lost|mark|mpirun|number|outside|pattern"
-    r"|patterns|ranks|ranks_per_node|requeues|run|shrink|signalled|started|state|task|try|where|why|without_term"
+    r"asked|command|container|held|host_python|inside|job_folder|mpirun|outside|python|ranks|run|runs|supervised"
+    r"|surviving|task|without_term"
 )
 
 
@@ -51,6 +56,7 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
     Raises:
         JobError: the site cannot run such a job, or a value can be given to no Slurm or no program.
     """
+    site = site.of(spec.kind)
     _check(spec, site)
     resources = spec.resources
     container = in_container(spec, site, folder)
@@ -58,14 +64,10 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
     text = _template("job.sbatch.j2").render(
         options=[Safe(option) for option in options(spec, site, folder, token)],
         title=Safe(f"{plain_name(spec.name)} ({plain_name(spec.kind)})"),
-        modules=site.modules,
+        before_modules=site.before_modules.strip(),
+        modules=[Safe(module) for module in site.modules],
         setup=site.setup.strip(),
-        settings=[
-            (Safe(s.name), s.value, Safe(s.reason))
-            for s in fabric.settings(site, gpus=resources.gpus_per_node > 0)
-        ]
-        if spec.parallel
-        else [],
+        settings=_settings(spec, site) if spec.parallel else [],
         scratch=site.scratch,
         environment=[(Safe(k), v) for k, v in {**site.environment, **spec.environment}.items()],
         tasks=[_program(task, in_image=bool(container)) for task in spec.tasks],
@@ -73,10 +75,17 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
         parallel=spec.parallel,
         launcher=site.launcher,
         mpi=Safe(site.mpi),
+        srun=("srun", f"--mpi={site.mpi}", *site.srun_options),
         mpirun=site.mpirun,
+        host_python=site.python,
+        beside=str(Path(spec.tasks[0][0]).with_name("python"))
+        if spec.tasks[0][0].startswith("/")
+        else "python3",
         folder=spec.folder,
         job_folder=str(folder),
         requeues=spec.requeues,
+        runs=chains.run_folders(spec),
+        limited=(resources.minutes or site.minutes) is not None,
         shrink=int(spec.shrink),
         outlives=spec.outlives,
         ranks_per_node=resources.ranks_per_node,
@@ -112,7 +121,7 @@ def options(spec: JobSpec, site: Site, folder: Path, token: str) -> list[str]:
         found.append(_gpus(spec, site))
     if resources.memory_mib is not None:
         found.append(f"--mem={resources.memory_mib}M")
-    grace_s = site.grace_s or spec.grace_s
+    grace_s = spec.grace_s or site.grace_s or GRACE_S
     if (minutes := resources.minutes or site.minutes) is not None:
         found.append(f"--time={minutes}")
         # Told to save as soon as it has started, a short job would be started again for ever.
@@ -128,6 +137,17 @@ def options(spec: JobSpec, site: Site, folder: Path, token: str) -> list[str]:
         f"--signal=B:USR2@{grace_s}",
     ]
     return _with_site(found, site)
+
+
+def _settings(spec: JobSpec, site: Site) -> list[tuple[str, str, str]]:
+    """Name, value and reason of what MPI is told of the network, and Open MPI 5's daemons in their words."""
+    found = fabric.settings(site, gpus=spec.resources.gpus_per_node > 0)
+    told: list[tuple[str, str, str]] = [(Safe(one.name), one.value, Safe(one.reason)) for one in found]
+    if site.launcher == "mpirun":
+        given = {one.name: one.value for one in found} | site.environment | spec.environment
+        why = Safe("What the daemons of Open MPI 4 are told below, in the words of Open MPI 5.")
+        told += [(Safe(n), value, why) for n, value in open_mpi.for_prrte(KEEPALIVE | given).items()]
+    return told
 
 
 def _with_site(found: list[str], site: Site) -> list[str]:

@@ -9,9 +9,13 @@ from typing import Any
 import sqlalchemy as sql
 
 from jobs.job import Change, Job
-from jobs.launchers.base import TaskState
+from jobs.launchers.base import ACTIVE, ENDED, TaskState
 from jobs.spec import JobSpec
 from trainer.errors import JobError, StoreError
+
+
+class UnreadableError(ValueError):
+    """A row whose bytes are not what was written: the file of the store is damaged."""
 
 
 def storable(state: TaskState) -> TaskState:
@@ -25,6 +29,8 @@ def spec(row: sql.RowMapping) -> JobSpec:
     try:
         return JobSpec.from_json(row["spec"])
     except JobError as error:
+        if isinstance(error.__cause__, json.JSONDecodeError):
+            raise UnreadableError(f"row {row['number']} of jobs: {error.message}") from error
         raise StoreError(
             f"The store's row {row['number']} ({row['label']}) holds no job: {error.message}",
             cure="Another version of Cingulum may have written it.",
@@ -44,7 +50,13 @@ def task_row(number: int, state: TaskState) -> dict[str, Any]:
 def task(row: sql.RowMapping) -> TaskState:
     """The state that a row of `tasks` holds."""
     names = [field.name for field in dataclasses.fields(TaskState)]
-    return TaskState(**{**{key: row[key] for key in names}, "hosts": tuple(json.loads(row["hosts"]))})
+    try:
+        found = TaskState(**{**{key: row[key] for key in names}, "hosts": tuple(json.loads(row["hosts"]))})
+    except (ValueError, TypeError) as error:
+        raise UnreadableError(f"task {row['task']} of row {row['job']} of jobs: {error}") from error
+    if found.state not in (*ACTIVE, *ENDED):
+        raise UnreadableError(f"task {found.task} of row {row['job']} of jobs is {found.state!r}")
+    return found
 
 
 def change_row(number: int, state: TaskState, now: float) -> dict[str, Any]:

@@ -4,71 +4,60 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from jobs.kinds import Kind, KindName, Name, PerKind, Texts
+from jobs.site_options import refuse_options
 from jobs.variables import check_variables
 from trainer.config import yaml_reader
 from trainer.config.explaining import apart, explain, screenful
 from trainer.config.yaml_reader import Document
 from trainer.errors import JobError
 
-# What Slurm takes for a name, without any sign that a shell, or its own reader of #SBATCH lines, knows.
-_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.,:+@/-]*$"
-_OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9_.,:;+@/%&|*!<>()\[\]{}=~^-]+)?")
-# Set by the script itself. A second one would win, and the job would not be found, or not be started again.
-OURS = frozenset(
-    {"array", "chdir", "comment", "cpus-per-task", "dependency", "error", "gpus", "gpus-per-node"}
-    | {"gpus-per-task", "help", "job-name", "mem", "nodes", "no-requeue", "ntasks", "ntasks-per-node"}
-    | {"open-mode", "output", "parsable", "requeue", "signal", "test-only", "time", "version", "wait", "wrap"}
-)
-
-Name = Annotated[str, Field(pattern=_NAME, max_length=200)]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
-Texts = Annotated[tuple[str, ...], Field(strict=False)]
 
 
-class Site(BaseModel):
+class Site(PerKind):
     """One cluster, or this machine."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str = Field("here", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the profile")
     description: str = Field("", description="one line about it, for lists")
-    partition: Name | None = Field(None, description="sbatch --partition; several: a,b")
-    account: Name | None = Field(None, description="sbatch --account: who pays")
-    qos: Name | None = Field(None, description="sbatch --qos")
-    minutes: int | None = Field(None, ge=1, description="longest time to run where a job names none, minutes")
-    grace_s: int | None = Field(
-        None,
-        ge=1,
-        le=65535,
-        description="sbatch --signal: seconds before the time limit to save in; default 120",
-    )
     gpu_request: Literal["gpus-per-node", "gres", "gpus-per-task"] = Field(
         "gpus-per-node", description="how sbatch is asked for GPUs; `gpus-per-task` needs `launcher: srun`"
     )
     gpu_type: Name | None = Field(None, description="kind of GPU, as in --gres=gpu:KIND:4")
-    options: Texts = Field((), description="further options of sbatch, such as --constraint=a100")
+    before_modules: str = Field(
+        "",
+        description="lines of bash to run before modules are loaded, such as `module purge` or "
+        "`module use /apps/modules`",
+    )
     modules: Names = Field((), description="modules to load, in this order")
     setup: str = Field(
         "",
-        description="lines of bash to run before anything else, such as `source activate`; no secrets",
+        description="lines of bash to run once modules are loaded, such as `source activate`; no secrets",
     )
     environment: Annotated[dict[str, str], Field(strict=False)] = Field(
         {}, description="variables for every rank; never secrets, as scripts hold them"
     )
     launcher: Literal["mpirun", "srun"] = Field(
-        "mpirun", description="what starts ranks in an allocation; `mpirun` is that of Open MPI 4"
+        "mpirun", description="what starts ranks in an allocation; `mpirun` is that of Open MPI, 4 or 5"
     )
-    mpi: Name = Field("pmix", description="srun --mpi=; see `srun --mpi=list`")
+    mpi: Name = Field("pmix", description="srun --mpi=, of the kind pmix; see `srun --mpi=list`")
+    srun_options: Texts = Field(
+        (), description="further options of the srun that starts ranks, such as --cpu-bind=cores"
+    )
     mpirun: str | None = Field(
         None, description="path of mpirun; default: the one beside the program, else the first on PATH"
+    )
+    python: str | None = Field(
+        None,
+        description="python3 (3.6 or newer) that looks after jobs under Slurm, outside of images; default: "
+        "the first on PATH, else the one beside the program",
     )
     hostfile: str | None = Field(None, description="file of hosts for `--launcher mpirun` without Slurm")
     fabric: Literal["auto", "ethernet", "infiniband"] = Field(
@@ -83,18 +72,20 @@ class Site(BaseModel):
         "none", description="what runs a job's image, one container around each rank"
     )
     container_options: Texts = Field((), description="further options of `apptainer exec` or `docker run`")
+    kinds: Annotated[dict[KindName, Kind], Field(strict=False)] = Field(
+        {}, description="what is different for a kind of job; see below"
+    )
 
-    @field_validator("options")
+    @field_validator("mpi")
     @classmethod
-    def _options_are_plain(cls, options: tuple[str, ...]) -> tuple[str, ...]:
-        for option in options:
-            if not _OPTION.fullmatch(option):
-                raise ValueError(f"{option!r} is not --name or --name=value without blanks and quotes")
-            name = option[2:].split("=")[0]
-            # Slurm takes the beginning of a name for the whole.
-            if any(ours.startswith(name) for ours in OURS):
-                raise ValueError(f"--{name} is set by the script itself")
-        return options
+    def _ranks_find_each_other(cls, mpi: str) -> str:
+        if not mpi.startswith("pmix"):
+            whose = "starts ranks of Cray MPICH" if mpi.startswith("cray") else "is not for Open MPI"
+            raise ValueError(
+                f"{mpi} {whose}; Horovod is built with Open MPI here, whose ranks find each other by pmix "
+                "alone, or with launcher: mpirun"
+            )
+        return mpi
 
     @field_validator("environment")
     @classmethod
@@ -105,7 +96,15 @@ class Site(BaseModel):
             raise ValueError(error.message.removesuffix(".")) from None
         return environment
 
-    @field_validator("setup", "mpirun", "hostfile", "scratch", "container_options")
+    @field_validator("srun_options")
+    @classmethod
+    def _options_of_srun_are_plain(cls, options: tuple[str, ...]) -> tuple[str, ...]:
+        refuse_options(options, of_srun=True)
+        return options
+
+    @field_validator(
+        "before_modules", "setup", "mpirun", "python", "hostfile", "scratch", "container_options"
+    )
     @classmethod
     def _text_can_be_written(cls, value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
         for text in (value,) if isinstance(value, str) else value or ():
@@ -120,9 +119,18 @@ class Site(BaseModel):
                 "gpu_request: gpus-per-task needs launcher: srun; mpirun's daemon is one task on each "
                 "host, and would get the GPU of one rank"
             )
+        if self.srun_options and self.launcher != "srun":
+            raise ValueError("srun_options need launcher: srun")
         if self.infiniband_devices and self.fabric != "infiniband":
             raise ValueError("infiniband_devices need fabric: infiniband")
         return self
+
+    def of(self, kind: str) -> Site:
+        """This site as jobs of a kind find it: what `kinds` says of it stands for what is said of all."""
+        own = self.kinds.get(kind)  # type: ignore[call-overload]
+        if own is None:
+            return self
+        return self.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
 
 
 HERE = Site()

@@ -11,6 +11,8 @@ from jobs.variables import check_texts, check_variables
 from trainer.errors import JobError
 
 Arguments = tuple[str, ...]
+# Seconds to save in where neither a job nor its site says how many.
+GRACE_S = 120
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ class JobSpec:
         global_batch: samples of one update (of one micro-batch, where gradients are accumulated): a training
             that goes on with fewer hosts takes as many as share it evenly; None: any number will do.
         outlives: whether ranks go on when another one dies: asynchronous training.
-        grace_s: seconds between the request to save (SIGUSR2) and the end of the time limit; the profile of a
-            Slurm site may name others.
+        grace_s: seconds between the request to save (SIGUSR2) and the end of the time limit; None: as the
+            profile of a Slurm site says, else GRACE_S.
         environment: variables for every rank, besides the site's.
         image: container image for the docker and apptainer launchers, and for Slurm with a container runtime.
         binds: host folders that the container sees at the same path, besides `folder`.
@@ -91,7 +93,7 @@ class JobSpec:
     shrink: bool = False
     global_batch: int | None = None
     outlives: bool = False
-    grace_s: int = 120
+    grace_s: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     image: str | None = None
     binds: tuple[str, ...] = ()
@@ -109,7 +111,7 @@ class JobSpec:
         check_variables(self.environment)
         if self.at_once is not None and self.at_once < 1:
             raise JobError(f"at_once: {self.at_once} is too few.", cure="Give 1 or more, or leave it out.")
-        if self.requeues < 0 or self.grace_s < 0:
+        if self.requeues < 0 or (self.grace_s or 0) < 0:
             raise JobError("requeues and grace_s cannot be negative.", cure="Give 0 or more.")
 
     @property

@@ -102,6 +102,7 @@ class Store:
     def check_whole(self) -> None:
         """Read all of it; raises DamagedStoreError where SQLite's file is damaged."""
         tables.check_whole(self._engine)
+        self.list()
 
     @property
     def is_empty(self) -> bool:
@@ -208,6 +209,7 @@ class Store:
         with tables.reading(self._engine) as connection:
             found = statements.jobs(connection, statements.named(text), limit=1)
         if not found:
+            tables.check_whole(self._engine)  # an index that is damaged finds nothing
             raise JobError(f"There is no job {text!r} in {self}.", cure="`cingulum jobs` lists them.")
         return found[0]
 

@@ -2,11 +2,11 @@
 
     python -m jobs.surviving mpirun -np 4 ... cingulum train CONFIG
 
-With `orte_enable_recovery`, Open MPI 4.1 lets the others live when one is killed or a host is lost, but on
-several hosts it then waits for ever for those that are gone, and it loses the exit code. So the main process
-of an asynchronous run writes its exit code into the file that CINGULUM_END_FILE names, in the folder to run
-in; this program waits for that, ends mpirun, and exits with the code. Figures and reasons:
-docs/decisions/0022-asynchronous.md.
+With `orte_enable_recovery` (Open MPI 5: `state_base_recoverable`), Open MPI lets the others live when one
+is killed or a host is lost, but on several hosts it then waits for ever for those that are gone, and it
+loses the exit code. So the main process of an asynchronous run writes its exit code into the file that
+CINGULUM_END_FILE names, in the folder to run in; this program waits for that, ends mpirun, and exits with
+the code. Figures and reasons: docs/decisions/0022-asynchronous.md.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from types import FrameType
 
 END_FILE = "CINGULUM_END_FILE"
 FLAGS = ("--mca", "orte_enable_recovery", "1", "-x", END_FILE)
+# The same for Open MPI 5, which passes over the option.
+RECOVERY = {"PRTE_MCA_state_base_recoverable": "1"}
 # How long mpirun may take to end by itself, and then to obey.
 _GRACE_S = 5.0
 _LOOK_S = 0.1
@@ -38,7 +40,8 @@ def main(words: Sequence[str]) -> int:
     """Run it; returns the run's own exit code, or mpirun's where the run did not tell one."""
     told = Path.cwd() / f".cingulum-end-{secrets.token_hex(4)}"
     program, *rest = words
-    process = subprocess.Popen([program, *FLAGS, *rest], env={**os.environ, END_FILE: str(told)})
+    environment = {**os.environ, **RECOVERY, END_FILE: str(told)}
+    process = subprocess.Popen([program, *FLAGS, *rest], env=environment)
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -16,7 +16,7 @@ from pathlib import Path
 import sqlalchemy as sql
 from sqlalchemy import pool
 
-from jobs import migrating, store_address
+from jobs import migrating, rows, store_address
 from trainer.errors import DamagedStoreError, StoreError
 
 # Seconds to wait for other processes that write. SQLite serialises writers; each needs milliseconds.
@@ -26,8 +26,12 @@ _LOCAL = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay", "jfs", "bcachefs", "reiserfs")
 )
 
-# What SQLite says of a file that is damaged (https://sqlite.org/rescode.html: CORRUPT, NOTADB).
-_DAMAGED = re.compile("malformed|not a database")
+# What SQLite says of a file that is damaged (https://sqlite.org/rescode.html: CORRUPT, NOTADB, and ERROR
+# where names of tables are), and Python's driver of bytes in it that are no text.
+_DAMAGED = re.compile(
+    "malformed|not a database|unsupported file format|no such (table|column)|Could not decode to UTF-8"
+)
+_REBUILD = "`cingulum jobs --rebuild` keeps it aside and makes a new one from the jobs' folders."
 
 metadata = sql.MetaData()
 
@@ -128,11 +132,9 @@ def check_whole(engine: sql.Engine) -> None:
     """
     if engine.dialect.name == "sqlite":
         with reading(engine) as connection:
-            said = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+            said = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
         if said != "ok":
-            raise DamagedStoreError(
-                f"The store of jobs at {store_address.shown(engine.url)} is damaged: {said}."
-            )
+            raise _damaged(engine.url, str(said))
 
 
 def set_aside(where: str | Path) -> Path | None:
@@ -181,18 +183,27 @@ def _told(url: sql.URL) -> Iterator[None]:
         said = str(getattr(error, "orig", None) or error).strip()
         said = store_address.without_secrets(said, url)
         if isinstance(getattr(error, "orig", None), sqlite3.DatabaseError) and _DAMAGED.search(said):
-            raise DamagedStoreError(
-                f"The store of jobs at {store_address.shown(url)} is damaged: {said}.",
-                cure="`cingulum jobs --rebuild` keeps it aside and makes a new one from the jobs' folders.",
-            ) from error
+            raise _damaged(url, said) from error
         cure = "Look whether the database runs, and whether CINGULUM_STORE is right."
         if url.get_backend_name() == "sqlite":
             cure = "Look whether the disk is full, and whether you may write to the file and its folder."
             if "locked" in said:
                 cure = f"Another process kept it for more than {WAIT_S:.0f} s. Try again; do not delete it."
         raise StoreError(f"The store of jobs at {store_address.shown(url)}: {said}.", cure=cure) from error
+    except (UnicodeDecodeError, rows.UnreadableError) as error:  # the first is the driver's
+        raise _damaged(url, str(error)) from error
     except OSError as error:
         raise StoreError(f"The store of jobs at {store_address.shown(url)}: {error}.") from error
+
+
+def _damaged(url: sql.URL, said: str) -> StoreError:
+    if url.get_backend_name() != "sqlite":
+        return StoreError(f"The store of jobs at {store_address.shown(url)} holds what is no job: {said}.")
+    # What is quoted of such a file may be anything.
+    plain = "".join(sign if sign.isprintable() else "?" for sign in said)[:200]
+    return DamagedStoreError(
+        f"The store of jobs at {store_address.shown(url)} is damaged: {plain}.", cure=_REBUILD
+    )
 
 
 def _make_private(file: Path) -> None:

@@ -16,6 +16,8 @@ LOCK = "attendant.lock"
 OWN_LOG = "attendant.log"
 # Variable of the command's environment: how often it was started before, as SLURM_RESTART_COUNT.
 RESTARTS = "CINGULUM_RESTARTS"
+# The folder in which ranks of a start leave why they failed (trainer/failure_file.py).
+FAILURES = "CINGULUM_FAILURES"
 # Word of `Terms.probe` that stands for the host that is asked.
 HOST = "{host}"
 
@@ -48,6 +50,7 @@ class Terms:
         probe_s: seconds that the answer may take.
         ask_first: whether hosts are asked before each start, too, so that silent ones are passed over.
         check_s: seconds between questions to the hosts of a start that runs; 0: nobody asks.
+        runs: run folder that each task trains in; empty: none trains.
         pause_s: seconds before a task is started again; doubled at each start that ended soon, up to 60 s.
     """
 
@@ -70,6 +73,7 @@ class Terms:
     probe_s: float = 10
     ask_first: bool = False
     check_s: float = 30
+    runs: Arguments = ()
     pause_s: float = 1
 
     def to_json(self) -> str:
@@ -86,7 +90,8 @@ class Terms:
         try:
             found: dict[str, Any] = json.loads(text)
             commands = tuple(tuple(command) for command in found["commands"])
-            return cls(**{**found, "commands": commands, "probe": tuple(found["probe"])})
+            runs = tuple(found.get("runs", ()))
+            return cls(**{**found, "commands": commands, "probe": tuple(found["probe"]), "runs": runs})
         except (ValueError, TypeError, KeyError) as error:
             raise JobError(f"Not the terms of an attended job: {error}.") from error
 

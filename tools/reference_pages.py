@@ -19,6 +19,7 @@ import typer
 from pydantic_core import PydanticUndefined
 
 from jobs import fabric, sites
+from jobs.kinds import Kind, KindName
 from trainer import config
 from trainer.config.explaining import figure
 
@@ -126,17 +127,47 @@ def site_page() -> str:
         "",
         "An unknown key is an error that names one like it. Names that reach Slurm (partition, modules, "
         "interfaces, ...) hold letters,",
-        "digits and `_ . , : + @ / -` only; `options` neither blanks nor quotes. `setup` is code, run as it "
-        "stands, and so a profile is to be",
-        "trusted like a script.",
+        "digits and `_ . , : + @ / -` only; `options`, `srun_options` neither blanks nor quotes, and nothing "
+        "that competes with a key or",
+        "with what the job asks for (`--partition`, `--ntasks-per-gpu`, ...). `before_modules`, `setup` are "
+        "code, run as it stands, and so a",
+        "profile is to be trusted like a script. A line of theirs that fails ends the job as bad input does, "
+        "with its text: put `|| true` behind",
+        "what may fail. Of a file that is sourced, its last command counts.",
         "",
         "| key | type | default | what it is |",
         "| --- | --- | --- | --- |",
     ]
-    for name, field in sites.Site.model_fields.items():
+    about = ("name", "description")
+    for name, field in sorted(sites.Site.model_fields.items(), key=lambda one: one[0] not in about):
         kind = type_name(field.annotation)
         lines.append(f"| `{name}` | {kind} | {default_of(field)} | {field.description} |")
     lines += [
+        "",
+        "## Kinds of jobs",
+        "",
+        f"`kinds` holds, for {', '.join(f'`{kind}`' for kind in typing.get_args(KindName))}, any of the keys",
+        f"{', '.join(f'`{key}`' for key in Kind.model_fields)}.",
+        "What is written there stands for what is said of all jobs; `options` as a whole. So an import or a "
+        "report need not wait",
+        "for, and does not keep, hosts with GPUs:",
+        "",
+        "```yaml",
+        "partition: gpu",
+        "gpus_per_node: 4",
+        "cpus_per_rank: 8",
+        "minutes: 2160",
+        "kinds:",
+        "  import: {partition: cpu, cpus_per_rank: 32, memory: 64G, minutes: 240}",
+        "  evaluate: {gpus_per_node: 1, minutes: 60}",
+        "  report: {partition: cpu, cpus_per_rank: 2, minutes: 30}",
+        "```",
+        "",
+        "What `cingulum submit` is told (`--time`, `--memory`, `--gpus-per-node`, ...) is of the job that it "
+        "submits and comes before the",
+        "profile. For the import before it, and the evaluation and report after it, its `kinds` come "
+        "first, then what it was told.",
+        "An import and a report are one process without GPUs, unless their kind names some.",
         "",
         "## What is set for the network",
         "",

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from trainer import errors, faults_of_others
+from trainer import errors, failure_file, faults_of_others
 from trainer import world as worlds
 from trainer.errors import CingulumError
 from trainer.world import World
@@ -69,7 +69,9 @@ def together(world: World, body: Callable[[], T]) -> T | int:
     except Agreed as agreed:
         if world.rank == 0:
             said = agreed.error
-            sys.stderr.write(f"{said}\n" if isinstance(said, errors.Stopped) else f"error: {said}\n")
+            if not isinstance(said, errors.Stopped):
+                failure_file.leave(str(said), kind=_kind(said), exit_code=said.exit_code)
+            sys.stderr.write(f"{errors.told(said)}\n")
             sys.stderr.flush()
         # Nobody leaves before it is said: mpirun ends all ranks when the first one fails.
         world.barrier()
@@ -77,11 +79,14 @@ def together(world: World, body: Callable[[], T]) -> T | int:
     except CingulumError as error:
         if world.size == 1:
             raise
+        failure_file.leave(str(error), kind=_kind(error), exit_code=error.exit_code, name=world.name)
         worlds.report(f"error: {error}")
         world.abort(error.exit_code)
     except Exception as error:
         if world.size == 1:
             raise
+        told = f"{type(error).__name__}: {error}"
+        failure_file.leave(told, kind=type(error).__name__, exit_code=1, name=world.name)
         worlds.report(faults_of_others.said_in_a_line(error) or traceback.format_exc().rstrip())
         world.abort(1)
 

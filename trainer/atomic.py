@@ -1,13 +1,43 @@
-"""Files that are old or new under their name, never half, whatever stops us and also after a power cut."""
+"""Files that are old or new under their name, never half, whatever stops us and also after a power cut.
+
+In a run folder that this process writes under a lease (`through`), they are prepared in the lease's staging
+folder, and not beside their name: trainer/lease.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainer.errors import NO_SPACE, DiskFull
+
+if TYPE_CHECKING:
+    from trainer.lease import Lease
+
+# Of this process, by run folder: a run has one, and whoever writes one of its files needs it.
+_leases: dict[Path, Lease] = {}
+
+
+@contextlib.contextmanager
+def through(lease: Lease) -> Iterator[None]:
+    """A context in which this module writes and removes under the lease what is in the lease's folder."""
+    folder = Path(lease.folder).absolute()
+    _leases[folder] = lease
+    try:
+        yield
+    finally:
+        del _leases[folder]
+
+
+def lease_of(path: Path) -> Lease | None:
+    """The lease under which this process writes the run folder that `path` is in; None without one."""
+    if not _leases:
+        return None
+    return next((lease for folder in path.absolute().parents if (lease := _leases.get(folder))), None)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -37,18 +67,62 @@ def write_private(path: Path, text: str) -> None:
 
 
 def write_by(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write` with a temporary name beside `path`, sync, rename; raises what `write_bytes` does."""
-    temporary = beside(path)
+    """Call `write` with a temporary name, sync, rename; raises what `write_bytes` does.
+
+    Raises:
+        Fenced: another start has taken over the run folder that `path` is in.
+    """
+    lease = lease_of(path)
+    temporary = beside(path) if lease is None else lease.place_for(path)
     try:
-        with named(path):
+        with named(path), guarded(path):
             write(temporary)
             sync(temporary)
-            temporary.replace(path)
+            put(temporary, path)
             sync(path.parent)
     except BaseException:  # Ctrl-C, too
         with contextlib.suppress(OSError):  # the first error is the one worth telling
             temporary.unlink()
         raise
+
+
+def put(temporary: Path, path: Path) -> None:
+    """Rename what was prepared, under `lease_of(path)` in its staging folder."""
+    lease = lease_of(path)
+    if lease is None:
+        temporary.replace(path)
+    else:
+        lease.put(temporary, path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it; nothing that a link leads to.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    lease = lease_of(path)
+    if lease is not None:
+        lease.remove(path)
+    elif path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where they are missing."""
+    lease = lease_of(path)
+    if lease is None:
+        path.mkdir(parents=True, exist_ok=True)
+    else:
+        lease.make_folder(path)
+
+
+def guarded(path: Path) -> contextlib.AbstractContextManager[None]:
+    """A context whose errors are `Fenced` where another start has taken over the run folder meanwhile."""
+    lease = lease_of(path)
+    return contextlib.nullcontext() if lease is None else lease.guarded()
 
 
 @contextlib.contextmanager

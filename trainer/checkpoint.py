@@ -6,7 +6,7 @@
       optimizer.npz    every variable of the optimizer
       rng.npz          states of the random generators in the network (Keras leaves them out of model.keras)
       cursor.json      where training stands: see `Cursor`
-      manifest.json    format, the run that wrote it, configuration hash, size and sha256 of each file above
+      manifest.json    format, run and start that wrote it, configuration hash, size and sha256 of each file
 
 A checkpoint is written beside, synced, and renamed: a crash at any moment leaves the older ones whole.
 The format is written down in docs/reference/checkpoint.md. No pickle anywhere.
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainer import atomic
 from trainer.atomic import sync
 from trainer.checkpoint_checks import (
     AVERAGED,
@@ -113,6 +114,7 @@ def save(
     averaged: AbstractContextManager[object] | None = None,
     config_sha256: str = "",
     run: str = "",
+    start: int = 0,
 ) -> Path:
     """Write the checkpoint of `cursor.step` into `folder`; called by rank 0 only.
 
@@ -124,36 +126,40 @@ def save(
         averaged: a context in which the network holds its averaged weights, where there are such.
         config_sha256: `record.digest` of the configuration.
         run: identity of the run, `id` in its run.json.
+        start: number of the start that writes (trainer/lease.py).
 
     Raises:
+        Fenced: another start has taken over the run.
         OSError: the disk is full or cannot be written; older checkpoints are untouched.
     """
     final = path_of(folder, cursor.step)
-    partial = final.with_name(final.name + _PARTIAL)
-    folder.mkdir(parents=True, exist_ok=True)
+    lease = atomic.lease_of(final)
+    partial = lease.place_for(final) if lease else final.with_name(final.name + _PARTIAL)
+    atomic.make_folder(folder)
     discard_partial(folder)
-    partial.mkdir()
+    about = {"format": FORMAT_VERSION, "run": run, "start": start, "config_sha256": config_sha256}
     try:
-        model.save(partial / "model.keras")
-        if averaged is not None:
-            with averaged:
-                model.save(partial / AVERAGED)
-        _write_arrays(partial / "optimizer.npz", optimizer.variables)
-        _write_arrays(partial / "rng.npz", random_states(model))
-        (partial / "cursor.json").write_text(json.dumps(dataclasses.asdict(cursor)), encoding="utf-8")
-        files = {path.name: fingerprint(path) for path in sorted(partial.iterdir())}
-        manifest = {"format": FORMAT_VERSION, "run": run, "config_sha256": config_sha256, "files": files}
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        for path in partial.iterdir():
-            sync(path)
-        sync(partial)
-        if os.path.lexists(final):  # damaged, or another run's; trained again from the one before
-            _remove(final)
-        partial.rename(final)
+        with atomic.guarded(final):
+            partial.mkdir()
+            model.save(partial / "model.keras")
+            if averaged is not None:
+                with averaged:
+                    model.save(partial / AVERAGED)
+            _write_arrays(partial / "optimizer.npz", optimizer.variables)
+            _write_arrays(partial / "rng.npz", random_states(model))
+            (partial / "cursor.json").write_text(json.dumps(dataclasses.asdict(cursor)), encoding="utf-8")
+            files = {path.name: fingerprint(path) for path in sorted(partial.iterdir())}
+            (partial / MANIFEST).write_text(json.dumps({**about, "files": files}, indent=1), encoding="utf-8")
+            for path in partial.iterdir():
+                sync(path)
+            sync(partial)
+            if os.path.lexists(final):  # damaged, or another run's; trained again from the one before
+                atomic.remove(final)
+            atomic.put(partial, final)
+            sync(folder)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    sync(folder)
     return final
 
 
@@ -226,9 +232,10 @@ def prune(folder: Path, keep: int, best_step: int | None, *, step: int | None = 
     for number in [n for n in steps if step is None or n <= step][:-keep]:
         path = path_of(folder, number)
         if number != best_step and not path.is_symlink():
-            # Without its manifest it is no checkpoint any more, should we be killed half way.
-            (path / MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(path)
+            if atomic.lease_of(path) is None:
+                # Without its manifest it is no checkpoint any more, should we be killed half way.
+                (path / MANIFEST).unlink(missing_ok=True)
+            atomic.remove(path)
 
 
 def least_bytes(folder: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> int:
@@ -244,15 +251,7 @@ def least_bytes(folder: Path, model: keras.Model, optimizer: keras.optimizers.Op
 def discard_partial(folder: Path) -> None:
     """Remove what a crash during `save` left, or what somebody put in its place."""
     for path in folder.glob(f"step-*{_PARTIAL}"):
-        _remove(path)
-
-
-def _remove(path: Path) -> None:
-    """Remove a folder, a file or a link, and nothing that a link leads to."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+        atomic.remove(path)
 
 
 def _checkpoints(folder: Path) -> Iterable[tuple[int, Path]]:

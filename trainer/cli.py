@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer import quiet, usage
+from trainer import failure_file, quiet, usage
 from trainer.commands import COMMANDS
-from trainer.errors import CingulumError, Stopped, of_files
+from trainer.errors import CingulumError, Stopped, of_files, told
 
 app = typer.Typer(
     name="cingulum",
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; return its exit code (0, 1, 2, 75, or 130 after Ctrl-C)."""
+    """Run one command line; return its exit code (0, 1, 2, 75, 76, or 130 after Ctrl-C)."""
     # Not `app(arguments)`: that takes Ctrl-C and closed pipes for itself, and says nothing of them.
     group = typer.main.get_command(app)
     try:
@@ -81,7 +81,9 @@ def run(arguments: list[str]) -> int:
             outcome = group.invoke(context)
         sys.stdout.flush()  # here a closed pipe can still be answered
     except CingulumError as error:
-        tell(str(error) if isinstance(error, Stopped) else f"error: {error}")
+        tell(told(error))
+        if not isinstance(error, Stopped):
+            failure_file.leave(str(error), kind=type(error).__name__, exit_code=error.exit_code)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         command = next((c for c in (" ".join(arguments[:2]), *arguments[:1]) if c in GOING_ON), "")
@@ -100,6 +102,7 @@ def run(arguments: list[str]) -> int:
         # What remains is the file system: no permission, a folder for a file, a full disk.
         failure = of_files(error)
         tell(f"error: {failure}")
+        failure_file.leave(str(failure), kind=type(failure).__name__, exit_code=failure.exit_code)
         return failure.exit_code
     except typer.Exit as ended:
         return int(ended.exit_code)

@@ -19,6 +19,7 @@ CingulumError                 exit code 1: something failed while we worked
 ├── StoreError                the store of jobs could not be read or written
 │   └── DamagedStoreError     its file is no whole database any more
 ├── WorldError                ranks could not work together: time-out, a rank lost, no MPI
+├── Fenced                    exit code 76: another start writes this run folder
 └── Stopped                   exit code 75: asked to stop, state saved, run again with --resume
 """
 
@@ -53,6 +54,19 @@ class CingulumError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Worker processes send errors home; `cure` is keyword-only, so say how to rebuild.
         return (_rebuild, (type(self), self.message, self.cure))
+
+
+# mpirun has the last word on the screen, and calls every exit code but 0 an abort.
+_OF_MPIRUN = "Should mpirun now tell of an aborted job, it means this stop (exit code 75): nothing is lost."
+
+
+def told(error: CingulumError) -> str:
+    """What ends a command, for people: being stopped is news, all else an error."""
+    if not isinstance(error, Stopped):
+        return f"error: {error}"
+    if "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        return str(error)
+    return str(Stopped(error.message, cure="\n  ".join(filter(None, (_OF_MPIRUN, error.cure)))))
 
 
 # Errors of the file system that naming another path mends.
@@ -202,6 +216,15 @@ class DamagedStoreError(StoreError):
 
 class WorldError(CingulumError):
     """Ranks could not work together."""
+
+
+FENCED = 76
+
+
+class Fenced(CingulumError):
+    """Another start has taken the run folder over: neither a failure nor a reason to start again."""
+
+    exit_code = FENCED
 
 
 class Stopped(CingulumError):

@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from trainer.atomic import write_text
+from trainer.atomic import make_folder, write_text
 from trainer.record import RunFolder, write_json
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def write(folder: RunFolder, split: str, found: Predictions, data: Data) -> dict
     task = data.task
     metrics = task.metrics(found.targets, found.outputs, bootstrap=BOOTSTRAP)
     header, lines = task.table(found.rows, found.targets, found.outputs, data.shards.volumes)
-    folder.evaluation.mkdir(exist_ok=True)
+    make_folder(folder.evaluation)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *lines])
     write_text(folder.evaluation / f"{split}.csv", text.getvalue())

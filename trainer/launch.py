@@ -77,7 +77,7 @@ def expected_size() -> int:
     """Number of ranks that the launcher announced through the environment; 1 without a launcher.
 
     Raises:
-        WorldError: srun started several tasks without telling MPI about it.
+        WorldError: srun started several tasks without telling MPI about it, or another MPI's launcher did.
     """
     environment = os.environ
     if "OMPI_COMM_WORLD_SIZE" in environment:  # mpirun
@@ -87,9 +87,24 @@ def expected_size() -> int:
     if tasks > 1 and "PMIX_RANK" not in environment:
         raise WorldError(
             f"srun started {tasks} tasks, but MPI cannot see them: each would train alone.",
-            cure="Use `srun --mpi=pmix ...`, or `mpirun` inside the batch script.",
+            cure="Use `srun --mpi=pmix ...`, or `mpirun` inside the batch script. Other plugins of srun, as "
+            "Cray's, are for other MPIs than Open MPI, with which Horovod is built here.",
+        )
+    started = environment.get("PMI_SIZE", "1")
+    if "PMIX_RANK" not in environment and started.isdecimal() and int(started) > 1:
+        raise WorldError(
+            f"{started} ranks were started in the way of MPICH, Cray MPICH and Intel MPI (PMI_SIZE), which "
+            "Open MPI, with which Horovod is built here, does not see: each would train alone.",
+            cure="Launch with Open MPI's mpirun, or with `srun --mpi=pmix`. `cingulum doctor` shows it.",
         )
     return tasks
+
+
+def is_first() -> bool:
+    """Whether this is rank 0 as launched, as the environment tells before MPI starts, or no launcher's."""
+    if "OMPI_COMM_WORLD_RANK" in os.environ:  # mpirun
+        return os.environ["OMPI_COMM_WORLD_RANK"] == "0"
+    return expected_size() == 1 or os.environ.get("SLURM_PROCID", "0") == "0"
 
 
 def local_size() -> int:

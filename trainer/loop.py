@@ -16,7 +16,8 @@ from trainer.checkpoint import Cursor
 from trainer.clock import Clock
 from trainer.config import RunConfig
 from trainer.data.reader_time import ReaderTime, input_verdict
-from trainer.errors import NO_SPACE, CingulumError, NotFiniteError, Stopped, no_space
+from trainer.errors import NO_SPACE, CingulumError, Fenced, NotFiniteError, Stopped, no_space
+from trainer.lease import Lease
 from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.record import RunFolder
@@ -27,9 +28,11 @@ from trainer.telemetry.recorder import Recorder
 from trainer.watchdog import Watchdog
 from trainer.world import World
 
-# Ranks ask each other about this often whether one was told to stop or met a NaN. Asking at every step would
-# cost a collective of a few milliseconds each time.
+# Ranks ask each other about this often whether one was told to stop, lost the run folder to another start, or
+# met a NaN. Asking at every step would cost a collective of a few milliseconds each time.
 AGREE_EVERY_S = 0.5
+# What a rank asks for; the highest number counts.
+_GO_ON, _STOP, _FENCED = 0.0, 1.0, 2.0
 
 
 @dataclass
@@ -52,6 +55,8 @@ class Training:
         spent: seconds of this rank's reading threads.
         saved_step: of the last checkpoint that this session wrote.
         run_id: the run's identity, on rank 0: written into its checkpoints.
+        lease: on the run folder, on rank 0.
+        start: its number, on every rank.
     """
 
     config: RunConfig
@@ -69,6 +74,8 @@ class Training:
     spent: ReaderTime = field(default_factory=ReaderTime)
     saved_step: int | None = None
     run_id: str = ""
+    lease: Lease | None = None
+    start: int = 0
     _losses: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -85,7 +92,7 @@ class Training:
         """Train until the last epoch, until patience ends, or until told to stop.
 
         Raises:
-            Agreed: Stopped, NotFiniteError, DivergenceError, or that a checkpoint could not be written.
+            Agreed: Stopped, Fenced, NotFiniteError, DivergenceError, or that a file could not be written.
         """
         self.reporter.start(self.cursor.step, self.last_step)
         self.telemetry.start_epoch()
@@ -141,7 +148,11 @@ class Training:
         return seconds
 
     def _talk(self, seconds: float) -> tuple[bool, float]:
-        """Ask all ranks whether one must stop or met a NaN, and how long the slowest took for a step."""
+        """Ask all ranks whether one must stop or met a NaN, and how long the slowest took for a step.
+
+        Raises:
+            Agreed: Fenced, NotFiniteError.
+        """
         self.watchdog.beat("agreeing with the other ranks", collective=True)
         losses = np.array([float(loss) for loss in self._losses])
         self._losses.clear()
@@ -150,8 +161,14 @@ class Training:
         first_bad = (
             self.cursor.step - updates + 1 + bad[0] // self.config.train.accumulation if bad.size else 0
         )
-        mine = np.array([float(self.stop.requested), -float(first_bad) if first_bad else -math.inf, seconds])
+        wish = _STOP if self.stop.requested else _GO_ON
+        if self.lease is not None and not self.lease.is_held:
+            wish = _FENCED
+        mine = np.array([wish, -float(first_bad) if first_bad else -math.inf, seconds])
         stopping, bad_step, slowest_s = np.asarray(self.world.allreduce(mine, "max", name="talk"))
+        if stopping >= _FENCED:
+            # Rank 0 is the one that tells people.
+            raise Agreed(self.lease.fenced() if self.lease else Fenced("another process writes this run."))
         if np.isfinite(bad_step):
             raise Agreed(self._not_finite(int(-bad_step)))
         return bool(stopping), max(float(slowest_s), 1e-6)
@@ -190,6 +207,7 @@ class Training:
             "seconds": round(self.clock.epoch_seconds, 3),
             **self._more_columns(),
             "time": record.now(),
+            "start": self.start,
             **told,
         }
         # One rank's clock decides what all of them keep.
@@ -230,7 +248,7 @@ class Training:
 
     def _tell(self, row: dict[str, Any]) -> None:
         self.reporter.epoch(row)
-        self.folder.append_row(row)
+        self.folder.write_rows(self.cursor.rows)
         if self.scalars is not None:
             self.scalars(row, self.telemetry.hosts)
 
@@ -284,6 +302,7 @@ class Training:
                 averaged=averaged_weights(model, optimizer) if averages else None,
                 config_sha256=record.digest(self.config),
                 run=self.run_id,
+                start=self.start,
             )
             checkpoint.prune(
                 self.folder.checkpoints,

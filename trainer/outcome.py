@@ -41,6 +41,7 @@ def finish(training: Training, cache: Callable[[], dict[str, Any] | None]) -> di
     used = cache()
     result = {
         "run": training.config.name,
+        "start": training.start,
         "final": cursor.rows[-1],
         "best": cursor.best,
         "samples_per_second": round(training.clock.speed, 3),

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
-import psutil
 import tensorflow as tf
 
-from trainer import byte_sizes, models, tasks, transfer
+from trainer import models, network_size, tasks, transfer
 from trainer.config import RunConfig
 from trainer.data import balance, order, pipeline, splits
 from trainer.data.batch_reader import Batches
@@ -117,7 +115,7 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
         ModelError: there is no such network, or volumes of this size do not go through it.
     """
     try:
-        _check_size(config, data)
+        network_size.check(config.model, data.sample_shape, data.task.outputs, dense=data.task.dense)
         model = models.build(
             config.model.name,
             data.sample_shape,
@@ -139,49 +137,6 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
     optimizer = optimizers.build(config.train, world, steps_per_epoch(config, data), model)
     optimizer.build(model.trainable_variables)
     return model, optimizer
-
-
-# Networks with no larger number among their options are built without looking.
-_LARGE = 512
-
-
-def _numbers(values: Sequence[Any]) -> Iterator[float]:
-    """The numbers among options, those in lists too; 0 first."""
-    yield 0
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _numbers(value)
-        elif isinstance(value, (int, float)):
-            yield value
-
-
-def _check_size(config: RunConfig, data: Data) -> None:
-    """Refuse weights that this host's memory cannot hold, before they get values.
-
-    Of networks of ours with a large number among their options: another's function may do more than build.
-    What is drawn here must not change the first weights, which Keras seeds from Python's generator.
-    """
-    given = config.model
-    if given.name not in models.names() or max(_numbers([given.width, *given.options.values()])) <= _LARGE:
-        return
-    drawn = random.getstate()
-    outline = models.outline(
-        given.name,
-        data.sample_shape,
-        data.task.outputs,
-        dense=data.task.dense,
-        width=given.width,
-        **given.options,
-    )
-    random.setstate(drawn)
-    # Gradients are as large as the weights.
-    needed, there = 2 * 4 * outline.count_params(), psutil.virtual_memory().total
-    if needed > there:
-        raise ModelError(
-            f"{given.name}: its {outline.count_params():,} parameters and their gradients need "
-            f"{byte_sizes.told(needed)}, and this host has {byte_sizes.told(there)}.",
-            cure="Take a smaller model.width, or smaller model.options.",
-        )
 
 
 def epoch_rows(config: RunConfig, data: Data) -> tuple[int, ...]:

@@ -156,12 +156,20 @@ class RunFolder:
         """The page about the run."""
         return self.path / "report.html"
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has been written yet: hidden files are a start's that was killed before it did."""
+        path = self.path
+        if not path.exists():
+            return True
+        return path.is_dir() and all(one.name.startswith(".") for one in path.iterdir())
+
     def discard_partial(self) -> None:
         """Remove the halves of files that a killed process left."""
         for folder in (self.path, self.evaluation, self.evaluation / "maps", self.figures, self.telemetry):
             for path in folder.glob(atomic.beside(Path("*")).name):
                 if not path.is_dir():
-                    path.unlink()
+                    atomic.remove(path)
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -188,14 +196,18 @@ class RunFolder:
         Raises:
             RunError: it is none, or training has not ended yet.
         """
-        from trainer import resuming
+        from trainer import claims, lease, resuming
 
-        folder = cls.open(path)
+        folder = cls(path)
         if not (folder.result.is_file() and folder.model.is_file() and folder.run.is_file()):
+            other = claims.holder(path)
+            if other is not None:
+                raise lease.being_written(str(path), other)
             raise RunError(
-                f"{path}: this run is not finished: it has no result yet.",
+                f"{cls.open(path).path}: this run is not finished: it has no result yet.",
                 cure=resuming.cure(folder),
             )
+        cls.open(path)
         return folder
 
     def read_config(self) -> RunConfig:
@@ -207,19 +219,13 @@ class RunFolder:
         write_text(self.config, configuration.dump(config))
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace metrics.jsonl by `rows`: on resume, those that the checkpoint knows of."""
+        """Write metrics.jsonl anew: a line that is added could be one of a start that was fenced off."""
         write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
-
-    def append_row(self, row: Mapping[str, Any]) -> None:
-        """Add one epoch to metrics.jsonl."""
-        line = json.dumps(row) + "\n"
-        with atomic.named(self.metrics, len(line)), self.metrics.open("a", encoding="utf-8") as file:
-            file.write(line)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically; NaN and infinity are refused, since they are no JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.make_folder(path.parent)
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 

@@ -70,6 +70,31 @@ def check_place(config_path: Path, overrides: Sequence[str], config: RunConfig) 
     )
 
 
+def check_not_lost(folder: RunFolder, config: RunConfig) -> None:
+    """Refuse to begin at step 0 again what has come further: its checkpoints were removed by hand.
+
+    A run that was killed in its first epoch has none yet, and begins again.
+
+    Raises:
+        RunError: says what is there, and what to do.
+    """
+    if any(folder.checkpoints.glob("step-*")):  # whether they are whole, `checkpoint.find` tells
+        return
+    try:
+        epochs = len(folder.metrics.read_bytes().splitlines())
+    except FileNotFoundError:
+        epochs = 0
+    # A row is written just before its checkpoint. The first epoch has one, unless what early stopping
+    # watches could not be computed, such as an AUC of one class.
+    due = 1 if config.train.early_stopping is None else config.checkpoint.every_epochs
+    if epochs <= due and not folder.result.is_file():
+        return
+    raise RunError(
+        f"{folder.path}: has trained for {epochs} epochs, and checkpoints/ holds none to go on from.",
+        cure=f"Put them back. To train from the start, remove {folder.path}, or give another name: name=...",
+    )
+
+
 def launcher(environment: Mapping[str, str], parent: Sequence[str], own: Sequence[str]) -> list[str]:
     """The words before `cingulum` with which this process was started: those of mpirun or srun, or none.
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from trainer import caching, checkpoint, outcome, preparation, record, transfer
+from trainer import atomic, caching, checkpoint, claims, outcome, preparation, record, resuming, transfer
+from trainer import lease as leases
 from trainer.agreement import agree
 from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
 from trainer.config.augment import active
 from trainer.data import leaks
 from trainer.errors import RunError
+from trainer.lease import Lease
 from trainer.loop import Training
 from trainer.models import own_code
 from trainer.preparation import Data
@@ -69,7 +72,10 @@ def train(
     ):
         watchdog.beat("preparing", collective=True)
         watchdog.missing = leaving.enter_context(contextlib.closing(RollCall(everyone(world)))).missing
-        agree(world, lambda: _check_folder(folder, config, resume) if world.is_main else None)
+        lease = agree(
+            world,
+            lambda: _take(folder, config, resume, leaving, reporter, watchdog) if world.is_main else None,
+        )
         for line in world.links.separate_servers() if world.links else ():
             reporter.note(line)
         data, model, optimizer = agree(world, lambda: _prepare(config, world, serving))
@@ -116,12 +122,15 @@ def train(
         if serving is not None:
             facts |= serving.facts()
         plan = dataclasses.asdict((serving or preparation).plan(config, model, optimizer, world))
+        training.start, staging = world.broadcast_object((lease.start, lease.staging) if lease else None)
+        training.lease = lease
         training.run_id = agree(
             world,
-            lambda: _open_folder(folder, config, plan, cursor, facts) if world.is_main else "",
+            lambda: _open_folder(folder, config, plan, cursor, facts, lease.start) if lease else "",
         )
+        telemetry.write_under(Path(staging), steps=serving is None)
         if world.is_main:
-            training.scalars = tensorboard(folder.tensorboard)
+            training.scalars = tensorboard(folder.tensorboard, training.start)
         with (
             ring.recorded(config.train.ring, world, folder.telemetry, cursor.step),
             # Before and after there is nothing to save: Ctrl-C ends the run at once.
@@ -129,6 +138,29 @@ def train(
         ):
             training.run(batches)
         return outcome.finish(training, cached.report)
+
+
+def _take(
+    folder: RunFolder,
+    config: RunConfig,
+    resume: bool,
+    leaving: contextlib.ExitStack,
+    reporter: Reporter,
+    watchdog: Watchdog,
+) -> Lease:
+    """Take the lease on the run folder, until `leaving` ends; what cannot be trained is refused before."""
+    _check_folder(folder, config, resume)
+    lease = leases.take(
+        folder.path,
+        claims.myself(os.environ),
+        say=reporter.note,
+        beat=watchdog.beat,
+        patience_s=min(claims.SILENT_S, config.guards.timeout_s / 2),
+    )
+    leaving.enter_context(lease)
+    leaving.enter_context(atomic.through(lease))
+    _check_folder(folder, config, resume, leased=True)  # now that nobody else changes it
+    return lease
 
 
 def describe(
@@ -177,8 +209,15 @@ def _patches(config: RunConfig, data: Data) -> dict[str, Any]:
     }
 
 
-def _check_folder(folder: RunFolder, config: RunConfig, resume: bool) -> None:
-    """Make sure that we neither overwrite a run nor go on with another one's state."""
+def _check_folder(folder: RunFolder, config: RunConfig, resume: bool, *, leased: bool = False) -> None:
+    """Make sure that we neither overwrite a run nor go on with another one's state.
+
+    Args:
+        folder: of the run.
+        config: as given now.
+        resume: whether it may be there.
+        leased: whether we hold its lease already, so that nobody else does.
+    """
     try:
         is_there = folder.path.exists()
         above = next(path for path in folder.path.absolute().parents if path.exists())
@@ -193,15 +232,18 @@ def _check_folder(folder: RunFolder, config: RunConfig, resume: bool) -> None:
                 cure="Name another folder for the run folders: runs=...",
             )
         return
-    # Hidden files are what a crash before the first whole file may have left.
-    if folder.path.is_dir() and all(path.name.startswith(".") for path in folder.path.iterdir()):
+    if folder.is_new:
         return
     if not resume:
+        other = None if leased else claims.holder(folder.path)
+        if other is not None:
+            raise leases.being_written(str(folder.path), other)
         raise RunError(
             f"{folder.path}: is there already.",
             cure="Add --resume to go on with it, or give the run another name: name=...",
         )
     record.check_resumable(record.load_config(RunFolder.open(folder.path)), config)
+    resuming.check_not_lost(folder, config)
 
 
 def _check_start(folder: RunFolder, config: RunConfig, data: Data, model: keras.Model) -> None:
@@ -277,7 +319,7 @@ def _restore(
         return Cursor(step=0, steps_per_epoch=preparation.steps_per_epoch(config, data))
 
     def read() -> Cursor:
-        if not folder.path.exists():
+        if folder.is_new:
             return begin()
         if folder.run.is_file():
             _check_data(folder, data)
@@ -347,18 +389,19 @@ def _open_folder(
     plan: dict[str, Any],
     cursor: Cursor,
     facts: dict[str, Any],
+    start: int,
 ) -> str:
     """Write what is known before the first step; on resume, drop what is newer than the checkpoint.
 
     Returns:
         The run's identity: the one that it has, else a new one.
     """
-    folder.path.mkdir(parents=True, exist_ok=True)
     folder.discard_partial()
     # First: with a configuration it is a run folder, and can be resumed from here on.
     folder.write_config(config)
     before = record.read_json(folder.run) if folder.run.is_file() else {}
-    resumed = [*before.get("resumed_from", []), {"step": cursor.step, "time": record.now()}] if before else []
+    again = {"step": cursor.step, "time": record.now(), "start": start}
+    resumed = [*before.get("resumed_from", []), again] if before else []
     started = before.get("started", record.now())
     run_id = str(before.get("id") or _id_of_checkpoint(folder, cursor) or record.new_id())
     times = {"started": started, "finished": None, "resumed_from": resumed}
@@ -366,7 +409,10 @@ def _open_folder(
     record.write_json(folder.plan, plan)
     folder.write_rows(cursor.rows)
     records.cut(folder.path, cursor.step)
-    folder.result.unlink(missing_ok=True)
+    if folder.result.exists():
+        atomic.remove(folder.result)
+    for made in (folder.telemetry, folder.tensorboard):
+        atomic.make_folder(made)
     return run_id
 
 

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
+from trainer import failure_file
+
 PATIENCE = 1.5
 _CHECKS_PER_TIMEOUT = 20
 _LONGEST_TICK_S = 5.0
@@ -84,6 +86,10 @@ class Watchdog:
             f"(guards.timeout_s = {self._timeout_s:g}). Where it stands:\n"
         )
         sys.stderr.flush()
+        told = f"does not answer {self._who}: it is stopped, or its host or link is down"
+        if not missing:
+            told = f"no progress for {idle:.0f} s while {what}; ending all ranks"
+        failure_file.leave(told, kind="WorldError", exit_code=1, name=next(iter(missing), self._who))
         if _has_descriptor(sys.stderr):
             faulthandler.dump_traceback(all_threads=True)
         self._abort()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from trainer import binding, faults_of_others, launch, mpi_variables
+from trainer import binding, failure_file, faults_of_others, launch, mpi_variables
 from trainer.errors import CingulumError, WorldError
 from trainer.quiet import import_tensorflow
 
@@ -310,6 +310,8 @@ def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: Trace
         text, exit_code = line, 1
     else:
         text, exit_code = "".join(traceback.format_exception(kind, error, trace)).rstrip(), 1
+    kept = f"{error}" if isinstance(error, CingulumError) else f"{kind.__name__}: {error}"
+    failure_file.leave(kept, kind=kind.__name__, exit_code=exit_code, name=world.name)
     report(text)
     world.abort(exit_code)
 

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jobs
-from jobs import home, ledger, processes, terms
+from jobs import chains, home, ledger, processes, terms
 from jobs.launchers.base import ENDED, Plan, TaskState
 from jobs.ledger import Entry, Ledger
-from jobs.spec import Arguments, JobSpec
+from jobs.spec import GRACE_S, Arguments, JobSpec
 from jobs.terms import Terms
 from trainer import atomic
 from trainer.errors import JobError, LauncherError
@@ -75,11 +75,12 @@ def attended_plan(
         requeues=spec.requeues,
         shrink=spec.shrink,
         global_batch=spec.global_batch,
-        grace_s=spec.grace_s,
+        grace_s=GRACE_S if spec.grace_s is None else spec.grace_s,
         minutes=resources.minutes,
         probe=tuple(probe),
         check_s=check_s,
         ask_first=ask_first,
+        runs=chains.run_folders(spec),
     )
     return Plan({terms.TERMS: agreed.to_json(), **(files or {})}, agreed.commands[0], added)
 

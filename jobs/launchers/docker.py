@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from jobs import processes
+from jobs import processes, terms
 from jobs.asking import ask
 from jobs.launchers.attended import Attended, attended_plan
 from jobs.launchers.base import Plan
@@ -126,8 +126,9 @@ class Docker(Attended):
         line += [f"--mount={mount(path)}" for path in written if path not in spec.readonly]
         line += [f"--mount={mount(path, readonly=True)}" for path in dict.fromkeys(spec.readonly)]
         # Names only: the client takes the values from its environment, where other users cannot read them.
-        # The mark lets the attendant find the container's processes.
-        line += [f"--env={name}" for name in (*sorted(environment), processes.MARK)]
+        # The mark lets the attendant find the container's processes; with the count it tells a start of a job
+        # from the one before.
+        line += [f"--env={name}" for name in (*sorted(environment), processes.MARK, terms.RESTARTS)]
         if user == 0:
             line += ["--env=OMPI_ALLOW_RUN_AS_ROOT=1", "--env=OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"]
         line += [*site.container_options, image_of(spec)]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jobs import fabric, host_checks, host_facts, hostfile, processes, surviving, terms
+from jobs import fabric, host_checks, host_facts, hostfile, open_mpi, processes, surviving, terms
 from jobs.launchers.attended import Attended, attended_plan
 from jobs.launchers.base import Plan
 from jobs.sites import Site
@@ -23,7 +23,8 @@ _FORWARDED = ("CINGULUM_", "HOROVOD_", "TF_", "NCCL_", "OMP_", "PYTHONPATH", "LD
 _KEPT_HERE = ("CINGULUM_STORE",)
 
 # So that a host or a link that is gone is noticed in half a minute; each can be set anew in a site's or a
-# job's `environment`. Measured: docs/how-to/run-on-mpi-hosts.md.
+# job's `environment`. Open MPI 5 is told the same: jobs/open_mpi.py. Measured:
+# docs/how-to/run-on-mpi-hosts.md.
 DETECTION = {
     # mpirun asks the daemon of a silent host after 10 s, then every 5 s, and gives it up after the fourth
     # question; by itself it would wait 8 minutes. The daemon does the same, and ends its ranks.
@@ -80,8 +81,9 @@ class Mpirun(Attended):
             )
         _with_room(spec, hosts)
         environment = {**_as_root(), **DETECTION, **settings, **site.environment}
+        environment |= open_mpi.for_prrte({**environment, **spec.environment})
         host_checks.check_parameters({**environment, **spec.environment})
-        forwarded = [*environment, *spec.environment, "PATH", processes.MARK, terms.RESTARTS]
+        forwarded = [*environment, *spec.environment, "PATH", processes.MARK, terms.RESTARTS, terms.FAILURES]
         commands = [
             on_hosts(
                 terms.hostfile(folder, number),
@@ -115,11 +117,13 @@ class Mpirun(Attended):
         Raises:
             JobError: the hostfile cannot be used, or the hosts do not suffice.
             WorldError: there is no mpirun.
-            LauncherError: too few hosts answer in time, or one differs from this one.
+            LauncherError: mpirun is that of another MPI, too few hosts answer in time, or one differs from
+                this one.
         """
         if not spec.parallel:
             return
         mpirun = _mpirun(site)
+        open_mpi.check(mpirun)
         hosts = hosts_of(spec, site)
         if hosts is None:
             if not spec.after:
@@ -187,7 +191,7 @@ def on_hosts(
     """
     names = set(_to_forward()) | set(forwarded)
     # mpirun sends its own by itself, and complains when it is told to.
-    sent = [word for name in sorted(names) if not name.startswith("OMPI_") for word in ("-x", name)]
+    sent = [word for name in sorted(names) if not name.startswith(open_mpi.ITS_OWN) for word in ("-x", name)]
     words = [mpirun, "--hostfile", str(hosts), "--wdir", folder, "--bind-to", "none", *sent, *argv]
     return surviving.line(words) if outlives else words
 

@@ -55,10 +55,11 @@ class Slurm:
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
         """The batch script, and the sbatch that submits it."""
+        from jobs import supervised
         from jobs.rendering import batch_script
 
         return Plan(
-            files={SCRIPT: batch_script(spec, site, folder, token)},
+            files={SCRIPT: batch_script(spec, site, folder, token), **supervised.sources()},
             command=(
                 "sbatch",
                 "--parsable",
@@ -79,7 +80,7 @@ class Slurm:
         from jobs import image_checks
         from jobs.rendering import batch_script
 
-        _check_clusters(site)
+        _check_clusters(site.of(spec.kind))
         if spec.image is not None and site.container == "apptainer":
             image_checks.check_image(spec.image)
         script = batch_script(dataclasses.replace(spec, after=()), site, Path(spec.folder), "0" * 16)
@@ -101,6 +102,7 @@ class Slurm:
             LauncherError: Slurm refused; NoAnswer: it did not answer, and the job may be there (see `find`).
         """
         for name, text in plan.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).touch(mode=0o600)
             (folder / name).write_text(text, encoding="utf-8")
         answer = _call(with_dependency(plan.command, after), SUBMIT_S, environment=plan.environment)

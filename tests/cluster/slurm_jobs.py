@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import supervised_folder
+
 from jobs.rendering import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
@@ -103,7 +105,7 @@ class Job:
             'for p in /proc/[0-9]*; do echo "${p#/proc/} $(tr "\\0" " " <"$p/cmdline" 2>/dev/null)"; done'
         )
         lines = self.cluster.exec(host, ["sh", "-c", script], cwd="/").stdout.splitlines()
-        started = re.compile(rf"(\d+) \S*python\S* .*{re.escape(str(self.folder.parent))}")
+        started = re.compile(rf"(\d+) \S*python\S* (?!-I -B ).*{re.escape(str(self.folder.parent))}")
         return [int(found[1]) for line in lines if (found := started.match(line))]
 
 
@@ -122,6 +124,7 @@ def submit(
 ) -> Job:
     """Submit this command, a rank on each of so many whole hosts; `change` edits the script first."""
     folder.mkdir(exist_ok=True)
+    supervised_folder.fill(folder)
     spec = JobSpec(
         "faults",
         "train",

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import supervised_folder
 import yaml
 from shard_sets import make_shard_set
 
@@ -95,7 +96,16 @@ def test_ranks_on_every_host_get_the_words_and_variables_of_the_job(cluster, tmp
         environment={**environment, "V_NOTES": str(tmp_path)},
     )
     script = tmp_path / "job.sbatch"
-    site = Site(launcher=launcher, fabric="ethernet", interfaces=("eth0",), setup='export V_SETUP="a  b"')
+    options = ("--cpu-bind=verbose,none", "--network=lower") if launcher == "srun" else ()
+    site = Site(
+        launcher=launcher,
+        fabric="ethernet",
+        interfaces=("eth0",),
+        before_modules="export V_FIRST=1",
+        setup='export V_SETUP="a  b$V_FIRST"',
+        srun_options=options,
+    )
+    supervised_folder.fill(private)
     script.write_text(batch_script(job, site, private, TOKEN))
     finish(cluster, submit(cluster, script, str(script), cwd=tmp_path))
 
@@ -106,9 +116,23 @@ def test_ranks_on_every_host_get_the_words_and_variables_of_the_job(cluster, tmp
     for rank in found:
         assert rank["arguments"] == NASTY
         assert {key: rank["environment"][key] for key in environment} == environment
-        assert rank["environment"]["V_SETUP"] == "a  b"
+        assert rank["environment"]["V_SETUP"] == "a  b1"
+        if launcher == "srun":  # told its ranks what it was told
+            assert "none" in rank["environment"]["SLURM_CPU_BIND"]
         assert rank["environment"]["OMPI_MCA_btl_tcp_if_include"] == "eth0"
         assert rank["folder"] == str(run_in)
+
+
+def test_a_line_of_the_site_that_fails_on_a_host_fails_the_job(cluster, tmp_path):
+    job = JobSpec("line", "train", ((sys.executable, "-c", "print('WRONG')"),), "/")
+    script = tmp_path / "job.sbatch"
+    supervised_folder.fill(tmp_path)
+    script.write_text(batch_script(job, Site(setup="source /nowhere/activate"), tmp_path, TOKEN))
+    finish(cluster, submit(cluster, script, str(script), cwd=tmp_path))
+    log = (tmp_path / "out.log").read_text()
+    assert "failed on n1 with exit code 1: source /nowhere/activate" in log and "WRONG" not in log
+    (task,) = json.loads((tmp_path / "state.json").read_text())["tasks"]
+    assert (task["state"], task["exit_code"]) == ("FAILED", 2)
 
 
 WORLD = """
@@ -125,6 +149,7 @@ def test_ranks_of_two_hosts_are_one_world_with_their_gpus(cluster, tmp_path, lau
     site = Site(launcher=launcher, gpu_request=form, fabric="ethernet", interfaces=("eth0",))
     job = JobSpec("world", "train", ((sys.executable, "-c", WORLD),), "/", Resources(2, None, 2, 2))
     script = tmp_path / "job.sbatch"
+    supervised_folder.fill(tmp_path)
     script.write_text(batch_script(job, site, tmp_path, TOKEN))
     finish(cluster, submit(cluster, script, str(script), cwd=tmp_path))
     log = (tmp_path / "out.log").read_text()
@@ -138,6 +163,7 @@ def test_each_task_of_an_array_gets_its_own_words_and_log(cluster, tmp_path):
     tasks = tuple((sys.executable, str(NOTES), f"task {number}", "\n") for number in range(3))
     job = JobSpec("array", "crossval", tasks, "/", at_once=2, environment={"V_NOTES": str(tmp_path)})
     script = tmp_path / "job.sbatch"
+    supervised_folder.fill(private)
     script.write_text(batch_script(job, Site(), private, TOKEN))
     finish(cluster, submit(cluster, script, str(script), cwd=tmp_path))
     for number in range(3):
@@ -151,6 +177,7 @@ def test_each_task_of_an_array_gets_its_own_words_and_log(cluster, tmp_path):
 def test_a_token_finds_its_job(cluster, tmp_path):
     job = JobSpec("a job", "train", ((sys.executable, "-c", "pass"),), "/")
     script = tmp_path / "job.sbatch"
+    supervised_folder.fill(tmp_path)
     script.write_text(batch_script(job, Site(), tmp_path, TOKEN))
     number = submit(cluster, script, "--hold", str(script), cwd=tmp_path)
     assert slurm(cluster, "squeue", "-h", "-j", number, "-o", "%k %j").split() == [

@@ -7,15 +7,19 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import supervised_folder
+
 # Stands for mpirun, srun, apptainer and the program itself; `env -0` is what the ranks would find set.
 _NOTES = """#!/bin/sh
 if [ "$1" = --mpi=list ]; then echo "MPI plugin types are... none pmix"; exit 0; fi
+if [ "$1" = --version ]; then echo "${STUB_VERSION:-mpirun (Open MPI) 4.1.8}"; exit 0; fi
 printf '%s\\0' "$0" "$@" > "$NOTES/arguments"
 pwd -P > "$NOTES/folder"
 env -0 > "$NOTES/environment"
 exit "${STUB_EXIT:-0}"
 """
 _SCONTROL = """#!/bin/sh
+if [ "$1 $2" = "show job" ]; then echo "JobId=4711 JobState=RUNNING Restarts=0"; exit; fi
 printf '%s\\0' "$@" >> "$NOTES/scontrol"
 """
 _SQUEUE = """#!/bin/sh
@@ -55,6 +59,7 @@ def run(script: str, place: Path, notes: Path, *, task: int | None = None, **ext
 
     `extra` are further variables; an empty one is left out.
     """
+    supervised_folder.fill(_job_folder(script))
     path = notes / "job.sbatch"
     path.write_bytes(script.encode())
     environment = {
@@ -84,6 +89,15 @@ def run(script: str, place: Path, notes: Path, *, task: int | None = None, **ext
         stderr=ran.stderr.decode(errors="replace"),
         code=ran.returncode,
     )
+
+
+def _job_folder(script: str) -> Path:
+    """As bash reads it."""
+    (line,) = [line for line in script.split("\n") if line.startswith("job_folder=")]
+    told = subprocess.run(
+        ["bash", "-c", f'{line}\nprintf %s "$job_folder"'], capture_output=True, timeout=60, check=True
+    )
+    return Path(os.fsdecode(told.stdout))
 
 
 def _text(path: Path) -> str:

@@ -42,6 +42,26 @@ def test_a_second_job_for_a_run_folder_is_refused_by_name_whatever_starts_it(sto
     assert len(store.list()) == 1
 
 
+def test_who_writes_the_run_already_is_named_with_its_start_and_hosts(store) -> None:
+    job = store.adopt(added(store), "47")
+    store.record([(job, [TaskState(0, "RUNNING", hosts=("n4", "n5"), restarts=1)])])
+    with pytest.raises(JobError) as error:
+        added(store)
+    writer = "Another process writes this run: job 47, start 2, n4,n5 (/study/runs/mine)."
+    assert error.value.message == writer and "--after 47" in str(error.value.cure)
+
+
+def test_of_an_array_the_tasks_that_write_are_named(store) -> None:
+    array = dataclasses.replace(RUN, kind="crossval", tasks=RUN.tasks * 6)
+    job = store.adopt(added(store, array), "48")
+    states = [TaskState(task, "RUNNING", hosts=(f"n{task}",)) for task in range(1, 6)]
+    store.record([(job, [TaskState(0, "COMPLETED", 0), *states])])
+    with pytest.raises(JobError) as error:
+        added(store, array)
+    said = "job 48_1, start 1, n1; job 48_2, start 1, n2; job 48_3, start 1, n3; and 2 more (/study"
+    assert said in error.value.message
+
+
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED", "LOST"])
 def test_the_run_folder_is_free_when_its_job_has_ended(store, state) -> None:
     ended(store, added(store), state)

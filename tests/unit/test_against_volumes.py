@@ -23,7 +23,7 @@ def told(tmp_path, network, linear):
 def test_the_terminal_says_that_the_linear_model_is_ahead_by_how_much_and_what_to_try(tmp_path):
     line = told(tmp_path, 0.76, 0.94)
     assert "AUC 0.940, ahead of the network by 0.180: try " in line
-    assert "model.options.normalisation=none" in line
+    assert "(model.name=small)" in line
 
 
 def test_a_network_that_is_not_behind_is_given_no_advice(tmp_path):
@@ -72,13 +72,14 @@ def test_the_verdict_of_a_page_compares_the_very_subjects():
 def test_what_a_run_does_already_is_not_advised():
     config = {
         "data": {"augment": {"shift": 1}},
-        "model": {"name": "tiny", "options": {"normalisation": "none"}},
+        "model": {"name": "small"},
     }
     assert against_volumes.advice(config) == "try more subjects or epochs (docs/explanation/recipes.md)"
     config["data"] = {"augment": {"shift": 0, "affine": {"probability": 0.5}}}
     assert "data.augment.shift=1" not in against_volumes.advice(config)
-    config["model"] = {"name": "tiny", "options": {}}
-    assert "normalisation=none" in against_volumes.advice(config)
+    for model in ("tiny", {}), ("small", {"pool": "mean"}), ("small", {"normalisation": "batch"}):
+        config["model"] = dict(zip(("name", "options"), model, strict=True))
+        assert "(model.name=small)" in against_volumes.advice(config)
 
 
 def test_the_last_lines_of_a_training_say_it(tmp_path):

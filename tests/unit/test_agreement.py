@@ -92,9 +92,14 @@ def test_an_agreed_error_is_told_once_and_gives_its_exit_code(capsys):
     assert capsys.readouterr().err == "error: wrong\n  mend\n"
 
 
-def test_being_stopped_is_news_and_no_error(capsys):
+def test_being_stopped_is_news_and_no_error(capsys, monkeypatch):
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
     assert together(World(), fail(Agreed(Stopped("saved")))) == 75
     assert capsys.readouterr().err == "saved\n"
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    assert together(World(), fail(Agreed(Stopped("saved", cure="go on")))) == 75
+    first, of_mpirun, last = capsys.readouterr().err.splitlines()
+    assert (first, last) == ("saved", "  go on") and "nothing is lost" in of_mpirun
 
 
 @pytest.mark.parametrize(("error", "exit_code"), [(ShardError("damaged"), 2), (KeyError("x"), 1)])

@@ -163,7 +163,7 @@ def test_what_a_rank_says_is_written_in_one_piece(tmp_path):
 
 def test_another_mpi_with_a_number_like_open_mpis_is_refused(world, tmp_path):
     launcher, site = world(mpirun="HYDRA build details: Version: 4.1.2")
-    with pytest.raises(LauncherError, match="is not Open MPI's; it says 'HYDRA"):
+    with pytest.raises(LauncherError, match="is that of MPICH"):
         launcher.preflight(spec(tmp_path), site)
 
 

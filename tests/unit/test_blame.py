@@ -1,4 +1,5 @@
-"""Whom the output of a failed launch names. The texts are what Open MPI 4.1.8 wrote on emulated hosts."""
+"""Whom the output of a failed launch names. The texts are what Open MPI 4.1.8 and, those of PRRTE, 5.0.11
+wrote on emulated hosts."""
 
 from __future__ import annotations
 
@@ -35,6 +36,41 @@ NOTE: A common cause for this error is misspelling a mpirun command
 Node:       n3
 Executable: cingulumm
 """
+KILLED_5 = """--------------------------------------------------------------------------
+prterun noticed that process rank 1 with PID 32573 on node n3 exited on
+signal 9 (Killed).
+--------------------------------------------------------------------------
+"""
+STATUS_5 = """prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-n1-32582@1,1]
+   Exit code:    3
+"""
+LOST_5 = """--------------------------------------------------------------------------
+PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-ctl-134@0,0] on node ctl
+  Remote daemon: [prterun-ctl-134@0,2] on node n2
+
+This is usually due to either a failure of the TCP network
+"""
+
+
+def test_open_mpi_5_is_understood_too() -> None:
+    assert blame.read(KILLED_5, 137, hosts=HOSTS) == Blame("was killed by signal 9 (SIGKILL)", "rank 1", "n3")
+    assert blame.read(STATUS_5, 3) == Blame("ended with exit code 3", "rank 1")
+    lost = blame.read(LOST_5, 1, hosts=HOSTS)
+    assert (lost.host, lost.lost) == ("n2.site.org", True)
+    failed = "prterun was unable to reliably start one or more daemons.\n"
+    assert "could not start its daemon" in blame.read(failed, 1).why
+
+
+def test_a_launch_that_lost_a_host_did_not_end_well_whatever_mpirun_says() -> None:
+    """Open MPI 5's ends with 0."""
+    assert blame.exit_code(f"epoch 1\n{LOST_5}", 0) == 1
+    assert blame.exit_code(LOST_5, 137) == 137
+    assert blame.exit_code("he said: PRTE has lost communication with a remote daemon.\n", 0) == 0
 
 
 def test_a_killed_rank_is_named_with_its_host_and_signal() -> None:
@@ -71,9 +107,7 @@ def test_a_rank_that_answers_nobody_is_taken_for_lost_and_one_that_spoke_is_not(
 
 
 def test_a_lost_daemon_is_a_lost_host_by_the_name_that_it_was_given() -> None:
-    assert blame.read(LOST, 205, hosts=HOSTS) == Blame(
-        "mpirun lost the way to it", host="n2.site.org", lost=True
-    )
+    assert blame.read(LOST, 205, hosts=HOSTS) == Blame("the way to it is lost", host="n2.site.org", lost=True)
 
 
 def test_a_host_that_does_not_answer_explains_all_else() -> None:

@@ -34,6 +34,21 @@ def test_evaluate_shows_what_all_folds_say_of_held_out_subjects(finished, capsys
     assert json.loads(capsys.readouterr().out) == json.loads((finished / "crossval.json").read_text())
 
 
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "{}"},
+        {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "{}", "PMIX_RANK": "{}"},
+    ],
+)
+def test_of_several_ranks_one_shows_a_cross_validation(finished, capsys, monkeypatch, environment):
+    for rank in (0, 1):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value.format(rank))
+        assert cli.run(["evaluate", str(finished)]) == 0
+        assert ("held out once" in capsys.readouterr().out) == (rank == 0)
+
+
 def test_another_split_than_the_held_out_one_belongs_to_a_fold(finished, capsys):
     assert cli.run(["evaluate", str(finished), "--split", "validation"]) == 2
     said = capsys.readouterr().err

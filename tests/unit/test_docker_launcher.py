@@ -59,7 +59,14 @@ def test_a_container_runs_as_the_calling_user_with_its_groups_and_no_more_rights
 
 
 def test_a_container_goes_with_its_job_hears_signals_and_can_be_found() -> None:
-    assert {"--rm", "--init", "--sig-proxy=true", "--ipc=private", "--env=CINGULUM_TASK"} <= set(line(spec()))
+    assert {
+        "--rm",
+        "--init",
+        "--sig-proxy=true",
+        "--ipc=private",
+        "--env=CINGULUM_TASK",
+        "--env=CINGULUM_RESTARTS",
+    } <= set(line(spec()))
 
 
 def test_a_container_has_the_memory_asked_for_and_shared_memory_for_each_rank() -> None:

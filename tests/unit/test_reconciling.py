@@ -93,6 +93,22 @@ def test_how_a_forgotten_task_ended_is_read_from_its_folder(store, cluster) -> N
     assert store.get("1").tasks == (TaskState(0, "FAILED", 2, "bad", ("n1",)),)
 
 
+def test_an_end_that_the_folder_tells_is_taken_at_once_and_that_of_an_earlier_start_is_not(
+    store, cluster
+) -> None:
+    job = submit(store, cluster, SPEC, HERE)
+    cluster.answers["1"] = [TaskState(0, "RUNNING", restarts=1)]
+    refresh(store, {"slurm": cluster})
+    cluster.answers.clear()
+    note = Path(job.folder) / "state.json"
+    task = {"task": 0, "state": "FAILED", "exit_code": 3, "hosts": ["n1"]}
+    note.write_text(json.dumps({"tasks": [{**task, "restarts": 0}]}))
+    assert refresh(store, {"slurm": cluster}, grace_s=60).changes == ()
+    note.write_text(json.dumps({"tasks": [{**task, "restarts": 1}]}))
+    refresh(store, {"slurm": cluster}, grace_s=60)
+    assert store.get("1").tasks == (TaskState(0, "FAILED", 3, hosts=("n1",), restarts=1),)
+
+
 def test_each_task_of_an_array_may_have_a_file_of_its_own(store, cluster) -> None:
     job = submit(store, cluster, ARRAY, HERE)
     for number, state in ((0, "COMPLETED"), (1, "FAILED")):

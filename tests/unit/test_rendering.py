@@ -6,6 +6,7 @@ After a change that is meant: CINGULUM_WRITE_GOLDEN=1 pytest tests/unit/test_ren
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -67,7 +68,7 @@ CASES: dict[str, tuple[JobSpec, str | None]] = {
             parallel=False,
             resources=Resources(cpus_per_rank=16),
         ),
-        "lab",
+        "centre",
     ),
     "shrinking": (
         spec(resources=Resources(4, 2, 2, 2, 4), shrink=True, requeues=5, grace_s=90),
@@ -210,8 +211,9 @@ def test_a_short_job_is_not_told_to_save_as_soon_as_it_starts(minutes, grace_s):
     assert f"#SBATCH --signal=B:USR2@{grace_s}" in lines(spec(), Site(minutes=minutes))
 
 
-def test_the_time_to_save_is_the_sites_or_else_the_jobs():
-    assert "#SBATCH --signal=B:USR2@600" in lines(spec(grace_s=90), Site(grace_s=600))
+def test_the_time_to_save_is_the_jobs_or_else_the_sites():
+    assert "#SBATCH --signal=B:USR2@90" in lines(spec(grace_s=90), Site(grace_s=600))
+    assert "#SBATCH --signal=B:USR2@600" in lines(spec(), Site(grace_s=600))
     assert "#SBATCH --signal=B:USR2@90" in lines(spec(grace_s=90), Site())
 
 
@@ -226,12 +228,11 @@ def test_the_gpus_and_the_site_share_one_gres():
 
 
 def test_a_variable_of_the_script_itself_cannot_be_one_of_the_job():
-    templates = [sites.shipped().parents[0] / "templates" / name for name in ("job.sbatch.j2", "body.sh.j2")]
-    text = "\n".join(path.read_text() for path in templates)
+    text = (sites.shipped().parents[0] / "templates" / "job.sbatch.j2").read_text()
     text = re.sub(r"^ *#.*|{%.*?%}", "", re.sub(r"{#.*?#}", "", text, flags=re.S), flags=re.M)
     names = set(re.findall(r"(?:^|[ ;({])([a-z_]+)\+?=", text, re.M))
     names |= set(re.findall(r"\bfor ([a-z]+) in", text))
-    assert {"task", "run", "command", "attempt", "why"} < names
+    assert {"task", "run", "command", "supervised", "held"} < names
     for name in names:
         with pytest.raises(JobError, match=f"{name} is a variable of the batch script"):
             batch_script(spec(environment={name: "1"}), Site(), FOLDER, TOKEN)
@@ -254,7 +255,7 @@ def test_a_launcher_that_is_missing_ends_the_job_as_bad_input(tmp_path, missing)
     script = batch_script(spec(("cingulum",), image="/i.sif"), site, tmp_path, TOKEN)
     path = f"{place}{os.pathsep}{tmp_path / 'tools'}"
     (tmp_path / "tools").mkdir()
-    for tool in ("bash", "env", "hostname", "date", "id", "sed", "paste"):
+    for tool in ("bash", "env", "hostname", "id", "python3"):
         (tmp_path / "tools" / tool).symlink_to(shutil.which(tool) or "")
     noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, PATH=path)
     assert (noted.code, noted.arguments) == (2, [])
@@ -320,13 +321,79 @@ def test_the_scratch_folder_may_name_the_job(tmp_path):
     assert noted.environment["CINGULUM_SCRATCH"] == "/scratch/4711/x y"
 
 
-def test_lines_of_the_site_cannot_swallow_the_rest(tmp_path):
+REALLY = {"BASH_FUNC_eval%%": ""}
+SOURCED = "grep -q tried /dev/null\ntrue\n"
+
+
+def with_site(tmp_path: Path, **keys: str) -> run_script.Noted:
+    """What a job does whose site has these lines, which are really run."""
     place = run_script.stubs(tmp_path)
-    script = batch_script(spec(("program", "x")), Site(setup="if 'never closed"), tmp_path, TOKEN)
-    really = {"BASH_FUNC_eval%%": ""}
-    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, **really)
-    assert "unexpected EOF" in noted.stderr
-    assert noted.arguments[-2:] == ["program", "x"]
+    (tmp_path / "tries.sh").write_text(SOURCED)
+    (tmp_path / "fails.sh").write_text("true\nfalse\n")
+    script = batch_script(spec(("program", "x")), Site(**keys), tmp_path, TOKEN)
+    return run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, **REALLY)
+
+
+@pytest.mark.parametrize("key", ["before_modules", "setup"])
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("true\nfalse; touch WRONG", "exit code 1: false"),
+        ("source /nowhere/activate", "exit code 1: source /nowhere/activate"),
+        ("if true; then\n  ls /nowhere 2>/dev/null\nfi\ntouch WRONG", "exit code 2: ls /nowhere"),
+        ("source $NOTES/fails.sh", "exit code 1: source $NOTES/fails.sh"),
+        ("V=$(false)\ntouch WRONG", "exit code 1: V=$(false)"),
+        ("set -e\n(exit 4)\ntouch WRONG", "exit code 4: ( exit 4 )"),
+        ("set -u\n: $nothing\ntouch WRONG", "nothing: unbound variable"),
+        ("exit 3", "exit code 3: "),
+        ("if 'never closed", "unexpected EOF"),
+    ],
+)
+def test_a_line_of_the_site_that_fails_ends_the_job_as_bad_input_with_its_text(tmp_path, key, lines, told):
+    noted = with_site(tmp_path, **{key: lines})
+    assert (noted.code, noted.arguments) == (2, []), noted.stderr
+    assert told in noted.stderr
+    assert noted.stderr.count(f"A line of '{key}' in the site's profile failed on ") == 1
+    assert json.loads((tmp_path / "state.json").read_text())["tasks"][0]["state"] == "FAILED"
+    assert not (tmp_path / "WRONG").exists()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "[ -e /nowhere ] && export A=1\ntrue",
+        "grep -q x /dev/null || true",
+        "if grep -q x /dev/null; then exit 1; fi",
+        "source $NOTES/tries.sh",
+        "f() { false; true; }\nf",
+        "set -E\nf() { false; true; }\nf",
+        "",
+    ],
+)
+def test_what_a_line_of_the_site_only_tries_does_not_end_the_job(tmp_path, lines):
+    noted = with_site(tmp_path, setup=lines)
+    assert (noted.code, noted.arguments[-2:]) == (0, ["program", "x"]), noted.stderr
+
+
+def test_the_sites_lines_come_before_and_after_its_modules(tmp_path):
+    place = run_script.stubs(tmp_path)
+    site = Site(before_modules="module purge\nmodule use /a", modules=("b/1",), setup="module list")
+    script = batch_script(spec(("program",)), site, tmp_path, TOKEN)
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, **REALLY)
+    assert noted.modules == ["purge", "use", "/a", "load", "b/1", "list"]
+    assert (noted.code, noted.arguments[-1]) == (0, "program")
+
+
+def test_options_of_srun_reach_srun_and_nothing_else(tmp_path):
+    place = run_script.stubs(tmp_path)
+    options = ("--cpu-bind=map_cpu:0,1", "--network=single_node_vni,job_vni")
+    site = Site(launcher="srun", srun_options=options)
+    script = batch_script(spec(("program",)), site, tmp_path, TOKEN)
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path)
+    srun = noted.arguments[: noted.arguments.index("program")]
+    assert srun[1:4] == ["--mpi=pmix", *options]
+    assert "--kill-on-bad-exit=1" in srun
+    assert not any(option in line for line in script.splitlines() if "#SBATCH" in line for option in options)
 
 
 def test_a_module_that_is_missing_ends_the_job_as_bad_input(tmp_path):
@@ -334,6 +401,7 @@ def test_a_module_that_is_missing_ends_the_job_as_bad_input(tmp_path):
     script = batch_script(spec(("program",)), Site(modules=("openmpi/9",)), tmp_path, TOKEN)
     noted = run_script.run(script, place, tmp_path, **{"BASH_FUNC_module%%": "() { return 1; }"})
     assert (noted.code, noted.arguments) == (2, [])
+    assert "Module openmpi/9 of the site's profile cannot be loaded" in noted.stderr
 
 
 def test_a_program_that_is_missing_ends_the_job_as_bad_input(tmp_path):
@@ -348,8 +416,7 @@ def test_lines_of_the_site_are_run_as_they_stand(tmp_path):
     place = run_script.stubs(tmp_path)
     setup = "if true; then\n  export V_A='two  words' # and a comment\nfi\nexport V_B=\"$HOME\""
     script = batch_script(spec(("program",)), Site(setup=setup), tmp_path, TOKEN)
-    really = {"BASH_FUNC_eval%%": ""}
-    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, **really)
+    noted = run_script.run(script.replace("'/data/my study'", "/"), place, tmp_path, **REALLY)
     assert (noted.environment["V_A"], noted.environment["V_B"]) == ("two  words", str(tmp_path))
 
 

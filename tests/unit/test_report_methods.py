@@ -41,7 +41,7 @@ def test_the_methods_state_the_numbers_of_the_run(run):
         "32 scans of 32 subjects (40%) for testing",
         "Subjects, not images, were divided",
         "resattnet18 with 16 channels in its first stage (2,105,346 parameters)",
-        "AdamW, at a learning rate of 0.001",
+        "AdamW, at a learning rate of 0.003",
         "The batch was 8 over all 4 ranks; 12 epochs were trained (72 updates)",
         "rose linearly over 1 epoch and fell along a cosine",
         "the best validation loss were kept (epoch 10 of 12)",

@@ -17,6 +17,8 @@ from trainer.record import RunFolder
 TREE = "{name: a, data: {shards: s, classes: [x, y]}, model: {name: tiny}}"
 OWN = ["/env/bin/cingulum", "train", "a b.yaml", "train.epochs=3"]
 
+CONFIG = {"name": "run", "data": {"shards": "shards", "classes": ["a", "b"]}}
+
 
 def run_folder(path: Path, *overrides: str) -> RunFolder:
     """A run folder, as far as it is needed to tell which run it is."""
@@ -99,3 +101,43 @@ def test_in_a_job_of_slurm_the_script_is_named_first(tmp_path, alone, monkeypatc
     folder = run_folder(tmp_path / "runs" / "a", f"runs={tmp_path / 'runs'}")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     assert resuming.cure(folder).startswith("Submit the same script again with --resume in it")
+
+
+@pytest.mark.parametrize(
+    ("rows", "checkpoints", "is_finished", "refused"),
+    [
+        (0, (), False, False),
+        (1, (), False, False),  # killed between the first row and its checkpoint
+        (2, (), False, True),
+        (2, ("step-00000004",), False, False),
+        (1, (), True, True),
+    ],
+)
+def test_a_run_whose_checkpoints_were_removed_does_not_begin_again(
+    tmp_path, rows, checkpoints, is_finished, refused
+):
+    folder = run_folder(tmp_path / "a")
+    folder.metrics.write_text('{"epoch": 1}\n' * rows)
+    for name in checkpoints:
+        (folder.checkpoints / name).mkdir(parents=True)
+    if is_finished:
+        folder.result.write_text("{}")
+    if not refused:
+        resuming.check_not_lost(folder, RunConfig.model_validate(CONFIG))
+        return
+    with pytest.raises(RunError, match=f"has trained for {rows} epochs, and checkpoints/ holds") as error:
+        resuming.check_not_lost(folder, RunConfig.model_validate(CONFIG))
+    assert f"remove {folder.path}" in str(error.value.cure)
+
+
+def test_while_early_stopping_may_have_kept_no_epoch_a_run_begins_again(tmp_path):
+    """What it watches, such as an AUC, was not to be had: the first checkpoint is that of `every_epochs`."""
+    folder = RunFolder(tmp_path)
+    config = RunConfig.model_validate(
+        {**CONFIG, "checkpoint": {"every_epochs": 3}, "train": {"early_stopping": {"metric": "val_auc"}}}
+    )
+    folder.metrics.write_text("{}\n" * 3)
+    resuming.check_not_lost(folder, config)
+    folder.metrics.write_text("{}\n" * 4)
+    with pytest.raises(RunError, match="has trained for 4 epochs"):
+        resuming.check_not_lost(folder, config)

@@ -261,3 +261,11 @@ def test_the_switch_tells_its_links_and_no_others(here):
     here.setattr(programs, "run", lambda *_, **__: json.dumps(told))
     here.setattr(namespaces, "need", lambda *_: 1)
     assert links.ports(Path("/f")) == {"n1": True, "n2": False}
+
+
+def test_of_many_testbeds_two_are_named(monkeypatch, capsys):
+    monkeypatch.setattr(layout, "names", lambda: [f"test-{number}" for number in range(9)])
+    assert cli.run(["testbed", "boot", "n1"]) == 2
+    said = capsys.readouterr().err
+    assert "Several testbeds are up: test-0, test-1 and 7 more." in said
+    assert max(map(len, said.splitlines())) <= 80

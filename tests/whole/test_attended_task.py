@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import attended_task, processes, terms
+from jobs import attended_task, processes, progress_made, terms
 from jobs.attended_task import Task
 from jobs.ledger import Entry
 from jobs.terms import Terms
@@ -70,6 +70,17 @@ def test_a_lost_job_may_fail_as_often_as_a_new_one_after_a_requeue(task) -> None
 def ended(one: Task) -> Entry:
     wait(lambda: has_ended(one), "the end")
     return one.entry
+
+
+def test_a_start_that_lost_a_host_has_failed_whatever_mpirun_ends_with(task) -> None:
+    """Open MPI 5's ends with 0."""
+    said = (
+        "PRTE has lost communication with a remote daemon.\n\n  Remote daemon: [prterun-a-1@0,2] on node n2\n"
+    )
+    one = task("printf", "%s", said, requeues=0)
+    assert one.start([])
+    assert (ended(one).state, one.entry.exit_code) == ("NODE_FAIL", 1)
+    assert one.entry.reason.startswith("n2: the way to it is lost")
 
 
 def begun(one: Task, folder: Path) -> Task:
@@ -131,6 +142,63 @@ def test_who_saved_is_started_again_and_who_got_bad_input_is_not(task) -> None:
     # Not side by side: both bear the same mark here, and the end of one kills what bears it.
     assert refused.start([])
     assert (ended(refused).state, refused.entry.restarts) == ("FAILED", 0)
+
+
+CHECKPOINT = 'mkdir -p "$0/checkpoints/step-0000000$1"'
+
+
+def test_who_saves_and_comes_no_further_is_warned_about_and_then_not_started_again(task, tmp_path) -> None:
+    one = task("sh", "-c", f"{CHECKPOINT}; exit 75", str(tmp_path), "7", runs=(str(tmp_path),), requeues=0)
+    for state, words in (
+        ("REQUEUED", "saved and stopped"),  # it has come from none to step 7
+        ("REQUEUED", "stopped at step 7, no step further in start 1 of 3"),
+        ("REQUEUED", "stopped at step 7, no step further in start 2 of 3"),
+        ("FAILED", "stopped at step 7, no step further in 3 starts in a row"),
+    ):
+        assert one.start([])
+        assert (ended(one).state, one.entry.exit_code) == (state, 75 if state == "FAILED" else None)
+        assert words in one.entry.reason
+    assert one.log.read_text().count("no step further") == 3
+    one.requeue()
+    assert (one.entry.state, one.entry.idle) == ("REQUEUED", 0)
+
+
+def test_who_is_stopped_by_its_time_limit_is_told_of_a_longer_one(task, tmp_path) -> None:
+    saves = script(tmp_path, "trap 'exit 75' USR2; BEGUN; while :; do sleep 0.02; done")
+    one = task(*saves, runs=(str(tmp_path),), minutes=0.02, pause_s=0)
+    while one.entry.state != "FAILED":
+        begun(one, tmp_path)
+        ended(one)
+        (tmp_path / "begun").unlink()
+    assert one.entry.restarts == 2
+    assert "without a checkpoint" in one.entry.reason and "use a longer --time" in one.entry.reason
+
+
+def test_who_comes_a_step_further_now_and_then_or_is_preempted_goes_on(task, tmp_path) -> None:
+    steps = "case $CINGULUM_RESTARTS in [2-9]) set 8;; esac; "
+    one = task("sh", "-c", f"set 7; {steps}{CHECKPOINT}; exit 75", str(tmp_path), runs=(str(tmp_path),))
+    idle = []
+    for _ in range(5):
+        assert one.start([])
+        assert ended(one).state == "REQUEUED"
+        idle.append(one.entry.idle)
+    assert idle == [0, 1, 0, 1, 2]
+    saves = script(tmp_path, "trap 'exit 75' USR2; BEGUN; while :; do sleep 0.02; done")
+    two = task(*saves, runs=(str(tmp_path),))
+    for _ in range(progress_made.STARTS + 1):
+        begun(two, tmp_path)
+        two.save("again")
+        assert (ended(two).state, two.entry.idle) == ("REQUEUED", 0)
+        (tmp_path / "begun").unlink()
+
+
+def test_a_start_whose_run_folder_another_one_writes_is_no_failure_and_not_started_again(
+    task, tmp_path
+) -> None:
+    fenced = task("sh", "-c", "exit 76", requeues=3)
+    assert fenced.start([])
+    assert (ended(fenced).state, fenced.entry.failures, fenced.entry.restarts) == ("FAILED", 0, 0)
+    assert "another start" in fenced.entry.reason and not (tmp_path / "failures").exists()
 
 
 def test_failures_are_counted_put_down_to_their_own_start_and_end_it(task, tmp_path) -> None:

@@ -7,106 +7,12 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from jobs.rendering import batch_script
-from jobs.sites import Site
-from jobs.spec import JobSpec
-
-SUBMISSION = "0123456789abcdef"
-
-
-class Bench:
-    """A job's folder, and a PATH on which scontrol and sinfo say what a test wants."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "it's a $(job)"
-        self.programs = folder / "bin"
-        self.folder.mkdir()
-        self.programs.mkdir()
-        self.calls = folder / "calls"
-        self.calls.touch()
-        self.slurm_says("JobState=RUNNING PreemptTime=None StartTime=2026-01-01T00:00:00 ExcNodeList=(null)")
-        self.program("sinfo", "true")
-        self.program("srun", "false")
-
-    def program(self, name: str, script: str) -> None:
-        path = self.programs / name
-        path.write_text(f"#!/bin/bash\n{script}\n")
-        path.chmod(0o755)
-
-    def slurm_says(self, fields: str) -> None:
-        """What `scontrol show job` prints; other uses of scontrol are noted in `calls`."""
-        show = f'if [ "$1" = show ]; then echo {shlex.quote(f"JobId=7 {fields}")}; exit; fi'
-        self.program("scontrol", f'{show}\necho "$*" >>{shlex.quote(str(self.calls))}')
-
-    def start(
-        self,
-        command: str,
-        *,
-        shrink: bool = False,
-        requeues: int = 1,
-        setup: str = "",
-        task: int | None = None,
-        **variables: str,
-    ) -> subprocess.Popen[bytes]:
-        """The script as slurmd starts it; with `task`, as that task of an array of four."""
-        spec = JobSpec(
-            "t",
-            "command",
-            (("bash", "-c", command),) * (1 if task is None else 4),
-            str(self.folder),
-            parallel=False,
-            requeues=requeues,
-            shrink=shrink,
-        )
-        script = self.folder.parent / "job.sbatch"
-        script.write_text(batch_script(spec, Site(setup=setup), self.folder, SUBMISSION))
-        slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "n[1-3]"}
-        environment = {**os.environ, **slurm, "PATH": f"{self.programs}:{os.environ['PATH']}"}
-        environment |= {"SLURMD_NODENAME": "n1", **variables}
-        if task is not None:
-            environment |= {"SLURM_ARRAY_JOB_ID": "6", "SLURM_ARRAY_TASK_ID": str(task)}
-        name = "out.log" if task is None else f"out-{task}.log"
-        with (self.folder / name).open("ab") as log:
-            return subprocess.Popen(["bash", str(script)], env=environment, stdout=log, stderr=log)
-
-    def run(self, command: str, **options: Any) -> int:
-        return self.start(command, **options).wait(timeout=30)
-
-    def signal(self, number: signal.Signals, on_signal: str, **options: Any) -> int:
-        """Send a signal while the command runs, which then does `on_signal`; the script's exit code."""
-        (self.folder / "ready").unlink(missing_ok=True)
-        command = f"trap '{on_signal}' USR2; touch ready; while :; do sleep 0.01; done"
-        process = self.start(command, **options)
-        try:
-            wait_until(lambda: (self.folder / "ready").exists(), "the command to start")
-            process.send_signal(number)
-            return process.wait(timeout=20)
-        finally:
-            process.kill()
-            process.wait()
-
-    @property
-    def failures(self) -> list[list[str]]:
-        path = self.folder / "failures"
-        return [line.split("\t")[1:] for line in path.read_text().splitlines()] if path.exists() else []
-
-    @property
-    def requeued(self) -> int:
-        return self.calls.read_text().splitlines().count("requeue 7")
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.01)
+from batch_bench import Bench, wait_until
 
 
 @pytest.fixture
@@ -119,7 +25,7 @@ def test_what_an_exit_code_leads_to(bench, code, requeued):
     assert bench.run(f"exit {code}") == code
     assert bench.requeued == requeued
     assert len(bench.failures) == (1 if code in (1, 137) else 0)
-    assert not (bench.folder / "attempt").exists()
+    assert not list(bench.folder.glob("attempt*"))
 
 
 @pytest.mark.parametrize(
@@ -162,13 +68,13 @@ LOST = """ORTE has lost communication with a remote daemon.
         (
             "mpirun noticed that process rank 1 with PID 0 on node n2 exited on signal 9 (Killed).",
             "rank 1 @ n2",
-            "was killed by signal 9",
+            "was killed by signal 9 (SIGKILL)",
         ),
         (
             "rank 1 as launched is server 0 @ n2.site\nrank 2 as launched is server 1 @ n3\n"
             "mpirun noticed that process rank 1 with PID 0 on node n2 exited on signal 9 (Killed).",
-            "server 0 @ n2.site",
-            "was killed by signal 9",
+            "server 0 @ n2",
+            "was killed by signal 9 (SIGKILL)",
         ),
         (
             "[server 0 @ n2] error: did not get a message",
@@ -236,13 +142,13 @@ def test_being_preempted_in_this_start_is_no_failure(bench, at, failed):
 def test_a_signal_is_passed_on_and_the_script_waits_for_what_it_started(bench, number):
     assert bench.signal(number, "sleep 0.2; exit 75") == 75
     assert bench.requeued == 1 and bench.failures == []
-    assert not (bench.folder / "attempt").exists()
+    assert not list(bench.folder.glob("attempt*"))
 
 
 def test_told_to_save_before_there_are_ranks_it_is_started_again(bench):
     assert bench.run("touch ran", setup="kill -USR2 $$") == 75
     assert bench.requeued == 1 and bench.failures == []
-    assert not (bench.folder / "ran").exists() and not (bench.folder / "attempt").exists()
+    assert not (bench.folder / "ran").exists() and not list(bench.folder.glob("attempt*"))
 
 
 @pytest.mark.parametrize(("preempted", "failed"), [("None", 1), ("2026-01-01T00:00:09", 0)])
@@ -271,7 +177,7 @@ def test_the_end_of_the_time_that_preemption_leaves_is_no_time_limit(bench):
         "JobState=COMPLETING Reason=TimeLimit PreemptTime=2026-01-01T00:00:09 StartTime=2026-01-01T00:00:00"
     )
     assert bench.signal(signal.SIGTERM, "sleep 1; exit 1") == 1
-    assert bench.requeued == 0 and not (bench.folder / "attempt").exists()
+    assert bench.requeued == 0 and not list(bench.folder.glob("attempt*"))
 
 
 def test_a_host_that_is_lost_each_time_is_counted_though_slurm_requeues_by_itself(bench):
@@ -297,12 +203,12 @@ def test_ranks_that_srun_ends_after_one_has_saved_have_saved_too(bench, ended_wi
 
 
 def test_a_start_that_was_never_ended_counts_as_failed(bench):
-    assert bench.run('cp "$PWD/attempt" "$PWD/seen"') == 0
+    assert bench.run('cp "$PWD/attempt.start-1" "$PWD/seen"') == 0
     assert (bench.folder / "seen").read_text() == LOST_BATCH_HOST
-    (bench.folder / "attempt").write_text(LOST_BATCH_HOST)
+    (bench.folder / "attempt.start-1").write_text(LOST_BATCH_HOST)
     assert bench.run("exit 0") == 0
     assert bench.failures == [["-", *LOST_BATCH_HOST.splitlines()]]
-    (bench.folder / "attempt").write_text(LOST_BATCH_HOST)
+    (bench.folder / "attempt.start-2").write_text(LOST_BATCH_HOST)
     assert bench.run("exit 0", requeues=1) == 1
 
 
@@ -312,7 +218,7 @@ def test_a_step_on_another_host_does_without_the_host_of_the_script(bench, down,
     bench.program("sinfo", f"[ -z '{down}' ] || echo '{down} down*'")
     bench.program(
         "srun",
-        'while [ "$1" != bash ]; do shift; done\n'
+        'while [ "${1#/}" = "$1" ]; do shift; done\n'
         'echo $$ >"$PWD/witness"; [ -z "$SLURM_CPUS_PER_TASK$SLURM_TRES_PER_TASK" ] || exit; exec "$@"',
     )
     process = bench.start("sleep 20", shrink=True)
@@ -320,15 +226,10 @@ def test_a_step_on_another_host_does_without_the_host_of_the_script(bench, down,
         noted = bench.folder / "witness"
         wait_until(lambda: noted.exists() and noted.read_text().endswith("\n"), "the step")
         step = int(noted.read_text())
-        wait_until(lambda: b"\0SLURM" not in Path(f"/proc/{step}/cmdline").read_bytes(), "bash")
-        children = Path(f"/proc/{step}/task/{step}/children")
-        wait_until(lambda: children.read_text(), "the step to wait")
-        # Slurm ends them both; those that the step starts afterwards are to live.
-        sleeping = children.read_text().split()
+        wait_until(lambda: "sigtimedwait" in Path(f"/proc/{step}/wchan").read_text(), "the step to wait")
+        bench.slurm_says("JobState=PENDING PreemptTime=None ExcNodeList=(null) Restarts=1")
         process.kill()
         os.kill(step, signal.SIGTERM)
-        for child in sleeping:
-            os.kill(int(child), signal.SIGTERM)
         wait_until(lambda: not Path(f"/proc/{step}").exists() or "Z" in state(step), "the end of the step")
     finally:
         process.kill()
@@ -353,7 +254,7 @@ def test_only_a_job_that_may_shrink_has_such_a_step(bench):
 def test_a_host_is_left_out_by_the_name_that_slurm_has_for_it(bench):
     bench.run("echo '[rank 2 @ n3.cluster.local] error: does not answer rank 0 @ n1'; exit 1", shrink=True)
     assert "ExcNodeList=n3 " in bench.calls.read_text()
-    assert bench.failures == [["1", "rank 2 @ n3.cluster.local", "does not answer rank 0 @ n1"]]
+    assert bench.failures == [["1", "rank 2 @ n3", "does not answer rank 0 @ n1"]]
 
 
 def test_it_is_not_said_that_a_host_is_left_out_where_slurm_would_not(bench):
@@ -365,10 +266,11 @@ def test_a_task_of_an_array_keeps_to_its_own_name_and_files(bench):
     assert bench.run("exit 1", task=3, requeues=1) == 1
     assert bench.calls.read_text().splitlines() == ["requeue 6_3"]
     assert bench.run("exit 1", task=3, requeues=1) == 1
-    assert bench.run('cp "$PWD/attempt-2" seen', task=2) == 0
+    assert bench.run('cp "$PWD/attempt-2.start-3" seen', task=2) == 0
     assert len((bench.folder / "failures-3").read_text().splitlines()) == 2
     assert {path.name for path in bench.folder.iterdir()} == {
-        *("failures-3", "state-3.json", "state-2.json", "out-3.log", "out-2.log", "seen")
+        *("failures-3", "state-3.json", "state-2.json", "out-3.log", "out-2.log", "seen"),
+        *("failures-3.d", "failures-2.d", "supervisor"),
     }
     (task,) = json.loads((bench.folder / "state-3.json").read_text())["tasks"]
     assert (task["task"], task["state"]) == (3, "FAILED")
@@ -394,23 +296,73 @@ def test_a_job_does_not_shrink_below_the_least_number_of_hosts(bench):
     assert "NumNodes=1" in bench.calls.read_text()
 
 
-def test_a_controller_that_is_away_is_asked_again(bench):
-    bench.program("sleep", "true")
-    bench.program("scontrol", f'echo "$*" >>{shlex.quote(str(bench.calls))}; exit 1')
-    assert bench.run("exit 75") == 75
-    assert bench.requeued == 10
-    assert "Do it by hand: scontrol requeue 7" in (bench.folder / "out.log").read_text()
+@pytest.mark.parametrize("shows", [True, False], ids=["refuses", "away"])
+def test_a_controller_that_is_away_is_asked_again(bench, shows):
+    note = f'echo "$*" >>{shlex.quote(str(bench.calls))}'
+    facts = 'if [ "$1" = show ]; then echo "JobId=7 JobState=RUNNING Restarts=0 BatchHost=n1"; exit; fi\n'
+    bench.program("scontrol", f"{facts if shows else ''}{note}; exit 1")
+    program = "import sys; from jobs.supervisor import main; main.PAUSE_S = 0.01; main.main(sys.argv[1:])"
+    words = ["--label", "7", "--folder", str(bench.folder), "--requeues", "1", "--ranks-per-node", "1"]
+    environment = {"PATH": f"{bench.programs}:{os.environ['PATH']}", "SLURMD_NODENAME": "n1"}
+    line = [sys.executable, "-c", program, *words, "--", "bash", "-c", "exit 75"]
+    ran = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert bench.requeued == (10 if shows else 0)
+    assert bench.calls.read_text().splitlines().count("show job -o 7") >= (0 if shows else 2)
+    assert "by hand: scontrol requeue 7" in ran.stderr and bench.failures == []
+
+
+LATER = {
+    "the next start runs": "JobState=RUNNING Restarts=1 BatchHost=n2",
+    "the next start runs on the same host": "JobState=RUNNING Restarts=1 BatchHost=n1",
+    "the next start waits": "JobState=PENDING Restarts=1",
+    "it runs elsewhere": "JobState=RUNNING Restarts=0 BatchHost=n2",
+}
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 75, 76, 137])
+@pytest.mark.parametrize("later", LATER.values(), ids=LATER.keys())
+def test_an_orphan_does_nothing_whatever_its_exit_code(bench, later, code):
+    """Its slurmd is gone, and so is its host, by what Slurm says."""
+    bench.program("sinfo", "echo 'n1 down*'")
+    scontrol = bench.programs / "scontrol"
+    now = scontrol.read_text()
+    bench.slurm_says(later)
+    scontrol.rename(bench.folder.parent / "later")
+    bench.program("scontrol", now.partition("\n")[2])
+    ending = bench.folder / "state.json"
+    assert bench.run(f'echo mine >state.json; mv ../later "{scontrol}"; exit {code}', shrink=True) == code
+    assert bench.calls.read_text() == "" and bench.failures == []
+    assert ending.read_text() == "mine\n"
+    assert (bench.folder / "attempt.start-1").read_text() == LOST_BATCH_HOST
+
+
+def test_a_start_that_comes_after_its_successor_starts_no_ranks(bench):
+    bench.slurm_says("JobState=RUNNING Restarts=5 BatchHost=n1")
+    assert bench.run("touch ran") == 76
+    assert not (bench.folder / "ran").exists() and bench.calls.read_text() == ""
+
+
+def test_a_start_that_is_fenced_off_is_neither_counted_nor_started_again(bench):
+    assert bench.run("exit 76") == 76
+    assert bench.failures == [] and bench.calls.read_text() == ""
+    assert "another start writes its run folder" in (bench.folder / "out.log").read_text()
+
+
+def test_what_a_rank_has_left_is_believed_before_what_was_printed(bench):
+    record = {"who": "rank 1", "host": "n2.site", "message": "the disk is full\nMake room.", "time": 1.5}
+    file = shlex.quote(json.dumps(record))
+    assert bench.run(f'echo {file} >"$CINGULUM_FAILURES/a.json"; echo "[rank 0 @ n1] error: x"; exit 1') == 1
+    assert bench.failures == [["1", "rank 1 @ n2", "the disk is full"]]
+    assert (bench.folder / "failures.d" / "start-1" / "a.json").exists()
 
 
 def test_the_term_that_answers_a_requeue_does_not_end_what_asks_for_it(bench):
     """Slurm sends it to all processes; what follows the requeue, as leaving a host out, would be lost."""
-    show = "JobState=RUNNING PreemptTime=None ExcNodeList=(null)"
+    show = "JobState=RUNNING Restarts=0 BatchHost=n1 PreemptTime=None ExcNodeList=(null)"
     note = f'echo "$*" >>{shlex.quote(str(bench.calls))}'
     bench.program(
         "scontrol",
-        f'if [ "$1" = show ]; then echo "JobId=7 {show}"; exit; fi\n'
-        # `timeout` must have begun to wait: a signal just after its fork ends it without us.
-        f"until grep -q '^State:.S' /proc/$PPID/status; do :; done\nkill $PPID; sleep 0.2\n{note}",
+        f'if [ "$1" = show ]; then echo "JobId=7 {show}"; exit; fi\nkill $PPID $$; {note}',
     )
     bench.run("echo '[rank 2 @ n3] error: does not answer rank 0 @ n1'; exit 1", shrink=True)
     requeue, update = bench.calls.read_text().splitlines()
@@ -427,4 +379,4 @@ def test_what_is_refused_before_the_start_leaves_its_end_in_the_folder(bench):
     assert bench.run("exit 0", setup="module() { return 1; }; cd() { return 1; }") == 2
     (task,) = json.loads((bench.folder / "state.json").read_text())["tasks"]
     assert (task["state"], task["exit_code"]) == ("FAILED", 2)
-    assert bench.requeued == 0 and not (bench.folder / "attempt").exists()
+    assert bench.requeued == 0 and not list(bench.folder.glob("attempt*"))

@@ -134,7 +134,7 @@ def test_a_full_disk_leaves_the_older_checkpoint_and_no_rubbish(tmp_path, monkey
     elif failing == "arrays":
         monkeypatch.setattr(np, "savez", full)
     else:
-        monkeypatch.setattr(Path, "rename", full)
+        monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space left"):
         checkpoint.save(tmp_path, Cursor(step=2, steps_per_epoch=1), model, optimizer)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]

@@ -10,10 +10,12 @@ import pytest
 import tiny_runs
 
 from trainer import cli
+from trainer.claims import Owner
+from trainer.lease import Lease
 
 # In the order in which they are written; of the figures, the first.
 WRITTEN = ("model.keras", "test.csv", "baseline.json", "run.json", ".png", "report.html", "result.json")
-OF_A_SESSION = {"input_wait_share"}
+OF_A_SESSION = {"input_wait_share", "start"}
 
 
 class Killed(BaseException):
@@ -36,28 +38,31 @@ def resume(folder: Path) -> int:
 
 def kill_at(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Resume, and be killed when the file of this name is about to get its name."""
-    replace, unlink, struck = Path.replace, Path.unlink, []
+    put, unlink, struck = Lease.put, Path.unlink, []
 
-    def killing(self: Path, target: Path) -> Path:
+    def killing(self: Lease, source: Path, target: Path) -> None:
         due = str(target).endswith(name)
         if due and name == "run.json":  # written at the start as well
-            due = json.loads(self.read_text())["finished"] is not None
+            due = json.loads(source.read_text())["finished"] is not None
         if due:
-            struck.append(target)
+            struck.append(source)
             raise Killed
-        return replace(self, target)
+        put(self, source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killing)
+        patch.setattr(Lease, "put", killing)
+        patch.setattr(Lease, "release", lambda self: self._ended.set())
         patch.setattr(Path, "unlink", lambda self, **options: None if struck else unlink(self, **options))
         with pytest.raises(Killed):
             resume(folder)
-    assert struck[0].with_name(f".{struck[0].name}.partial").exists()
+    assert struck[0].exists()
+    # The one who resumes next is this very process: it would wait for itself.
+    monkeypatch.setattr(Owner, "is_gone", lambda self: True)
 
 
 def files(folder: Path) -> set[str]:
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return {str(path) for path in found if path.parts[0] not in ("tensorboard", "telemetry")}
+    return {str(path) for path in found if path.parts[0] not in ("tensorboard", "telemetry", ".writers")}
 
 
 def test_a_run_killed_at_any_step_of_finishing_ends_with_every_file(whole, tmp_path, monkeypatch, capsys):
@@ -114,3 +119,13 @@ def test_a_finished_run_whose_best_weights_are_lost_says_so(whole, tmp_path, cap
     assert resume(folder) == 2
     assert "the weights of the best epoch are no longer there" in capsys.readouterr().err
     assert tiny_runs.result(folder) == said
+
+
+def test_a_run_whose_checkpoints_were_removed_is_not_trained_over(whole, tmp_path, capsys):
+    folder = Path(shutil.copytree(whole, tmp_path / "run"))
+    shutil.rmtree(folder / "checkpoints")
+    before = {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "result.json")}
+    assert resume(folder) == 2
+    said = capsys.readouterr().err
+    assert "checkpoints/ holds none to go on from" in said and f"remove {folder}" in said
+    assert before == {name: (folder / name).read_bytes() for name in before}

@@ -188,7 +188,7 @@ def test_names_for_slurm_are_plain_or_refused(key, text):
 def test_lists_of_names_are_plain_or_refused(place, tmp_path, key, texts):
     try:
         site = parsed(fabric="ethernet", **{key: texts})
-        script = batch_script(JobSpec("n", "train", (("program",),), "/"), site, Path("/j"), TOKEN)
+        script = batch_script(JobSpec("n", "train", (("program",),), "/"), site, tmp_path / "j", TOKEN)
     except JobError:
         return
     notes = tmp_path / str(next(numbers))
@@ -225,9 +225,9 @@ def test_a_container_gets_its_image_folders_and_variables(
         readonly=tuple(readonly),
         environment=environment,
     )
-    noted = run_script.run(batch_script(spec, site, Path("/j"), TOKEN), place, notes)
+    noted = run_script.run(batch_script(spec, site, tmp_path / "j", TOKEN), place, notes)
     line = containers.wrap(
-        *(("cingulum", "-x"), image, ["/", "/j", *binds], 0, environment),
+        *(("cingulum", "-x"), image, ["/", str(tmp_path / "j"), *binds], 0, environment),
         readonly=readonly,
         folder="/",
         options=further,

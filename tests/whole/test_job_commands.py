@@ -10,6 +10,7 @@ import pytest
 import yaml
 from pretended_slurm import submit, told
 
+from jobs.spec import Resources
 from jobs.store import Store
 from trainer import cli
 
@@ -83,6 +84,21 @@ def test_a_dry_run_shows_everything_and_writes_nothing(slurm, tmp_path, capsys):
     assert plan["jobs"][0]["command"][0] == "sbatch"  # type: ignore[index]
     assert yaml.safe_load(plan["config"]["text"])["name"] == "mine"  # type: ignore[index]
     assert sorted(tmp_path.rglob("*")) == before and slurm.started == []
+
+
+def test_submit_asks_as_its_own_words_and_the_profile_say(slurm, tmp_path, capsys):
+    kinds = {"report": {"partition": "cpu", "minutes": 30}}
+    site = {"partition": "gpu", "cpus_per_rank": 8, "memory": "4G", "grace_s": 600, "kinds": kinds}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
+    words = ("--site", "./site.yaml", "--time", "36h", "--cpus-per-rank", "2", "--then", "report")
+    submit(capsys, *words, "--grace", "90")
+    training, report = (spec for spec, _ in slurm.started)
+    assert (training.grace_s, report.grace_s) == (90, 90)
+    assert training.resources == Resources(cpus_per_rank=2, memory_mib=4096, minutes=36 * 60)
+    assert report.resources == Resources(cpus_per_rank=2, memory_mib=4096, minutes=30)
+    submit(capsys, *words[:2], "name=other")
+    spec, _ = slurm.started[-1]
+    assert (spec.resources, spec.grace_s) == (Resources(cpus_per_rank=8, memory_mib=4096), None)
 
 
 @pytest.mark.parametrize(

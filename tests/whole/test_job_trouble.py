@@ -39,6 +39,19 @@ def test_two_jobs_do_not_train_in_one_run_folder_at_once(slurm, capsys, monkeypa
     assert "Job new-4 (SUBMITTING)" in capsys.readouterr().err
 
 
+def test_a_running_job_that_another_one_waits_for_is_requeued(slurm, capsys):
+    (job,) = submit(capsys)
+    submit(capsys, "--after", job)  # it has the run folder from now on
+    slurm.becomes(job, "RUNNING", hosts=("n1",))
+    assert cli.run(["requeue", job]) == 0
+    assert "4711 saves, and starts again" in capsys.readouterr().out
+    assert slurm.told == [("requeue", "4711", None)]
+    # One that has ended is not: the folder is the next one's.
+    slurm.becomes(job, "CANCELLED", ended=5.0)
+    assert cli.run(["requeue", job]) == 2
+    assert "4712" in capsys.readouterr().err
+
+
 def test_tasks_that_slurm_forgets_when_they_are_cancelled_together_are_cancelled(
     slurm, array, capsys, monkeypatch
 ):

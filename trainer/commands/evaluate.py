@@ -43,7 +43,8 @@ def evaluate(
     from trainer.record import RunFolder
 
     if stored.is_crossval(run):
-        _show_crossval(run, split, as_json=as_json)
+        if launch.is_first():  # nothing is computed, and mpirun's other processes would say the same
+            _show_crossval(run, split, as_json=as_json)
         return 0
     if launch.expected_size() == 1:
         RunFolder.open_finished(run)  # a wrong folder is told before TensorFlow is loaded

@@ -60,6 +60,7 @@ class Preview:
 
     def readable(self) -> str:
         """As text: a heading for each job, its files, and the command line."""
+        from jobs import supervised
         from trainer.commands.job_display import plain
 
         lines = [f"CONFIG as it is now, with its changes, would be kept as {plain(self.kept)}"]
@@ -70,7 +71,9 @@ class Preview:
                 f"Job {number} of {len(self.jobs)}: {plain(job.spec.name)} ({job.spec.kind}){waits}",
             ]
             for name, text in job.plan.files.items():
-                lines += ["", f"{job.folder}/{name}:", *_indented(text)]
+                # What looks after a job is the same for all of them.
+                ours = name.startswith(f"{supervised.FOLDER}/")
+                lines += [] if ours else ["", f"{job.folder}/{name}:", *_indented(text)]
             variables = [f"{key}={value}" for key, value in job.plan.environment.items()]
             lines += ["", shlex.join(["env", *variables, *job.command] if variables else job.command)]
         return "\n".join(lines)

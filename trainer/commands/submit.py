@@ -28,14 +28,31 @@ def submit(
         int | None,
         typer.Option(min=1, help="Ranks on each host; default: one per GPU, else 1.", show_default=False),
     ] = None,
-    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs on each host; 0: on the CPU.")] = 0,
-    cpus_per_rank: Annotated[int, typer.Option(min=1, help="Cores of each rank.")] = 1,
+    gpus_per_node: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="GPUs on each host; 0: on the CPU; default: the site's, else 0.", show_default=False
+        ),
+    ] = None,
+    cpus_per_rank: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cores of each rank; default: the site's, else 1.", show_default=False),
+    ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Memory on each host, such as 16G.", show_default=False)
     ] = None,
     time: Annotated[
         str | None,
         typer.Option(help="Longest time to run: 90 (minutes), 12:00:00, 12h.", show_default=False),
+    ] = None,
+    grace: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Seconds to save in before the time is over; default: the site's, else 120.",
+            show_default=False,
+        ),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Of the job; default: that of the run.", show_default=False)
@@ -94,10 +111,10 @@ def submit(
     import json
     import os
 
-    from jobs import chains, quantities, sites
+    from jobs import chains, kinds, quantities, sites
     from jobs.job import split_label
     from jobs.launchers import registry
-    from jobs.spec import JobSpec, Resources
+    from jobs.spec import JobSpec
     from trainer.commands import job_access, job_display, submission_check, submission_display
     from trainer.errors import JobError
 
@@ -105,16 +122,18 @@ def submit(
         raise JobError("--launcher mpirun runs in no image.", cure="Choose docker, apptainer or slurm.")
     if least_nodes is not None and not shrink:
         raise JobError("--least-nodes says how far a job may shrink.", cure="Add --shrink.")
-    resources = Resources(
+    kind = chains.kind_of(kind, folds=folds)
+    profile = sites.load(site)
+    asked = kinds.Asked(
         nodes=nodes,
         least_nodes=(least_nodes or 1) if shrink else None,
-        ranks_per_node=ranks_per_node or gpus_per_node or 1,
+        ranks_per_node=ranks_per_node,
         gpus_per_node=gpus_per_node,
         cpus_per_rank=cpus_per_rank,
         memory_mib=None if memory is None else quantities.mebibytes(memory),
         minutes=None if time is None else quantities.minutes(time),
     )
-    kind = chains.kind_of(kind, folds=folds)
+    resources = kinds.main(asked, profile, kind)
     follows = chains.following(then)
     has_data = source is None and not after
     run = submission_check.load(
@@ -143,6 +162,7 @@ def submit(
                 resources=resources,
                 requeues=requeues,
                 shrink=shrink,
+                grace_s=grace,
                 image=image,
                 # A step of asynchronous training is one worker's: any number of them will do.
                 global_batch=None
@@ -160,10 +180,10 @@ def submit(
             then=follows,
             source=source,
             import_options=_words(import_options),
+            sides={one: kinds.side(asked, profile, one) for one in profile.kinds},
         )
     )
     submission_check.command_lines(chain)
-    profile = sites.load(site)
     starter = registry.named(launcher)
     for label in after or []:
         split_label(label)

@@ -267,7 +267,11 @@ def _chosen(name: str | None) -> str | None:
         return name
     names = layout.names()
     if len(names) > 1:
-        raise JobError(f"Several testbeds are up: {', '.join(names)}.", cure=f"Say --name {names[0]}.")
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        raise JobError(
+            f"Several testbeds are up: {', '.join(names[:2])}{more}.",
+            cure=f"Say which: --name {names[0]}. `cingulum testbed status` lists them.",
+        )
     return names[0] if names else None
 
 

@@ -24,6 +24,7 @@ def train(
     """Train a network as CONFIG says; under mpirun or srun, all ranks train it together.
 
     Exit code 0: done. 75: stopped by Ctrl-C, SIGUSR2 or SIGTERM, the state is saved; run again with --resume.
+    76: another start of the run has taken the run folder over.
 
     \b
     Example:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # As the `timeout` command ends.
 TIMED_OUT = 124
+# States in which a job was ended from outside.
+KILLED = ("CANCELLED", "TIMEOUT", "DEADLINE")
 FIRST_S, LONGEST_S = 0.5, 10.0
 
 
@@ -24,9 +26,10 @@ def wait(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print its last state as JSON.")] = False,
 ) -> int:
-    """Wait until a job has ended, and end with its exit code; 1 where it ended without one.
+    """Wait until a job has ended, and end with its exit code.
 
-    Ctrl-C ends the waiting and leaves the job alone.
+    It is 1 for a job that was cancelled, timed out or left none; of an array, it is that of the first task
+    that failed. Ctrl-C ends the waiting and leaves the job alone.
 
     \b
     Example:
@@ -68,4 +71,6 @@ def _ended(job: Job, task: int | None) -> int | None:
         return None
     if all(state.state == "COMPLETED" for state in states):
         return 0
-    return next((state.exit_code for state in states if state.exit_code), 1)
+    # What a command that was ended from outside ends with is no answer of its own: 143 for mpirun.
+    own = [state.exit_code for state in states if state.state not in KILLED]
+    return next((code for code in own if code), 1)

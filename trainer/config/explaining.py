@@ -62,12 +62,22 @@ def fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[t
         yield prefix + name, field
         if nested is not None:
             yield from fields(nested, f"{prefix}{name}.")
+        for named_alike, entry in _entries_of(field.annotation):
+            yield from fields(entry, f"{prefix}{name}.{named_alike}.")
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
     """The Section that an annotation such as `X` or `X | None` holds."""
     members = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     return next((m for m in members if isinstance(m, type) and issubclass(m, BaseModel)), None)
+
+
+def _entries_of(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Names and Section of a mapping that holds one for each of these names; nothing of any other type."""
+    if typing.get_origin(annotation) is dict:
+        names, section = typing.get_args(annotation)
+        if typing.get_origin(names) is typing.Literal and issubclass(section, BaseModel):
+            yield from ((name, section) for name in typing.get_args(names))
 
 
 def explain(

@@ -15,11 +15,11 @@ def advice(config: Mapping[str, Any]) -> str:
     model, data = _section(config, "model"), _section(config, "data")
     augment = _section(data, "augment")
     steps = []
-    if model.get("name") != "tiny" or _section(model, "options").get("normalisation") != "none":
-        steps.append(
-            "a small network without normalisation (model.name=tiny model.width=16 "
-            "model.options.normalisation=none)"
-        )
+    options = _section(model, "options")
+    if model.get("name") != "small" or any(
+        options.get(k, "none") != "none" for k in ("normalisation", "pool")
+    ):
+        steps.append("a small network without normalisation that sees where something is (model.name=small)")
     moved = (_section(augment, change).get("probability") for change in ("affine", "elastic"))
     if not augment.get("shift") and not any(moved):
         steps.append("data.augment.shift=1")

@@ -8,7 +8,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 
-from trainer.atomic import write_bytes
+from trainer.atomic import make_folder, write_bytes
 from trainer.data.reading import DAMAGED
 from trainer.report import predictions
 
@@ -31,7 +31,7 @@ def write(run_folder: Path, row: int, labels: np.ndarray, affine: np.ndarray) ->
         OSError: the file cannot be written.
     """
     path = path_of(run_folder, row)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     image = nibabel.Nifti1Image(np.asarray(labels, np.uint8), np.asarray(affine, np.float64))
     # Not nibabel's own saving, which needs a name that ends in .nii.gz; and without a time in the file.
     write_bytes(path, gzip.compress(image.to_bytes(), mtime=0))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.atomic import write_text
+from trainer.atomic import make_folder, write_text
 from trainer.report.axes import Axes
 from trainer.report.paper import write_png
 
@@ -69,7 +69,7 @@ def save(figures: Iterable[Figure], folder: Path) -> None:
     Raises:
         OSError: a file cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for figure in figures:
         write_png(figure.axes, figure.legend, folder / f"{figure.name}.png")
         write_text(folder / f"{figure.name}.csv", figure.table.csv())

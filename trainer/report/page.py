@@ -9,7 +9,7 @@ from pathlib import Path
 import jinja2
 import markupsafe
 
-from trainer.atomic import write_bytes, write_text
+from trainer.atomic import remove, write_bytes, write_text
 from trainer.report import figure
 from trainer.report.figure import Figure
 from trainer.report.judgement import interval, share
@@ -40,7 +40,7 @@ class Page:
         beside = folder / "figures"
         figure.save(self.figures, beside)
         for old in (*beside.glob("worst-*.png"), *beside.glob("typical-*.png")):
-            old.unlink()  # there may be fewer now
+            remove(old)  # there may be fewer now
         for name, picture in self.pictures.items():
             write_bytes(beside / f"{name}.png", picture)
         for name, text in self.tables.items():

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trainer import launch
+from trainer import atomic, launch
 from trainer import world as worlds
 from trainer.config import RingConfig
 from trainer.errors import WorldError
@@ -64,14 +64,17 @@ def recorded(ring: RingConfig, world: World, folder: Path, step: int) -> Iterato
         yield
         return
     if world.is_main and (ring.timeline or ring.autotune):
-        folder.mkdir(parents=True, exist_ok=True)
+        atomic.make_folder(folder)
     if ring.timeline:
-        world.start_timeline(folder / f"horovod-timeline-{step:06d}.json")
+        path = folder / f"horovod-timeline-{step:06d}.json"
+        if world.is_main and path.exists():  # Horovod of an earlier start may still write it
+            atomic.remove(path)
+        world.start_timeline(path)
     try:
         yield
     finally:
         log = Path(os.environ.get("HOROVOD_AUTOTUNE_LOG", ""))
         if ring.autotune and world.is_main and log.is_file():
-            shutil.copyfile(log, folder / f"horovod-autotune-{step:06d}.csv")
+            atomic.write_bytes(folder / f"horovod-autotune-{step:06d}.csv", log.read_bytes())
         if log.parent.name.startswith("cingulum-autotune-"):
             shutil.rmtree(log.parent, ignore_errors=True)

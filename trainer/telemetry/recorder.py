@@ -40,7 +40,22 @@ class Recorder:
         self._epoch: list[Step] = []
         self._flushed = time.monotonic()
         self._failed = False
+        self._staging: Path | None = None
+        self._files: dict[Path, records.Lines] = {}
         self.hosts: list[HostEpoch] = []
+
+    def write_under(self, staging: Path, *, steps: bool) -> None:
+        """Write into files of this start's own from here on.
+
+        Args:
+            staging: folder of the lease on the run folder, which is there.
+            steps: whether this process computes some; no other opens the file that they are written to.
+        """
+        self._staging = staging
+        if self.enabled and steps:
+            self._open(records.rank_file(self._folder, self._world.rank))
+            if self._traces_left:
+                self._open(trace.rank_file(self._folder, self._world.rank))
 
     def start_epoch(self) -> None:
         """What hosts do counts from here on."""
@@ -122,6 +137,8 @@ class Recorder:
         if self._usage is not None:
             self.flush()
             self._usage.close()
+        for file in self._files.values():
+            file.close()
 
     def join_traces(self) -> None:
         """Write the Chrome trace, where one is wanted; on rank 0, after all ranks have flushed.
@@ -134,10 +151,24 @@ class Recorder:
             trace.join(self._folder, self._world.hosts)
 
     def _append(self, path: Path, lines: list[dict[str, Any]]) -> None:
+        if lines:
+            self._try(path, lambda: self._file(path).append(lines))
+
+    def _open(self, path: Path) -> None:
+        self._try(path, lambda: self._file(path))
+
+    def _file(self, path: Path) -> records.Lines:
+        if path not in self._files:
+            self._files[path] = records.Lines(path, self._staging)
+        return self._files[path]
+
+    def _try(self, path: Path, action: Callable[[], object]) -> None:
         if self._failed:
             return
         try:
-            records.append(path, lines)
+            action()
+        except FileNotFoundError:  # another start has taken the run over: rank 0 says so
+            self._failed = True
         except OSError as error:
             self._failed = True
             worlds.report(f"warning: {path}: cannot be written ({error.strerror}); telemetry ends here.")

@@ -9,8 +9,11 @@ No TensorFlow here. docs/reference/telemetry.md describes every key. Times are s
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import inspect
 import json
+import os
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -223,16 +226,70 @@ def server_file(folder: Path, server: int) -> Path:
     return folder / "telemetry" / f"server-{server:05d}.jsonl"
 
 
+class Lines:
+    """The lines that this process adds to one of the files, from one start of the run.
+
+    The file is made anew from what is there, so that a process of an earlier start, which still holds the
+    one of before, adds to a file without a name.
+
+    Args:
+        path: of the file.
+        staging: of the lease on the run folder, which rank 0 holds; None: there is no lease.
+
+    Raises:
+        OSError: the file cannot be made; FileNotFoundError where the run was taken over by another start.
+    """
+
+    def __init__(self, path: Path, staging: Path | None) -> None:
+        if staging is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            return
+        beside = staging / path.name
+        content = path.read_bytes() if path.exists() else b""
+        self._file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        try:
+            _write_whole(self._file, content)
+            beside.rename(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Add whole lines, with one write.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        if lines:
+            _write_whole(self._file, "".join(json.dumps(line) + "\n" for line in lines).encode())
+            # NFS sends to its server what was written when a descriptor is closed, whichever.
+            os.close(os.dup(self._file))
+
+    def close(self) -> None:
+        """Close the file."""
+        with contextlib.suppress(OSError):
+            os.close(self._file)
+
+
+def _write_whole(file: int, content: bytes) -> None:
+    written = os.write(file, content)
+    if written < len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Add whole lines to one of the files, with one write.
+    """Add whole lines to one of the files of a run that nobody trains.
 
     Raises:
         OSError: they cannot be written.
     """
     if lines:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:
-            file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+        file = Lines(path, None)
+        try:
+            file.append(lines)
+        finally:
+            file.close()
 
 
 def cut(folder: Path, step: int) -> None:

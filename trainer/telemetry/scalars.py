@@ -9,11 +9,16 @@ from typing import Any
 from trainer.telemetry.records import HostEpoch
 
 
-def tensorboard(folder: Path) -> Callable[[Mapping[str, Any], Sequence[HostEpoch]], None]:
-    """Writes rows of metrics.jsonl, and what hosts did in that epoch, as events into a folder."""
+def tensorboard(folder: Path, start: int) -> Callable[[Mapping[str, Any], Sequence[HostEpoch]], None]:
+    """Writes rows of metrics.jsonl, and what hosts did in that epoch, as events into a folder.
+
+    Args:
+        folder: where each start writes a file of its own.
+        start: its number, which the file's name ends with.
+    """
     import tensorflow as tf
 
-    writer = tf.summary.create_file_writer(str(folder))
+    writer = tf.summary.create_file_writer(str(folder), filename_suffix=f".start-{start}")
 
     def scalars(row: Mapping[str, Any], hosts: Sequence[HostEpoch]) -> None:
         with writer.as_default(step=row["step"]):

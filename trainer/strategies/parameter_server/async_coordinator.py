@@ -92,6 +92,10 @@ class Coordinator:
                 self._send_tickets(worker)
         self._wanting_tickets.clear()
 
+    def tell_staging(self, staging: str) -> None:
+        """Where workers begin their lines of telemetry: the folder of the lease on the run folder."""
+        self._hub.say_all({"staging": staging})
+
     def give_state(self, server: int, vector: np.ndarray) -> None:
         """What a further server begins with; it is sent by `begin`, before anything else."""
         self._states[self._links.servers[server]] = vector

@@ -18,7 +18,7 @@ import keras
 from trainer import atomic, preparation
 from trainer.agreement import Agreed
 from trainer.config import RunConfig
-from trainer.errors import CingulumError, Stopped, WorldError
+from trainer.errors import CingulumError, WorldError, told
 from trainer.interfaces import listening_address
 from trainer.mpi_world import Links
 from trainer.strategies.parameter_server.async_coordinator import Coordinator
@@ -33,8 +33,8 @@ from trainer.world import World
 # Where this names a file, the main process writes its exit code into it: after a process died, mpirun may
 # neither end nor know the code (jobs/surviving.py does).
 END_FILE = "CINGULUM_END_FILE"
-# Open MPI's: whether mpirun lets the other processes live when one dies.
-_RECOVERY = "OMPI_MCA_orte_enable_recovery"
+# Open MPI's, of 4 and 5: whether mpirun lets the other processes live when one dies.
+_RECOVERY = ("OMPI_MCA_orte_enable_recovery", "PRTE_MCA_state_base_recoverable")
 # How long others may take to hear that training has ended: one may compute, or still prepare.
 _LEAVE_S = 60.0
 _ABORT_S = 5.0
@@ -121,7 +121,7 @@ def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) 
                 f"{links.name_of(late[0])} did not connect to server 0 within {MEET_S:.0f} s.",
                 cure="Does it still run? Is there a firewall between its host and that of server 0?",
             )
-        if os.environ.get(_RECOVERY, "0") in ("0", "false"):
+        if all(os.environ.get(name, "0") in ("0", "false") for name in _RECOVERY):
             sys.stderr.write(
                 "note: mpirun will end the run when a worker dies; the others go on with\n"
                 "note: mpirun --mca orte_enable_recovery 1\n"
@@ -152,8 +152,7 @@ def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) 
 
 
 def _tell(error: CingulumError) -> int:
-    text = str(error) if isinstance(error, Stopped) else f"error: {error}"
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{told(error)}\n")
     return error.exit_code
 
 

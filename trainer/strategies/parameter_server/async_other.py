@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ class Other:
         self._code, self._clean = 1, False
         self._gone: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._post: Post | None = None
+        self._staging: Path | None = None
         self._name = links.name_of(links.process)
         try:
             self._line = Lifeline(share_address(links, None), links.process, self._told, silence_s)
@@ -99,7 +101,9 @@ class Other:
             sys.stderr.flush()
             time.sleep(0.2)
             os._exit(1)
-        if "end" in said:
+        if "staging" in said:
+            self._staging = Path(said["staging"])
+        elif "end" in said:
             self._code = int(said["end"])
             self._ended.set()
         elif "leave" in said:
@@ -130,7 +134,13 @@ class Other:
         batches = functools.partial(preparation.training_batches, config, data, alone)
         last = config.train.epochs * preparation.steps_per_epoch(config, data)
         servers = config.train.server.count
-        times = WorkerTimes(config.telemetry, config.folder, worker, deterministic=config.train.deterministic)
+        times = WorkerTimes(
+            config.telemetry,
+            config.folder,
+            worker,
+            lambda: self._staging,
+            deterministic=config.train.deterministic,
+        )
         made = Worker(
             model,
             Gradients(

@@ -70,6 +70,8 @@ class AsyncTraining(Training):
         """As `Training.run`; `batches` is not used."""
         for server, held in self._served.held.items():
             self.coordinator.give_state(server, held.save())
+        if self.lease is not None:
+            self.coordinator.tell_staging(self.lease.staging)
         self.coordinator.begin(self._served.shard, self.cursor.step, self.last_step)
         super().run(())
 

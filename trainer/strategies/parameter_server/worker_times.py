@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from trainer import world as worlds
@@ -20,14 +21,22 @@ class WorkerTimes:
         config: what is asked for.
         folder: the run folder.
         worker: its number.
+        staging: folder of the lease on it, once the main process has told.
         deterministic: see `Timeline`.
     """
 
     def __init__(
-        self, config: TelemetryConfig, folder: Path, worker: int, *, deterministic: bool = False
+        self,
+        config: TelemetryConfig,
+        folder: Path,
+        worker: int,
+        staging: Callable[[], Path | None],
+        *,
+        deterministic: bool = False,
     ) -> None:
         self.timeline = Timeline(config.enabled, deterministic=deterministic)
-        self._file = records.rank_file(folder, worker)
+        self._path, self._staging = records.rank_file(folder, worker), staging
+        self._file: records.Lines | None = None
         self._enabled = config.enabled
         self._waited: list[float] = []
         self._flushed = time.monotonic()
@@ -45,11 +54,15 @@ class WorkerTimes:
             return
         self.timeline.close_step(step + 1, seconds, input_wait)
         self._waited.append(waited)
+        if self._file is None:
+            self._open()
         if time.monotonic() - self._flushed > FLUSH_S:
             self.flush()
 
     def flush(self) -> None:
         """Write what is not yet written; where that fails, training goes on without."""
+        if self._file is None or not self._enabled:
+            return
         waited, self._waited = self._waited, []
         self._flushed = time.monotonic()
         done = parts.steps(self.timeline.take())
@@ -60,9 +73,21 @@ class WorkerTimes:
             for one, wait in zip(done, waits, strict=True)
         ]
         try:
-            records.append(self._file, [line(one) for one in told])
+            self._file.append([line(one) for one in told])
         except OSError as error:
+            self._end(error)
+
+    def _open(self) -> None:
+        staging = self._staging()
+        if staging is None:
+            return
+        try:
+            self._file = records.Lines(self._path, staging)
+        except FileNotFoundError:  # another start has taken the run over: the main process says so
             self._enabled = False
-            worlds.report(
-                f"warning: {self._file}: cannot be written ({error.strerror}); telemetry ends here."
-            )
+        except OSError as error:
+            self._end(error)
+
+    def _end(self, error: OSError) -> None:
+        self._enabled = False
+        worlds.report(f"warning: {self._path}: cannot be written ({error.strerror}); telemetry ends here.")

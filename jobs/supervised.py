@@ -1,0 +1,24 @@
+"""The files with which a host looks after a job under Slurm, copied into the job's folder at submission.
+
+So a job is looked after by what it was submitted with, whatever is installed meanwhile, and where the program
+itself lies in an image.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+# Of the job's folder.
+FOLDER = "supervisor"
+_OURS = ("__init__.py", "blame.py", "progress_made.py")
+
+
+def sources() -> dict[str, str]:
+    """Text by path below the job's folder; `python3 FOLDER` runs them."""
+    package = resources.files("jobs")
+    texts = {f"jobs/{name}": (package / name).read_text(encoding="utf-8") for name in _OURS}
+    for part in (package / "supervisor").iterdir():
+        if part.name.endswith(".py"):
+            texts[f"jobs/supervisor/{part.name}"] = part.read_text(encoding="utf-8")
+    texts["__main__.py"] = texts.pop("jobs/supervisor/__main__.py")
+    return {f"{FOLDER}/{path}": text for path, text in sorted(texts.items())}

@@ -1,0 +1,59 @@
+"""Signals that wait until they are asked for, and the processes of a start."""
+
+import os
+import signal
+import subprocess
+from typing import Dict, Optional, Sequence
+
+Process = subprocess.Popen  # of bytes
+_HELD = (signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD)
+
+
+def hold_signals() -> None:
+    """Let USR2, TERM and the end of a child wait for `next_signal`: in no moment is one lost."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    for number in _HELD:
+        signal.signal(number, signal.SIG_DFL)  # bash hands on what it ignores, and ranks would inherit that
+
+
+def next_signal(limit_s: Optional[float] = None, *, among: Sequence[int] = _HELD) -> str:
+    """Wait for one of these signals: `USR2`, `TERM`, `CHLD`; "": none came in `limit_s` seconds."""
+    if limit_s is None:
+        return signal.Signals(signal.sigwait(among)).name[3:]
+    found = signal.sigtimedwait(among, limit_s)
+    return "" if found is None else signal.Signals(found.si_signo).name[3:]
+
+
+def start(line: Sequence[str], environment: Dict[str, str]) -> "subprocess.Popen[bytes]":
+    """Start ranks, which get all signals, and write where we do.
+
+    Raises:
+        OSError: there is no such program, or it may not be run.
+    """
+    return subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_free)
+
+
+def start_aside(line: Sequence[str], environment: Dict[str, str]) -> "Optional[subprocess.Popen[bytes]]":
+    """Start what nobody waits for, and which says nothing; None: it cannot be started."""
+    nowhere = subprocess.DEVNULL
+    try:
+        return subprocess.Popen(
+            line, env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere, preexec_fn=_free
+        )
+    except OSError:
+        return None
+
+
+def tell_to_save(process: "Optional[subprocess.Popen[bytes]]") -> None:
+    """Pass USR2 on, if it still runs."""
+    if process is not None and process.poll() is None:
+        os.kill(process.pid, signal.SIGUSR2)
+
+
+def exit_code(status: int) -> int:
+    """As a shell says it: 128 + n for a process that signal n has ended."""
+    return 128 - status if status < 0 else status
+
+
+def _free() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

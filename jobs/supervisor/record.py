@@ -1,0 +1,189 @@
+"""The files of a task in its job's folder. Those of one start carry its number; no other start touches them,
+but a later one that takes up what an earlier one has left."""
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+TOLD_BYTES = 200000
+
+
+def now() -> str:
+    """The time for people, with its zone."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def say(what: str) -> None:
+    """A line of ours in the job's log."""
+    sys.stderr.write("%s cingulum: %s\n" % (now(), what))
+    sys.stderr.flush()
+
+
+def told(log: Path, begins: int) -> str:
+    """What a start has printed, from byte `begins`; the middle left out where it is long: causes stand first
+    or last. "": somebody has removed the file."""
+    try:
+        with log.open("rb") as file:
+            file.seek(begins)
+            first = file.read(TOLD_BYTES)
+            if log.stat().st_size - file.tell() > TOLD_BYTES:
+                file.seek(-TOLD_BYTES, os.SEEK_END)
+            return (first + file.read()).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def left_by_ranks(folder: Path) -> List[Dict[str, Any]]:
+    """What ranks of a start that failed have left (trainer/failure_file.py), the first one first."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict) and isinstance(record.get("message"), str):
+            found.append(record)
+    return sorted(found, key=_when)
+
+
+class Record:
+    """Files of one start of a task.
+
+    Args:
+        folder: of the job.
+        task: number of the task; None: it is the only one.
+        start: of this start, from 1.
+    """
+
+    def __init__(self, folder: Path, task: Optional[int], start: int) -> None:
+        mark = "" if task is None else "-%d" % task
+        self._number = start
+        self._attempts = "attempt%s.start-" % mark
+        self.folder = folder
+        self.task = 0 if task is None else task
+        self.log = folder / ("out%s.log" % mark)
+        self.failures = folder / ("failures" + mark)
+        self.ending = folder / ("state%s.json" % mark)
+        self.attempt = folder / ("%s%d" % (self._attempts, start))
+        self.standing = folder / ("standing" + mark)
+        self.of_ranks = folder / ("failures%s.d" % mark) / ("start-%d" % start)
+
+    def begin(self, host: str) -> None:
+        """Note that this start runs, for the next one, should nobody see its end.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        self.of_ranks.mkdir(parents=True, exist_ok=True)
+        self.leave(host, "the host of the batch script was lost during the start before")
+
+    def leave(self, where: str, why: str) -> None:
+        """What the next start is to note of this one, as the end of it is not noted yet."""
+        write(self.attempt, "%s\n%s\n" % (_line(where), _line(why)))
+
+    def leave_if_there(self, where: str, why: str) -> None:
+        """The same, unless a later start has taken up what was there."""
+        if self.attempt.exists():
+            self.leave(where, why)
+
+    def mark_noted(self) -> None:
+        """The failure is noted; the next start, which Slurm begins by itself, sees to the number of them."""
+        write(self.attempt, "")
+
+    def release(self) -> None:
+        """There is nothing for the next start to note."""
+        _remove(self.attempt)
+
+    def earlier(self) -> List[Path]:
+        """What earlier starts have left, the oldest first."""
+        numbers = []
+        for path in self.folder.glob(self._attempts + "*"):
+            number = path.name[len(self._attempts) :]
+            if number.isdigit() and int(number) < self._number:
+                numbers.append((int(number), path))
+        return [path for _, path in sorted(numbers)]
+
+    def take_up(self, path: Path) -> None:
+        """Note the failure of an earlier start, unless that has done so itself."""
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            return
+        _remove(path)
+        if lines:
+            self.note_failure(None, lines[0], "".join(lines[1:2]))
+
+    def note_failure(self, code: Optional[int], where: str, why: str) -> None:
+        """A line in `failures`: time, exit code (`-`: nobody saw it), host or rank, why."""
+        shown = "-" if code is None else str(code)
+        try:
+            with self.failures.open("a", encoding="utf-8") as file:
+                file.write("\t".join((now(), shown, _line(where), _line(why))) + "\n")
+        except OSError as error:  # a full disk: it is in the log at least
+            say("failures cannot be written: %s" % error)
+        say("failed (exit code %s): %s%s" % (shown, where + ": " if where else "", why))
+
+    def count_failures(self) -> int:
+        """How many starts have failed since somebody last removed the file."""
+        try:
+            return len(self.failures.read_bytes().splitlines())
+        except OSError:
+            return 0
+
+    def forget_ending(self) -> None:
+        """The task goes on: how an earlier start ended is no longer how it ended."""
+        _remove(self.ending)
+
+    def note_ending(self, state: str, code: int, hosts: Sequence[str], restarts: int) -> None:
+        """How the task ended, for a Slurm that keeps no accounts: it forgets a job some minutes later."""
+        task = {
+            "task": self.task,
+            "state": state,
+            "exit_code": code,
+            "hosts": list(hosts),
+            "restarts": restarts,
+            "ended": int(time.time()),
+        }
+        write(self.ending, json.dumps({"tasks": [task]}) + "\n")
+
+
+def _when(record: Dict[str, Any]) -> float:
+    time_s = record.get("time")
+    return time_s if isinstance(time_s, (int, float)) else float("inf")
+
+
+def _line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def read_words(path: Path) -> List[str]:
+    """The words of a small file of ours; none where it is missing."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return []
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole, or not at all; what a full disk does not take is said."""
+    part = path.with_name(".%s.%d" % (path.name, os.getpid()))
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        _remove(part)
+        say("%s cannot be written: %s" % (path.name, error))
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError:
+        pass

@@ -1,0 +1,15 @@
+"""The folder of a job as `cingulum submit` fills it, for scripts that tests render themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jobs import supervised
+
+
+def fill(folder: Path) -> None:
+    """Write what looks after a job into its folder."""
+    for name, text in supervised.sources().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
