@@ -30,7 +30,7 @@ def test_the_same_configuration_resumes():
 
 @pytest.mark.parametrize(
     "free",
-    ["train.epochs=60", "data.prefetch=9", "checkpoint.keep=9", "guards.timeout_s=5", "runs=/elsewhere"],
+    ["train.epochs=120", "data.prefetch=9", "checkpoint.keep=9", "guards.timeout_s=5", "runs=/elsewhere"],
 )
 def test_epochs_may_grow_and_what_changes_no_step_may_change(free):
     record.check_resumable(config(), config(free))
@@ -42,7 +42,7 @@ def test_other_keys_may_not_change_and_all_are_named():
     message = str(caught.value)
     assert "train.global_batch was 8 and is 4 now" in message
     assert "train.seed was 0 and is 3 now" in message
-    assert "train.epochs was 40 and is 2 now" in message
+    assert "train.epochs was 80 and is 2 now" in message
     assert "learning_rate" not in message
     assert "--resume" in message
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 
 import keras
@@ -130,3 +131,41 @@ def test_a_hit_is_the_largest_logit():
 def test_settings_of_another_task_are_refused(text, problem):
     with pytest.raises(ConfigError, match=problem):
         configuration.parse(f"name: a\ndata: {{shards: s}}\n{text}")
+
+
+SIDES = tuple(
+    SimpleNamespace(subject=f"s{k}", label=("TLE-left", "TLE-right")[k % 2], age=None) for k in range(4)
+)
+OF_SIDES = {"volumes": SIDES, "labels": ("TLE-left", "TLE-right")}
+
+
+def sides_task(augment, task="{}", **changes):
+    settings = configuration.parse(f"name: a\ndata: {{shards: s{augment}}}\ntask: {task}")
+    return tasks.build(settings, shard_set(**changes))
+
+
+def test_where_nobody_says_so_volumes_are_mirrored_only_if_no_label_speaks_of_a_side():
+    assert configuration.parse("name: a\ndata: {shards: s}").data.augment.flip
+    assert sides_task("").outputs == 2
+    with pytest.raises(
+        ConfigError, match=r"'TLE-left' seems to tell left from right.*\n.*flip=false"
+    ) as caught:
+        sides_task("", **OF_SIDES)
+    assert caught.value.exit_code == 2
+    for said in ("flip: false", "flip: true", "shift: 1", ""):
+        assert sides_task(f", augment: {{{said}}}", **OF_SIDES).outputs == 2
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "refused"),
+    [
+        ("{name: segmentation}", {"maps": ("background", "Right_Hippocampus")}, True),
+        ("{name: segmentation}", {"maps": ("background", "bright_rim", "cleft")}, False),
+        ("{name: regression, target: label}", {"label_name": "volume_lh"}, True),
+        ("{name: regression}", {"label_name": "volume_lh"}, False),
+    ],
+)
+def test_sides_are_looked_for_in_what_is_learned(task, changes, refused):
+    numbers = tuple(SimpleNamespace(subject=f"s{k}", label=str(k), age=60.0 + k) for k in range(4))
+    with pytest.raises(ConfigError, match="left from right") if refused else contextlib.nullcontext():
+        sides_task("", task, volumes=numbers, **changes)

@@ -160,7 +160,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 class AugmentConfig(Section):
     """Random changes of training volumes, a pure function of seed, epoch and sample.
 
-    docs/how-to/augment.md shows each of them.
+    docs/how-to/augment.md shows each of them. Without this section, volumes are mirrored (`flip: true`) and
+    moved by a voxel (`shift: 1`); with it, only what it says is done: `augment: {}` leaves them as they are.
     """
 
     preset: Literal["light", "standard", "strong"] | None = Field(

@@ -160,7 +160,7 @@ class DataConfig(Section):
     leaks: Literal["stop", "warn", "ignore"] = Field(
         "stop", description="what a subject or an image in two splits does to the run"
     )
-    augment: AugmentConfig = AugmentConfig()
+    augment: AugmentConfig = AugmentConfig(flip=True, shift=1)
     patch: PatchConfig | None = None
     prefetch: int = Field(
         2, ge=0, le=1000, description="micro-batches read ahead, where `read_ahead` leaves room"

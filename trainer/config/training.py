@@ -155,7 +155,7 @@ class RingConfig(Section):
 class TrainConfig(Section):
     """One training."""
 
-    epochs: int = Field(40, ge=1, le=1_000_000, description="passes over the training subjects")
+    epochs: int = Field(80, ge=1, le=1_000_000, description="passes over the training subjects")
     global_batch: int = Field(
         8, ge=1, le=MOST_SAMPLES, description="samples per update, over all ranks and micro-batches"
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from trainer.config import RunConfig
 from trainer.data.shards import ShardSet
+from trainer.tasks import sides
 from trainer.tasks.base import Task
 from trainer.tasks.classification import Classification
 from trainer.tasks.regression import Regression
@@ -24,9 +25,16 @@ def build(config: RunConfig, shards: ShardSet) -> Task:
 
     Raises:
         CohortError: the shard set does not hold what the task needs.
+        ConfigError: labels tell left from right, and nobody said whether volumes are mirrored.
     """
     if config.task.name == "regression":
-        return Regression.build(config, shards)
+        regression = Regression.build(config, shards)
+        sides.check(config, [regression.target])
+        return regression
     if config.task.name == "segmentation":
-        return Segmentation.build(config, shards)
-    return Classification.build(config, shards)
+        segmentation = Segmentation.build(config, shards)
+        sides.check(config, segmentation.classes)
+        return segmentation
+    classification = Classification.build(config, shards)
+    sides.check(config, classification.told_apart)
+    return classification
