@@ -89,6 +89,11 @@ def config_page() -> str:
         "number; numbers are finite. A file has at most 1 MiB and 10,000 values (with what its aliases",
         "stand for), is at most 32 deep and has no tags such as `!!python/name`.",
         "",
+        "The last column says which keys may change when `cingulum train --resume` goes on with a run:",
+        "those that say how it is done (speed, places, limits, what is written down) or, `may grow`, how",
+        "long. A change of any other key is refused. The order of a sum over ranks may change, as it does",
+        "with another number of ranks.",
+        "",
         "*Made by `tools/reference_pages.py`.*",
         "",
     ]
@@ -104,11 +109,17 @@ def config_page() -> str:
         parent, _, name = key.rpartition(".")
         about = field.description or ""
         rows.setdefault(parent, []).append(
-            f"| `{name}` | {type_name(field.annotation)}{bounds_of(field)} | {default_of(field)} | {about} |"
+            f"| `{name}` | {type_name(field.annotation)}{bounds_of(field)} | {default_of(field)} | {about} "
+            f"| {config.on_resume(key)} |"
         )
     for parent, entries in rows.items():
         lines += [f"## `{parent}`" if parent else "## Top level", "", titles[parent].strip(), ""]
-        lines += ["| key | type | default | what it is |", "| --- | --- | --- | --- |", *entries, ""]
+        lines += [
+            "| key | type | default | what it is | with `--resume` |",
+            "| --- | --- | --- | --- | --- |",
+            *entries,
+            "",
+        ]
     return "\n".join(lines)
 
 

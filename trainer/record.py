@@ -47,43 +47,6 @@ PACKAGES = (
     "nibabel",
 )
 
-# Keys that change how a run is done or how long it goes on, and not the steps already taken.
-_FREE_ON_RESUME = frozenset(
-    {
-        "runs",  # the folder may have been moved,
-        "name",  # copied or renamed
-        "data.shards",  # may have moved; the content hash in run.json must agree
-        "data.leaks",
-        "data.cache",  # where volumes are read from changes none of them
-        "data.cache_bytes",
-        "data.scratch",
-        "data.scratch_keep",
-        "data.prefetch",
-        "data.read_ahead",
-        "data.read_timeout",
-        "data.reader_threads",
-        "train.threads",
-        "train.ring.algorithm",  # as another number of ranks, it changes the order of a sum and no more
-        "train.ring.fusion_mb",
-        "train.ring.cycle_ms",
-        "train.ring.autotune",
-        "train.ring.timeline",
-        "train.strategy",  # a checkpoint is the same whatever the strategy
-        "train.server.count",
-        "train.server.placement",
-        "train.server.piece_mb",
-        "train.server.mode",
-        "train.server.staleness",
-        "checkpoint.every_epochs",
-        "checkpoint.every_steps",
-        "checkpoint.keep",
-        "guards.divergence_every_steps",
-        "guards.timeout_s",
-        "telemetry.enabled",
-        "telemetry.trace",
-    }
-)
-
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -244,16 +207,20 @@ def read_json(path: Path) -> Any:
 
 
 def check_resumable(stored: RunConfig, given: RunConfig) -> None:
-    """Refuse to go on with a configuration that would have taken other steps; epochs may grow.
+    """Refuse to go on with a configuration that would have taken other steps.
+
+    What may change, and what may only grow, each key says itself (trainer/config/section.py).
 
     Raises:
         RunError: names every key that differs, with both values.
     """
     from trainer import resuming
 
-    differing = differences(stored, given)
-    if given.train.epochs >= stored.train.epochs:
-        differing.pop("train.epochs", None)
+    differing = {
+        key: (old, new)
+        for key, (old, new) in differences(stored, given).items()
+        if not (configuration.on_resume(key) == "may grow" and new > old)
+    }
     if differing:
         raise RunError(
             f"{given.folder}: was started with another configuration: {changes(differing)}.",
@@ -262,9 +229,10 @@ def check_resumable(stored: RunConfig, given: RunConfig) -> None:
 
 
 def differences(stored: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> its two values, sorted, for every key that differs and changes the steps of a run."""
+    """Dotted key -> its two values, sorted, for every key that differs and is not free to change."""
     old, new = _flat(stored), _flat(given)
-    keys = sorted(k for k in old.keys() | new.keys() if old.get(k) != new.get(k) and k not in _FREE_ON_RESUME)
+    changed = (k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
+    keys = sorted(k for k in changed if configuration.on_resume(k) != "may change")
     return {key: (old.get(key), new.get(key)) for key in keys}
 
 

@@ -30,7 +30,14 @@ def test_the_same_configuration_resumes():
 
 @pytest.mark.parametrize(
     "free",
-    ["train.epochs=120", "data.prefetch=9", "checkpoint.keep=9", "guards.timeout_s=5", "runs=/elsewhere"],
+    [
+        "train.epochs=120",
+        "data.prefetch=9",
+        "data.page_cache=bypass",
+        "checkpoint.keep=9",
+        "guards.timeout_s=5",
+        "runs=/elsewhere",
+    ],
 )
 def test_epochs_may_grow_and_what_changes_no_step_may_change(free):
     record.check_resumable(config(), config(free))

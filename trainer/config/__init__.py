@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from trainer.config.augment import AugmentConfig
 from trainer.config.data import LOSSES, DataConfig, PatchConfig, SplitConfig, TaskConfig
-from trainer.config.explaining import fields, section_of
+from trainer.config.explaining import fields, on_resume, section_of
 from trainer.config.parsing import dump, load, parse
 from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig
 from trainer.config.section import Section
@@ -48,6 +48,7 @@ __all__ = [
     "fields",
     "load",
     "micro_batch",
+    "on_resume",
     "parse",
     "section_of",
 ]

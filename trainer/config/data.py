@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from trainer import byte_sizes
 from trainer.config.augment import AugmentConfig
-from trainer.config.section import LARGEST_SEED, MONTH_S, Section
+from trainer.config.section import LARGEST_SEED, MAY_CHANGE, MONTH_S, Section
 
 
 class SplitConfig(Section):
@@ -137,7 +137,11 @@ LOSSES: dict[str, tuple[str, ...]] = {
 class DataConfig(Section):
     """What to train on."""
 
-    shards: Path = Field(description="folder of the shard set (cingulum import makes one)", strict=False)
+    shards: Path = Field(
+        description="folder of the shard set (cingulum import makes one)",
+        strict=False,
+        json_schema_extra=MAY_CHANGE,
+    )
     classes: tuple[str, ...] | None = Field(
         None,
         strict=False,
@@ -158,18 +162,25 @@ class DataConfig(Section):
     )
     split: SplitConfig = SplitConfig()
     leaks: Literal["stop", "warn", "ignore"] = Field(
-        "stop", description="what a subject or an image in two splits does to the run"
+        "stop",
+        description="what a subject or an image in two splits does to the run",
+        json_schema_extra=MAY_CHANGE,
     )
     augment: AugmentConfig = AugmentConfig(flip=True, shift=1)
     patch: PatchConfig | None = None
     prefetch: int = Field(
-        2, ge=0, le=1000, description="micro-batches read ahead, where `read_ahead` leaves room"
+        2,
+        ge=0,
+        le=1000,
+        description="micro-batches read ahead, where `read_ahead` leaves room",
+        json_schema_extra=MAY_CHANGE,
     )
     read_ahead: int = Field(
         1024,
         ge=0,
         le=2**24,
         description="memory for batches read ahead, per rank, in MiB; the one in use is not counted",
+        json_schema_extra=MAY_CHANGE,
     )
     evaluation_batch: int = Field(
         4,
@@ -185,31 +196,40 @@ class DataConfig(Section):
         strict=False,
         description="seconds that one read of stored bytes may take before the run ends and names it; less "
         "than `guards.timeout_s`, which names only the rank",
+        json_schema_extra=MAY_CHANGE,
     )
-    reader_threads: int = Field(2, ge=1, le=256, description="threads that read and decode, per rank")
+    reader_threads: int = Field(
+        2, ge=1, le=256, description="threads that read and decode, per rank", json_schema_extra=MAY_CHANGE
+    )
     page_cache: Literal["auto", "use", "bypass"] = Field(
         "auto",
         description="`bypass`: read past the system's page cache (O_DIRECT), where the file system can; "
         "`auto`: so where the set lies on a local disk and is larger than the memory that the host has left",
+        json_schema_extra=MAY_CHANGE,
     )
     cache: Literal["none", "memory", "node-local"] = Field(
         "none",
         description="`memory`: each rank keeps decoded volumes; `node-local`: each host copies the shard set "
         "to its local scratch once",
+        json_schema_extra=MAY_CHANGE,
     )
     cache_bytes: str | None = Field(
         None,
         description="memory: what the ranks of one host may keep together, such as `4 GiB`; default: half of "
         "the memory that the host has left",
+        json_schema_extra=MAY_CHANGE,
     )
     scratch: Path | None = Field(
         None,
         strict=False,
         description="node-local: folder on each host's own disk; default: `$CINGULUM_SCRATCH`, "
         "`$SLURM_TMPDIR`, `$TMPDIR`, or the system's folder for temporary files",
+        json_schema_extra=MAY_CHANGE,
     )
     scratch_keep: bool = Field(
-        False, description="node-local: leave the copy for the next run; if not, its last user removes it"
+        False,
+        description="node-local: leave the copy for the next run; if not, its last user removes it",
+        json_schema_extra=MAY_CHANGE,
     )
 
     @field_validator("cache_bytes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import types
 import typing
@@ -64,6 +65,17 @@ def fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[t
             yield from fields(nested, f"{prefix}{name}.")
         for named_alike, entry in _entries_of(field.annotation):
             yield from fields(entry, f"{prefix}{name}.{named_alike}.")
+
+
+def on_resume(key: str) -> str:
+    """What a dotted key may do when a run goes on: `may change`, `may grow`, or nothing (empty)."""
+    return _on_resume().get(key, "")
+
+
+@functools.cache
+def _on_resume() -> dict[str, str]:
+    marked = ((key, field.json_schema_extra) for key, field in fields())
+    return {key: str(mark["on_resume"]) for key, mark in marked if isinstance(mark, dict)}
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from trainer.config.data import DataConfig, TaskConfig
-from trainer.config.section import MONTH_S, Section
+from trainer.config.section import MAY_CHANGE, MONTH_S, Section
 from trainer.config.telemetry import TelemetryConfig
 from trainer.config.training import TrainConfig
 
@@ -27,11 +27,21 @@ class CheckpointConfig(Section):
     """When the state is saved."""
 
     every_epochs: int = Field(
-        1, ge=1, le=1_000_000, description="save at the end of every so many epochs, and at the last"
+        1,
+        ge=1,
+        le=1_000_000,
+        description="save at the end of every so many epochs, and at the last",
+        json_schema_extra=MAY_CHANGE,
     )
-    every_steps: int | None = Field(None, ge=1, le=10**9, description="save also after every so many steps")
+    every_steps: int | None = Field(
+        None, ge=1, le=10**9, description="save also after every so many steps", json_schema_extra=MAY_CHANGE
+    )
     keep: int = Field(
-        3, ge=1, le=10_000, description="newest checkpoints kept; the best epoch's is kept besides"
+        3,
+        ge=1,
+        le=10_000,
+        description="newest checkpoints kept; the best epoch's is kept besides",
+        json_schema_extra=MAY_CHANGE,
     )
 
 
@@ -39,7 +49,11 @@ class GuardConfig(Section):
     """What is watched while it runs."""
 
     divergence_every_steps: int | None = Field(
-        None, ge=1, le=10**9, description="compare weights over ranks this often, besides every epoch's end"
+        None,
+        ge=1,
+        le=10**9,
+        description="compare weights over ranks this often, besides every epoch's end",
+        json_schema_extra=MAY_CHANGE,
     )
     timeout_s: float = Field(
         300.0,
@@ -47,6 +61,7 @@ class GuardConfig(Section):
         le=MONTH_S,
         strict=False,
         description="a rank that makes no progress for so long ends the run",
+        json_schema_extra=MAY_CHANGE,
     )
 
 
@@ -55,9 +70,14 @@ class RunConfig(Section):
 
     # File systems take 255 bytes; what is made of the name, such as a job's files, adds some.
     name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200, description="name of the run folder"
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=200,
+        description="name of the run folder",
+        json_schema_extra=MAY_CHANGE,
     )
-    runs: Path = Field(Path("runs"), strict=False, description="folder of the run folders")
+    runs: Path = Field(
+        Path("runs"), strict=False, description="folder of the run folders", json_schema_extra=MAY_CHANGE
+    )
     task: TaskConfig = TaskConfig()
     data: DataConfig
     model: ModelConfig = ModelConfig()

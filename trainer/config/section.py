@@ -7,12 +7,19 @@ import typing
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 # Bounds of keys. NumPy's generators take no larger seed; no wait is longer than Python's clocks can count.
 LARGEST_SEED = 2**32 - 1
 MOST_SAMPLES = 1_000_000
 MONTH_S = 31 * 24 * 3600
+
+# Marks of a field that may have another value when a run goes on: it changes how a run is done, or how long,
+# and none of the steps already taken. What changes only the order of a sum over ranks may be marked, since
+# another number of ranks changes it, too. A field without a mark must not change.
+MAY_CHANGE: JsonDict = {"on_resume": "may change"}
+MAY_GROW: JsonDict = {"on_resume": "may grow"}
 
 # YAML 1.1 takes 1e-4 for text; 1.0e-4 is a number there.
 _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")

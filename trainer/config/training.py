@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from trainer.config.section import LARGEST_SEED, MOST_SAMPLES, Section, number
+from trainer.config.section import LARGEST_SEED, MAY_CHANGE, MAY_GROW, MOST_SAMPLES, Section, number
 from trainer.config.server import ServerConfig
 from trainer.errors import ConfigError
 
@@ -106,12 +106,23 @@ class RingConfig(Section):
 
     algorithm: Literal[
         "ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"
-    ] = Field("ring", description="the route of the sums; the others are slower, and there to compare with")
+    ] = Field(
+        "ring",
+        description="the route of the sums; the others are slower, and there to compare with",
+        json_schema_extra=MAY_CHANGE,
+    )
     reduction: Literal["buckets", "per_tensor", "grouped"] = Field(
-        "buckets", description="buckets leave in reverse layer order while the backward pass runs"
+        "buckets",
+        description="buckets leave in reverse layer order while the backward pass runs",
+        json_schema_extra=MAY_CHANGE,
     )
     bucket_mb: float = Field(
-        4.0, gt=0, le=4096, strict=False, description="size of a bucket, in MiB of gradients"
+        4.0,
+        gt=0,
+        le=4096,
+        strict=False,
+        description="size of a bucket, in MiB of gradients",
+        json_schema_extra=MAY_CHANGE,
     )
     compression: Literal["none", "float16", "bfloat16"] = Field(
         "none", description="type of gradients on the wire"
@@ -123,6 +134,7 @@ class RingConfig(Section):
         strict=False,
         description="buckets that are ready at once leave as one message of up to so many MiB "
         "(HOROVOD_FUSION_THRESHOLD); default: Horovod's own",
+        json_schema_extra=MAY_CHANGE,
     )
     cycle_ms: float | None = Field(
         None,
@@ -131,15 +143,18 @@ class RingConfig(Section):
         strict=False,
         description="milliseconds between two looks at what is ready (HOROVOD_CYCLE_TIME); "
         "default: Horovod's own",
+        json_schema_extra=MAY_CHANGE,
     )
     autotune: bool = Field(
         False,
         description="let Horovod try settings while it trains, and write what it found into the run folder "
         "(HOROVOD_AUTOTUNE)",
+        json_schema_extra=MAY_CHANGE,
     )
     timeline: bool = Field(
         False,
         description="write Horovod's timeline of every collective into the run folder (HOROVOD_TIMELINE)",
+        json_schema_extra=MAY_CHANGE,
     )
 
     @model_validator(mode="after")
@@ -155,7 +170,9 @@ class RingConfig(Section):
 class TrainConfig(Section):
     """One training."""
 
-    epochs: int = Field(80, ge=1, le=1_000_000, description="passes over the training subjects")
+    epochs: int = Field(
+        80, ge=1, le=1_000_000, description="passes over the training subjects", json_schema_extra=MAY_GROW
+    )
     global_batch: int = Field(
         8, ge=1, le=MOST_SAMPLES, description="samples per update, over all ranks and micro-batches"
     )
@@ -168,6 +185,7 @@ class TrainConfig(Section):
     strategy: Literal["data", "parameter-server"] = Field(
         "data",
         description="who applies updates: every rank, with the mean of all gradients, or servers",
+        json_schema_extra=MAY_CHANGE,
     )
     ring: RingConfig = RingConfig()
     server: ServerConfig = ServerConfig()
@@ -192,6 +210,7 @@ class TrainConfig(Section):
         ge=1,
         le=1024,
         description="compute threads per rank; default: the host's cores divided by its ranks",
+        json_schema_extra=MAY_CHANGE,
     )
     seed: int = Field(
         0, ge=0, le=LARGEST_SEED, description="of initial weights, sample order, augmentation and dropout"

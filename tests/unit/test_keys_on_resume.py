@@ -1,0 +1,88 @@
+"""Every key of the configuration may change when a run goes on, or is refused by its name."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from trainer import config as configuration
+from trainer import record
+from trainer.errors import RunError
+
+# Sections that may be absent are there, so that their keys can be changed.
+STORED = configuration.parse(
+    "{name: r, data: {shards: s, patch: {size: 8}}, train: {early_stopping: {patience: 3}}}"
+)
+LEAVES = [
+    (key, field)
+    for key, field in configuration.fields()
+    if configuration.section_of(field.annotation) is None
+]
+MARKS = {key: configuration.on_resume(key) for key, _ in LEAVES}
+
+
+def other(annotation: Any, value: Any) -> Any:
+    """Another value of the same type."""
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):  # the latter of a Literal
+        annotation = next(one for one in typing.get_args(annotation) if one is not type(None))
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) is typing.Literal:
+        return next(choice for choice in typing.get_args(annotation) if choice != value)
+    kind = typing.get_origin(annotation) or annotation
+    if kind is tuple:
+        # One fewer where there are some: sizes have three entries.
+        return value[:-1] if value else (other(typing.get_args(annotation)[0], None),)
+    if kind is dict:
+        return {"x": 1.0}
+    if kind is bool:
+        return not value
+    return (value or 0) + kind(1) if kind in (int, float) else kind("other")
+
+
+def changed(section: BaseModel, key: str, value: Any) -> Any:
+    """The section with one key at another value, unchecked: what goes together is not the matter here."""
+    name, _, rest = key.partition(".")
+    new = changed(getattr(section, name), rest, value) if rest else value
+    return section.model_copy(update={name: new})
+
+
+def with_other(key: str, field: Any) -> configuration.RunConfig:
+    """The stored configuration with another value of this key."""
+    value: Any = STORED
+    for name in key.split("."):
+        value = getattr(value, name)
+    return changed(STORED, key, other(field.annotation, value))
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # two edges where a size has three
+@pytest.mark.parametrize(("key", "field"), LEAVES, ids=[key for key, _ in LEAVES])
+def test_a_key_that_is_marked_may_change_and_any_other_is_refused_by_its_name(key, field):
+    given = with_other(key, field)
+    assert given != STORED
+    if MARKS[key]:
+        record.check_resumable(STORED, given)
+    else:
+        with pytest.raises(RunError, match=rf"configuration: {key}[ .]"):
+            record.check_resumable(STORED, given)
+
+
+def test_what_may_grow_may_not_shrink():
+    growing = [key for key, mark in MARKS.items() if mark == "may grow"]
+    assert growing == ["train.epochs"]
+    with pytest.raises(RunError, match=r"train\.epochs was 40 and is 39 now"):
+        record.check_resumable(STORED, changed(STORED, "train.epochs", 39))
+
+
+@pytest.mark.parametrize(
+    "section",
+    ["task", "model", "data.split", "data.augment", "data.patch", "train.optimizer", "train.schedule",
+     "train.transfer", "train.early_stopping"],
+)  # fmt: skip
+def test_what_decides_the_weights_may_not_change(section):
+    within = [key for key in MARKS if key.startswith(f"{section}.")]
+    assert within and not any(MARKS[key] for key in within)
