@@ -119,7 +119,7 @@ def table(rows: Sequence[Row]) -> list[str]:
 def formula(cell: Cell) -> float:
     """Seconds of a layout over those of the ring: n^2 / (2(n-1)) for one server; no headers, no computing."""
     n, k = cell.ranks, cell.servers
-    shares = costs.equal_shares(1.0, k)
+    shares = (1 / k,) * k
     colocated = cell.options["placement"] == "colocated"
     layout = costs.servers(shares, n, colocated=colocated)
     seconds = [
@@ -183,7 +183,8 @@ def _crossover(right: Any, four: Sequence[Row], ring: str) -> None:
             label="ring" if row.cell.repeat == 0 else None,
         )
     right.set(xlabel="servers, beside 4 ranks", xticks=counts, ylim=(0, None))
-    right.set_title(f"crossover predicted at {costs.crossover(4)} servers", fontsize=10)
+    # k separate servers need n/k M/B, the ring 2(n-1)/n M/B: they are faster from n^2 / (2(n-1)) on.
+    right.set_title(f"crossover predicted at {4**2 // (2 * (4 - 1)) + 1} servers", fontsize=10)
     right.legend(frameon=False)
 
 

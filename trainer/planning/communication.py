@@ -194,41 +194,6 @@ def _busiest(hosts: Sequence[Traffic]) -> float:
     return max(max(host) for host in hosts)
 
 
-def equal_shares(size: float, count: int) -> tuple[float, ...]:
-    """M in so many equal parts."""
-    return (size / count,) * count
-
-
-def server_over_ring(workers: int) -> float:
-    """Seconds with one separate server over seconds with the ring: n^2 / (2(n-1))."""
-    return workers**2 / (2 * (workers - 1))
-
-
-def crossover(workers: int) -> int:
-    """Fewest separate servers, with links like the workers', that are faster than the ring of n workers.
-
-    k servers need max(n/k, 1) M/B, the ring 2(n-1)/n M/B: k must be more than n^2 / (2(n-1)). With two ranks
-    the ring needs M/B, which no number of servers can beat.
-
-    Raises:
-        ConfigError: fewer than three workers: there is no such number.
-    """
-    if workers < 3:
-        raise ConfigError(f"With {workers} workers no number of servers is faster than the ring.")
-    return workers**2 // (2 * (workers - 1)) + 1
-
-
-def network_bound_below(seconds: float, bytes_per_second: float, compute_s: float) -> float:
-    """Rate of the links, in bytes/s, below which an exchange takes longer than the computing of a step.
-
-    Args:
-        seconds: of the exchange at the rate `bytes_per_second`.
-        bytes_per_second: see there.
-        compute_s: seconds of computing per step.
-    """
-    return seconds * bytes_per_second / compute_s
-
-
 def _around(size: float, ranks: int) -> tuple[Flow, ...]:
     return tuple(Flow(rank, (rank + 1) % ranks, size) for rank in range(ranks))
 
