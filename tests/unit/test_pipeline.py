@@ -165,13 +165,17 @@ def test_a_class_without_members_cannot_be_balanced():
 @pytest.mark.parametrize(
     ("options", "message", "cure"),
     [
-        ({"batch": 4, "world_size": 3}, "4 cannot be cut into 3 ranks x 1", "such as 3 or 6"),
+        (
+            {"batch": 4, "world_size": 3},
+            "4 samples cannot be shared evenly by 3 rank",
+            "train.global_batch=3",
+        ),
         (
             {"batch": 6, "world_size": 2, "accumulation": 2},
-            "2 ranks x 2 micro-batches",
-            "multiple of 4, such as 4 or 8",
+            r"by 2 rank\(s\) with 2 micro-batch",
+            "train.global_batch=8",
         ),
-        ({"batch": 2, "world_size": 4}, "2 cannot be cut into 4", "such as 4."),
+        ({"batch": 2, "world_size": 4}, "2 samples cannot be shared evenly by 4", "train.global_batch=4"),
         ({"batch": 8}, "8 is more than the 7 training volumes", "larger share"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from trainer.config import micro_batch
 from trainer.data.block_shuffle import BLOCK, WINDOW, block_shuffle
 
 Shuffle = Literal["auto", "full", "blocks"]
@@ -87,25 +88,14 @@ def micro_batch_positions(
     So one rank sees, in each micro-batch, what many ranks see together.
 
     Raises:
-        ValueError: the global batch cannot be cut into equal parts, or there is no such rank or micro-batch.
+        ConfigError: the global batch cannot be cut into equal parts.
+        ValueError: there is no such rank or micro-batch.
     """
-    size, rest = divmod(global_batch, world_size * accumulation)
-    if rest or not size:
-        raise ValueError(
-            f"{global_batch} samples cannot be cut into {world_size} x {accumulation} equal parts"
-        )
+    size = micro_batch(global_batch, world_size=world_size, accumulation=accumulation)
     if not (0 <= rank < world_size and 0 <= micro < accumulation):
         raise ValueError(f"no rank {rank} of {world_size}, or no micro-batch {micro} of {accumulation}")
     first = (micro * world_size + rank) * size
     return slice(first, first + size)
-
-
-def rank_slice(global_batch: int, rank: int, world_size: int, accumulation: int = 1) -> tuple[slice, ...]:
-    """What a rank takes of a global batch: one slice per micro-batch (see `micro_batch_positions`)."""
-    return tuple(
-        micro_batch_positions(global_batch, rank, world_size, accumulation, micro)
-        for micro in range(accumulation)
-    )
 
 
 def _places(step: int, global_batch: int, n: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainer.config import AugmentConfig
+from trainer.config import AugmentConfig, micro_batch
 from trainer.data import augment as augmentation
 from trainer.data import order
 from trainer.data.batch_reader import Arrange, Batches, Overdue, Part, signature
@@ -287,16 +287,7 @@ def _distinct(rows: Sequence[int], volumes: int) -> list[int]:
 
 
 def _micro_batch_size(global_batch: int, world_size: int, accumulation: int, n: int) -> int:
-    size, rest = divmod(global_batch, world_size * accumulation)
-    if rest or not size:
-        parts = world_size * accumulation
-        below = global_batch - rest
-        choices = f"{below} or {below + parts}" if below else str(parts)
-        raise ConfigError(
-            f"train.global_batch: {global_batch} cannot be cut into {world_size} ranks x {accumulation} "
-            "micro-batches.",
-            cure=f"Set train.global_batch to a multiple of {parts}, such as {choices}.",
-        )
+    size = micro_batch(global_batch, world_size=world_size, accumulation=accumulation)
     if global_batch > n:
         raise ConfigError(
             f"train.global_batch: {global_batch} is more than the {n} training volumes.",
