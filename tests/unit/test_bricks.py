@@ -147,44 +147,6 @@ def test_label_maps_are_in_bricks_too(tmp_path):
     assert verify(tmp_path) == []
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_slabs_whose_borders_lie_between_bricks_read_each_brick_once(tmp_path, world_size):
-    shards = make_shard_set(tmp_path, 1, shape=(8, 6, 5, 1), bricks=2)
-    parts = []
-    for rank in range(world_size):
-        origin, size = bricks.slab(shards.shape, rank, world_size)
-        parts.append(np.empty((*size, 1), np.float32))
-        shards.read_into(0, parts[-1], origin)
-    assert np.array_equal(np.concatenate(parts), volume_of(0, shards.shape))
-    assert shards.bytes_read == shards.volumes[0].nbytes
-
-
-def test_slabs_whose_border_cuts_a_layer_of_bricks_both_read_that_layer(tmp_path):
-    shards = make_shard_set(tmp_path, 1, shape=(8, 6, 5, 1), bricks=3)
-    for rank in range(2):
-        origin, size = bricks.slab(shards.shape, rank, 2)
-        shards.read_into(0, np.empty((*size, 1), np.float32), origin)
-    layer = range(4, 8)  # the middle one of three, 2 x 2 bricks each
-    assert shards.bytes_read == shards.volumes[0].nbytes + sizes(shards, 0, layer)
-
-
-@given(st.integers(1, 60), st.data())
-def test_slabs_share_out_all_planes_evenly(depth, data):
-    world_size = data.draw(st.integers(1, depth))
-    slabs = [bricks.slab((depth, 4, 5, 1), rank, world_size) for rank in range(world_size)]
-    assert [origin[0] for origin, _ in slabs] == [sum(s[0] for _, s in slabs[:k]) for k in range(world_size)]
-    thick = [size[0] for _, size in slabs]
-    assert sum(thick) == depth
-    assert max(thick) - min(thick) <= 1
-    assert {(*origin[1:], *size[1:]) for origin, size in slabs} == {(0, 0, 4, 5)}
-
-
-@pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 9)])
-def test_a_slab_that_cannot_be_is_refused(rank, world_size):
-    with pytest.raises(ValueError, match="no slab"):
-        bricks.slab((8, 8, 8, 1), rank, world_size)
-
-
 def test_a_flipped_byte_names_volume_and_brick_each_time_and_leaves_other_bricks_readable(tmp_path):
     shards = make_shard_set(tmp_path, 2, shape=(8, 8, 8, 1), bricks=4)
     table = bricks.unpack_table(shards.volumes[1].brick_table)

@@ -105,9 +105,9 @@ def test_slabs_follow_one_another_and_batches_change_nothing():
     windows = Windows((16, 16, 16), 0.5)
     firsts = [(first, slab.shape) for first, slab in sliding.blend(data, pointwise, windows)]
     assert firsts == [(0, (8, 20, 20, 3)), (8, (8, 20, 20, 3)), (16, (8, 20, 20, 3)), (24, (16, 20, 20, 3))]
-    labels = sliding.label_map(data, pointwise, windows)
-    np.testing.assert_array_equal(labels, pointwise(data).argmax(-1))
-    np.testing.assert_array_equal(labels, sliding.label_map(data, pointwise, Windows((16, 16, 16), batch=7)))
+    for used in (windows, Windows((16, 16, 16), batch=7)):
+        labels = sliding.whole(data, pointwise, used).argmax(-1)
+        np.testing.assert_array_equal(labels, pointwise(data).argmax(-1))
 
 
 @pytest.mark.parametrize(

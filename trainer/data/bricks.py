@@ -133,26 +133,3 @@ def _put(brick: np.ndarray, place: Sequence[int], box: np.ndarray, origin: Seque
         there.append(slice(low - start, high - start))
         here.append(slice(low - first, high - first))
     box[tuple(here)] = brick[tuple(there)]
-
-
-def slab(
-    shape: Sequence[int], rank: int, world_size: int
-) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """The part of a volume that a rank has when its planes along D are shared out: origin and size in voxels.
-
-    Slabs differ by at most one plane. Where each border lies between bricks, the ranks together read every
-    brick once; a border inside a layer of bricks makes both neighbours read that layer.
-
-    Args:
-        shape: (D, H, W, ...) of the volume.
-        rank: from 0.
-        world_size: at most D.
-
-    Raises:
-        ValueError: there is no such rank, or there are more ranks than planes.
-    """
-    depth, height, width = shape[:3]
-    if not 0 <= rank < world_size <= depth:
-        raise ValueError(f"no slab {rank} of {world_size} in {depth} planes")
-    first, last = (depth * part // world_size for part in (rank, rank + 1))
-    return (first, 0, 0), (last - first, height, width)

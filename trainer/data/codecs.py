@@ -69,17 +69,6 @@ def most_bytes(decoded: int) -> int:
     return decoded + decoded // 8 + _MOST_ADDED
 
 
-def decode(codec: str, chunk: bytes | memoryview, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The array, of `shape` and `dtype`, that a chunk holds.
-
-    Raises:
-        CodecError: the bytes are no chunk of this codec, shape and dtype.
-    """
-    out: np.ndarray = np.empty(shape, dtype)
-    decode_into(codec, chunk, out)
-    return out
-
-
 def decode_into(codec: str, chunk: memoryview | bytes, out: np.ndarray) -> None:
     """Decode a chunk into a C-contiguous array of the stored type, without a copy in between but for gzip.
 

@@ -86,7 +86,7 @@ def blend(volume: np.ndarray, predict: Predict, windows: Windows) -> Slabs:
         The number of a slab's first plane, and the slab: float32 (n, H, W, K). Slabs follow one another
         without gaps. A slab is valid until the next one is asked for.
 
-    Besides the volume and a batch, memory holds `slab_bytes`.
+    Besides the volume and a batch, memory holds the sums of one layer of windows: float32 (d, H, W, K).
     """
     shape = volume.shape[:3]
     axes = [starts(n, size, windows.overlap) for n, size in zip(shape, windows.size, strict=True)]
@@ -118,20 +118,6 @@ def whole(volume: np.ndarray, predict: Predict, windows: Windows) -> np.ndarray:
     """All blended outputs, float32 (D, H, W, K): takes D / d times the memory of `blend`."""
     slabs = [slab.copy() for _, slab in blend(volume, predict, windows)]
     return np.concatenate(slabs)
-
-
-def label_map(volume: np.ndarray, predict: Predict, windows: Windows) -> np.ndarray:
-    """The class with the highest blended output at each voxel: uint8 (D, H, W), in the memory of `blend`."""
-    labels = np.empty(volume.shape[:3], np.uint8)
-    for first, slab in blend(volume, predict, windows):
-        for plane, outputs in enumerate(slab):  # argmax makes eight bytes per voxel
-            labels[first + plane] = outputs.argmax(axis=-1)
-    return labels
-
-
-def slab_bytes(shape: Sequence[int], windows: Windows, outputs: int) -> int:
-    """Bytes of the sums that `blend` holds for a volume (D, H, W, ...) and K = `outputs`."""
-    return 4 * windows.size[0] * shape[1] * shape[2] * outputs
 
 
 def cut(volume: np.ndarray, corner: Sequence[int], size: Sequence[int]) -> np.ndarray:

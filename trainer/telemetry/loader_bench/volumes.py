@@ -16,7 +16,7 @@ from trainer.data.recipe import Recipe
 from trainer.data.shard_writer import ShardWriter
 from trainer.errors import InputError
 from trainer.telemetry.loader_bench.checking import Source, marked, sampled
-from trainer.telemetry.loader_bench.job import MARK_VOXELS, LoaderJob
+from trainer.telemetry.loader_bench.job import LoaderJob
 
 PHANTOMS = 4
 PER_SHARD = 16
@@ -111,7 +111,3 @@ def _about(row: int) -> VolumeMeta:
         affine=np.eye(4).tolist(),
         label=("AD", "NC")[row % 2],
     )
-
-
-# The number of a volume fits into its mark, and float16 holds every bit of it.
-MOST_VOLUMES = 2**MARK_VOXELS
