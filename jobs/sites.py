@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from jobs.kinds import Kind, KindName, Name, PerKind, Texts
+from jobs.site_keys import Kind, KindName, Name, PerKind, Texts
 from jobs.site_options import refuse_options
 from jobs.variables import check_variables
 from trainer.config import yaml_reader

@@ -19,7 +19,7 @@ import typer
 from pydantic_core import PydanticUndefined
 
 from jobs import fabric, sites
-from jobs.kinds import Kind, KindName
+from jobs.site_keys import Kind, KindName
 from trainer import config
 from trainer.config.explaining import figure
 
