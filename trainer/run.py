@@ -255,7 +255,7 @@ def _check_start(folder: RunFolder, config: RunConfig, data: Data, model: keras.
         return
     transfer.start(model, source)
     if config.data.leaks != "ignore":
-        transfer.check_unseen(source, data, stop=config.data.leaks == "stop")
+        transfer.check_unseen(source, data.shards, data.split, stop=config.data.leaks == "stop")
 
 
 def _prepare(
@@ -290,7 +290,7 @@ def _check_leaks(
         reporter.note(f"warning: splits share what they must not:\n{leaks.listed(found)}")
     source = config.train.transfer.start_from
     if source is not None:
-        note = transfer.check_unseen(source, data, stop=stop)
+        note = transfer.check_unseen(source, data.shards, data.split, stop=stop)
         if note:
             reporter.note(note)
 

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import keras
 
 from trainer.config import TransferConfig
 from trainer.data.shards import ShardSet
+from trainer.data.splits import Split
 from trainer.errors import ConfigError, LeakError, RunError, ShardError
 from trainer.inference.saved_model import load_model, open_file
 from trainer.record import RunFolder, read_json
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trainer.preparation import Data
-
 
 # Training runs the file that its own configuration names, and with it come the layers in it.
 _OPTION = "Where you trust it: let this run's model.name be a network of that file (FILE:function)"
@@ -90,12 +85,13 @@ def start(model: keras.Model, path: Path) -> str:
     return f"started from {path}: {len(taken)} of {len(taken) + len(left)} layers{new}"
 
 
-def check_unseen(path: Path, data: Data, *, stop: bool) -> str | None:
+def check_unseen(path: Path, shards: ShardSet, split: Split, *, stop: bool) -> str | None:
     """Look for held-out subjects on which the weights to start from were trained.
 
     Args:
         path: as for `start`.
-        data: of the run that starts from it.
+        shards: of the run that starts from it.
+        split: of that run.
         stop: whether to raise when there are any.
 
     Returns:
@@ -108,11 +104,11 @@ def check_unseen(path: Path, data: Data, *, stop: bool) -> str | None:
         return f"{path}: does not say on whom it was trained; see that this run holds out none of them."
     facts = read_json(RunFolder.open_finished(path).run)
     try:
-        volumes = ShardSet.open(Path(facts["shards"]["path"])).volumes
+        theirs = ShardSet.open(Path(facts["shards"]["path"])).volumes
     except ShardError as error:
         return f"{path}: whether it was trained on held-out subjects cannot be told: {error.message}"
-    seen = {volumes[row].subject for name in ("train", "validation") for row in facts["split"][name]}
-    mine = {data.shards.volumes[row].subject for row in (*data.split.validation, *data.split.test)}
+    seen = {theirs[row].subject for name in ("train", "validation") for row in facts["split"][name]}
+    mine = {shards.volumes[row].subject for row in (*split.validation, *split.test)}
     both = sorted(seen & mine)
     if not both:
         return None

@@ -119,13 +119,13 @@ def test_subjects_that_trained_the_first_run_must_not_judge_the_second(tmp_path)
     def held_out(*subjects):
         there = volumes("someone", *subjects)
         split = Split((0,), (), tuple(range(1, len(there))))
-        return SimpleNamespace(shards=SimpleNamespace(volumes=there), split=split)
+        return SimpleNamespace(volumes=there), split
 
-    assert transfer.check_unseen(run, held_out(known[3], "new"), stop=True) is None
+    assert transfer.check_unseen(run, *held_out(known[3], "new"), stop=True) is None
     with pytest.raises(
         LeakError, match=f"trained on 2 subjects that this run holds out: {known[0]}, {known[2]}"
     ):
-        transfer.check_unseen(run, held_out(known[2], known[0]), stop=True)
-    assert "warning" in (transfer.check_unseen(run, held_out(known[2]), stop=False) or "")
+        transfer.check_unseen(run, *held_out(known[2], known[0]), stop=True)
+    assert "warning" in (transfer.check_unseen(run, *held_out(known[2]), stop=False) or "")
     shutil.rmtree(shards.path)
-    assert "cannot be told" in (transfer.check_unseen(run, held_out(known[2]), stop=True) or "")
+    assert "cannot be told" in (transfer.check_unseen(run, *held_out(known[2]), stop=True) or "")
