@@ -184,9 +184,11 @@ def _write_maps(training: Training) -> None:
     """Keep the predicted maps of those volumes that the report draws; of rank 0 alone, no collective."""
     if not training.data.task.dense:
         return
+    from trainer.report import cases
+
     shards = training.data.shards
     predict = preparation.of_whole_volumes(training.config, training.data, training.learner.predict)
-    for row in case_maps.wanted(training.folder.path):
+    for row in cases.rows_with_maps(training.folder.path):
         logits = np.asarray(predict(shards.read(row)[None].astype(np.float32)))
         labels = logits[0].argmax(axis=-1).astype(np.uint8)
         case_maps.write(training.folder.path, row, labels, np.array(shards.volumes[row].affine))

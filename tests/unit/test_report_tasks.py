@@ -115,9 +115,9 @@ def test_a_predicted_map_with_any_byte_wrong_never_stops_the_report(tmp_path):
 
 def test_maps_are_wanted_of_the_subjects_that_are_shown(maps, ages):
     found = read(maps).predictions["test"]
-    wanted = case_maps.wanted(maps)
+    wanted = cases.rows_with_maps(maps)
     assert len(wanted) == 8 and wanted[0] == found.rows[found.mean_dice.argmin()]
-    assert case_maps.wanted(ages) == []
+    assert cases.rows_with_maps(ages) == []
 
 
 def test_the_worst_of_a_classification_are_the_surest_mistakes():

@@ -10,7 +10,6 @@ import numpy as np
 
 from trainer.atomic import make_folder, write_bytes
 from trainer.data.reading import DAMAGED
-from trainer.report import predictions
 
 
 def path_of(run_folder: Path, row: int) -> Path:
@@ -48,20 +47,3 @@ def read(run_folder: Path, row: int, shape: tuple[int, ...]) -> np.ndarray | Non
     except DAMAGED:
         return None
     return labels.astype(np.uint8) if labels.shape == shape else None
-
-
-def wanted(run_folder: Path) -> list[int]:
-    """Rows of the shard set whose predicted maps the report would show: those of the lowest Dice, and others.
-
-    Reads the run's evaluation; empty where the run is no segmentation or has no evaluation yet.
-
-    Raises:
-        RunError: the folder is no run folder.
-    """
-    from trainer.report import cases, story
-
-    told = story.read(run_folder)
-    found = told.predictions.get(told.judged or "")
-    if not isinstance(found, predictions.Overlaps):
-        return []
-    return [int(found.rows[i]) for i, _ in (*cases.worst(found), *cases.typical(found))]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from trainer.report import case_maps, slices
 from trainer.report.predictions import Found, Overlaps, Predictions, Values
-from trainer.report.story import Story
+from trainer.report.story import Story, read
 
 MOST = 6
 
@@ -86,6 +87,21 @@ def typical(found: Found) -> list[tuple[int, str]]:
     chosen = {int(order[0]): words[0]}
     chosen.setdefault(int(order[len(order) // 2]), words[1])
     return list(chosen.items())
+
+
+def rows_with_maps(run_folder: Path) -> list[int]:
+    """Rows of the shard set whose predicted maps the report would show: those of the lowest Dice, and others.
+
+    Reads the run's evaluation; empty where the run is no segmentation or has no evaluation yet.
+
+    Raises:
+        RunError: the folder is no run folder.
+    """
+    told = read(run_folder)
+    found = told.predictions.get(told.judged or "")
+    if not isinstance(found, Overlaps):
+        return []
+    return [int(found.rows[i]) for i, _ in (*worst(found), *typical(found))]
 
 
 def pictures(story: Story, found: Found, chosen: list[tuple[int, str]]) -> list[Case]:
