@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainer import config as configuration
 from trainer.config import RunConfig
@@ -124,22 +124,20 @@ def alone(store: Store, chain: Sequence[JobSpec]) -> None:
             store.free(spec)
 
 
-def command_lines(chain: Sequence[JobSpec]) -> None:
+def command_lines(chain: Sequence[JobSpec], group: Any) -> None:
     """Make sure that `cingulum` understands what the jobs will call it with.
+
+    Args:
+        chain: the jobs.
+        group: all commands, as Typer holds them.
 
     Raises:
         click.UsageError: an unknown option or a wrong value.
     """
-    import typer
-
-    from trainer.cli import app
-    from trainer.commands import COMMANDS
-
-    group = typer.main.get_command(app)
     for spec in chain:
         for task in spec.tasks:
-            at = next(k for k, word in enumerate(task) if word in COMMANDS and k > 0)
-            command = group.commands[task[at]]  # type: ignore[attr-defined]
+            at = next(k for k, word in enumerate(task) if word in group.commands and k > 0)
+            command = group.commands[task[at]]
             command.make_context(f"cingulum {task[at]}", list(task[at + 1 :]))
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def submit(
+    context: typer.Context,
     config: Annotated[Path, typer.Argument(help="YAML file that describes the run.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Changes, such as train.epochs=3.")] = None,
     launcher: Annotated[
@@ -183,7 +184,7 @@ def submit(
             sides={one: kinds.side(asked, profile, one) for one in profile.kinds},
         )
     )
-    submission_check.command_lines(chain)
+    submission_check.command_lines(chain, context.find_root().command)
     starter = registry.named(launcher)
     for label in after or []:
         split_label(label)
