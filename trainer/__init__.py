@@ -19,7 +19,7 @@ _PUBLIC = {
     "broadcast": "trainer.strategies.first_update",
     "init": "trainer.own_script",
     "DistributedOptimizer": "trainer.strategies.distributed_optimizer",
-    "SyncBatchNormalization": "trainer.strategies.batch_norm",
+    "SyncBatchNormalization": "trainer.models.batch_norm",
     "shard": "trainer.strategies.user_data",
     "callbacks": "trainer.strategies.callbacks",
 }

@@ -13,7 +13,7 @@ import pytest
 from trainer import models
 from trainer.errors import ModelError
 from trainer.models import layers
-from trainer.strategies.batch_norm import SyncBatchNormalization
+from trainer.models.batch_norm import SyncBatchNormalization
 
 
 def test_layer_names_are_the_same_in_every_build():

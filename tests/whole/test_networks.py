@@ -13,7 +13,7 @@ from network_cases import sides_of, small
 from trainer import models
 from trainer.errors import ModelError
 from trainer.models import layers
-from trainer.strategies.batch_norm import SyncBatchNormalization
+from trainer.models.batch_norm import SyncBatchNormalization
 
 every_network = pytest.mark.parametrize("name", models.names())
 # The others are made of the same parts as ResNet-10 and ResAttNet-18, only of more.

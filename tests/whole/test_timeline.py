@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from trainer import world as worlds
+from trainer.models.batch_norm import SyncBatchNormalization
 from trainer.strategies import data, reduction
-from trainer.strategies.batch_norm import SyncBatchNormalization
 from trainer.telemetry import parts, records
 from trainer.telemetry.parts import Call, Layout, Timed, covered, waited
 from trainer.telemetry.timeline import Timeline

@@ -36,7 +36,7 @@ def normalisation(kind: str, channels: int, *, name: str, gamma: str = "ones") -
         return keras.layers.BatchNormalization(**BATCH_NORM, gamma_initializer=gamma, name=name)
     if kind == "sync":
         # The only layer that knows of ranks: imported when asked for, so that networks stay free of Horovod.
-        from trainer.strategies.batch_norm import SyncBatchNormalization
+        from trainer.models.batch_norm import SyncBatchNormalization
 
         return SyncBatchNormalization(**BATCH_NORM, gamma_initializer=gamma, name=name)
     if kind in ("group", "instance", "layer"):

@@ -135,7 +135,7 @@ def _synchronised(name: str, model: keras.Model) -> keras.Model:
     plain = [layer for layer in model._flatten_layers() if type(layer) is keras.layers.BatchNormalization]
     if not plain:
         return model
-    from trainer.strategies.batch_norm import SyncBatchNormalization
+    from trainer.models.batch_norm import SyncBatchNormalization
 
     def exchange(layer: keras.layers.Layer) -> keras.layers.Layer:
         kind = SyncBatchNormalization if type(layer) is keras.layers.BatchNormalization else type(layer)

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from trainer.errors import DivergenceError, NotFiniteError
-from trainer.strategies.batch_norm import SyncBatchNormalization
+from trainer.models.batch_norm import SyncBatchNormalization
 from trainer.world import World
 
 
