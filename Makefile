@@ -57,10 +57,11 @@ test-deep: setup  ## what make test leaves out: long cases under mpirun and on h
 	$(call pytest,tests/docs,-m deep -n 2 --dist worksteal)
 	$(call pytest,tests/cluster,-n 2 --dist loadfile -m deep)
 
-check: setup  ## lint, format, types, shell scripts, Dockerfiles
+check: setup  ## lint, format, types, imports, shell scripts, Dockerfiles
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/shellcheck .ci/run $(SCRIPTS)
 	$(if $(DOCKERFILES),$(BIN)/hadolint $(DOCKERFILES))
 
