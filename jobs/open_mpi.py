@@ -11,14 +11,10 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 
+from jobs.supervisor import launching
 from trainer.errors import LauncherError
 
 TIMEOUT_S = 20.0
-# What the mpirun of another MPI says of its version: seen of Intel MPI 2021.18 and MPICH 5.0.
-_OTHERS = {
-    "Intel(R) MPI": "Intel MPI",
-    "HYDRA": "MPICH, or of an MPI made from it, such as Cray MPICH or MVAPICH",
-}
 _PRRTE = {
     **{
         f"OMPI_MCA_oob_tcp_keepalive_{what}": f"PRTE_MCA_oob_tcp_keepalive_{what}"
@@ -71,7 +67,7 @@ def refuse_other(mpirun: str, said: str) -> None:
     Raises:
         LauncherError: it is one.
     """
-    whose = next((name for mark, name in _OTHERS.items() if mark in said), None)
+    whose = launching.whose(said)
     if whose is not None:
         raise LauncherError(
             f"{mpirun} is that of {whose}. Horovod is built with Open MPI here: ranks that another MPI "

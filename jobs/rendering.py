@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,10 @@ import jinja2
 from jobs import bash_words, chains, containers, fabric, open_mpi
 from jobs.sites import Site
 from jobs.spec import GRACE_S, Arguments, JobSpec
+from jobs.supervisor import launching
 from trainer.errors import JobError
 
 _TOKEN = re.compile(r"[0-9a-f]{16}")
-# As the template tells Open MPI 4.
-KEEPALIVE = {
-    "OMPI_MCA_oob_tcp_keepalive_time": "10",
-    "OMPI_MCA_oob_tcp_keepalive_intvl": "10",
-    "OMPI_MCA_oob_tcp_keepalive_probes": "3",
-}
 # Slurm's own limit of a script (max_script_size), bytes.
 _LONGEST_SCRIPT = 4 * 1024 * 1024
 # Slurm reads a #SBATCH line into a buffer of 8192 bytes.
@@ -34,10 +30,7 @@ _LONGEST_PATH = 4000
 
 
 # Variables of the script itself, which would change one of the same name before ranks see it.
-_OURS = re.compile(
-    r"asked|command|container|held|host_python|inside|job_folder|mpirun|outside|python|ranks|run|runs|supervised"
-    r"|surviving|task|without_term"
-)
+_OURS = re.compile(r"asked|command|container|held|host_python|job_folder|module|modules|runs|supervised|task")
 
 
 class Safe(str):
@@ -58,38 +51,27 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
     """
     site = site.of(spec.kind)
     _check(spec, site)
-    resources = spec.resources
     container = in_container(spec, site, folder)
-    least = resources.nodes if resources.least_nodes is None else resources.least_nodes
+    runs = chains.run_folders(spec)
     text = _template("job.sbatch.j2").render(
         options=[Safe(option) for option in options(spec, site, folder, token)],
         title=Safe(f"{plain_name(spec.name)} ({plain_name(spec.kind)})"),
         before_modules=site.before_modules.strip(),
-        modules=[Safe(module) for module in site.modules],
+        modules=site.modules,
         setup=site.setup.strip(),
         settings=_settings(spec, site) if spec.parallel else [],
         scratch=site.scratch,
         environment=[(Safe(k), v) for k, v in {**site.environment, **spec.environment}.items()],
         tasks=[_program(task, in_image=bool(container)) for task in spec.tasks],
         container=container,
-        parallel=spec.parallel,
-        launcher=site.launcher,
-        mpi=Safe(site.mpi),
-        srun=("srun", f"--mpi={site.mpi}", *site.srun_options),
-        mpirun=site.mpirun,
         host_python=site.python,
         beside=str(Path(spec.tasks[0][0]).with_name("python"))
         if spec.tasks[0][0].startswith("/")
         else "python3",
         folder=spec.folder,
         job_folder=str(folder),
-        requeues=spec.requeues,
-        runs=chains.run_folders(spec),
-        limited=(resources.minutes or site.minutes) is not None,
-        shrink=int(spec.shrink),
-        outlives=spec.outlives,
-        ranks_per_node=resources.ranks_per_node,
-        least_nodes=least,
+        supervised=_supervised(spec, site, container, runs),
+        runs=runs,
     )
     if len(text.encode()) > _LONGEST_SCRIPT:
         raise JobError(
@@ -145,9 +127,34 @@ def _settings(spec: JobSpec, site: Site) -> list[tuple[str, str, str]]:
     told: list[tuple[str, str, str]] = [(Safe(one.name), one.value, Safe(one.reason)) for one in found]
     if site.launcher == "mpirun":
         given = {one.name: one.value for one in found} | site.environment | spec.environment
-        why = Safe("What the daemons of Open MPI 4 are told below, in the words of Open MPI 5.")
-        told += [(Safe(n), value, why) for n, value in open_mpi.for_prrte(KEEPALIVE | given).items()]
+        keepalive = {f"OMPI_MCA_{name}": value for name, value in launching.KEEPALIVE.items()}
+        why = Safe("What the daemons of Open MPI 4 are told by mpirun, in the words of Open MPI 5.")
+        told += [(Safe(n), value, why) for n, value in open_mpi.for_prrte(keepalive | given).items()]
     return told
+
+
+def _supervised(spec: JobSpec, site: Site, container: list[str], runs: Sequence[str]) -> list[str]:
+    """Options of jobs/supervisor/main.py that are the same for all tasks."""
+    resources = spec.resources
+    found = [f"--requeues={spec.requeues}", f"--ranks-per-node={resources.ranks_per_node}"]
+    if spec.shrink:
+        found.append(f"--least-nodes={resources.least_nodes or resources.nodes}")
+    if runs and (resources.minutes or site.minutes) is not None:
+        found.append("--limited")
+    if len(runs) == 1:
+        found.append(f"--run={runs[0]}")
+    if container:
+        found.append(f"--contained={len(container)}")
+    if not spec.parallel:
+        return found
+    found.append(f"--launcher={site.launcher}")
+    if site.launcher == "srun":
+        found += [f"--mpi={site.mpi}", *(f"--srun-option={option}" for option in site.srun_options)]
+    elif site.mpirun:
+        found.append(f"--mpirun={site.mpirun}")
+    if spec.outlives:
+        found.append("--outlives")
+    return found
 
 
 def _with_site(found: list[str], site: Site) -> list[str]:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Optional, Sequence
 
 from jobs import blame
-from jobs.supervisor import decisions, processes, witness
+from jobs.supervisor import decisions, launching, processes, witness
 from jobs.supervisor.decisions import Start
 from jobs.supervisor.ending import Ending
+from jobs.supervisor.launching import Launch, Launcher
 from jobs.supervisor.progress import Progress
 from jobs.supervisor.record import Record, say, told
 from jobs.supervisor.shrinking import Shrinking
@@ -56,8 +57,10 @@ class Supervisor:
         self._requeues = requeues
         self._ending = ending
 
-    def run(self, line: Sequence[str]) -> int:
+    def run(self, launch: Launch) -> int:
         """Run the ranks; returns the exit code for Slurm."""
+        if signal.SIGUSR2 in signal.sigpending():
+            self._ending.asked = "USR2"
         code = self._begin()
         if code is not None:
             return code
@@ -66,12 +69,12 @@ class Supervisor:
             return decisions.SAVED
         log = self._record.log
         log_begins = log.stat().st_size if log.exists() else 0
-        environment = dict(os.environ, CINGULUM_FAILURES=str(self._record.of_ranks))
+        environment = dict(launch.environment, CINGULUM_FAILURES=str(self._record.of_ranks))
         self._shrinking.start_witness()
         try:
-            process = processes.start(line, environment)
+            process = processes.start(launch.line, environment)
         except OSError as error:
-            say("%s: %s" % (line[0], error.strerror))
+            say("%s: %s" % (launch.line[0], error.strerror))
             self._ending.end(decisions.UNUSABLE, "")
             return decisions.UNUSABLE
         code = self._wait(process)
@@ -82,8 +85,10 @@ class Supervisor:
         self._ending.end(code, text)
         return code
 
-    def refuse(self) -> int:
-        """Note that this start cannot be: bad input, which stays bad."""
+    def refuse(self, why: str = "") -> int:
+        """Note that this start cannot be: bad input, which stays bad. `why`: "": it is said already."""
+        if why:
+            say(why)
         facts = self._ending.facts(1)
         if facts is not None and self._start.owns(facts):
             self._ending.note("FAILED", decisions.UNUSABLE)
@@ -151,6 +156,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--requeues", type=int, required=True, help="starts after failures")
     parser.add_argument("--least-nodes", type=int, help="hosts that are enough; without it none is left out")
     parser.add_argument("--ranks-per-node", type=int, required=True)
+    parser.add_argument("--launcher", default="", help="mpirun or srun; default: none")
+    parser.add_argument("--mpirun", help="of the site")
+    parser.add_argument("--mpi", default="", help="plugin of srun")
+    parser.add_argument("--srun-option", action="append", default=[], help="may be repeated")
+    parser.add_argument("--outlives", action="store_true", help="ranks go on when one dies")
+    parser.add_argument("--contained", type=int, default=0, help="words of COMMAND that start a container")
     parser.add_argument("--asked", default="", help="signal that came before")
     parser.add_argument("--run", help="folder that the task trains in")
     parser.add_argument("--limited", action="store_true", help="the job has a time limit")
@@ -160,7 +171,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--cores", type=int, default=int(os.environ.get("SLURM_CPUS_PER_TASK") or 1))
     parser.add_argument("--refused", action="store_true", help="only note that this start cannot be")
     cut = list(argv).index("--") if "--" in argv else len(argv)
-    options, line = list(argv[:cut]), list(argv[cut + 1 :])
+    options, command = list(argv[:cut]), list(argv[cut + 1 :])
     given = parser.parse_args(options)
 
     processes.hold_signals()
@@ -177,4 +188,19 @@ def main(argv: Sequence[str]) -> int:
     progress = Progress(record.standing, given.run, given.limited)
     ending = Ending(start, slurm, record, shrinking, progress, given.requeues, given.asked)
     supervisor = Supervisor(start, given.hosts, record, shrinking, progress, given.requeues, ending)
-    return supervisor.refuse() if given.refused else supervisor.run(line)
+    if given.refused:
+        return supervisor.refuse()
+    launcher = Launcher(
+        given.launcher,
+        given.ranks_per_node,
+        given.mpirun,
+        given.mpi,
+        given.srun_option,
+        given.outlives,
+        given.contained,
+    )
+    try:
+        launch = launching.prepare(launcher, given.nodes, command, os.environ)
+    except launching.Refused as error:
+        return supervisor.refuse(str(error))
+    return supervisor.run(launch)

@@ -30,7 +30,7 @@ def start(line: Sequence[str], environment: Dict[str, str]) -> "subprocess.Popen
     Raises:
         OSError: there is no such program, or it may not be run.
     """
-    return subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_free)
+    return subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, preexec_fn=free_signals)
 
 
 def start_aside(line: Sequence[str], environment: Dict[str, str]) -> "Optional[subprocess.Popen[bytes]]":
@@ -38,10 +38,22 @@ def start_aside(line: Sequence[str], environment: Dict[str, str]) -> "Optional[s
     nowhere = subprocess.DEVNULL
     try:
         return subprocess.Popen(
-            line, env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere, preexec_fn=_free
+            line, env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere, preexec_fn=free_signals
         )
     except OSError:
         return None
+
+
+def ends_well(line: Sequence[str]) -> bool:
+    """Whether a short command that says nothing ends with 0."""
+    nowhere = subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            line, stdin=nowhere, stdout=nowhere, stderr=nowhere, check=False, preexec_fn=free_signals
+        )
+    except OSError:
+        return False
+    return done.returncode == 0
 
 
 def tell_to_save(process: "Optional[subprocess.Popen[bytes]]") -> None:
@@ -55,5 +67,6 @@ def exit_code(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
-def _free() -> None:
+def free_signals() -> None:
+    """In a new process, before its program: let it have all signals."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

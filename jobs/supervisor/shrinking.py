@@ -91,4 +91,5 @@ class Shrinking:
         step = ["srun", "--overlap", "--relative=1", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"]
         step += ["--cpus-per-task=1", "--mem=0", "--gres=none", "--mpi=none"]
         environment = {name: value for name, value in os.environ.items() if name not in _OF_OTHERS}
+        environment["SLURM_EXPORT_ENV"] = "ALL"  # with --export=NONE it would find no scontrol
         processes.start_aside(step + ours + self._arguments, environment)

@@ -50,7 +50,6 @@ def test_a_batch_script_tells_both_series(tmp_path):
         "PRTE_MCA_oob_tcp_keepalive_probes": "7",
         "PRTE_MCA_prte_if_include": "eth0",
     }
-    assert "export PRTE_MCA_state_base_recoverable=1" in script(site, outlives=True).splitlines()
     assert surviving.RECOVERY == {"PRTE_MCA_state_base_recoverable": "1"}
     assert "PRTE_" not in script(Site(launcher="srun"))
 

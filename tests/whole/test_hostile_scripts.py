@@ -172,8 +172,8 @@ def test_names_for_slurm_are_plain_or_refused(key, text):
     script = batch_script(JobSpec("n", "train", (("p",),), "/", resources), site, Path("/j"), TOKEN)
     options = slurm_options(script)
     if key == "mpi":
-        (line,) = [line for line in script.splitlines() if line.startswith("run=(srun ")]
-        assert f"--mpi={text}" in shlex.split(line.removeprefix("run=("))
+        (line,) = [line for line in script.splitlines() if line.startswith("supervised+=(--requeues=")]
+        assert f"--mpi={text}" in shlex.split(line.removeprefix("supervised+=(").removesuffix(")"))
     elif key == "gpu_type":
         assert options["--gres"] == f"gpu:{text}:1"
     else:

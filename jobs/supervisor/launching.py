@@ -1,0 +1,181 @@
+"""The command that starts the ranks of a job, by mpirun or srun; refused where it would start none, or each
+rank a world of its own."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from jobs.supervisor import processes
+
+# A host that no longer answers is missed after 40 s, not after 8 minutes.
+KEEPALIVE = {"oob_tcp_keepalive_time": "10", "oob_tcp_keepalive_intvl": "10", "oob_tcp_keepalive_probes": "3"}
+# What the mpirun of another MPI says of its version: seen of Intel MPI 2021.18 and MPICH 5.0.
+OTHER_MPIS = {
+    "Intel(R) MPI": "Intel MPI",
+    "HYDRA": "MPICH, or of an MPI made from it, such as Cray MPICH or MVAPICH",
+}
+_NO_TERM = "--block-signal=TERM"
+# An image may have to be unpacked first.
+_ASK_S = 120.0
+
+
+class Refused(Exception):
+    """No rank can be started in this way: bad input, which stays bad."""
+
+
+class Launcher(NamedTuple):
+    """How ranks are started.
+
+    Attributes:
+        name: `mpirun` or `srun`; "": the job is one process, which nothing starts.
+        ranks_per_node: on each host.
+        mpirun: as the site's profile names it; None: the one beside the program, else the one on PATH.
+        mpi: plugin of srun.
+        srun_options: further ones.
+        outlives: whether ranks go on when another one dies: asynchronous training.
+        contained: words of the command that start a container, before those that run in it.
+    """
+
+    name: str
+    ranks_per_node: int
+    mpirun: Optional[str] = None
+    mpi: str = ""
+    srun_options: Sequence[str] = ()
+    outlives: bool = False
+    contained: int = 0
+
+
+class Launch(NamedTuple):
+    """A command and all of its environment."""
+
+    line: List[str]
+    environment: Dict[str, str]
+
+
+def prepare(launcher: Launcher, nodes: int, command: Sequence[str], given: Mapping[str, str]) -> Launch:
+    """How to start this command on so many hosts: after the loss of one there may be fewer.
+
+    Args:
+        launcher: that is to be used.
+        nodes: hosts of this start.
+        command: of a rank.
+        given: the environment so far.
+
+    Raises:
+        Refused: it cannot be started.
+    """
+    environment = dict(given)
+    line = list(command)
+    if launcher.name:
+        # A job submitted with --export=NONE still hands its environment to the ranks.
+        environment["SLURM_EXPORT_ENV"] = "ALL"
+        ranks = str(nodes * launcher.ranks_per_node)
+        start = _srun if launcher.name == "srun" else _mpirun
+        line = [*start(launcher, ranks, command, environment), *command]
+    _need("apptainer" if launcher.contained else command[0])
+    return Launch(line, environment)
+
+
+def whose(said: str) -> Optional[str]:
+    """Whose mpirun says this of its version; None: it may be Open MPI's."""
+    return next((name for mark, name in OTHER_MPIS.items() if mark in said), None)
+
+
+def _srun(launcher: Launcher, ranks: str, command: Sequence[str], environment: Dict[str, str]) -> List[str]:
+    # Slurm 22.05 and 23.02 ask for one core per task unless told by this; the others read the other one.
+    environment["SRUN_CPUS_PER_TASK"] = environment.get("SLURM_CPUS_PER_TASK", "1")
+    if not re.search(r"(?<!\w)%s(?!\w)" % re.escape(launcher.mpi), _told(["srun", "--mpi=list"])):
+        raise Refused(
+            "srun here cannot start MPI with --mpi=%s; use 'launcher: mpirun' in the site's profile."
+            % launcher.mpi
+        )
+    # The first rank that fails ends the step, all its ranks with it; asynchronous training goes on.
+    end = ["--kill-on-bad-exit=1"]
+    if launcher.outlives:
+        end = ["--kill-on-bad-exit=0", "--wait=0", "--no-kill"]
+    return ["srun", "--mpi=" + launcher.mpi, *launcher.srun_options, "--ntasks=" + ranks, *end]
+
+
+def _mpirun(launcher: Launcher, ranks: str, command: Sequence[str], environment: Dict[str, str]) -> List[str]:
+    # mpirun starts one daemon on each host by srun; with this it would get the cores of a single rank.
+    environment.pop("SRUN_CPUS_PER_TASK", None)
+    mpirun = launcher.mpirun or _beside(command, "mpirun") or "mpirun"
+    _check_mpirun(mpirun, command[: launcher.contained])
+    if os.getuid() == 0:  # only in containers and on testbeds
+        environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    # Slurm sends SIGTERM to every process when it takes the hosts away. The ranks save; mpirun and its
+    # daemons would kill them within a second, so they do not get it (coreutils 8.31 or newer).
+    without_term = ["env"]
+    if processes.ends_well(["env", _NO_TERM, "true"]):
+        without_term.append(_NO_TERM)
+    # Open MPI 5 has other names for what Open MPI 4 is told here, and passes over those.
+    environment["PRTE_MCA_prte_launch_agent"] = " ".join([*without_term, "prted"])
+    program = [mpirun]
+    if launcher.outlives:
+        environment["PRTE_MCA_state_base_recoverable"] = "1"
+        program += ["--mca", "orte_enable_recovery", "1"]
+        python = _beside(command, "python")
+        if python and processes.ends_well([python, "-c", "import jobs.surviving"]):
+            # Which gives mpirun the same, and ends it when the run says so.
+            program = [python, "-m", "jobs.surviving", mpirun]
+    line = [*without_term, *program, "-np", ranks]
+    line += ["--mca", "orte_launch_agent", " ".join([*without_term, "orted"])]
+    for name, value in KEEPALIVE.items():
+        line += ["--mca", name, value]
+    # Not bound to cores: Horovod's thread would share the one of its rank.
+    return [*line, "--bind-to", "none"]
+
+
+def _beside(command: Sequence[str], name: str) -> Optional[str]:
+    """A program in the folder of the command, which belongs to the MPI that it was built with."""
+    path = Path(command[0]).with_name(name)
+    return str(path) if path.is_absolute() and os.access(str(path), os.X_OK) else None
+
+
+def _check_mpirun(mpirun: str, container: Sequence[str]) -> None:
+    _need(mpirun)
+    here = socket.gethostname()
+    said = _told([mpirun, "--version"])
+    if whose(said):  # each of its ranks would train alone
+        raise Refused(
+            "%s on %s is that of MPICH, Cray MPICH or Intel MPI. Horovod is built with Open MPI here: "
+            "load a module with it, or name its mpirun in the site's profile." % (mpirun, here)
+        )
+    if container:
+        outside, inside = _series(said), _series(_told([*container, "mpirun", "--version"]))
+        if outside and inside and outside != inside:  # ranks in the image would not find each other
+            raise Refused(
+                "Open MPI is %s on %s (%s) and %s in the image. Build the image with the host's version "
+                "(--build-arg OPENMPI=...), or load another module." % (outside, here, mpirun, inside)
+            )
+
+
+def _need(program: str) -> None:
+    if shutil.which(program) is None:
+        raise Refused("%s: there is no such program on %s." % (program, socket.gethostname()))
+
+
+def _series(said: str) -> str:
+    found = re.search(r"Open MPI\) (\d+\.\d+)", said)
+    return found.group(1) if found else ""
+
+
+def _told(line: Sequence[str]) -> str:
+    """What a command prints, whether it fails or not; "": it takes too long, or is not there."""
+    try:
+        done = subprocess.run(
+            line,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_ASK_S,
+            check=False,
+            preexec_fn=processes.free_signals,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode(errors="replace")
