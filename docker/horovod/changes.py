@@ -39,6 +39,22 @@ LEAVE_OUT_XLA = (
     ),
 )
 
+# Open MPI's Python package is looked for in the environment into which the wheel is installed, not in that
+# which built it. Of a build for GPUs the folders of the other libraries are kept after it.
+_NAMED = 'set_target_properties(${TF_TARGET_LIB} PROPERTIES OUTPUT_NAME "mpi_lib")\n'
+FIND_MPI_OF_ITS_ENVIRONMENT = (
+    Change(
+        "horovod/tensorflow/CMakeLists.txt",
+        _NAMED,
+        _NAMED
+        + """set_target_properties(${TF_TARGET_LIB} PROPERTIES
+    BUILD_WITH_INSTALL_RPATH TRUE
+    INSTALL_RPATH "\\$ORIGIN/../../../.."
+    INSTALL_RPATH_USE_LINK_PATH "${HAVE_CUDA}")
+""",
+    ),
+)
+
 _STREAM_HEADERS_END = """#include "tensorflow/stream_executor/stream.h"
 #endif // TENSORFLOW_VERSION >= 2011000000
 """

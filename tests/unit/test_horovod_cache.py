@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import mmap
 import os
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -48,7 +50,6 @@ def machine(tmp_path, monkeypatch):
         wheel = (folder or module.cache_folder()) / module.build_key(False, "base") / NAME
         wheel.parent.mkdir(parents=True)
         wheel.write_bytes(b"a wheel")
-        (wheel.parent / module.LINKED_WITH).write_text(f"{module.mpi_folder()}\n")
         return wheel
 
     return put
@@ -103,19 +104,29 @@ def test_a_cache_that_cannot_be_made_is_told_before_anything_is_compiled(tmp_pat
         build.obtain(False, print)
 
 
-def test_a_wheel_whose_mpi_was_removed_with_its_checkout_is_built_again(tmp_path, machine, monkeypatch):
-    """Ranks would load the system's libmpi instead, of another version, and end in MPI_Init."""
+def test_a_wheel_whose_mpi_was_removed_from_the_system_is_built_again(tmp_path, machine, monkeypatch):
+    """Ranks would load another libmpi instead, if there is one, and end in MPI_Init."""
     build = build_of(tmp_path / "checkout", monkeypatch)
     monkeypatch.setattr(build, "home_of_account", lambda: tmp_path / "home")  # a machine's own wheel is fine
+    monkeypatch.setattr(build, "mpi_is_package", lambda: False)
     wheel = machine(build)
     linked_with = wheel.parent / build.LINKED_WITH
-    removed = tmp_path / "first" / ".venv" / "lib"
+    removed = tmp_path / "opt" / "openmpi" / "lib"
     removed.mkdir(parents=True)
     linked_with.write_text(f"{removed}\n")
     with pytest.raises(Compiled):
         build.obtain(False, lambda told: None)
     (removed / "libmpi.so.40").touch()
     assert build.obtain(False, lambda told: None) == wheel
-    linked_with.unlink()  # as earlier versions left it
-    with pytest.raises(Compiled):
-        build.obtain(False, lambda told: None)
+
+
+@pytest.mark.skipif(
+    not (Path(sys.prefix) / "lib" / "libmpi.so").exists(),
+    reason="this environment has its Open MPI from elsewhere",
+)
+def test_the_library_finds_the_open_mpi_of_whichever_environment_it_is_in():
+    """It names no checkout; ranks would load the MPI of that one, or the system's once it is gone."""
+    (library,) = Path(find_spec("horovod").submodule_search_locations[0]).glob("tensorflow/mpi_lib*.so")
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        assert content.find(b"\0$ORIGIN/../../../..\0") != -1
+    assert library.parents[4] == Path(sys.prefix) / "lib"
