@@ -10,6 +10,7 @@ CingulumError                 exit code 1: something failed while we worked
 │   ├── ScratchError          a host's local scratch: not ours, full, missing
 │   ├── ModelError            a network: unknown name, input of another size
 │   ├── RunError              a run folder: not one, nothing to resume, made by another configuration
+│   ├── LaunchError           ranks that were started so that they cannot see each other
 │   └── JobError              a job specification, a site profile or a job id that cannot be used
 ├── TrainingError             the numbers went wrong
 │   ├── NotFiniteError        loss or weights became NaN or infinite
@@ -174,6 +175,10 @@ class RunError(InputError):
 
 class JobError(InputError):
     """A job specification, a site profile or a job id that cannot be used."""
+
+
+class LaunchError(InputError):
+    """Ranks that were started in a way in which they cannot see each other: each would train alone."""
 
 
 class TrainingError(CingulumError):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import ConfigError, WorldError
+from trainer.errors import ConfigError, LaunchError, WorldError
 
 if TYPE_CHECKING:
     from trainer.config.server import ServerConfig
@@ -77,7 +77,7 @@ def expected_size() -> int:
     """Number of ranks that the launcher announced through the environment; 1 without a launcher.
 
     Raises:
-        WorldError: srun started several tasks without telling MPI about it, or another MPI's launcher did.
+        LaunchError: srun started several tasks without telling MPI about it, or another MPI's launcher did.
     """
     environment = os.environ
     if "OMPI_COMM_WORLD_SIZE" in environment:  # mpirun
@@ -85,14 +85,14 @@ def expected_size() -> int:
     # Only inside a step of srun: a batch script has SLURM_NTASKS too, and is one process.
     tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1")) if "SLURM_PROCID" in environment else 1
     if tasks > 1 and "PMIX_RANK" not in environment:
-        raise WorldError(
+        raise LaunchError(
             f"srun started {tasks} tasks, but MPI cannot see them: each would train alone.",
             cure="Use `srun --mpi=pmix ...`, or `mpirun` inside the batch script. Other plugins of srun, as "
             "Cray's, are for other MPIs than Open MPI, with which Horovod is built here.",
         )
     started = environment.get("PMI_SIZE", "1")
     if "PMIX_RANK" not in environment and started.isdecimal() and int(started) > 1:
-        raise WorldError(
+        raise LaunchError(
             f"{started} ranks were started in the way of MPICH, Cray MPICH and Intel MPI (PMI_SIZE), which "
             "Open MPI, with which Horovod is built here, does not see: each would train alone.",
             cure="Launch with Open MPI's mpirun, or with `srun --mpi=pmix`. `cingulum doctor` shows it.",

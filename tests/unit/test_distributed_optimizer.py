@@ -12,7 +12,7 @@ import tensorflow as tf
 from trainer import launch
 from trainer import world as worlds
 from trainer.config import OptimizerConfig, TrainConfig
-from trainer.errors import ConfigError, WorldError
+from trainer.errors import ConfigError, LaunchError, WorldError
 from trainer.strategies import data, optimizers, reduction
 from trainer.strategies.distributed_optimizer import DistributedOptimizer, is_distributed
 
@@ -205,7 +205,7 @@ def test_srun_without_pmix_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    with pytest.raises(WorldError, match="srun started 2 tasks") as refused:
+    with pytest.raises(LaunchError, match="srun started 2 tasks") as refused:
         launch.expected_size()
     assert "--mpi=pmix" in str(refused.value)
     monkeypatch.setenv("PMIX_RANK", "0")

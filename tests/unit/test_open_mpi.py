@@ -13,7 +13,7 @@ from jobs.rendering import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer import launch
-from trainer.errors import JobError, LauncherError, WorldError
+from trainer.errors import JobError, LauncherError, LaunchError
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - names a submission
 # The first lines of what `mpirun --version` says.
@@ -91,8 +91,11 @@ def test_ranks_that_another_mpi_started_do_not_train_alone_side_by_side(monkeypa
     for name in ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PMI_SIZE", "4")
-    with pytest.raises(WorldError, match=r"4 ranks were started in the way of MPICH.*each would train alone"):
+    with pytest.raises(
+        LaunchError, match=r"4 ranks were started in the way of MPICH.*each would train alone"
+    ) as refused:
         launch.expected_size()
+    assert refused.value.exit_code == 2  # never tried again
     monkeypatch.setenv("PMI_SIZE", "1")
     assert launch.expected_size() == 1
     monkeypatch.setenv("PMI_SIZE", "4")
