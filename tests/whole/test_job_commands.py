@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import socket
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -160,6 +166,59 @@ def test_a_run_of_another_configuration_is_refused_before_it_waits_in_a_queue(sl
     assert "train.seed was 0 and is 5 now" in capsys.readouterr().err
     slurm.becomes("4711", "TIMEOUT", ended=5.0)
     assert cli.run(["submit", "mine.yaml", "train.epochs=50"]) == 0
+
+
+WRITES = """
+import os, sys
+from pathlib import Path
+from trainer import claims, lease
+
+with lease.take(Path("runs/mine"), claims.myself(os.environ)):
+    print("taken", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def writing(folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has taken the lease on the run folder, as each training does first."""
+    line = [sys.executable, "-c", WRITES]
+    environment = {**os.environ, **environment}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "taken\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_run_that_is_trained_by_hand_is_refused_until_its_process_has_ended_or_died(
+    slurm, tmp_path, capsys
+):
+    for dies in (False, True):
+        with writing(tmp_path) as process:
+            assert cli.run(["submit", "mine.yaml"]) == 2
+            named = f"start {1 + dies}, on {socket.gethostname()} (pid {process.pid})."
+            said = capsys.readouterr().err
+            assert f"{tmp_path}/runs/mine: another process writes this run: {named}" in said
+            assert slurm.started == [] and not list((tmp_path / "runs").glob(".submitted-*"))
+            assert not (tmp_path / "home" / "jobs").exists()
+            if dies:
+                process.kill()
+            else:
+                (tmp_path / "runs" / "mine" / "kept").touch()  # else nothing of that start would be left
+                process.communicate()
+    assert (tmp_path / "runs" / "mine" / ".writers").exists()
+    assert submit(capsys) == ["4711"]
+
+
+def test_a_job_may_be_started_again_and_another_may_wait_for_it_while_it_writes(slurm, tmp_path, capsys):
+    submit(capsys)
+    slurm.becomes("4711", "RUNNING", started=5.0)
+    with writing(tmp_path, SLURM_JOB_ID="4711"):
+        assert cli.run(["requeue", "4711"]) == 0
+        assert submit(capsys, "--after", "4711") == ["4712"]
 
 
 @pytest.mark.parametrize("command", ["show", "logs", "cancel", "requeue", "wait"])

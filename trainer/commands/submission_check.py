@@ -124,6 +124,22 @@ def alone(store: Store, chain: Sequence[JobSpec]) -> None:
             store.free(spec)
 
 
+def unwritten(chain: Sequence[JobSpec]) -> None:
+    """Make sure that no process trains in a run folder that one of these will train in: one that was started
+    by hand, or by a job that the store does not have.
+
+    Raises:
+        RunError: one does, or a claim is damaged.
+    """
+    from jobs import chains
+    from trainer import claims, lease
+
+    for folder in dict.fromkeys(folder for spec in chain for folder in chains.run_folders(spec)):
+        other = claims.holder(Path(folder))
+        if other is not None:
+            raise lease.being_written(folder, other)
+
+
 def command_lines(chain: Sequence[JobSpec], group: Any) -> None:
     """Make sure that `cingulum` understands what the jobs will call it with.
 

@@ -197,6 +197,7 @@ def submit(
         _check_waiting(starter, chain[0], after)
     else:
         submission_check.alone(job_access.opened(), chain)
+        submission_check.unwritten(chain)
     for spec in chain:
         starter.preflight(spec, profile)
     run.keep()
