@@ -1,8 +1,8 @@
 """Jobs in a Docker container on this host: mpirun inside it, and an attendant outside (`attended`).
 
-The container sees the job's folder, `binds` and, without being able to change them, the folders of
-`readonly` at the paths that they have outside, and nothing else of the host's files. It runs as the calling
-user. Several hosts: docs/how-to/run-in-docker.md.
+The container sees the folder to run in, `binds`, the folder of the job's failures and, without being able to
+change them, the folders of `readonly` at the paths that they have outside, and nothing else of the host's
+files. It runs as the calling user. Several hosts: docs/how-to/run-in-docker.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from jobs.asking import ask
 from jobs.launchers.attended import Attended, attended_plan
 from jobs.launchers.base import Plan
 from jobs.sites import Site
-from jobs.spec import Arguments, JobSpec
+from jobs.spec import JobSpec
+from jobs.supervisor import record
 from trainer.errors import JobError, LauncherError
 
 VERSION_LABEL = "org.opencontainers.image.version"
@@ -64,8 +65,7 @@ class Docker(Attended):
             )
         added = {**site.environment, **spec.environment}
         commands = [
-            self._command(spec, site, added, f"cingulum-{token}-{number}", task)
-            for number, task in enumerate(spec.tasks)
+            self._command(spec, site, added, folder, token, number) for number in range(len(spec.tasks))
         ]
         return attended_plan(spec, token, commands, environment=added, at_once=1)
 
@@ -97,14 +97,15 @@ class Docker(Attended):
                 raise JobError(f"{path}: is not there, so a container cannot see it.")
 
     def _command(
-        self, spec: JobSpec, site: Site, environment: dict[str, str], container: str, task: Arguments
+        self, spec: JobSpec, site: Site, environment: dict[str, str], folder: Path, token: str, number: int
     ) -> list[str]:
+        task = spec.tasks[number]
         resources = spec.resources
         ranks = resources.ranks_per_node if spec.parallel else 1
         user, group, groups = self._user
         line = [self._program, "run"]
         # By its name, a container is found and removed whatever became of those who started it.
-        line += ["--rm", f"--name={container}"]
+        line += ["--rm", f"--name=cingulum-{token}-{number}"]
         # The image that was looked at, or none: another one of its name may be in a registry.
         line += ["--pull=never"]
         # Attached, the client hands every signal on: SIGUSR2 reaches mpirun, and by it the ranks. The init
@@ -125,10 +126,14 @@ class Docker(Attended):
         written = dict.fromkeys((spec.folder, *spec.binds))
         line += [f"--mount={mount(path)}" for path in written if path not in spec.readonly]
         line += [f"--mount={mount(path, readonly=True)}" for path in dict.fromkeys(spec.readonly)]
+        # Each start has a folder of its own in it, which is made before the start.
+        failures = record.Record(folder, number if spec.is_array else None, 1).of_ranks.parent
+        line += [f"--mount={mount(str(failures))}"]
         # Names only: the client takes the values from its environment, where other users cannot read them.
         # The mark lets the attendant find the container's processes; with the count it tells a start of a job
         # from the one before.
-        line += [f"--env={name}" for name in (*sorted(environment), processes.MARK, terms.RESTARTS)]
+        named = (*sorted(environment), processes.MARK, terms.RESTARTS, terms.FAILURES)
+        line += [f"--env={name}" for name in named]
         if user == 0:
             line += ["--env=OMPI_ALLOW_RUN_AS_ROOT=1", "--env=OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"]
         line += [*site.container_options, image_of(spec)]

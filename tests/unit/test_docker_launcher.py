@@ -17,6 +17,7 @@ from jobs.launchers import docker
 from jobs.launchers.docker import Docker, mount
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec, Resources
+from jobs.supervisor import record
 from trainer.errors import JobError, LauncherError
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +122,17 @@ def test_folders_are_shown_once_and_data_so_that_they_cannot_be_changed() -> Non
         "--mount=type=bind,source=/runs,target=/runs",
         "--mount=type=bind,source=/data,target=/data,readonly",
         "--mount=type=bind,source=/study/shards,target=/study/shards,readonly",
+        "--mount=type=bind,source=/home/jobs/token/failures.d,target=/home/jobs/token/failures.d",
     ]
+
+
+def test_ranks_leave_why_they_failed_in_a_folder_of_their_task() -> None:
+    assert "--env=CINGULUM_FAILURES" in line(spec())
+    plan = Docker("docker", (1, 1, ())).plan(spec(tasks=(TASK, TASK)), HERE, Path("/j"), TOKEN)
+    for number, words in enumerate(json.loads(plan.files["attended.json"])["commands"]):
+        outside = record.Record(Path("/j"), number, 2).of_ranks
+        (mounted,) = [word for word in words if word.startswith("--mount") and "/j/" in word]
+        assert f"target={outside.parent}" in mounted.split(",")
 
 
 def test_a_job_that_was_stored_before_there_was_readonly_can_be_read() -> None:
