@@ -57,7 +57,7 @@ def cluster_with_accounting(cluster_machine, tmp_path_factory) -> Iterator[Testb
 
 @pytest.fixture(scope="session")
 def apptainer_user() -> Iterator[apptainer_image.User]:
-    """A user with an image, built anew; hosts of a testbed may read it where they share his folder."""
+    """A user with an image; hosts of a testbed may read it where they share his folder."""
     if why := apptainer_image.missing():
         if os.environ.get("CINGULUM_REQUIRE_APPTAINER") == "1":
             pytest.fail(f"Apptainer is required here: {why}")

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import apptainer_image
+import docker_daemon
 import pytest
 from apptainer_image import User
 from tiny_runs import make_shards, result, steps, write_config
@@ -91,6 +92,17 @@ def test_the_image_says_what_it_is_and_passes_its_own_test(user):
     assert "mpirun -np 4 apptainer exec" in user.run(program, "run-help", str(user.image))
     assert "Usage: cingulum" in user.run(program, "run", str(user.image), "--help")
     user.run(program, "test", str(user.image))
+
+
+@pytest.mark.deep
+def test_the_definition_file_is_built_anew(user):
+    """Whatever earlier runs have left; its own test is part of the build."""
+    with apptainer_image.user("anew") as someone:
+        context = docker_daemon.make_context(someone.folder / "checkout")
+        apptainer_image.build_anew(someone, context)
+        assert "Usage: cingulum" in someone.run(
+            str(apptainer_image.program()), "run", str(someone.image), "--help"
+        )
 
 
 def test_the_image_holds_no_compiler_and_nothing_of_its_build(user):

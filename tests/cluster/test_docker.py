@@ -39,7 +39,7 @@ SCRIPT = str(ROOT / "docker" / "containers.sh")
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    """A Docker daemon with both images, built anew.
+    """A Docker daemon with both images, built from the layers of earlier builds where nothing has changed.
 
     `CINGULUM_TEST_DOCKER=FOLDER`: that of this folder, which has them already, for who changes these tests.
     """

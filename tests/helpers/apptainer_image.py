@@ -13,6 +13,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import docker_daemon
+import image_cache
 
 from jobs import processes
 
@@ -114,9 +116,9 @@ class User:
 
 
 @contextmanager
-def user() -> Iterator[User]:
+def user(kind: str = "user") -> Iterator[User]:
     """A new user, with ids to build images with; nothing of it is left after the context."""
-    name = f"cingulum-{os.getpid()}"
+    name = f"cingulum-{kind}-{os.getpid()}"
     folder = Path(tempfile.mkdtemp(prefix="cingulum-apptainer-"))
     subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", name], check=True, timeout=60)
     try:
@@ -130,23 +132,56 @@ def user() -> Iterator[User]:
         subprocess.run(["userdel", "--remove", name], check=True, timeout=60, stderr=subprocess.DEVNULL)
 
 
-def build(someone: User) -> str:
-    """Build the image from the unmodified definition file; what Apptainer said."""
-    layer = docker_daemon.make_base_archive(someone.folder / "layer.tar")
-    base = _as_docker_saves(layer, someone.folder / "base.tar")
-    layer.unlink()
+def build(someone: User) -> None:
+    """Give the user an image with the code of this checkout.
+
+    All else in it is kept by what it was made of: the definition file, the locks, Horovod's wheel, the base.
+    Where there is none yet, it is built.
+    """
     context = docker_daemon.make_context(someone.folder / "checkout")
+
+    def make(folder: Path) -> None:
+        build_anew(someone, context)
+        subprocess.run(["cp", "--archive", str(someone.image), str(folder)], check=True, timeout=600)
+
+    given = ("docker", "requirements.lock", "setup.cfg", "setup.py", "pyproject.toml")
+    programs = subprocess.run(
+        [str(program()), "--version"], capture_output=True, text=True, check=True
+    ).stdout
+    base = docker_daemon.base_archive().name
+    made_of = image_cache.key(programs, base, sys.version, *(context / name for name in given))
+    ready = image_cache.kept("apptainer", made_of, make)
+    if not someone.image.exists():
+        subprocess.run(["cp", "--archive", str(ready), str(someone.image)], check=True, timeout=600)
+        _put_code(someone, context)
+    shutil.rmtree(context)
+
+
+def _put_code(someone: User, context: Path) -> None:
+    """The packages of this checkout take the place of those that an earlier one had."""
+    (packages,) = someone.image.glob("opt/cingulum/lib/python3*/site-packages")
+    fresh = someone.folder / "fresh"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(fresh), str(context)], check=True, timeout=300)
+    for name in ("trainer", "jobs"):
+        shutil.rmtree(packages / name)
+        (fresh / name).rename(packages / name)
+    shutil.rmtree(fresh)
+    someone.owns(someone.image)
+
+
+def build_anew(someone: User, context: Path) -> None:
+    """Build the image from the unmodified definition file (minutes)."""
+    base = _as_docker_saves(docker_daemon.base_archive(), someone.folder / "base.tar")
     someone.owns(someone.folder)
-    said = someone.run(
+    someone.run(
         *("env", "-C", str(context), str(program()), "build", "--sandbox"),
         *("--build-arg", "BOOTSTRAP=docker-archive"),
         *("--build-arg", f"BUILD_BASE={base}", "--build-arg", f"BASE={base}"),
         *(str(someone.image), "docker/apptainer.def"),
         timeout=1700,
     )
-    shutil.rmtree(context)
     base.unlink()
-    return said
 
 
 def _as_docker_saves(layer: Path, archive: Path) -> Path:

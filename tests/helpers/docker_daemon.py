@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import image_cache
+
 from jobs import processes
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +28,7 @@ CERTIFICATES = Path("/usr/local/share/ca-certificates")
 PIP_CONFIGURATION = Path("/etc/pip.conf")
 # Debian's client: another one in front of it on PATH may lack what `docker build` needs.
 CLIENT = "/usr/bin/docker"
+LAYERS_KEPT = "16GB"
 
 
 def missing() -> str | None:
@@ -80,13 +83,25 @@ class Daemon:
 
 @contextmanager
 def daemon(folder: Path, *, group: str = "docker") -> Iterator[Daemon]:
-    """A daemon whose socket belongs to `group`, until the end of the context; nothing of it is left then."""
+    """A daemon whose socket belongs to `group`, until the end of the context.
+
+    Nothing of it is left then but the layers of its images, for the next one (`image_cache`).
+    """
     folder.mkdir(mode=0o711, exist_ok=True)
+    with image_cache.layers(otherwise=folder / "data") as data, _daemon(folder, data, group) as started:
+        yield started
+        # Of what earlier checkouts have left, the most recent.
+        started.client("image", "prune", "--force")
+        started.client("builder", "prune", "--force", f"--keep-storage={LAYERS_KEPT}", timeout=300)
+
+
+@contextmanager
+def _daemon(folder: Path, data: Path, group: str) -> Iterator[Daemon]:
     log = folder / "dockerd.log"
     with log.open("ab") as out:
         process = subprocess.Popen(
             [
-                *("dockerd", f"--data-root={folder / 'data'}", f"--exec-root={folder / 'exec'}"),
+                *("dockerd", f"--data-root={data}", f"--exec-root={folder / 'exec'}"),
                 *(f"--pidfile={folder / 'pid'}", f"--host=unix://{folder / 'd.sock'}", f"--group={group}"),
                 *("--storage-driver=overlay2", "--bridge=none", "--iptables=false", "--ip-forward=false"),
             ],
@@ -112,21 +127,26 @@ def daemon(folder: Path, *, group: str = "docker") -> Iterator[Daemon]:
             process.kill()
             process.wait()
         _unmount(folder)
+        _unmount(data)
         shutil.rmtree(folder)
 
 
 def make_base(running: Daemon) -> str:
-    """Make the image that the Dockerfile stands on, by the name that it asks for (half a minute)."""
+    """Make the image that the Dockerfile stands on, by the name that it asks for."""
     found = re.search(r"^ARG BASE_IMAGE=(\S+)$", DOCKERFILE.read_text(), re.M)
     assert found, "the Dockerfile names no BASE_IMAGE"
-    archive = make_base_archive(running.folder / "base.tar")
-    running.client("import", str(archive), found[1], timeout=300)
-    archive.unlink()
+    running.client("import", str(base_archive()), found[1], timeout=300)
     return found[1]
 
 
-def make_base_archive(archive: Path) -> Path:
-    """The files of such an image: a small Debian that reaches what this host reaches."""
+def base_archive() -> Path:
+    """A small Debian that reaches what this host reaches, as files; made anew each month."""
+    places = [*_debian_sources(), CERTIFICATES, PIP_CONFIGURATION]
+    made_of = image_cache.key(_codename(), time.strftime("%Y-%m"), *places, Path(__file__))
+    return image_cache.kept("base", made_of, _make_base_archive)
+
+
+def _make_base_archive(archive: Path) -> None:
     hooks = []
     if CERTIFICATES.is_dir():
         hooks += [f"--customize-hook=copy-in {CERTIFICATES} {CERTIFICATES.parent}"]
@@ -135,10 +155,9 @@ def make_base_archive(archive: Path) -> Path:
         hooks += [f"--customize-hook=copy-in {PIP_CONFIGURATION} /etc"]
     command = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates"]
     command += ['--aptopt=Acquire::Check-Valid-Until "false"', '--aptopt=APT::Sandbox::User "root"']
-    command += [*hooks, _codename(), str(archive), *map(str, _debian_sources())]
+    command += ["--format=tar", *hooks, _codename(), str(archive), *map(str, _debian_sources())]
     made = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert made.returncode == 0, made.stderr[-3000:]
-    return archive
 
 
 def build(running: Daemon, context: Path, tag: str, *options: str) -> None:
