@@ -3,7 +3,7 @@
     checkpoints/step-00000120/
       model.keras      an ordinary Keras model: `keras.saving.load_model` opens it without our code
       averaged.keras   the same with the averaged weights, where the optimizer keeps an average (EMA)
-      optimizer.npz    every variable of the optimizer
+      optimizer.npz    every variable of the optimizer: see trainer/optimizer_state.py
       rng.npz          states of the random generators in the network (Keras leaves them out of model.keras)
       cursor.json      where training stands: see `Cursor`
       manifest.json    format, run and start that wrote it, configuration hash, size and sha256 of each file
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer import atomic
+from trainer import atomic, optimizer_state
 from trainer.atomic import sync
 from trainer.checkpoint_checks import (
     AVERAGED,
@@ -37,6 +37,7 @@ from trainer.checkpoint_checks import (
     check,
     doubt,
     fingerprint,
+    format_of,
     run_of,
     step_of,
 )
@@ -145,7 +146,7 @@ def save(
             if averaged is not None:
                 with averaged:
                     model.save(partial / AVERAGED)
-            _write_arrays(partial / "optimizer.npz", optimizer.variables)
+            optimizer_state.write(partial / "optimizer.npz", optimizer)
             _write_arrays(partial / "rng.npz", random_states(model))
             (partial / "cursor.json").write_text(json.dumps(dataclasses.asdict(cursor)), encoding="utf-8")
             files = {path.name: fingerprint(path) for path in sorted(partial.iterdir())}
@@ -210,7 +211,10 @@ def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimize
             cure="Put the network back as it was (its own file, the version of Keras), or move this folder "
             "away to go on from the checkpoint before.",
         ) from None
-    _read_arrays(path / "optimizer.npz", optimizer.variables)
+    if format_of(path) == 1:
+        _read_arrays(path / "optimizer.npz", optimizer.variables)
+    else:
+        optimizer_state.read(path / "optimizer.npz", optimizer)
     _read_arrays(path / "rng.npz", random_states(model))
     try:
         return read_cursor(path)
@@ -267,17 +271,14 @@ def random_states(model: keras.Model) -> list[Any]:
 
 
 def _write_arrays(path: Path, variables: Sequence[Any]) -> None:
-    """One array per variable, named by position; `paths` names them for people."""
+    """One array per variable, named by position (`v00000`, ...); `paths` names them for people."""
     arrays = {f"v{position:05d}": np.asarray(variable) for position, variable in enumerate(variables)}
     np.savez(path, allow_pickle=False, paths=np.array([v.path for v in variables], dtype=np.str_), **arrays)
 
 
 def _read_arrays(path: Path, variables: Sequence[Any]) -> None:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = [stored[f"v{position:05d}"] for position in range(len(stored.files) - 1)]
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path}: cannot be read ({error!r:.200}).") from None
+    stored = optimizer_state.read_arrays(path)
+    arrays = [array for name, array in sorted(stored.items()) if name != "paths"]
     ours = [(tuple(v.shape), np.dtype(v.dtype)) for v in variables]
     if ours != [(array.shape, array.dtype) for array in arrays]:
         raise RunError(

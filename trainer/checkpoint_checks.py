@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# Format 1 has the optimizer's variables by position.
+_KNOWN_FORMATS = (1, FORMAT_VERSION)
 MANIFEST = "manifest.json"
 # Without one of these there is nothing to go on from.
 REQUIRED = ("cursor.json", "model.keras", "optimizer.npz", "rng.npz")
@@ -91,6 +93,11 @@ def run_of(path: Path) -> str:
     return str(_read_json(path / MANIFEST, _LARGEST_MANIFEST).get("run", ""))
 
 
+def format_of(path: Path) -> int:
+    """The format of a checkpoint that passed `check`."""
+    return int(_read_json(path / MANIFEST, _LARGEST_MANIFEST)["format"])
+
+
 def fingerprint(path: Path) -> dict[str, Any]:
     """Size and sha256 of a file."""
     with path.open("rb") as file:
@@ -134,8 +141,8 @@ def _plain_size(path: Path) -> int:
 
 def _manifest_problem(manifest: dict[str, Any]) -> str | None:
     version, files = manifest.get("format"), manifest.get("files")
-    if version != FORMAT_VERSION:
-        return f"its format is {_short(version)}, this version of cingulum knows {FORMAT_VERSION}"
+    if version not in _KNOWN_FORMATS:
+        return f"its format is {_short(version)}, this version of cingulum knows up to {FORMAT_VERSION}"
     if not isinstance(files, dict):
         return f"{MANIFEST} lists no files"
     for name, expected in files.items():

@@ -131,14 +131,14 @@ def _wait(training) -> None:
 
 
 def _in_saving(checkpoint) -> None:
-    plain_write, plain_sync = checkpoint._write_arrays, checkpoint.sync
+    plain_write, plain_sync = checkpoint.optimizer_state.write, checkpoint.sync
 
     def is_due(path) -> bool:
         return f"step-{at_step:08d}" in str(path)
 
-    def write(path, variables) -> None:
-        plain_write(path, variables)
-        if fault == "kill-writing" and is_due(path) and path.name == "optimizer.npz":
+    def write(path, optimizer) -> None:
+        plain_write(path, optimizer)
+        if fault == "kill-writing" and is_due(path):
             os.truncate(path, path.stat().st_size // 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -148,7 +148,7 @@ def _in_saving(checkpoint) -> None:
         if fault == "kill-renaming" and is_due(path) and path.is_dir():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoint._write_arrays, checkpoint.sync = write, sync
+    checkpoint.optimizer_state.write, checkpoint.sync = write, sync
 
 
 if __name__ == "__main__":
