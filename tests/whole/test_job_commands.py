@@ -165,7 +165,7 @@ def test_a_run_of_another_configuration_is_refused_before_it_waits_in_a_queue(sl
     assert cli.run(["submit", "mine.yaml", "train.seed=5"]) == 2
     assert "train.seed was 0 and is 5 now" in capsys.readouterr().err
     slurm.becomes("4711", "TIMEOUT", ended=5.0)
-    assert cli.run(["submit", "mine.yaml", "train.epochs=50"]) == 0
+    assert cli.run(["submit", "mine.yaml", "train.epochs=100"]) == 0
 
 
 WRITES = """
