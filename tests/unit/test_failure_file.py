@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+
+import pytest
 
 from jobs import blame
 from jobs.blame import Blame
@@ -42,6 +45,23 @@ def test_without_a_folder_or_with_one_that_is_gone_nothing_is_left_and_nothing_r
     monkeypatch.setenv("CINGULUM_FAILURES", str(tmp_path / "gone"))
     failure_file.leave("x", kind="WorldError", exit_code=1)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(20)
+def test_storage_that_does_not_answer_does_not_keep_a_process_from_its_end(tmp_path, monkeypatch):
+    monkeypatch.setenv("CINGULUM_FAILURES", str(tmp_path))
+    monkeypatch.setattr(failure_file, "_PATIENCE_S", 0.1)
+    answers = threading.Event()
+    monkeypatch.setattr(failure_file.atomic, "write_text", lambda path, text: answers.wait())
+    failure_file.leave("x", kind="WorldError", exit_code=1)
+    answers.set()
+
+
+def test_what_the_file_system_says_is_left_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("CINGULUM_FAILURES", str(tmp_path))
+    assert cli.run(["inspect", "x" * 300]) == 1
+    (record,) = left_by_ranks(tmp_path)
+    assert "File name too long" in record["message"]
 
 
 def test_a_command_that_fails_alone_leaves_its_message(tmp_path, monkeypatch):

@@ -338,6 +338,39 @@ def test_an_orphan_does_nothing_whatever_its_exit_code(bench, later, code):
     assert (bench.folder / "attempt.start-1").read_text() == LOST_BATCH_HOST
 
 
+def moves_on(bench: Bench, looks: int) -> None:
+    """Slurm tells this start so many times that the job is its own, and then that the next one runs."""
+    own, later = (f"JobState=RUNNING Restarts={n} BatchHost=n{n + 1} ExcNodeList=(null)" for n in (0, 1))
+    count, calls = bench.folder.parent / "looks", shlex.quote(str(bench.calls))
+    bench.program(
+        "scontrol",
+        f'if [ "$1 $2" = "show job" ]; then echo >>{count}; [ "$(wc -l <{count})" -gt {looks} ] && '
+        f'echo "JobId=7 {later}" || echo "JobId=7 {own}"; exit; fi\n[ "$1" = show ] || echo "$*" >>{calls}',
+    )
+
+
+@pytest.mark.parametrize("looks", [2, 3], ids=["before the requeue", "before the update"])
+def test_a_successor_that_begins_in_between_is_neither_requeued_nor_changed(bench, looks):
+    """Slurm is asked before each act."""
+    moves_on(bench, looks)
+    bench.run("echo '[rank 2 @ n3] error: does not answer rank 0 @ n1'; exit 1", shrink=True)
+    assert bench.calls.read_text().splitlines() == ["requeue 7"][: looks - 2] and len(bench.failures) == 1
+
+
+def test_an_orphan_that_slurm_ends_notes_no_failure_and_no_lost_host(bench):
+    bench.program("sinfo", "echo 'n3 down*'")
+    moves_on(bench, 1)
+    assert bench.signal(signal.SIGTERM, "sleep 1; exit 1", shrink=True) == 1
+    assert bench.failures == [] and bench.calls.read_text() == ""
+    assert (bench.folder / "attempt.start-1").read_text() == LOST_BATCH_HOST
+
+
+def test_an_orphan_that_cannot_start_does_not_say_how_the_job_ended(bench):
+    moves_on(bench, 0)
+    assert bench.run("exit 0", setup="cd() { return 1; }") == 2
+    assert not (bench.folder / "state.json").exists()
+
+
 def test_a_start_that_comes_after_its_successor_starts_no_ranks(bench):
     bench.slurm_says("JobState=RUNNING Restarts=5 BatchHost=n1")
     assert bench.run("touch ran") == 76
