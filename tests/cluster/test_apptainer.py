@@ -146,6 +146,7 @@ def test_variables_reach_a_rank_as_they_are(user, of_the_host):
     assert not of_the_host or seen["OMPI_COMM_WORLD_RANK"] == "3"
 
 
+@pytest.mark.deep
 def test_two_ranks_train_in_a_container_each(user, study, cingulum):
     config = configured(user, study)
     words = ("submit", config, *options(user))

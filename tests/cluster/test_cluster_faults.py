@@ -45,6 +45,7 @@ def test_a_host_without_power_is_named_and_the_job_goes_on_without_it(tmp_path, 
     assert len(tiny_runs.rows(tmp_path / "run")) == 3
 
 
+@pytest.mark.deep
 def test_a_cut_link_ends_all_ranks_and_the_job_goes_on_elsewhere(tmp_path, shards, cluster):
     config = tiny_runs.write_config(tmp_path, shards, "run", guards__timeout_s=20)
     job = submit(cluster, tmp_path / "job", [FAULTY, "wait", 0, 5, config, "--resume"])
@@ -72,6 +73,7 @@ def test_the_host_of_the_batch_script_is_lost(tmp_path, cluster):
     assert int(job.says("Restarts")) == 2
 
 
+@pytest.mark.deep
 def test_a_job_that_may_shrink_goes_on_without_the_host_of_its_batch_script(tmp_path, cluster):
     """Slurm itself would wait for as many hosts as before: a step on another host has changed the job."""
     folder = tmp_path / "job"

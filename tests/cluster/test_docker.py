@@ -217,6 +217,7 @@ def test_no_command_of_cingulum_is_hidden_by_a_program_of_the_image(daemon):
     assert in_container(daemon, "bash", "-c", script, image=WITH_SSH) == ""
 
 
+@pytest.mark.deep
 def test_two_ranks_train_in_one_container_as_the_calling_user(job, study):
     ended = job(training(study)).wait_for_end()
     assert (ended.state, ended.exit_code, ended.restarts) == ("COMPLETED", 0, 0)
@@ -245,7 +246,8 @@ def test_a_job_told_to_save_is_started_again_and_goes_on_at_that_step(job, study
     assert saved < 360, "it ended before it was told to save"
     assert (ended.state, ended.restarts) == ("COMPLETED", 1)
     assert re.search(rf"resumed from .*/step-0*{saved}\b", launched.log)
-    assert result(study / "run")["steps"] == 360
+    assert (result(study / "run")["world_size"], result(study / "run")["steps"]) == (2, 360)
+    assert owners(study / "run") == {USER}
     assert [row["epoch"] for row in rows(study / "run")] == list(range(1, 61))
 
 
@@ -263,6 +265,7 @@ def saves_when_told(process: subprocess.Popen[bytes], study: Path) -> None:
     assert 2 <= steps(study / "run")[-1] < 2400
 
 
+@pytest.mark.deep
 def test_a_container_told_to_save_ends_with_75(daemon, study):
     plan = Docker(CLIENT, (USER, USER, ())).plan(training(study, epochs=400), HERE, study, "0" * 16)
     environment = {**os.environ, **plan.environment, "DOCKER_HOST": daemon.host}
@@ -339,6 +342,7 @@ def hosts_of(run: Path) -> list[str]:
     return json.loads((run / "run.json").read_text())["hosts"]
 
 
+@pytest.mark.deep
 def test_two_containers_told_to_save_end_with_75(daemon, study):
     config = write_config(study, study / "shards", "run", train__epochs=400)
     saves_when_told(across(daemon, study, "cingulum", "train", str(config), "--resume"), study)

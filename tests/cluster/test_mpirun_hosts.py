@@ -57,6 +57,7 @@ def test_an_mpirun_that_waits_for_a_lost_host_is_ended(cluster, tmp_path):
     assert entry.state == "NODE_FAIL" and entry.reason.startswith("n3: does not answer")
 
 
+@pytest.mark.deep
 def test_without_shrink_a_job_waits_for_its_host_a_bounded_number_of_times(cluster, tmp_path):
     job = start(cluster, tmp_path, waiting(tmp_path))
     job.wait(are_up(tmp_path, 3), "three ranks", START_S)

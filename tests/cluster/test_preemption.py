@@ -65,7 +65,18 @@ def test_a_preempted_job_goes_on_at_the_very_step_and_ends_with_the_same_bits(
     assert job.failures == []
 
 
-def test_a_cancelled_job_saves_and_stays_cancelled(tmp_path, shards, reference, cluster):
+def test_a_cancelled_job_saves_and_is_not_started_again(tmp_path, cluster):
+    job = submit(cluster, tmp_path / "job", [SAVER, tmp_path / "job"])
+    wait_until(lambda: job.events == ["started"], "the start")
+    slurm(cluster, "scancel", job.label)
+    wait_until(lambda: len(job.events) == 2, "the state to be saved")
+    job.wait_for_state("CANCELLED")
+    assert job.events[1].startswith("saved-on-") and int(job.says("Restarts")) == 0
+    assert job.failures == [] and not list(job.folder.glob("attempt*"))
+
+
+@pytest.mark.deep
+def test_a_cancelled_training_goes_on_when_it_is_submitted_again(tmp_path, shards, reference, cluster):
     job, config = started_and_waiting(cluster, tmp_path, shards)
     slurm(cluster, "scancel", job.label)
     wait_until(lambda: "stopped at step" in job.log, "the state to be saved")
@@ -153,7 +164,7 @@ def test_a_job_that_has_not_saved_at_its_time_limit_is_started_again_a_bounded_n
     assert "failed 1 times: not started again" in job.log and int(job.says("Restarts")) == 1
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("srun", marks=pytest.mark.deep)])
 def test_a_job_requeued_by_its_user_saves_first(tmp_path, cluster, launcher):
     job = submit(cluster, tmp_path / "job", [SAVER, tmp_path / "job"], requeues=0, launcher=launcher)
     wait_until(lambda: job.events == ["started"], "the start")

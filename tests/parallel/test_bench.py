@@ -45,6 +45,7 @@ def test_a_step_is_measured_against_copies_against_keras_and_against_peers():
     assert theirs["lead"] == figures["best_peer_lead"] == pytest.approx(lead)
 
 
+@pytest.mark.deep
 def test_a_benchmark_that_is_killed_leaves_no_process_though_they_stand_still():
     mark = f"marked-{os.getpid()}"
     process = subprocess.Popen(
@@ -152,6 +153,7 @@ def test_ranks_share_an_epoch_and_read_its_bytes_once(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.deep
 def test_waiting_for_input_is_measured(tmp_path):
     small = ["--model", "tiny", "--size", "16", "--volumes", "8", "--batch", "2", "--steps", "2", "--json"]
     figures = bench("input", [*small, "--repeats", "2"], TMPDIR=str(tmp_path))

@@ -22,6 +22,7 @@ def rows(folder):
     return [json.loads(text) for text in (folder / "rows.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.deep
 def test_a_study_goes_on_after_ctrl_c_and_measures_nothing_twice(tmp_path):
     """Also: a strategy that fails is a row, a server is a process of its own, and a network is trained."""
     folder = tmp_path / "study"

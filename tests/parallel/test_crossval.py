@@ -124,6 +124,7 @@ def test_finished_folds_are_skipped_and_the_figures_made_again(reference, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_a_fold_that_is_killed_goes_on_and_changes_no_figure(reference, tmp_path):
     copy = without(reference, tmp_path, "fold-1-seed-0")
     line = [copy / "crossval.yaml", f"runs={tmp_path}"]
@@ -172,7 +173,7 @@ def test_ctrl_c_lets_the_ranks_of_a_fold_save(reference, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep_going", [False, True])
+@pytest.mark.parametrize("keep_going", [pytest.param(False, marks=pytest.mark.deep), True])
 def test_a_fold_that_fails_is_told_in_its_own_words_with_its_exit_code(tmp_path, shards, keep_going):
     line = [config_of(tmp_path, shards), "model.options={dropuot: 0.1}", *["--keep-going"] * keep_going]
     code, _, err = finish(*line)

@@ -19,7 +19,7 @@ def _ended(outcome: Outcome, first_words: str) -> str:
     return "\n".join(said)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.deep), 1])
 def test_a_rank_that_raises_ends_the_others_with_its_message_first(launch: Launch, rank: int) -> None:
     text = _ended(launch(2, "faults.py", "raises", rank), f"[rank {rank} @ ")
     assert "Traceback" in text.splitlines()[0]
@@ -35,12 +35,14 @@ def test_a_bad_input_on_one_rank_is_one_message_without_a_traceback(launch: Laun
     assert outcome.exit_code == 2
 
 
+@pytest.mark.deep
 def test_a_broken_reduction_is_seen_by_the_divergence_guard(launch: Launch) -> None:
     text = _ended(launch(3, "faults.py", "skips_a_reduction", 1), "[rank ")
     assert "no longer hold the same weights: rank 1 of 3" in text
     assert "first variable that differs is" in text
 
 
+@pytest.mark.deep
 def test_a_nan_on_one_rank_stops_all_and_names_what_is_not_finite(launch: Launch) -> None:
     text = _ended(launch(2, "faults.py", "has_nan", 1), "[rank ")
     assert "no longer a finite number" in text

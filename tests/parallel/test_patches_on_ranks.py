@@ -32,7 +32,11 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(
-    scope="module", params=[(SEGMENTATION, 16), (REGRESSION, 24)], ids=["segmentation", "regression"]
+    scope="module",
+    params=[
+        pytest.param((SEGMENTATION, 16), id="segmentation"),
+        pytest.param((REGRESSION, 24), id="regression", marks=pytest.mark.deep),
+    ],
 )
 def finished(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, launch: Launch
@@ -62,13 +66,14 @@ def test_it_learns_and_says_how_well_on_whole_volumes(finished: Path):
     assert bool(drawn) == (ran["task"]["name"] == "segmentation")
 
 
-def test_figures_are_the_same_on_any_number_of_ranks(finished: Path, launch: Launch):
+# The run itself was evaluated on 2.
+@pytest.mark.parametrize("ranks", [3, pytest.param(1, marks=pytest.mark.deep)])
+def test_figures_are_the_same_on_any_number_of_ranks(finished: Path, launch: Launch, ranks: int):
     of_the_run = (finished / "evaluation" / "test.csv").read_text()
-    for ranks in (1, 3):  # the run itself was evaluated on 2
-        done = launch(ranks, "command.py", "evaluate", finished, "--json")
-        assert done.exit_code == 0, done.err
-        assert json.loads(done.out) == result(finished)["test"]
-        assert (finished / "evaluation" / "test.csv").read_text() == of_the_run
+    done = launch(ranks, "command.py", "evaluate", finished, "--json")
+    assert done.exit_code == 0, done.err
+    assert json.loads(done.out) == result(finished)["test"]
+    assert (finished / "evaluation" / "test.csv").read_text() == of_the_run
     assert len(list(csv.DictReader(of_the_run.splitlines()))) == 5
 
 

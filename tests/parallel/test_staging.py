@@ -106,6 +106,7 @@ def wait_for_the_dead(place: Place) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.deep
 def test_a_killed_run_goes_on_with_the_copy_it_left_and_without_it(tmp_path, shards, plain, launch):
     (tmp_path / "scratch").mkdir()
     place = Place.find(tmp_path / "scratch")

@@ -70,15 +70,14 @@ def test_the_record_keeps_what_mpi_and_horovod_say_of_the_reduction(finished: Pa
     assert names == ({"horovod-timeline-000000.json", "horovod-autotune-000000.csv"} if tree else set())
 
 
-def test_figures_are_the_same_on_any_number_of_ranks(finished: Path, launch: Launch):
+# The run itself was evaluated on 2.
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.deep) for n in (1, 4))])
+def test_figures_are_the_same_on_any_number_of_ranks(finished: Path, launch: Launch, ranks: int):
     of_the_run = (finished / "evaluation" / "test.csv").read_text()
-    found = []
-    for ranks in (1, 3, 4):  # the run itself was evaluated on 2
-        done = launch(ranks, "command.py", "evaluate", finished, "--json")
-        assert done.exit_code == 0, done.err
-        table = (finished / "evaluation" / "test.csv").read_text()
-        found.append((json.loads(done.out), table))
-    assert found[0] == found[1] == found[2] == (result(finished)["test"], of_the_run)
-    lines = list(csv.DictReader(found[0][1].splitlines()))
+    done = launch(ranks, "command.py", "evaluate", finished, "--json")
+    assert done.exit_code == 0, done.err
+    assert json.loads(done.out) == result(finished)["test"]
+    assert (finished / "evaluation" / "test.csv").read_text() == of_the_run
+    lines = list(csv.DictReader(of_the_run.splitlines()))
     split = json.loads((finished / "run.json").read_text())["split"]["test"]
     assert sorted(int(line["row"]) for line in lines) == split
