@@ -20,7 +20,7 @@ from pydantic_core import PydanticUndefined
 
 from jobs import fabric, sites
 from jobs.site_keys import Kind, KindName
-from trainer import config
+from trainer import config, errors, telling
 from trainer.config.explaining import figure
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -236,6 +236,43 @@ def commands_page() -> str:
     return "\n".join(lines)
 
 
+def error_classes(
+    kind: type[errors.CingulumError] = errors.CingulumError,
+) -> list[type[errors.CingulumError]]:
+    """The tree of errors, each class before those beneath it; those of other modules share their codes."""
+    beneath = [one for one in kind.__subclasses__() if one.__module__ == errors.__name__]
+    return [kind, *(found for one in beneath for found in error_classes(one))]
+
+
+def errors_page() -> str:
+    """Every code of an error."""
+    lines = [
+        "# Errors",
+        "",
+        "A command that fails says on standard error what is wrong, where, and how to mend it. With `--json`",
+        "the last line of standard output is an object for programs; the exit code is the same.",
+        "",
+        "```json",
+        '{"error": {"code": "SHARD_DAMAGED", "message": "my-shards/shard-00000.h5, byte 4096: ...",',
+        ' "cure": "...", "path": "my-shards/shard-00000.h5"}}',
+        "```",
+        "",
+        "`cure` may be null. `path` (a file or folder), `key` (of the configuration) and `rank`",
+        "are there where they are known. Messages may change between versions, codes do not.",
+        "*Made by `tools/reference_pages.py`.*",
+        "",
+        "| code | exit code | what it means | class |",
+        "| --- | --- | --- | --- |",
+        f"| `{telling.USAGE}` | 2 | The command line was not understood. | |",
+    ]
+    for kind in error_classes():
+        about = (inspect.getdoc(kind) or "").partition("\n\n")[0].replace("\n", " ")
+        base = kind.__mro__[1]
+        within = f", of `{base.__name__}`" if base not in (errors.CingulumError, Exception) else ""
+        lines.append(f"| `{kind.code}` | {kind.exit_code} | {about} | `{kind.__name__}`{within} |")
+    return "\n".join([*lines, ""])
+
+
 def networks_page() -> str:
     """The page of the networks as it stands, with its table made anew."""
     from trainer.quiet import import_tensorflow
@@ -266,6 +303,7 @@ def networks_page() -> str:
 MADE: dict[str, Callable[[], str]] = {
     "config.md": config_page,
     "commands.md": commands_page,
+    "errors.md": errors_page,
     "networks.md": networks_page,
     "site-profile.md": site_page,
 }

@@ -7,12 +7,11 @@ the rank says what happened and ends the world (`together`).
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from trainer import errors, failure_file, faults_of_others
+from trainer import errors, failure_file, faults_of_others, telling
 from trainer import world as worlds
 from trainer.errors import CingulumError
 from trainer.world import World
@@ -44,14 +43,15 @@ def agree(world: World, action: Callable[[], T]) -> T:
         failure = error
     except OSError as error:  # a full disk, a folder we may not write: nothing but files is touched in here
         failure = errors.of_files(error)
-    said = None if failure is None else [_kind(failure), failure.message, failure.cure]
+    said = None if failure is None else [_kind(failure), failure.message, failure.cure, failure.objects]
     outcomes = world.allgather_object(said)
     failed = [rank for rank, outcome in enumerate(outcomes) if outcome is not None]
     if failed:
-        kind, message, cure = outcomes[failed[0]]
+        kind, message, cure, objects = outcomes[failed[0]]
         if len(failed) < world.size and world.size > 1 and failed != [0]:
             message = f"[rank {failed[0]} @ {world.hosts[failed[0]]}] {message}"
-        raise Agreed(getattr(errors, kind)(message, cure=cure))
+            objects = {"rank": failed[0], **objects}
+        raise Agreed(errors.rebuilt(getattr(errors, kind), message, cure, objects))
     return result  # type: ignore[return-value]  # no failure: `action` returned
 
 
@@ -71,8 +71,7 @@ def together(world: World, body: Callable[[], T]) -> T | int:
             said = agreed.error
             if not isinstance(said, errors.Stopped):
                 failure_file.leave(str(said), kind=_kind(said), exit_code=said.exit_code)
-            sys.stderr.write(f"{errors.told(said)}\n")
-            sys.stderr.flush()
+            telling.end(said)
         # Nobody leaves before it is said: mpirun ends all ranks when the first one fails.
         world.barrier()
         return agreed.error.exit_code
@@ -81,6 +80,8 @@ def together(world: World, body: Callable[[], T]) -> T | int:
             raise
         failure_file.leave(str(error), kind=_kind(error), exit_code=error.exit_code, name=world.name)
         worlds.report(f"error: {error}")
+        error.rank = world.rank if error.rank is None else error.rank
+        telling.end_of_json(error)
         world.abort(error.exit_code)
     except Exception as error:
         if world.size == 1:

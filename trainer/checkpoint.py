@@ -210,6 +210,7 @@ def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimize
             f"{path}: is of another network than this one ({reason}).",
             cure="Put the network back as it was (its own file, the version of Keras), or move this folder "
             "away to go on from the checkpoint before.",
+            path=path,
         ) from None
     if format_of(path) == 1:
         _read_arrays(path / "optimizer.npz", optimizer.variables)
@@ -219,7 +220,9 @@ def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimize
     try:
         return read_cursor(path)
     except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path / 'cursor.json'}: cannot be used ({error!r:.200}).") from None
+        raise RunError(
+            f"{path / 'cursor.json'}: cannot be used ({error!r:.200}).", path=path / "cursor.json"
+        ) from None
 
 
 def prune(folder: Path, keep: int, best_step: int | None, *, step: int | None = None) -> None:
@@ -284,6 +287,7 @@ def _read_arrays(path: Path, variables: Sequence[Any]) -> None:
         raise RunError(
             f"{path}: holds {len(arrays)} variables of another optimizer; this one has {len(ours)}.",
             cure="Resume with the configuration of the run folder: its config.yaml.",
+            path=path,
         )
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)

@@ -148,6 +148,7 @@ def read(folder: str, start: int) -> Owner | None:
         raise RunError(
             f"{path}: is damaged, so that nobody can tell who writes this run.",
             cure=f"Make sure that nobody trains it, then remove {folder}/{WRITERS} and {folder}/.writing-*",
+            path=path,
         ) from None
 
 

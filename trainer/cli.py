@@ -13,9 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer import failure_file, quiet, usage
+from trainer import failure_file, quiet, telling, usage
 from trainer.commands import COMMANDS
-from trainer.errors import CingulumError, Stopped, of_files, told
+from trainer.errors import CingulumError, Stopped, of_files
+from trainer.telling import tell
 
 app = typer.Typer(
     name="cingulum",
@@ -76,12 +77,13 @@ def run(arguments: list[str]) -> int:
     """Run one command line; return its exit code (0, 1, 2, 75, 76, or 130 after Ctrl-C)."""
     # Not `app(arguments)`: that takes Ctrl-C and closed pipes for itself, and says nothing of them.
     group = typer.main.get_command(app)
+    telling.begin(arguments)
     try:
         with group.make_context("cingulum", list(arguments)) as context:
             outcome = group.invoke(context)
         sys.stdout.flush()  # here a closed pipe can still be answered
     except CingulumError as error:
-        tell(told(error))
+        telling.end(error)
         if not isinstance(error, Stopped):
             failure_file.leave(str(error), kind=type(error).__name__, exit_code=error.exit_code)
         return error.exit_code
@@ -101,7 +103,7 @@ def run(arguments: list[str]) -> int:
             raise
         # What remains is the file system: no permission, a folder for a file, a full disk.
         failure = of_files(error)
-        tell(f"error: {failure}")
+        telling.end(failure)
         failure_file.leave(str(failure), kind=type(failure).__name__, exit_code=failure.exit_code)
         return failure.exit_code
     except typer.Exit as ended:
@@ -111,7 +113,7 @@ def run(arguments: list[str]) -> int:
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()  # the help itself
             else:
-                tell(usage.said_of(error, arguments, group))
+                telling.end_of_usage(usage.said_of(error, arguments, group))
                 _say_which_key(error, arguments)
             return int(error.exit_code)
         raise
@@ -128,8 +130,3 @@ def _say_which_key(error: Any, arguments: list[str]) -> None:
     said = advice(option, arguments)
     if said:
         tell(said)
-
-
-def tell(message: str) -> None:
-    """Write a line for people to standard error."""
-    print(message, file=sys.stderr, flush=True)  # noqa: T201

@@ -1,4 +1,6 @@
-"""One tree of errors. Each message says what is wrong, where, and how to mend it.
+"""One tree of errors. Each message says what is wrong, where, and how to mend it; each class has a code, and
+its errors name the file, the key and the rank that they are about, for programs. docs/reference/errors.md is
+made from this file.
 
 CingulumError                 exit code 1: something failed while we worked
 ├── InputError                exit code 2: what we were given cannot be used
@@ -6,7 +8,8 @@ CingulumError                 exit code 1: something failed while we worked
 │   ├── ImageError            one image file: unreadable, empty, not three-dimensional, ...
 │   ├── CohortError           a set of images: no labels, duplicate subjects, nothing found
 │   │   └── LeakError         two splits share a subject or an image
-│   ├── ShardError            a shard set: not one, half written, damaged, of a newer format
+│   ├── ShardError            a shard set: not one, half written, of a newer format
+│   │   └── DamagedShardError a file of it is missing, cut short, or not what was written
 │   ├── ScratchError          a host's local scratch: not ours, full, missing
 │   ├── ModelError            a network: unknown name, input of another size
 │   ├── RunError              a run folder: not one, nothing to resume, made by another configuration
@@ -29,32 +32,55 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from trainer import byte_sizes
 
 
 class CingulumError(Exception):
-    """Base of all our errors.
+    """Something failed while we worked; base of all our errors.
 
     Args:
         message: what is wrong and where, in one or two sentences.
         cure: what to do about it, as a sentence or a command; shown on a line of its own.
+        path: the file or folder that is wrong.
+        key: the key of a configuration that is wrong, with dots.
+        rank: that failed.
     """
 
     exit_code = 1
+    code = "FAILED"
 
-    def __init__(self, message: str, *, cure: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        cure: str | None = None,
+        path: object = None,
+        key: str | None = None,
+        rank: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.cure = cure
+        self.path = path
+        self.key = key
+        self.rank = rank
+
+    @property
+    def objects(self) -> dict[str, str | int]:
+        """What the error is about, as far as it is known: `path`, `key`, `rank`."""
+        path = None if self.path is None else str(self.path)
+        found = {"path": path, "key": self.key, "rank": self.rank}
+        return {name: value for name, value in found.items() if value is not None}
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.cure}" if self.cure else self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Worker processes send errors home; `cure` is keyword-only, so say how to rebuild.
-        return (_rebuild, (type(self), self.message, self.cure))
+        # Worker processes send errors home; all but the message is keyword-only, so say how to rebuild.
+        return (rebuilt, (type(self), self.message, self.cure, self.objects))
 
 
 # mpirun has the last word on the screen, and calls every exit code but 0 an abort.
@@ -99,11 +125,13 @@ def of_files(error: OSError) -> CingulumError:
         return CingulumError(
             f"{error.filename or 'a file'}: {no_space(error)}.",
             cure="Make room there, then run the same command again (cingulum train: with --resume).",
+            path=error.filename,
         )
     message = f"{error.filename or 'a file'}: {error.strerror or error}."
     if isinstance(error, _UNUSABLE):
-        return InputError(message, cure="Name another path, or one that you may read and write.")
-    return CingulumError(message)
+        cure = "Name another path, or one that you may read and write."
+        return InputError(message, cure=cure, path=error.filename)
+    return CingulumError(message, path=error.filename)
 
 
 def no_space(error: OSError, needed: int | None = None) -> str:
@@ -131,50 +159,80 @@ def free_bytes(error: OSError) -> int | None:
     return shutil.disk_usage(there).free
 
 
-def _rebuild(kind: type[CingulumError], message: str, cure: str | None) -> CingulumError:
-    return kind(message, cure=cure)
+def rebuilt(
+    kind: type[CingulumError], message: str, cure: str | None, objects: Mapping[str, object]
+) -> CingulumError:
+    """An error that came from another process."""
+    error = kind(message, cure=cure)
+    vars(error).update(objects)
+    return error
 
 
 class InputError(CingulumError):
     """What we were given cannot be used; nothing was changed."""
 
     exit_code = 2
+    code = "INPUT_UNUSABLE"
 
 
 class ConfigError(InputError):
     """A run configuration with an unknown key, a wrong type or an impossible value."""
 
+    code = "CONFIG_INVALID"
+
 
 class ImageError(InputError):
     """One image file that cannot be used."""
+
+    code = "IMAGE_UNUSABLE"
 
 
 class CohortError(InputError):
     """A set of images that cannot be used as a whole."""
 
+    code = "COHORT_UNUSABLE"
+
 
 class LeakError(CohortError):
     """Two splits share a subject or an image, so that the test would be no test."""
+
+    code = "SPLITS_LEAK"
 
 
 class ShardError(InputError):
     """A folder that is no whole, undamaged shard set of a format we know."""
 
+    code = "SHARDS_UNUSABLE"
+
+
+class DamagedShardError(ShardError):
+    """A file of a shard set that is missing, cut short, or no longer what was written."""
+
+    code = "SHARD_DAMAGED"
+
 
 class ScratchError(InputError):
     """A host's local scratch that cannot be used: missing, open to others, or too full."""
+
+    code = "SCRATCH_UNUSABLE"
 
 
 class ModelError(InputError):
     """A network that is unknown or does not fit the data."""
 
+    code = "NETWORK_UNUSABLE"
+
 
 class RunError(InputError):
     """A run folder that cannot be used as asked."""
 
+    code = "RUN_UNUSABLE"
+
 
 class JobError(InputError):
     """A job specification, a site profile or a job id that cannot be used."""
+
+    code = "JOB_UNUSABLE"
 
 
 class LaunchError(InputError):
@@ -184,13 +242,19 @@ class LaunchError(InputError):
 class TrainingError(CingulumError):
     """The numbers went wrong during training."""
 
+    code = "TRAINING_FAILED"
+
 
 class NotFiniteError(TrainingError):
     """The loss or a weight became NaN or infinite."""
 
+    code = "NOT_FINITE"
+
 
 class DivergenceError(TrainingError):
     """Ranks no longer hold the same weights."""
+
+    code = "RANKS_DIVERGED"
 
 
 class FoldError(CingulumError):
@@ -202,6 +266,8 @@ class FoldError(CingulumError):
         cure: what to do about it.
     """
 
+    code = "FOLD_FAILED"
+
     def __init__(self, message: str, *, exit_code: int = 1, cure: str | None = None) -> None:
         super().__init__(message, cure=cure)
         self.exit_code = exit_code
@@ -210,17 +276,25 @@ class FoldError(CingulumError):
 class LauncherError(CingulumError):
     """What starts jobs could not: Slurm, ssh, docker or apptainer said no, or did not answer in time."""
 
+    code = "LAUNCHER_FAILED"
+
 
 class StoreError(CingulumError):
     """The store of jobs could not be read or written: the database does not answer, is full, or is newer."""
+
+    code = "STORE_FAILED"
 
 
 class DamagedStoreError(StoreError):
     """The file of the store of jobs is no whole database any more."""
 
+    code = "STORE_DAMAGED"
+
 
 class WorldError(CingulumError):
     """Ranks could not work together."""
+
+    code = "WORLD_FAILED"
 
 
 FENCED = 76
@@ -230,9 +304,11 @@ class Fenced(CingulumError):
     """Another start has taken the run folder over: neither a failure nor a reason to start again."""
 
     exit_code = FENCED
+    code = "FENCED"
 
 
 class Stopped(CingulumError):
     """Asked to stop: the state is saved and the run can be resumed (exit code 75, EX_TEMPFAIL)."""
 
     exit_code = 75
+    code = "STOPPED"

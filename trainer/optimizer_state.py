@@ -56,19 +56,23 @@ def read(path: Path, optimizer: keras.Optimizer) -> None:
         of = "" if place is None else f" of {ours[place]}"
         array = arrays.pop(_member(None if place is None else number[place], slot), None)
         if array is None:
-            raise RunError(f"{path}: was written by another optimizer: {slot}{of} is missing.", cure=_CURE)
+            raise RunError(
+                f"{path}: was written by another optimizer: {slot}{of} is missing.", cure=_CURE, path=path
+            )
         kind = (tuple(variable.shape), np.dtype(variable.dtype))
         if (array.shape, array.dtype) != kind:
             raise RunError(
                 f"{path}: was written for another network: {slot}{of} is {array.dtype} {array.shape} there, "
                 f"and {kind[1]} {kind[0]} here.",
                 cure=_CURE,
+                path=path,
             )
         values.append((variable, array))
     if arrays:
         raise RunError(
             f"{path}: was written by another optimizer: this one has no {_told(next(iter(arrays)), theirs)}.",
             cure=_CURE,
+            path=path,
         )
     for variable, array in values:
         variable.assign(array)
@@ -84,7 +88,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path}: cannot be read ({error!r:.200}).") from None
+        raise RunError(f"{path}: cannot be read ({error!r:.200}).", path=path) from None
 
 
 def _slots(optimizer: Any, prefix: str = "common/") -> Iterator[tuple[int | None, str, Any]]:
@@ -136,6 +140,7 @@ def _numbers(path: Path, theirs: Sequence[str], ours: Sequence[str]) -> list[int
         f"{path}: was written for a network of {len(theirs)} trained variables, and this one has "
         f"{len(ours)}: {missing} is only here, {more} only there.",
         cure=_CURE,
+        path=path,
     )
 
 

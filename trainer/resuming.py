@@ -92,6 +92,7 @@ def check_not_lost(folder: RunFolder, config: RunConfig) -> None:
     raise RunError(
         f"{folder.path}: has trained for {epochs} epochs, and checkpoints/ holds none to go on from.",
         cure=f"Put them back. To train from the start, remove {folder.path}, or give another name: name=...",
+        path=folder.path,
     )
 
 

@@ -45,7 +45,7 @@ def test_what_succeeds_everywhere_returns():
 
 def test_another_ranks_error_is_raised_here_too_and_names_the_rank():
     with pytest.raises(Agreed) as caught:
-        agree(OfThree(None, ["ShardError", "it is damaged", "mend it"]), lambda: 3)
+        agree(OfThree(None, ["ShardError", "it is damaged", "mend it", {}]), lambda: 3)
     assert type(caught.value.error) is ShardError
     assert str(caught.value.error) == "[rank 2 @ three] it is damaged\n  mend it"
 

@@ -22,7 +22,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: the file is missing or no YAML mapping, a key is unknown, a value is wrong.
     """
-    return _made(yaml_reader.read(path), overrides, str(path))
+    return _made(yaml_reader.read(path), overrides, str(path), path)
 
 
 def parse(text: str, overrides: Sequence[str] = (), *, source: str = "configuration") -> RunConfig:
@@ -35,7 +35,7 @@ def dump(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
-def _made(document: Document, overrides: Sequence[str], source: str) -> RunConfig:
+def _made(document: Document, overrides: Sequence[str], source: str, path: Path | None = None) -> RunConfig:
     if not isinstance(document.tree, dict):
         raise ConfigError(
             f"{source}: holds no keys.", cure="It starts with `name: my-run`; see examples/demo.yaml."
@@ -58,7 +58,11 @@ def _made(document: Document, overrides: Sequence[str], source: str) -> RunConfi
             is_named = problem["loc"] in changes
             yield explaining.explain(blamed, problem, RunConfig, written, is_named=is_named)
 
-    raise ConfigError(explaining.screenful(sentences(), len(found)))
+    raise ConfigError(
+        explaining.screenful(sentences(), len(found)),
+        path=None if _change(found[0], changes, of_file) else path,
+        key=explaining.named(found[0]["loc"]) or None,
+    )
 
 
 def _problems(tree: Any) -> set[tuple[Place, str]]:

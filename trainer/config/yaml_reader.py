@@ -68,20 +68,24 @@ def read_text(path: Path, *, error: type[InputError] = ConfigError, cure: str = 
     try:
         with open(path.expanduser(), "rb", opener=_without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise error(f"{path}: cannot be read as a text file (it is a pipe or a device).", cure=cure)
+                raise error(
+                    f"{path}: cannot be read as a text file (it is a pipe or a device).", cure=cure, path=path
+                )
             data = file.read(MOST_BYTES + 1)
         text = data.decode("utf-8") if len(data) <= MOST_BYTES else ""
     except FileNotFoundError:
-        raise error(f"{path}: cannot be read: there is no such file.", cure=cure) from None
+        raise error(f"{path}: cannot be read: there is no such file.", cure=cure, path=path) from None
     except UnicodeDecodeError as wrong:
         said = f"byte {wrong.start} is not UTF-8"
-        raise error(f"{path}: cannot be read as a text file ({said}).", cure=cure) from None
+        raise error(f"{path}: cannot be read as a text file ({said}).", cure=cure, path=path) from None
     except (OSError, ValueError, RuntimeError) as wrong:  # a NUL in its name; ~ of an unknown user
         reason = wrong.strerror if isinstance(wrong, OSError) else wrong
-        raise error(f"{path}: cannot be read as a text file ({reason}).", cure=cure) from None
+        raise error(f"{path}: cannot be read as a text file ({reason}).", cure=cure, path=path) from None
     if len(data) > MOST_BYTES:
         raise error(
-            f"{path}: is larger than {MOST_BYTES // 2**20} MiB, too large for a YAML file.", cure=cure
+            f"{path}: is larger than {MOST_BYTES // 2**20} MiB, too large for a YAML file.",
+            cure=cure,
+            path=path,
         )
     return text
 

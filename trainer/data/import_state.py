@@ -41,7 +41,9 @@ def is_finished(target: Path, request: dict[str, Any], listing_sha256: str) -> b
         ShardError: it holds a set or the beginnings of one made otherwise, or files that are not ours.
     """
     if target.exists() and not target.is_dir():
-        raise ShardError(f"{target}: is a file, and a shard set is a folder.", cure="Name another folder.")
+        raise ShardError(
+            f"{target}: is a file, and a shard set is a folder.", cure="Name another folder.", path=target
+        )
     if (target / INDEX_NAME).exists():
         ShardSet.open(target)
         story = _read(target / STORY_NAME)
@@ -50,6 +52,7 @@ def is_finished(target: Path, request: dict[str, Any], listing_sha256: str) -> b
             raise ShardError(
                 f"{target}: holds a shard set made from another list of images or labels.",
                 cure="Import into another folder, or add --overwrite to replace it.",
+                path=target,
             )
         return True
     if (target / WORK_NAME / "request.json").exists():
@@ -58,7 +61,9 @@ def is_finished(target: Path, request: dict[str, Any], listing_sha256: str) -> b
         )
     elif target.is_dir() and any(entry.name != WORK_NAME for entry in target.iterdir()):
         raise ShardError(
-            f"{target}: is not empty, and what is in it is no shard set.", cure="Name a new or empty folder."
+            f"{target}: is not empty, and what is in it is no shard set.",
+            cure="Name a new or empty folder.",
+            path=target,
         )
     return False
 
@@ -71,6 +76,7 @@ def _compare(target: Path, what: str, had: dict[str, Any], wanted: dict[str, Any
         raise ShardError(
             f"{target}: {what} with other parameters: {changes}.",
             cure="Use the same parameters, import into another folder, or add --overwrite to begin anew.",
+            path=target,
         )
 
 
@@ -84,7 +90,7 @@ def _read(path: Path) -> dict[str, Any]:
         tree = json.loads(regular_files.read(path, MOST_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         cure = "Import into another folder, or add --overwrite to begin anew."
-        raise ShardError(f"{path}: cannot be read ({error}).", cure=cure) from None
+        raise ShardError(f"{path}: cannot be read ({error}).", cure=cure, path=path) from None
     return tree if isinstance(tree, dict) else {}
 
 
@@ -138,7 +144,9 @@ def _hold(lock: IO[str], target: Path, how: int) -> None:
         fcntl.flock(lock, how | fcntl.LOCK_NB)
     except BlockingIOError:
         raise ShardError(
-            f"{target}: another import is writing it.", cure="Wait for it, or name another folder."
+            f"{target}: another import is writing it.",
+            cure="Wait for it, or name another folder.",
+            path=target,
         ) from None
 
 
@@ -152,7 +160,9 @@ def check_clearable(target: Path) -> bool:
         return False
     if not ((target / INDEX_NAME).exists() or (target / WORK_NAME).exists()):
         raise ShardError(
-            f"{target}: is not empty, and what is in it is no shard set.", cure="Name a new or empty folder."
+            f"{target}: is not empty, and what is in it is no shard set.",
+            cure="Name a new or empty folder.",
+            path=target,
         )
     return True
 
@@ -177,7 +187,9 @@ def clear(target: Path) -> None:
             shutil.rmtree(target / WORK_NAME)
     except OSError as error:
         raise ShardError(
-            f"{target}: cannot be cleared ({error.strerror}).", cure="Remove the folder yourself."
+            f"{target}: cannot be cleared ({error.strerror}).",
+            cure="Remove the folder yourself.",
+            path=target,
         ) from None
 
 

@@ -27,7 +27,7 @@ from trainer.data.index import (
     Volume,
 )
 from trainer.data.layout import Layout
-from trainer.errors import ShardError
+from trainer.errors import DamagedShardError, ShardError
 
 # docs/reference/shard-format.md, Limits.
 MOST_BYTES = 1 << 30
@@ -50,32 +50,41 @@ def read_index(folder: Path) -> Index:
         document = json.loads(content.decode("utf-8"))
         del content
     except OSError as error:
-        raise ShardError(f"{path}: cannot be read ({error.strerror}).") from None
+        raise ShardError(f"{path}: cannot be read ({error.strerror}).", path=path) from None
     except (ValueError, RecursionError) as error:
-        raise ShardError(f"{path}: is damaged, it is not JSON ({error}).", cure=again) from None
+        raise DamagedShardError(
+            f"{path}: is damaged, it is not JSON ({error}).", cure=again, path=path
+        ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ShardError(
-            f"{path}: is not the index of a shard set.", cure=f'It would say "format": "{FORMAT}".'
+            f"{path}: is not the index of a shard set.", cure=f'It would say "format": "{FORMAT}".', path=path
         )
     version = document.get("format_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ShardError(f"{path}: has no format version we know ({version!r}).", cure=again)
+        raise ShardError(f"{path}: has no format version we know ({version!r}).", cure=again, path=path)
     if version > FORMAT_VERSION:
         raise ShardError(
             f"{path}: has format version {version}; this cingulum reads up to {FORMAT_VERSION}.",
             cure="Upgrade cingulum, or import the images again with this one.",
+            path=path,
         )
     try:
         index = _from_document(document)
         index_checks.check(index)
         has_hash = str(document["content_hash"]) == index.content_hash
     except KeyError as error:
-        raise ShardError(f"{path}: is damaged, the key {error} is missing.", cure=again) from None
+        raise DamagedShardError(
+            f"{path}: is damaged, the key {error} is missing.", cure=again, path=path
+        ) from None
     except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise ShardError(f"{path}: is damaged, a value is of the wrong kind ({error}).", cure=again) from None
+        raise DamagedShardError(
+            f"{path}: is damaged, a value is of the wrong kind ({error}).", cure=again, path=path
+        ) from None
     if not has_hash:
-        raise ShardError(
-            f"{path}: was changed after it was written (its content_hash does not match).", cure=again
+        raise DamagedShardError(
+            f"{path}: was changed after it was written (its content_hash does not match).",
+            cure=again,
+            path=path,
         )
     return index
 

@@ -20,7 +20,7 @@ from trainer import atomic, byte_sizes
 from trainer.data.index import INDEX_NAME, ShardRecord
 from trainer.data.node_scratch import Lock, Place, bytes_in, lock_of, make_ours, remove
 from trainer.data.shards import ShardSet
-from trainer.errors import ScratchError, ShardError
+from trainer.errors import DamagedShardError, ScratchError, ShardError
 
 # Read and written at once by each thread.
 BLOCK = 4 << 20
@@ -124,9 +124,11 @@ class ScratchCopy:
         try:
             copy = ShardSet.open(self.folder)
         except ShardError as error:
-            raise ShardError(error.message, cure=cure) from None
+            raise type(error)(error.message, cure=cure, path=error.path) from None
         if copy.content_hash != self._shards.content_hash:
-            raise ShardError(f"{self.folder}: is not a copy of {self._shards.path}.", cure=cure)
+            raise ShardError(
+                f"{self.folder}: is not a copy of {self._shards.path}.", cure=cure, path=self.folder
+            )
         # Messages about what the volumes show name the set that people know; those about bytes, the copy.
         copy.path = self._shards.path
         copy.cure = cure
@@ -235,9 +237,10 @@ class ScratchCopy:
         partial.rename(target)
 
     def _damaged(self, source: Path, what: str) -> ShardError:
-        return ShardError(
+        return DamagedShardError(
             f"{source}: {what} (found while copying it to {self.folder}).",
             cure=f"All damage: cingulum verify {self._shards.path}",
+            path=source,
         )
 
     def _unusable(self, error: OSError) -> ScratchError:

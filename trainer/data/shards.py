@@ -14,7 +14,7 @@ from trainer.data.layout import Layout
 from trainer.data.stored_bytes import Identity, ReadFault, StoredBytes
 from trainer.data.whole_chunks import Place, WholeChunks
 from trainer.data.whole_set import places, restore, whole_index
-from trainer.errors import ShardError
+from trainer.errors import DamagedShardError, ShardError
 
 __all__ = ["FORMAT_VERSION", "Origin", "ShardSet", "Volume"]
 
@@ -187,6 +187,7 @@ class ShardSet:
             raise ShardError(
                 f"{self.path}: has no label maps.",
                 cure=f"Import the images with their maps: cingulum import SOURCE {self.path} --maps probseg",
+                path=self.path,
             )
         return Place(volume.shard, volume.map_offset, volume.map_nbytes, volume.map_checksum, volume.map_xxh3)
 
@@ -254,10 +255,11 @@ class ShardSet:
 
     def _damaged(self, volume: Volume, why: str, what: str = "") -> ShardError:
         begin = volume.map_offset if what else volume.offset
-        return ShardError(
-            f"{self._stored.folder / volume.shard}, byte {begin}: {what}volume {volume.id} "
-            f"(subject {volume.subject}) is damaged: {why}.",
+        path = self._stored.folder / volume.shard
+        return DamagedShardError(
+            f"{path}, byte {begin}: {what}volume {volume.id} (subject {volume.subject}) is damaged: {why}.",
             cure=self.cure,
+            path=path,
         )
 
 

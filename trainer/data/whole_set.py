@@ -11,7 +11,7 @@ from trainer.data.bricks import unpack_table
 from trainer.data.index import INDEX_NAME, Index, Volume
 from trainer.data.index_reading import read_index
 from trainer.data.stored_bytes import Identity
-from trainer.errors import ShardError
+from trainer.errors import DamagedShardError, ShardError
 
 
 def whole_index(path: Path) -> tuple[Index, dict[str, Identity]]:
@@ -29,22 +29,28 @@ def whole_index(path: Path) -> tuple[Index, dict[str, Identity]]:
         try:
             status = (path / shard.file).stat()
         except OSError:
-            raise ShardError(f"{path}: the shard {shard.file} is missing.", cure=restore(path)) from None
+            raise DamagedShardError(
+                f"{path}: the shard {shard.file} is missing.", cure=restore(path), path=path
+            ) from None
         try:
             seen[shard.file] = Identity.of(regular_files.checked(path / shard.file, status))
         except OSError as error:
-            raise ShardError(f"{path / shard.file}: {error.strerror}.", cure=restore(path)) from None
+            raise DamagedShardError(
+                f"{path / shard.file}: {error.strerror}.", cure=restore(path), path=path / shard.file
+            ) from None
         size = seen[shard.file].nbytes
         if size != shard.nbytes:
-            raise ShardError(
+            raise DamagedShardError(
                 f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: cut short or replaced.",
                 cure=restore(path),
+                path=path / shard.file,
             )
         for volume in shard.volumes:
             if any(_outside(*place, size) for place in places(volume)):
-                raise ShardError(
+                raise DamagedShardError(
                     f"{path}: the index places volume {volume.id} outside {shard.file}.",
                     cure=restore(path),
+                    path=path,
                 )
     return index, seen
 
@@ -70,19 +76,25 @@ def _outside(offset: int, nbytes: int, size: int) -> bool:
 
 def _no_index(path: Path) -> ShardError:
     if path.exists() and not path.is_dir():
-        return ShardError(f"{path}: is a file, and a shard set is a folder.", cure="Give the folder.")
+        return ShardError(
+            f"{path}: is a file, and a shard set is a folder.", cure="Give the folder.", path=path
+        )
     if not path.is_dir():
         return ShardError(
-            f"{path}: there is no such folder.", cure="`cingulum import SOURCE SHARDS` makes a shard set."
+            f"{path}: there is no such folder.",
+            cure="`cingulum import SOURCE SHARDS` makes a shard set.",
+            path=path,
         )
     if any(path.glob("*shard-*.h5*")):
         return ShardError(
             f"{path}: is half written: it has shards but no index.",
             cure="Run the same `cingulum import` command again: it goes on where it stopped.",
+            path=path,
         )
     return ShardError(
         f"{path}: is not a shard set, it has no {INDEX_NAME}.",
         cure=f"To make one from images: cingulum import {path} SHARDS --label diagnosis",
+        path=path,
     )
 
 
