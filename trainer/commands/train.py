@@ -126,7 +126,7 @@ def _show_plan(
 ) -> None:
     import json
 
-    from trainer.run import describe
+    from trainer.dry_run import describe
 
     plan = describe(config, world, serving, resume=resume)
     if not world.is_main:

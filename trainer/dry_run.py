@@ -1,0 +1,75 @@
+"""What a training would do, without doing it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from trainer import checkpoint, preparation, restoring, run, starting, transfer
+from trainer.agreement import agree
+from trainer.config import RunConfig
+from trainer.config.augment import active
+from trainer.preparation import Data
+from trainer.record import RunFolder
+from trainer.serving import Serving
+from trainer.world import World
+
+
+def describe(
+    config: RunConfig, world: World, serving: Serving | None = None, *, resume: bool = False
+) -> dict[str, Any]:
+    """Steps, batches, parameters, splits, memory of a run. Writes nothing.
+
+    What the run would refuse is refused, except for what only reading every volume tells, such as leaks.
+
+    Raises:
+        Agreed: what is wrong with the configuration, the data, the run folder or the weights to start from.
+    """
+    folder = RunFolder(config.folder)
+    agree(world, lambda: starting.check_folder(folder, config, resume) if world.is_main else None)
+    data, model, optimizer = agree(world, lambda: run.prepare(config, world, serving))
+    agree(world, lambda: preparation.training_batches(config, data, world, 0))
+    agree(world, lambda: _check_start(folder, config, data, model) if world.is_main else None)
+    plan = (serving or preparation).plan(config, model, optimizer, world)
+    per_epoch = preparation.steps_per_epoch(config, data)
+    memory = preparation.memory_bytes(model, optimizer, plan.micro_batch)
+    return {
+        "name": config.name,
+        "folder": str(config.folder),
+        "network": config.model.name,
+        "volume": list(data.shards.shape),
+        **_patches(config, data),
+        "task": data.task.name,
+        "classes": list(data.task.classes),
+        "split": {name: len(data.rows(name)) for name in ("train", "validation", "test")},
+        "epochs": config.train.epochs,
+        "steps_per_epoch": per_epoch,
+        "steps": per_epoch * config.train.epochs,
+        "augmentation": active(config.data.augment.model_dump(mode="json")),
+        **dataclasses.asdict(plan),
+        "memory_mib_per_rank": {name: round(size / 2**20, 2) for name, size in memory.items()},
+    }
+
+
+def _patches(config: RunConfig, data: Data) -> dict[str, Any]:
+    if config.data.patch is None or data.patches is None:
+        return {}
+    return {
+        "patch": list(data.patches.shape),
+        "patches_per_epoch": len(preparation.epoch_rows(config, data)),
+        "patches_placed": config.data.patch.sampling,
+    }
+
+
+def _check_start(folder: RunFolder, config: RunConfig, data: Data, model: keras.Model) -> None:
+    """Make sure that there are the data and the weights that the run would go on or start with."""
+    if folder.run.is_file():
+        restoring.check_data(folder, data)
+    source = config.train.transfer.start_from
+    if source is None or checkpoint.find(folder.checkpoints).path is not None:
+        return
+    transfer.start(model, source)
+    if config.data.leaks != "ignore":
+        transfer.check_unseen(source, data.shards, data.split, stop=config.data.leaks == "stop")

@@ -1,0 +1,86 @@
+"""run.json: what a run is, and what ran where on which data; written before the first step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from trainer import atomic, checkpoint, record
+from trainer.checkpoint import Cursor
+from trainer.config import RunConfig
+from trainer.models import own_code
+from trainer.preparation import Data
+from trainer.record import RunFolder
+from trainer.telemetry import records
+from trainer.world import World, mpi_settings
+
+
+def facts(
+    config: RunConfig, data: Data, model: keras.Model, world: World, gpus: list[list[str]], command: list[str]
+) -> dict[str, Any]:
+    """What run.json says about this run."""
+    return {
+        **record.environment(),
+        "world_size": world.size,
+        "hosts": list(world.hosts),
+        "mpi": mpi_settings() if world.size > 1 else {},
+        "servers": [world.links.hosts[process] for process in world.links.servers] if world.links else [],
+        "gpus": gpus,
+        "shards": {
+            "path": str(config.data.shards),
+            "content_hash": data.shards.content_hash,
+            "volumes": len(data.shards),
+            "label_name": data.shards.label_name,
+        },
+        "split": {name: list(data.rows(name)) for name in ("train", "validation", "test")},
+        "task": data.task.to_json(),
+        "code": own_code.recorded(config.model.name),
+        "classes": list(data.task.classes),
+        "covariates": data.covariates.to_json() if data.covariates else None,
+        "volume": list(data.shards.shape),
+        "patch": list(data.patches.shape) if data.patches else None,
+        "preprocessing": dict(data.shards.preprocessing),
+        "parameters": int(model.count_params()),
+        "command": command,
+        "cache": None,
+    }
+
+
+def open_folder(
+    folder: RunFolder,
+    config: RunConfig,
+    plan: dict[str, Any],
+    cursor: Cursor,
+    facts: dict[str, Any],
+    start: int,
+) -> str:
+    """Write what is known before the first step; on resume, drop what is newer than the checkpoint.
+
+    Returns:
+        The run's identity: the one that it has, else a new one.
+    """
+    folder.discard_partial()
+    # First: with a configuration it is a run folder, and can be resumed from here on.
+    folder.write_config(config)
+    before = record.read_json(folder.run) if folder.run.is_file() else {}
+    again = {"step": cursor.step, "time": record.now(), "start": start}
+    resumed = [*before.get("resumed_from", []), again] if before else []
+    started = before.get("started", record.now())
+    run_id = str(before.get("id") or _id_of_checkpoint(folder, cursor) or record.new_id())
+    times = {"started": started, "finished": None, "resumed_from": resumed}
+    record.write_json(folder.run, {"id": run_id, **facts, **times})
+    record.write_json(folder.plan, plan)
+    folder.write_rows(cursor.rows)
+    records.cut(folder.path, cursor.step)
+    if folder.result.exists():
+        atomic.remove(folder.result)
+    for made in (folder.telemetry, folder.tensorboard):
+        atomic.make_folder(made)
+    return run_id
+
+
+def _id_of_checkpoint(folder: RunFolder, cursor: Cursor) -> str:
+    """The identity that the run had when it wrote the checkpoint it goes on from, where run.json is lost."""
+    path = checkpoint.path_of(folder.checkpoints, cursor.step)
+    return checkpoint.run_of(path) if not folder.run.is_file() and path.is_dir() else ""
