@@ -159,13 +159,13 @@ class RunFolder:
         Raises:
             RunError: it is none, or training has not ended yet.
         """
-        from trainer import claims, lease, resuming
+        from trainer import claims, lease_taking, resuming
 
         folder = cls(path)
         if not (folder.result.is_file() and folder.model.is_file() and folder.run.is_file()):
             other = claims.holder(path)
             if other is not None:
-                raise lease.being_written(str(path), other)
+                raise lease_taking.being_written(str(path), other)
             raise RunError(
                 f"{cls.open(path).path}: this run is not finished: it has no result yet.",
                 cure=resuming.cure(folder),

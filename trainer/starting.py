@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from trainer import atomic, claims, record, resuming
-from trainer import lease as leases
+from trainer import atomic, claims, lease_taking, record, resuming
 from trainer.config import RunConfig
 from trainer.errors import RunError
 from trainer.lease import Lease
@@ -25,7 +24,7 @@ def take_lease(
 ) -> Lease:
     """Take the lease on the run folder, until `leaving` ends; what cannot be trained is refused before."""
     check_folder(folder, config, resume)
-    lease = leases.take(
+    lease = lease_taking.take(
         folder.path,
         claims.myself(os.environ),
         say=reporter.note,
@@ -66,7 +65,7 @@ def check_folder(folder: RunFolder, config: RunConfig, resume: bool, *, leased: 
     if not resume:
         other = None if leased else claims.holder(folder.path)
         if other is not None:
-            raise leases.being_written(str(folder.path), other)
+            raise lease_taking.being_written(str(folder.path), other)
         raise RunError(
             f"{folder.path}: is there already.",
             cure="Add --resume to go on with it, or give the run another name: name=...",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from trainer import cli, lease
+from trainer import cli, lease_taking
 
-lease.EARLIER_S = 1.0
+lease_taking.EARLIER_S = 1.0
 sys.exit(cli.run(["train", *sys.argv[1:]]))

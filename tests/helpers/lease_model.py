@@ -1,4 +1,4 @@
-"""Starts of a run on a file system in memory, which change at every call: the real code of `trainer.lease`.
+"""Starts of a run on a file system in memory, which change at every call: the real code of the lease.
 
 A call looks its names up and then acts on the folders that it found, and another start may run in between:
 so does NFS, whose client holds handles, and so does a process that is paused inside the kernel. A call on a
@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from trainer import claims, lease, lease_files
+from trainer import claims, lease, lease_files, lease_taking
 from trainer.claims import Owner
 from trainer.errors import CingulumError
 
@@ -334,7 +334,7 @@ def training(files: int, *, job: str, boot: str) -> Callable[[Execution, int], N
 
     def story(world: Execution, who: int) -> None:
         mine = Owner(0, "", 0, job, who, f"n{who}", boot, "pid", who, 1, "")
-        with lease.take(Path(RUN), mine) as held:
+        with lease_taking.take(Path(RUN), mine) as held:
             world.read_state()
             for number in range(files):
                 place = held.place_for(Path("state"))
@@ -356,7 +356,8 @@ def execute(stories: list[Callable[[Execution, int], None]], plan: Plan) -> Exec
             world.close(world.open(file, _CREATE))
 
     with (
-        mock.patch.multiple(lease, os=world, time=clock, secrets=world),
+        mock.patch.multiple(lease, os=world),
+        mock.patch.multiple(lease_taking, os=world, time=clock, secrets=world),
         mock.patch.multiple(lease_files, os=world, time=clock),
         mock.patch.multiple(
             claims, os=world, time=clock, _boot=lambda: "boot", _namespace=lambda: "pid", _began=world.began

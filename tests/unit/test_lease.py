@@ -13,7 +13,7 @@ from pathlib import Path
 import one_writer
 import pytest
 
-from trainer import atomic, claims, lease
+from trainer import atomic, claims, lease_taking
 from trainer.claims import Owner
 from trainer.errors import Fenced, RunError
 from trainer.lease import Lease
@@ -21,7 +21,7 @@ from trainer.lease import Lease
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch):
-    monkeypatch.setattr(lease, "EARLIER_S", 0.0)
+    monkeypatch.setattr(lease_taking, "EARLIER_S", 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def files(folder: Path) -> list[str]:
 
 def test_what_is_written_under_a_lease_is_there_and_nothing_else(tmp_path):
     run = tmp_path / "runs" / "run"
-    with lease.take(run, mine()) as held, atomic.through(held):
+    with lease_taking.take(run, mine()) as held, atomic.through(held):
         atomic.make_folder(run / "a" / "b")
         atomic.write_text(run / "a" / "b" / "file", "one")
         atomic.write_text(run / "a" / "b" / "file", "two")
@@ -67,11 +67,11 @@ def test_what_is_written_under_a_lease_is_there_and_nothing_else(tmp_path):
 
 def test_who_is_taken_over_can_do_nothing_more_and_names_the_other(tmp_path):
     run = tmp_path / "run"
-    first = lease.take(run, mine())
+    first = lease_taking.take(run, mine())
     with atomic.through(first):
         atomic.write_text(run / "file", "first")
         atomic.make_folder(run / "folder")
-    second = lease.take(run, mine(restart=1))
+    second = lease_taking.take(run, mine(restart=1))
     before = files(run)
     named = (
         rf"another process writes this run: job 47, start 2, on {socket.gethostname()} \(pid {os.getpid()}\)"
@@ -93,56 +93,56 @@ def test_who_is_taken_over_can_do_nothing_more_and_names_the_other(tmp_path):
 
 
 def test_a_living_owner_of_another_job_is_named_and_stays(tmp_path):
-    with lease.take(tmp_path / "run", mine()) as held:
+    with lease_taking.take(tmp_path / "run", mine()) as held:
         for other in (mine(), claims.myself({}), claims.myself({"SLURM_JOB_ID": "48"})):
             with pytest.raises(RunError, match=r"job 47, start 1, on .*(.|\n)*wait for it"):
-                lease.take(tmp_path / "run", other)
+                lease_taking.take(tmp_path / "run", other)
         assert held.is_held and one_writer.starts(tmp_path / "run").keys() == {1}
 
 
 def test_an_earlier_start_of_the_same_job_does_not_take_over_from_a_later_one(tmp_path):
-    with lease.take(tmp_path / "run", mine(restart=2)), pytest.raises(Fenced, match="start 1"):
-        lease.take(tmp_path / "run", mine(restart=1))
+    with lease_taking.take(tmp_path / "run", mine(restart=2)), pytest.raises(Fenced, match="start 1"):
+        lease_taking.take(tmp_path / "run", mine(restart=1))
 
 
 @pytest.mark.parametrize("gone", [{"began": 1}, {"pid": 2**22 + 1}])
 def test_a_dead_owner_on_this_host_is_passed_over_at_once(tmp_path, gone):
-    dead = lease.take(tmp_path / "run", mine(**gone))
+    dead = lease_taking.take(tmp_path / "run", mine(**gone))
     said: list[str] = []
-    with lease.take(tmp_path / "run", claims.myself({}), say=said.append) as held:
+    with lease_taking.take(tmp_path / "run", claims.myself({}), say=said.append) as held:
         assert held.start == 2 and not dead.is_held and said == []
 
 
 def test_an_owner_on_another_host_lives_as_long_as_its_heart_beats(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "BEAT_S", 0.05)
     run, said = tmp_path / "run", []
-    far = lease.take(run, mine(boot="another", host="n2"))
+    far = lease_taking.take(run, mine(boot="another", host="n2"))
     assert claims.holder(run, wait_s=20) == far.owner
     with pytest.raises(RunError, match="job 47, start 1, on n2"):
-        lease.take(run, claims.myself({}), say=said.append, patience_s=20)
+        lease_taking.take(run, claims.myself({}), say=said.append, patience_s=20)
     assert len(said) == 1 and "waiting for job 47, start 1, on n2" in said[0]
     far._ended.set()
     far._heart.join()
     assert claims.holder(run, wait_s=0.3) is None
-    with lease.take(run, claims.myself({}), patience_s=0.3) as held:
+    with lease_taking.take(run, claims.myself({}), patience_s=0.3) as held:
         assert held.start == 2 and not far.is_held
 
 
 def test_a_start_that_puts_nothing_leaves_nothing_of_what_it_made(tmp_path):
-    with lease.take(tmp_path / "runs" / "run", mine()):
+    with lease_taking.take(tmp_path / "runs" / "run", mine()):
         pass
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "run").mkdir()
-    with lease.take(tmp_path / "run", mine()):
+    with lease_taking.take(tmp_path / "run", mine()):
         pass
     assert files(tmp_path / "run") == [".writers/00000001.json", ".writers/00000001.reads"]
 
 
 def test_the_copy_of_a_run_folder_that_is_trained_is_nobodys(tmp_path):
-    with lease.take(tmp_path / "run", mine()):
+    with lease_taking.take(tmp_path / "run", mine()):
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
         assert claims.holder(tmp_path / "copy") is None
-        with lease.take(tmp_path / "copy", claims.myself({})) as held:
+        with lease_taking.take(tmp_path / "copy", claims.myself({})) as held:
             assert held.start == 2
     assert one_writer.leftovers(tmp_path / "copy") == []
 
@@ -153,12 +153,12 @@ def test_a_damaged_claim_is_named_and_nothing_is_touched(tmp_path, content):
     (run / ".writers").mkdir(parents=True)
     (run / ".writers" / "00000001.json").write_bytes(content)
     with pytest.raises(RunError, match=r"00000001\.json: is damaged(.|\n)*remove .*run/\.writers"):
-        lease.take(run, mine())
+        lease_taking.take(run, mine())
     assert files(run) == [".writers/00000001.json"]
 
 
 def test_a_folder_that_was_renamed_is_not_made_again(tmp_path):
-    held = lease.take(tmp_path / "run", mine())
+    held = lease_taking.take(tmp_path / "run", mine())
     (tmp_path / "run").rename(tmp_path / "moved")
     with atomic.through(held):
         for action in (
@@ -183,7 +183,7 @@ def test_an_answer_that_was_lost_counts_as_done(tmp_path, monkeypatch):
         raise FileExistsError(errno.EEXIST, "File exists")
 
     monkeypatch.setattr(os, "link", linked_and_lost)
-    with lease.take(tmp_path / "run", mine()) as held, atomic.through(held):
+    with lease_taking.take(tmp_path / "run", mine()) as held, atomic.through(held):
         monkeypatch.setattr(os, "rename", renamed_and_lost)
         atomic.write_text(tmp_path / "run" / "file", "")
         atomic.write_text(tmp_path / "run" / "other", "")
@@ -200,13 +200,13 @@ def test_a_file_system_that_cannot_is_said_in_words(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", no_links)
         with pytest.raises(RunError, match="has no hard links"):
-            lease.take(tmp_path / "run", mine())
+            lease_taking.take(tmp_path / "run", mine())
     assert list(tmp_path.iterdir()) == []
 
     def elsewhere(source, target):
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
-    with lease.take(tmp_path / "run", mine()) as held:
+    with lease_taking.take(tmp_path / "run", mine()) as held:
         place = held.place_for(Path("file"))
         place.touch()
         monkeypatch.setattr(os, "rename", elsewhere)
@@ -216,7 +216,7 @@ def test_a_file_system_that_cannot_is_said_in_words(tmp_path, monkeypatch):
 
 
 def test_an_error_of_a_leased_folder_stays_what_it_is_while_the_lease_is_held(tmp_path):
-    with lease.take(tmp_path / "run", mine()) as held, atomic.through(held):
+    with lease_taking.take(tmp_path / "run", mine()) as held, atomic.through(held):
         (tmp_path / "run" / "file").touch()
         with pytest.raises(FileNotFoundError):
             atomic.remove(tmp_path / "run" / "nothing")
