@@ -4,17 +4,50 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from trainer import preparation
 from trainer.atomic import make_folder, write_text
+from trainer.config import RunConfig
+from trainer.preparation import Data
 from trainer.record import RunFolder, write_json
-
-if TYPE_CHECKING:
-    from trainer.preparation import Data
-    from trainer.strategies.data import Predictions
+from trainer.strategies.data import DistributedModel, Predictions
+from trainer.world import World
 
 # Resamples behind every interval.
 BOOTSTRAP = 2000
+
+
+def predictions(
+    config: RunConfig,
+    data: Data,
+    learner: DistributedModel,
+    world: World,
+    split: str,
+    *,
+    final: bool = True,
+    watched: Callable[[Iterable[Any]], Iterable[Any]] = lambda batches: batches,
+) -> Predictions:
+    """Outputs for a split with the weights as they are now, the same on every rank; a collective.
+
+    Args:
+        config: of the run.
+        data: its volumes.
+        learner: the network on all ranks.
+        world: all ranks.
+        split: 'train', 'validation' or 'test'.
+        final: False to leave out figures that take long.
+        watched: around this rank's batches, as they are taken.
+    """
+    found = learner.evaluate(
+        watched(preparation.evaluation_batches(config, data, world, split)),
+        lambda y, out: data.task.collected(y, out, final=final),
+        preparation.of_whole_volumes(config, data, learner.predict),
+    )
+    if tuple(found.rows.tolist()) != tuple(sorted(data.rows(split))):
+        raise RuntimeError(f"not every volume of the {split} split was evaluated exactly once")
+    return found
 
 
 def write(folder: RunFolder, split: str, found: Predictions, data: Data) -> dict[str, Any]:

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from trainer import checkpoint, preparation, record, resuming
+from trainer import checkpoint, consensus, evaluation, preparation, record, resuming, saving
 from trainer.agreement import Agreed, agree
 from trainer.checkpoint import Cursor
 from trainer.clock import Clock
 from trainer.config import RunConfig
 from trainer.data.reader_time import ReaderTime, input_verdict
-from trainer.errors import NO_SPACE, CingulumError, Fenced, NotFiniteError, Stopped, no_space
+from trainer.errors import Fenced, NotFiniteError, Stopped
 from trainer.lease import Lease
 from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.record import RunFolder
 from trainer.stopping import Patience, StopRequest
-from trainer.strategies.data import DistributedModel, Predictions, averaged_weights
+from trainer.strategies.data import DistributedModel, Predictions
 from trainer.strategies.guards import average_statistics, check_divergence, check_finite
 from trainer.telemetry.recorder import Recorder
 from trainer.watchdog import Watchdog
 from trainer.world import World
-
-# Ranks ask each other about this often whether one was told to stop, lost the run folder to another start, or
-# met a NaN. Asking at every step would cost a collective of a few milliseconds each time.
-AGREE_EVERY_S = 0.5
-# What a rank asks for; the highest number counts.
-_GO_ON, _STOP, _FENCED = 0.0, 1.0, 2.0
 
 
 @dataclass
@@ -105,8 +98,8 @@ class Training:
             due = self._is_every(self.config.checkpoint.every_steps)
             stopping = False
             if ends_epoch or due or step >= next_talk:
-                stopping, slowest_s = self._talk(seconds)
-                next_talk = step + max(1, math.floor(AGREE_EVERY_S / slowest_s))
+                stopping, steps = self._talk(seconds)
+                next_talk = step + steps
             if ends_epoch or self._is_every(self.config.guards.divergence_every_steps):
                 self._compare_weights()
             if ends_epoch:
@@ -147,31 +140,29 @@ class Training:
         self.reporter.step(self.cursor.step, epoch + 1, self.clock.epoch_speed)
         return seconds
 
-    def _talk(self, seconds: float) -> tuple[bool, float]:
-        """Ask all ranks whether one must stop or met a NaN, and how long the slowest took for a step.
+    def _talk(self, seconds: float) -> tuple[bool, int]:
+        """Ask all ranks whether one must stop or met a NaN; also returns after how many steps to ask again.
 
         Raises:
             Agreed: Fenced, NotFiniteError.
         """
         self.watchdog.beat("agreeing with the other ranks", collective=True)
-        losses = np.array([float(loss) for loss in self._losses])
-        self._losses.clear()
-        bad = np.flatnonzero(~np.isfinite(losses))
-        updates = losses.size // self.config.train.accumulation
-        first_bad = (
-            self.cursor.step - updates + 1 + bad[0] // self.config.train.accumulation if bad.size else 0
+        found = consensus.ask(
+            self.world,
+            self._losses,
+            self.config.train.accumulation,
+            self.cursor.step,
+            seconds,
+            stop=self.stop.requested,
+            fenced=self.lease is not None and not self.lease.is_held,
         )
-        wish = _STOP if self.stop.requested else _GO_ON
-        if self.lease is not None and not self.lease.is_held:
-            wish = _FENCED
-        mine = np.array([wish, -float(first_bad) if first_bad else -math.inf, seconds])
-        stopping, bad_step, slowest_s = np.asarray(self.world.allreduce(mine, "max", name="talk"))
-        if stopping >= _FENCED:
+        self._losses.clear()
+        if found.fenced:
             # Rank 0 is the one that tells people.
             raise Agreed(self.lease.fenced() if self.lease else Fenced("another process writes this run."))
-        if np.isfinite(bad_step):
-            raise Agreed(self._not_finite(int(-bad_step)))
-        return bool(stopping), max(float(slowest_s), 1e-6)
+        if found.bad_step is not None:
+            raise Agreed(self._not_finite(found.bad_step))
+        return found.stopping, found.steps_until_next
 
     def _not_finite(self, step: int) -> NotFiniteError:
         good = None
@@ -266,15 +257,9 @@ class Training:
                 yield batch
             self.watchdog.beat(f"collecting the {split} predictions", collective=True)
 
-        batches = preparation.evaluation_batches(self.config, self.data, self.world, split)
-        found = self.learner.evaluate(
-            beating(batches),
-            lambda y, out: self.data.task.collected(y, out, final=final),
-            preparation.of_whole_volumes(self.config, self.data, self.learner.predict),
+        return evaluation.predictions(
+            self.config, self.data, self.learner, self.world, split, final=final, watched=beating
         )
-        if tuple(found.rows.tolist()) != tuple(sorted(self.data.rows(split))):
-            raise RuntimeError(f"not every volume of the {split} split was evaluated exactly once")
-        return found
 
     def save(self) -> None:
         """Write a checkpoint of this step and drop old ones; all ranks learn whether it worked."""
@@ -291,35 +276,15 @@ class Training:
         self.saved_step = self.cursor.step
 
     def _write(self) -> None:
-        model, optimizer = self.learner.model, self.learner.optimizer
-        averages = self.config.train.optimizer.ema is not None
-        try:
-            checkpoint.save(
-                self.folder.checkpoints,
-                self.cursor,
-                model,
-                optimizer,
-                averaged=averaged_weights(model, optimizer) if averages else None,
-                config_sha256=record.digest(self.config),
-                run=self.run_id,
-                start=self.start,
-            )
-            checkpoint.prune(
-                self.folder.checkpoints,
-                self.config.checkpoint.keep,
-                self.cursor.best_step,
-                step=self.cursor.step,
-            )
-        except OSError as error:
-            # Where a file could not grow, no name comes with the error.
-            error.filename = error.filename or str(self.folder.checkpoints)
-            least = checkpoint.least_bytes(self.folder.checkpoints, model, optimizer)
-            why = no_space(error, least) if error.errno in NO_SPACE else error.strerror or error
-            raise CingulumError(
-                f"{self.folder.checkpoints}: the checkpoint of step {self.cursor.step} could not be written "
-                f"({why}); older ones are untouched.",
-                cure="Make room (checkpoint.keep sets how many are kept), then run again with --resume.",
-            ) from None
+        saving.save(
+            self.folder,
+            self.config,
+            self.cursor,
+            self.learner.model,
+            self.learner.optimizer,
+            run=self.run_id,
+            start=self.start,
+        )
         # What is left is to tell the others: rank 0 is not to blame when one of them does not listen.
         self.watchdog.beat("agreeing that a checkpoint was saved", collective=True)
 

@@ -30,14 +30,9 @@ def evaluate_run(path: Path, split: str, world: World, code: Sequence[Path] = ()
         Agreed: the run is not finished, its data are gone or others, or the split is empty.
     """
     folder, config, data, model = agree(world, lambda: open_run(path, split, code))
-    task = data.task
-    learner = DistributedModel(model, keras.optimizers.SGD(), world, task.loss())  # it is never trained
+    learner = DistributedModel(model, keras.optimizers.SGD(), world, data.task.loss())  # it is never trained
     with caching.found(config, data, world) as near:
-        found = learner.evaluate(
-            preparation.evaluation_batches(config, near, world, split),
-            lambda y, out: task.collected(y, out, final=True),
-            preparation.of_whole_volumes(config, data, learner.predict),
-        )
+        found = evaluation.predictions(config, near, learner, world, split)
     written = agree(world, lambda: evaluation.write(folder, split, found, data) if world.is_main else None)
     return dict(world.broadcast_object(written))
 

@@ -123,10 +123,10 @@ class AsyncTraining(Training):
         periods = [self.cursor.steps_per_epoch, *([every] if every else [])]
         return min(self.last_step, *((step // period + 1) * period for period in periods))
 
-    def _talk(self, seconds: float) -> tuple[bool, float]:
+    def _talk(self, seconds: float) -> tuple[bool, int]:
         """Look for NaN; a request to stop is followed when all workers are in step."""
-        _, slowest_s = super()._talk(seconds)
-        return False, slowest_s
+        _, steps = super()._talk(seconds)
+        return False, steps
 
     def _close_epoch(self) -> None:
         self._collect()
