@@ -89,6 +89,7 @@ def on_rank(wanted: dict[str, Any]) -> None:
         os.nice(wanted["nice"])
     import tensorflow as tf
 
+    from trainer import horovod_world
     from trainer import world as worlds
     from trainer.strategies import reduction
 
@@ -106,7 +107,7 @@ def on_rank(wanted: dict[str, Any]) -> None:
             started = time.perf_counter()
             step(tensor)
             seconds.setdefault(str(mib), []).append(time.perf_counter() - started)
-    found = {"seconds": slowest(world.allgather_object(seconds)), "mpi": worlds.mpi_settings()}
+    found = {"seconds": slowest(world.allgather_object(seconds)), "mpi": horovod_world.mpi_settings()}
     if world.is_main:
         print(json.dumps(found), flush=True)
     world.shutdown()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer import horovod_world
 from trainer import world as worlds
 
 MEGABYTES = 8
@@ -52,8 +53,8 @@ def main() -> int:
         world.allreduce(block, "sum", name="block")
         durations.append(time.monotonic() - started)
     ours = weights_apart(world, DistributedOptimizer)
-    horovods = weights_apart(world, worlds.horovods_own_optimizer)
-    settings = worlds.mpi_settings()
+    horovods = weights_apart(world, horovod_world.horovods_own_optimizer)
+    settings = horovod_world.mpi_settings()
     algorithm = {4: "ring", 5: "segmented ring"}.get(
         settings.get("coll_tuned_allreduce_algorithm", 0), "MPI's choice"
     )

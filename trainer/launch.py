@@ -62,7 +62,7 @@ ALGORITHMS: dict[str, dict[str, str]] = {
     "gather": {f"{_TUNED}allreduce_algorithm": "4", f"{_TUNED}bcast_algorithm": "1"},
 }
 
-# What `world.mpi_settings` reads back from Open MPI, by the names of its control variables.
+# What `horovod_world.mpi_settings` reads back from Open MPI, by the names of its control variables.
 READ_BACK = tuple(
     dict.fromkeys(
         name.removeprefix("OMPI_MCA_")

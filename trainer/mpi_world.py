@@ -1,7 +1,8 @@
 """Processes that speak to each other point to point: workers and parameter servers.
 
-With `world.py` the only importer of mpi4py. MPI is started here, before Horovod, so that several threads of a
-process may use it; Horovod then takes the workers' part of all processes, and leaves MPI's end to mpi4py.
+With `horovod_world.py` the only importer of mpi4py. MPI is started here, before Horovod, so that several
+threads of a process may use it; Horovod then takes the workers' part of all processes, and leaves MPI's end
+to mpi4py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 
 from trainer import launch
 from trainer.errors import ConfigError, WorldError
-from trainer.world import World, _HorovodWorld
+from trainer.horovod_world import HorovodWorld
+from trainer.world import World
 
 Placement = Literal["separate", "colocated"]
 Mode = Literal["sync", "async"]
@@ -132,7 +134,7 @@ def join(servers: int, placement: Placement, mode: Mode) -> World:
         everyone=comm.Dup(),
         MPI=MPI,
     )
-    if not isinstance(world, _HorovodWorld):
+    if not isinstance(world, HorovodWorld):
         before = [p for p in workers if p < comm.rank and world.links.hosts[p] == world.host]
         world.local_rank = len(before)  # which chooses its GPU
     return world
@@ -142,7 +144,7 @@ class _Alone(World):
     """A world of one rank among other processes of MPI: a single worker, an asynchronous one, or a server."""
 
     def abort(self, exit_code: int = 1) -> NoReturn:
-        _HorovodWorld.abort(self, exit_code)  # type: ignore[arg-type]  # of all processes of MPI
+        HorovodWorld.abort(self, exit_code)  # type: ignore[arg-type]  # of all processes of MPI
 
 
 class ServerWorld(_Alone):
@@ -196,7 +198,7 @@ def _part(process: int, workers: tuple[int, ...], servers: tuple[int, ...], mode
         return ServerWorld()
     if mode == "async" or len(workers) == 1:
         return _Alone()
-    return _HorovodWorld(workers)
+    return HorovodWorld(workers)
 
 
 def _start() -> Any:

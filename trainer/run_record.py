@@ -9,11 +9,12 @@ import keras
 from trainer import atomic, checkpoint, record
 from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
+from trainer.horovod_world import mpi_settings
 from trainer.models import own_code
 from trainer.preparation import Data
 from trainer.record import RunFolder
 from trainer.telemetry import records
-from trainer.world import World, mpi_settings
+from trainer.world import World
 
 
 def facts(

@@ -1,4 +1,4 @@
-"""Ranks and their collectives: the only importer of Horovod and, with mpi_world.py, of mpi4py.
+"""Ranks and their collectives; only horovod_world.py and mpi_world.py ask Horovod or MPI anything.
 
 `init()` is called once. It imports TensorFlow before anything that loads libmpi (TensorFlow exports
 its own hwloc symbols: the other order ends every rank with a segmentation fault), sets what a launch
@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,21 +20,18 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from trainer import binding, failure_file, faults_of_others, launch, mpi_variables
+from trainer import binding, failure_file, faults_of_others, launch
 from trainer.errors import CingulumError, WorldError
 from trainer.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from trainer.mpi_world import Links
 
-# Longest time that MPI's own abort may take.
-_ABORT_S = 10
-
 Op = Literal["mean", "sum", "max", "min"]
 
 
 class World:
-    """All ranks of this run. This class is the world of one rank; `_HorovodWorld` has more.
+    """All ranks of this run. This class is the world of one rank; `HorovodWorld` has more.
 
     Attributes:
         rank: number of this process, from 0.
@@ -79,7 +74,7 @@ class World:
 
     def allreduce(self, tensor: Any, op: Op = "mean", *, name: str | None = None) -> Any:
         """Combine a tensor or array of the same shape and dtype over all ranks; returns a tensor."""
-        return _tensor(tensor)
+        return as_tensor(tensor)
 
     def grouped_allreduce(self, tensors: Sequence[Any], op: Op, *, name: str) -> list[Any]:
         """Combine several tensors at once: they leave together when the last one is ready."""
@@ -98,7 +93,7 @@ class World:
 
     def allgather(self, array: Any, *, name: str | None = None) -> Any:
         """Concatenate the ranks' tensors along axis 0, whose length may differ; returns a tensor."""
-        return _tensor(array)
+        return as_tensor(array)
 
     def broadcast(self, array: np.ndarray) -> np.ndarray:
         """Rank 0's array, on every rank. Shape and dtype must be the same everywhere."""
@@ -130,89 +125,6 @@ class World:
 
     def shutdown(self) -> None:
         """Leave the world in good order; nothing may be reduced afterwards."""
-
-
-class _HorovodWorld(World):
-    """A world of several ranks, over Horovod and MPI: all processes of MPI, or those named."""
-
-    def __init__(self, processes: Sequence[int] | None = None) -> None:
-        super().__init__()
-        import horovod.tensorflow as hvd
-
-        hvd.init(comm=None if processes is None else list(processes))
-        self._hvd = hvd
-        self._ops = {"mean": hvd.Average, "sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}
-        self.rank, self.size = hvd.rank(), hvd.size()
-        self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
-        expected = launch.expected_size() if processes is None else len(processes)
-        if self.size != expected:
-            raise WorldError(
-                f"{expected} ranks were launched, but MPI sees {self.size}.",
-                cure="Launch with the mpirun of the MPI that Horovod was built with, "
-                "or with `srun --mpi=pmix`. `cingulum doctor` shows both.",
-            )
-        self.hosts = tuple(self.allgather_object(self.host))
-
-    def allreduce(self, tensor: Any, op: Op = "mean", *, name: str | None = None) -> Any:
-        return self._hvd.allreduce(_tensor(tensor), op=self._ops[op], name=name)
-
-    def grouped_allreduce(self, tensors: Sequence[Any], op: Op, *, name: str) -> list[Any]:
-        return list(self._hvd.grouped_allreduce(list(tensors), op=self._ops[op], name=name))
-
-    def alltoall(self, tensor: Any, *, name: str, splits: Sequence[int] | None = None) -> Any:
-        if splits is None:
-            return self._hvd.alltoall(tensor, name=name)
-        return self._hvd.alltoall(tensor, splits=np.array(splits, np.int32), name=name)[0]
-
-    def broadcast_tensor(self, tensor: Any, *, name: str) -> Any:
-        return self._hvd.broadcast(tensor, root_rank=0, name=name)
-
-    def allgather(self, array: Any, *, name: str | None = None) -> Any:
-        return self._hvd.allgather(_tensor(array), name=name)
-
-    def broadcast(self, array: np.ndarray) -> np.ndarray:
-        array = np.asarray(array)
-        # As bytes: Horovod knows fewer types than NumPy (no bfloat16, no uint32), and bytes are exact.
-        flat = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
-        if flat.size == 0:
-            return array
-        received = self._hvd.broadcast(_tensor(flat), root_rank=0, name="broadcast").numpy()
-        return np.frombuffer(received.tobytes(), array.dtype).reshape(array.shape).copy()
-
-    def allgather_object(self, value: Any) -> list[Any]:
-        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-        lengths = self.allgather(np.array([text.size], np.int64), name="object_lengths").numpy()
-        joined = self.allgather(text, name="objects").numpy().tobytes()
-        ends = np.cumsum(lengths)
-        return [json.loads(joined[end - n : end]) for end, n in zip(ends, lengths, strict=True)]
-
-    def any(self, flag: bool) -> bool:
-        return bool(self.allreduce(np.array([flag], np.int32), "max", name="any").numpy()[0])
-
-    def barrier(self) -> None:
-        self.any(False)
-
-    def abort(self, exit_code: int = 1) -> NoReturn:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # The launcher forwards our last words while we still live; after the abort it may not.
-        time.sleep(0.2)
-        # MPI waits for an answer of the launcher, which a host that was cut off never gets. SIGALRM ends the
-        # process without asking anyone.
-        signal.alarm(_ABORT_S)
-        _mpi().COMM_WORLD.Abort(exit_code)
-        os._exit(exit_code)
-
-    def start_timeline(self, path: Path) -> None:
-        try:
-            self._hvd.start_timeline(str(path), mark_cycles=True)  # rank 0 writes, for all
-        except ValueError as error:
-            raise WorldError(f"There is no timeline: {error}", cure="train.ring.timeline sets it.") from None
-
-    def shutdown(self) -> None:
-        # Horovod ends MPI on all ranks as soon as the first one leaves.
-        self.barrier()
-        self._hvd.shutdown()
 
 
 _world: World | None = None
@@ -261,8 +173,12 @@ def init(
         from trainer import mpi_world
 
         _world = mpi_world.join(servers, placement, mode)
+    elif several:
+        from trainer.horovod_world import HorovodWorld
+
+        _world = HorovodWorld()
     else:
-        _world = _HorovodWorld() if several else World()
+        _world = World()
     if several:
         if not _world.is_server:
             launch.pin_gpu(tf, _world.local_rank)
@@ -279,24 +195,6 @@ def current() -> World:
     if _world is None:
         raise WorldError("The world is not known yet.", cure="Call trainer.init() first.")
     return _world
-
-
-def mpi_settings() -> dict[str, int]:
-    """Open MPI's own values, read back after the start, of what `launch` sets (`launch.READ_BACK`).
-
-    Returns:
-        Such as `coll_tuned_allreduce_algorithm` (4: ring), `coll_tuned_use_dynamic_rules` and
-        `mpi_yield_when_idle` (1: on), `btl_tcp_flags` (9: send, in place); a key is missing where this MPI
-        has no such setting.
-    """
-    return mpi_variables.read(_mpi().__file__, launch.READ_BACK)
-
-
-def horovods_own_optimizer(optimizer: Any) -> Any:
-    """What Horovod's own wrapper makes of a Keras optimizer: for `cingulum doctor`, which shows its trap."""
-    import horovod.tensorflow as hvd
-
-    return hvd.DistributedOptimizer(optimizer)
 
 
 def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -324,18 +222,8 @@ def report(text: str) -> None:
     sys.stderr.flush()
 
 
-def _mpi() -> Any:
-    import mpi4py
-
-    # Horovod starts and ends MPI.
-    mpi4py.rc.initialize = False
-    mpi4py.rc.finalize = False
-    from mpi4py import MPI
-
-    return MPI
-
-
-def _tensor(value: Any) -> Any:
+def as_tensor(value: Any) -> Any:
+    """A number, array or tensor as a tensor."""
     import tensorflow as tf
 
     return tf.convert_to_tensor(value)

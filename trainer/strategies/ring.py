@@ -8,8 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trainer import atomic, launch
-from trainer import world as worlds
+from trainer import atomic, horovod_world, launch
 from trainer.config import RingConfig
 from trainer.errors import WorldError
 from trainer.world import World
@@ -22,7 +21,7 @@ def check(ring: RingConfig, world: World) -> None:
         WorldError: it did not.
     """
     if world.size > 1 and "algorithm" in ring.model_fields_set:
-        wrong = differing(ring, worlds.mpi_settings())
+        wrong = differing(ring, horovod_world.mpi_settings())
         if wrong:
             raise WorldError(
                 f"train.ring.algorithm: {ring.algorithm} was asked for, but MPI says: {', '.join(wrong)}.",
@@ -36,7 +35,7 @@ def differing(ring: RingConfig, found: Mapping[str, int]) -> list[str]:
 
     Args:
         ring: names the algorithm.
-        found: of `world.mpi_settings`.
+        found: of `horovod_world.mpi_settings`.
     """
     wanted = {
         key.removeprefix("OMPI_MCA_"): int(value) for key, value in launch.ALGORITHMS[ring.algorithm].items()

@@ -12,7 +12,7 @@ import numpy as np
 import sent_bytes
 
 import trainer
-from trainer import world as worlds
+from trainer import horovod_world
 
 world = trainer.init(threads=1)
 rank, size = world.rank, world.size
@@ -50,6 +50,6 @@ if rank == 0:
     report = {
         "payload": repeats * tensor.nbytes,
         "sent": everyones,
-        "mpi": worlds.mpi_settings(),
+        "mpi": horovod_world.mpi_settings(),
     }
     print(json.dumps(report))

@@ -16,7 +16,7 @@ import numpy as np
 import sent_bytes
 import tensorflow as tf
 
-from trainer import launch
+from trainer import horovod_world, launch
 from trainer import world as worlds
 from trainer.config import RingConfig
 from trainer.strategies import data, reduction
@@ -65,7 +65,7 @@ report = {
     "mean": sorted({float(v) for v in first}),
     "payload": 4 * first.nbytes,
     "sent": sent,
-    "differing": ring_of_run.differing(ring, worlds.mpi_settings()) if world.size > 1 else [],
+    "differing": ring_of_run.differing(ring, horovod_world.mpi_settings()) if world.size > 1 else [],
 }
 world.shutdown()
 

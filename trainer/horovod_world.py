@@ -1,0 +1,136 @@
+"""A world of several ranks: the only importer of Horovod and, with mpi_world.py, of mpi4py.
+
+`world.init` imports this file after TensorFlow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from trainer import launch, mpi_variables
+from trainer.errors import WorldError
+from trainer.world import Op, World, as_tensor
+
+# Longest time that MPI's own abort may take.
+_ABORT_S = 10
+
+
+class HorovodWorld(World):
+    """A world of several ranks, over Horovod and MPI: all processes of MPI, or those named."""
+
+    def __init__(self, processes: Sequence[int] | None = None) -> None:
+        super().__init__()
+        import horovod.tensorflow as hvd
+
+        hvd.init(comm=None if processes is None else list(processes))
+        self._hvd = hvd
+        self._ops = {"mean": hvd.Average, "sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}
+        self.rank, self.size = hvd.rank(), hvd.size()
+        self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
+        expected = launch.expected_size() if processes is None else len(processes)
+        if self.size != expected:
+            raise WorldError(
+                f"{expected} ranks were launched, but MPI sees {self.size}.",
+                cure="Launch with the mpirun of the MPI that Horovod was built with, "
+                "or with `srun --mpi=pmix`. `cingulum doctor` shows both.",
+            )
+        self.hosts = tuple(self.allgather_object(self.host))
+
+    def allreduce(self, tensor: Any, op: Op = "mean", *, name: str | None = None) -> Any:
+        return self._hvd.allreduce(as_tensor(tensor), op=self._ops[op], name=name)
+
+    def grouped_allreduce(self, tensors: Sequence[Any], op: Op, *, name: str) -> list[Any]:
+        return list(self._hvd.grouped_allreduce(list(tensors), op=self._ops[op], name=name))
+
+    def alltoall(self, tensor: Any, *, name: str, splits: Sequence[int] | None = None) -> Any:
+        if splits is None:
+            return self._hvd.alltoall(tensor, name=name)
+        return self._hvd.alltoall(tensor, splits=np.array(splits, np.int32), name=name)[0]
+
+    def broadcast_tensor(self, tensor: Any, *, name: str) -> Any:
+        return self._hvd.broadcast(tensor, root_rank=0, name=name)
+
+    def allgather(self, array: Any, *, name: str | None = None) -> Any:
+        return self._hvd.allgather(as_tensor(array), name=name)
+
+    def broadcast(self, array: np.ndarray) -> np.ndarray:
+        array = np.asarray(array)
+        # As bytes: Horovod knows fewer types than NumPy (no bfloat16, no uint32), and bytes are exact.
+        flat = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+        if flat.size == 0:
+            return array
+        received = self._hvd.broadcast(as_tensor(flat), root_rank=0, name="broadcast").numpy()
+        return np.frombuffer(received.tobytes(), array.dtype).reshape(array.shape).copy()
+
+    def allgather_object(self, value: Any) -> list[Any]:
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        lengths = self.allgather(np.array([text.size], np.int64), name="object_lengths").numpy()
+        joined = self.allgather(text, name="objects").numpy().tobytes()
+        ends = np.cumsum(lengths)
+        return [json.loads(joined[end - n : end]) for end, n in zip(ends, lengths, strict=True)]
+
+    def any(self, flag: bool) -> bool:
+        return bool(self.allreduce(np.array([flag], np.int32), "max", name="any").numpy()[0])
+
+    def barrier(self) -> None:
+        self.any(False)
+
+    def abort(self, exit_code: int = 1) -> NoReturn:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # The launcher forwards our last words while we still live; after the abort it may not.
+        time.sleep(0.2)
+        # MPI waits for an answer of the launcher, which a host that was cut off never gets. SIGALRM ends the
+        # process without asking anyone.
+        signal.alarm(_ABORT_S)
+        _mpi().COMM_WORLD.Abort(exit_code)
+        os._exit(exit_code)
+
+    def start_timeline(self, path: Path) -> None:
+        try:
+            self._hvd.start_timeline(str(path), mark_cycles=True)  # rank 0 writes, for all
+        except ValueError as error:
+            raise WorldError(f"There is no timeline: {error}", cure="train.ring.timeline sets it.") from None
+
+    def shutdown(self) -> None:
+        # Horovod ends MPI on all ranks as soon as the first one leaves.
+        self.barrier()
+        self._hvd.shutdown()
+
+
+def mpi_settings() -> dict[str, int]:
+    """Open MPI's own values, read back after the start, of what `launch` sets (`launch.READ_BACK`).
+
+    Returns:
+        Such as `coll_tuned_allreduce_algorithm` (4: ring), `coll_tuned_use_dynamic_rules` and
+        `mpi_yield_when_idle` (1: on), `btl_tcp_flags` (9: send, in place); a key is missing where this MPI
+        has no such setting.
+    """
+    return mpi_variables.read(_mpi().__file__, launch.READ_BACK)
+
+
+def horovods_own_optimizer(optimizer: Any) -> Any:
+    """What Horovod's own wrapper makes of a Keras optimizer: for `cingulum doctor`, which shows its trap."""
+    import horovod.tensorflow as hvd
+
+    return hvd.DistributedOptimizer(optimizer)
+
+
+def _mpi() -> Any:
+    import mpi4py
+
+    # Horovod starts and ends MPI.
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    return MPI
