@@ -20,6 +20,7 @@ from trainer.lease import Lease
 from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.record import RunFolder
+from trainer.run_record import owner
 from trainer.stopping import Patience, StopRequest
 from trainer.strategies.data import DistributedModel, Predictions
 from trainer.strategies.guards import average_statistics, check_divergence, check_finite
@@ -167,7 +168,7 @@ class Training:
     def _not_finite(self, step: int) -> NotFiniteError:
         good = None
         if self.world.is_main:
-            good = checkpoint.find(self.folder.checkpoints, record.owner(self.folder)).path
+            good = checkpoint.find(self.folder.checkpoints, owner(self.folder)).path
         return NotFiniteError(
             f"step {step}: the loss is no longer a finite number."
             + (f" The last good checkpoint is {good}." if good else ""),

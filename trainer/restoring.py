@@ -6,7 +6,7 @@ import dataclasses
 
 import keras
 
-from trainer import checkpoint, preparation, record, transfer
+from trainer import checkpoint, preparation, transfer
 from trainer.agreement import agree
 from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
@@ -14,6 +14,7 @@ from trainer.errors import RunError
 from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.record import RunFolder
+from trainer.run_record import RunRecord, owner
 from trainer.world import World
 
 
@@ -39,7 +40,7 @@ def restore(
         if folder.run.is_file():
             check_data(folder, data)
         checkpoint.discard_partial(folder.checkpoints)
-        found = checkpoint.find(folder.checkpoints, record.owner(folder))
+        found = checkpoint.find(folder.checkpoints, owner(folder))
         for path, reason in found.skipped:
             reporter.note(f"skipped the checkpoint {path}: {reason}.")
         if found.path is None:
@@ -64,8 +65,7 @@ def check_data(folder: RunFolder, data: Data) -> None:
     Raises:
         RunError: it holds something else.
     """
-    stored = record.read_json(folder.run)
-    if stored["shards"]["content_hash"] != data.shards.content_hash:
+    if RunRecord.read(folder.run).shards.content_hash != data.shards.content_hash:
         raise RunError(
             f"{folder.path}: was trained on other data than {data.shards.path} holds now.",
             cure="Resume with the shard set that run.json names, or give the new run another name.",

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import caching, outcome, preparation, run_record, transfer
+from trainer import caching, opening, outcome, preparation, transfer
 from trainer.agreement import agree
 from trainer.config import RunConfig
 from trainer.data import leaks
@@ -114,15 +114,15 @@ def train(
             )
 
         gpus = world.allgather_object([gpu.name for gpu in tf.config.list_physical_devices("GPU")])
-        facts = run_record.facts(config, data, model, world, gpus, command)
+        ran = opening.recorded(config, data, model, world, gpus, command)
         if serving is not None:
-            facts |= serving.facts()
+            ran = ran.model_copy(update=serving.facts())
         plan = dataclasses.asdict((serving or preparation).plan(config, model, optimizer, world))
         training.start, staging = world.broadcast_object((lease.start, lease.staging) if lease else None)
         training.lease = lease
         training.run_id = agree(
             world,
-            lambda: run_record.open_folder(folder, config, plan, cursor, facts, lease.start) if lease else "",
+            lambda: opening.open_folder(folder, config, plan, cursor, ran, lease.start) if lease else "",
         )
         telemetry.write_under(Path(staging), steps=serving is None)
         if world.is_main:

@@ -1,87 +1,166 @@
-"""run.json: what a run is, and what ran where on which data; written before the first step."""
+"""run.json: what a run is, and what ran where on which data. Only `RunRecord` writes and reads it."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-import keras
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from trainer import atomic, checkpoint, record
-from trainer.checkpoint import Cursor
-from trainer.config import RunConfig
-from trainer.horovod_world import mpi_settings
-from trainer.models import own_code
-from trainer.preparation import Data
+from trainer import record
+from trainer.checkpoint_checks import Owner
+from trainer.errors import RunError
 from trainer.record import RunFolder
-from trainer.telemetry import records
-from trainer.world import World
+
+# Of the file's form. Files of before it was counted name none, and count as 0: they may lack any key.
+VERSION = 1
 
 
-def facts(
-    config: RunConfig, data: Data, model: keras.Model, world: World, gpus: list[list[str]], command: list[str]
-) -> dict[str, Any]:
-    """What run.json says about this run."""
-    return {
-        **record.environment(),
-        "world_size": world.size,
-        "hosts": list(world.hosts),
-        "mpi": mpi_settings() if world.size > 1 else {},
-        "servers": [world.links.hosts[process] for process in world.links.servers] if world.links else [],
-        "gpus": gpus,
-        "shards": {
-            "path": str(config.data.shards),
-            "content_hash": data.shards.content_hash,
-            "volumes": len(data.shards),
-            "label_name": data.shards.label_name,
-        },
-        "split": {name: list(data.rows(name)) for name in ("train", "validation", "test")},
-        "task": data.task.to_json(),
-        "code": own_code.recorded(config.model.name),
-        "classes": list(data.task.classes),
-        "covariates": data.covariates.to_json() if data.covariates else None,
-        "volume": list(data.shards.shape),
-        "patch": list(data.patches.shape) if data.patches else None,
-        "preprocessing": dict(data.shards.preprocessing),
-        "parameters": int(model.count_params()),
-        "command": command,
-        "cache": None,
-    }
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
 
 
-def open_folder(
-    folder: RunFolder,
-    config: RunConfig,
-    plan: dict[str, Any],
-    cursor: Cursor,
-    facts: dict[str, Any],
-    start: int,
-) -> str:
-    """Write what is known before the first step; on resume, drop what is newer than the checkpoint.
+class Processor(_Part):
+    """That of rank 0's host."""
 
-    Returns:
-        The run's identity: the one that it has, else a new one.
+    model: str | None = None
+    cores: int | None = None
+    threads: int | None = None
+    memory_gib: float | None = None
+
+
+class ShardsOfRun(_Part):
+    """The shard set that was trained on.
+
+    Attributes:
+        path: where it was.
+        content_hash: of all that is in it.
+        volumes: how many.
+        label_name: of what is told apart.
+        source: where its images came from; says so where they are phantoms.
     """
-    folder.discard_partial()
-    # First: with a configuration it is a run folder, and can be resumed from here on.
-    folder.write_config(config)
-    before = record.read_json(folder.run) if folder.run.is_file() else {}
-    again = {"step": cursor.step, "time": record.now(), "start": start}
-    resumed = [*before.get("resumed_from", []), again] if before else []
-    started = before.get("started", record.now())
-    run_id = str(before.get("id") or _id_of_checkpoint(folder, cursor) or record.new_id())
-    times = {"started": started, "finished": None, "resumed_from": resumed}
-    record.write_json(folder.run, {"id": run_id, **facts, **times})
-    record.write_json(folder.plan, plan)
-    folder.write_rows(cursor.rows)
-    records.cut(folder.path, cursor.step)
-    if folder.result.exists():
-        atomic.remove(folder.result)
-    for made in (folder.telemetry, folder.tensorboard):
-        atomic.make_folder(made)
-    return run_id
+
+    path: str = ""
+    content_hash: str = ""
+    volumes: int | None = None
+    label_name: str | None = None
+    source: str | None = None
 
 
-def _id_of_checkpoint(folder: RunFolder, cursor: Cursor) -> str:
-    """The identity that the run had when it wrote the checkpoint it goes on from, where run.json is lost."""
-    path = checkpoint.path_of(folder.checkpoints, cursor.step)
-    return checkpoint.run_of(path) if not folder.run.is_file() and path.is_dir() else ""
+class TaskOfRun(_Part):
+    """As `Task.to_json`, with what a task adds."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str = "classification"
+    target: str = ""
+    classes: list[str] = []
+
+
+class CodeOfRun(_Part):
+    """The file of a network of the user's own."""
+
+    file: str = ""
+    sha256: str = ""
+
+
+class Resumption(_Part):
+    """One time that the run went on: at which step, when, and the number of that start."""
+
+    step: int
+    time: str = ""
+    start: int | None = None
+
+
+class RunRecord(_Part):
+    """Content of run.json; docs/reference/run-folder.md says what each key is."""
+
+    version: int = VERSION
+    id: str = ""
+    cingulum: str | None = None
+    python: str | None = None
+    packages: dict[str, str] = {}
+    system: str | None = None
+    cpu: Processor | str | None = None
+    world_size: int | None = None
+    hosts: list[str] = []
+    mpi: dict[str, int] = {}
+    servers: list[str] = []
+    gpus: list[list[str] | str | None] = []
+    shards: ShardsOfRun = ShardsOfRun()
+    split: dict[str, list[int]] = {}
+    task: TaskOfRun = TaskOfRun()
+    code: CodeOfRun | None = None
+    classes: list[str] = []
+    covariates: dict[str, Any] | None = None
+    volume: list[int] = []
+    patch: list[int] | None = None
+    preprocessing: dict[str, Any] = {}
+    parameters: int | None = None
+    command: list[str] | str = []
+    cache: dict[str, Any] | None = None
+    started: str | None = None
+    finished: str | None = None
+    resumed_from: list[Resumption] = []
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Of the task, in the order of the network's outputs; a run of before tasks has them for itself."""
+        return tuple(self.task.classes or self.classes)
+
+    @property
+    def knows_code(self) -> bool:
+        """Whether the run was begun by a cingulum that records the file of a network of the user's own."""
+        return "code" in self.model_fields_set
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """Read a run.json, of this version or an earlier one.
+
+        Raises:
+            RunError: it is missing, damaged or of a later version; a key of another type is named.
+        """
+        found = record.read_json(path)
+        if not isinstance(found, dict):
+            raise RunError(f"{path}: is damaged (no JSON object).")
+        version = found.get("version", 0)
+        if isinstance(version, int) and version > VERSION:
+            raise RunError(
+                f"{path}: is of version {version}, and this cingulum knows those up to {VERSION}.",
+                cure="Use the cingulum that made this run, or a later one.",
+            )
+        try:
+            return cls.model_validate({"version": 0, **found})
+        except ValidationError as error:
+            raise RunError(f"{path}: is damaged ({', '.join(_wrong(error))}: of another type).") from None
+
+    @classmethod
+    def usable(cls, found: Mapping[str, Any]) -> tuple[RunRecord, list[str]]:
+        """What can be used of a run.json that may be damaged; and the keys whose values cannot."""
+        given = {"version": 0, **{key: value for key, value in found.items() if value is not None}}
+        try:
+            return cls.model_validate(given), []
+        except ValidationError as error:
+            wrong = _wrong(error)
+            return cls.model_validate({key: part for key, part in given.items() if key not in wrong}), wrong
+
+    def write(self, path: Path) -> None:
+        """Write it as of this version."""
+        record.write_json(path, {**self.model_dump(mode="json"), "version": VERSION})
+
+
+def owner(folder: RunFolder) -> Owner:
+    """Who the run in this folder is, for telling its checkpoints from another run's.
+
+    Raises:
+        RunError: run.json is damaged.
+    """
+    run = RunRecord.read(folder.run).id if folder.run.is_file() else None
+    config = folder.config.read_bytes() if folder.config.is_file() else b""
+    return Owner(run, hashlib.sha256(config).hexdigest())
+
+
+def _wrong(error: ValidationError) -> list[str]:
+    return sorted({str(one["loc"][0]) for one in error.errors()})

@@ -35,4 +35,4 @@ class Serving(Protocol):
         """The loop: as `Training`."""
 
     def facts(self) -> dict[str, Any]:
-        """What run.json says of the other processes."""
+        """What run.json says of the other processes, by key."""

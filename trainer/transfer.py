@@ -14,7 +14,8 @@ from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import ConfigError, LeakError, RunError, ShardError
 from trainer.inference.saved_model import load_model, open_file
-from trainer.record import RunFolder, read_json
+from trainer.record import RunFolder
+from trainer.run_record import RunRecord
 
 # Training runs the file that its own configuration names, and with it come the layers in it.
 _OPTION = "Where you trust it: let this run's model.name be a network of that file (FILE:function)"
@@ -102,12 +103,12 @@ def check_unseen(path: Path, shards: ShardSet, split: Split, *, stop: bool) -> s
     """
     if path.suffix == ".keras":
         return f"{path}: does not say on whom it was trained; see that this run holds out none of them."
-    facts = read_json(RunFolder.open_finished(path).run)
+    ran = RunRecord.read(RunFolder.open_finished(path).run)
     try:
-        theirs = ShardSet.open(Path(facts["shards"]["path"])).volumes
+        theirs = ShardSet.open(Path(ran.shards.path)).volumes
     except ShardError as error:
         return f"{path}: whether it was trained on held-out subjects cannot be told: {error.message}"
-    seen = {theirs[row].subject for name in ("train", "validation") for row in facts["split"][name]}
+    seen = {theirs[row].subject for name in ("train", "validation") for row in ran.split[name]}
     mine = {shards.volumes[row].subject for row in (*split.validation, *split.test)}
     both = sorted(seen & mine)
     if not both:

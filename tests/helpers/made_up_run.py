@@ -292,7 +292,12 @@ def _facts(shards: ShardSet, split: Split, classes: tuple[str, ...]) -> dict[str
         "gpus": [[], [], [], []],
         "started": "2026-01-01T00:00:00+00:00",
         "finished": "2026-01-01T00:04:12+00:00",
-        "shards": {"path": str(shards.path), "content_hash": shards.content_hash, "volumes": len(shards)},
+        "shards": {
+            "path": str(shards.path),
+            "content_hash": shards.content_hash,
+            "volumes": len(shards),
+            "source": shards.source,
+        },
         "split": {"train": split.train, "validation": split.validation, "test": split.test},
         "classes": list(classes),
         "volume": list(shards.shape),

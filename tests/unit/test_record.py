@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer import config as configuration
-from trainer import record
+from trainer import machine, record
 from trainer.errors import RunError
 from trainer.record import RunFolder
 
@@ -101,5 +101,5 @@ def test_a_number_that_is_no_json_is_never_written(tmp_path):
 
 
 def test_the_environment_names_versions_and_machine():
-    said = record.environment()
+    said = machine.described()
     assert said["packages"]["numpy"] and said["python"] and said["cpu"]["threads"] >= 1

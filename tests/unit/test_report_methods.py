@@ -120,7 +120,7 @@ def test_an_item_counts_as_stated_only_where_the_page_has_it(run):
 def test_the_cohort_counts_people_once_and_scans_each(whole):
     story = read(whole)
     volumes = list(story.shards.volumes)
-    rows = story.facts["split"]["test"]
+    rows = story.facts.split["test"]
     # Two scans of one person: the second, at a later age, does not count in the mean.
     for row, age in ((rows[0], 70.0), (rows[1], 90.0)):
         changed = {"subject": "sub-twice", "age": age, "sex": "F", "site": "west", "label": "AD"}

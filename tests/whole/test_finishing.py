@@ -11,7 +11,9 @@ import tiny_runs
 
 from trainer import cli
 from trainer.claims import Owner
+from trainer.data.shards import ShardSet
 from trainer.lease import Lease
+from trainer.run_record import VERSION
 
 # In the order in which they are written; of the figures, the first.
 WRITTEN = ("model.keras", "test.csv", "baseline.json", "run.json", ".png", "report.html", "result.json")
@@ -30,6 +32,12 @@ def whole(tmp_path_factory) -> Path:
     changes = {"train__deterministic": False, "train__epochs": 2, "checkpoint__every_steps": None}
     assert cli.run(["train", str(tiny_runs.write_config(folder, shards, "run", **changes))]) == 0
     return folder / "run"
+
+
+def test_a_run_says_the_version_of_its_record_and_where_its_images_came_from(whole):
+    said = json.loads((whole / "run.json").read_text())
+    source = ShardSet.open(whole.parent / "shards").source
+    assert source and (said["version"], said["shards"]["source"]) == (VERSION, source)
 
 
 def resume(folder: Path) -> int:

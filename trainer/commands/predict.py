@@ -133,12 +133,12 @@ def _folder_of_maps(run: Path, out: Path | None) -> Path:
 
 def _made_by(predictor: Predictor) -> dict[str, Any]:
     """What decides the rows of the table, as JSON values."""
-    from trainer import record
+    from trainer import machine
 
     first, views = predictor.ensemble.first, predictor.ensemble.views
     windows = predictor.windows
     return {
-        "cingulum": record.environment()["cingulum"],
+        "cingulum": machine.version("cingulum"),
         "runs": [
             {"path": str(member.path), "weights_sha256": member.weights_sha256}
             for member in predictor.ensemble.members

@@ -31,6 +31,7 @@ from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import ConfigError, LeakError, RunError
 from trainer.record import RunFolder
+from trainer.run_record import RunRecord
 
 State = Literal["finished", "unfinished", "new"]
 
@@ -176,10 +177,7 @@ def check(crossval: CrossValidation) -> None:
         if fold.state == "new":
             continue
         _compare(fold.run.config, fold.config)
-        if (
-            fold.run.run.is_file()
-            and record.read_json(fold.run.run)["shards"]["content_hash"] != content_hash
-        ):
+        if fold.run.run.is_file() and RunRecord.read(fold.run.run).shards.content_hash != content_hash:
             raise RunError(
                 f"{fold.run.path}: was trained on other data than {crossval.config.data.shards} holds now.",
                 cure="Name the shard set that its run.json names, or give the cross-validation another name.",

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from trainer import record
 from trainer.crossval.folds import CrossValidation, Fold
 from trainer.errors import RunError
 from trainer.metrics import tables
 from trainer.metrics.tables import Line
+from trainer.run_record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,10 @@ def read(crossval: CrossValidation) -> HeldOut:
         RunError: a volume is held out never or twice, a subject is in two folds, or runs do not agree about
             the data or a label.
     """
-    facts = record.read_json(crossval.folds[0].run.run)
-    expected = _rows(facts)
+    ran = RunRecord.read(crossval.folds[0].run.run)
+    expected = _rows(ran)
     for fold in crossval.folds:
-        _check_data(fold, facts["shards"]["content_hash"], expected)
+        _check_data(fold, ran.shards.content_hash, expected)
     header, by_seed = _collect(crossval)
     for seed, found in by_seed.items():
         _check_once(seed, found, expected)
@@ -84,14 +83,14 @@ def read(crossval: CrossValidation) -> HeldOut:
     )
 
 
-def _rows(facts: dict[str, Any]) -> set[int]:
-    return {row for rows in facts["split"].values() for row in rows}
+def _rows(ran: RunRecord) -> set[int]:
+    return {row for rows in ran.split.values() for row in rows}
 
 
 def _check_data(fold: Fold, content_hash: str, expected: set[int]) -> None:
     """All runs must have divided the same volumes of the same shard set."""
-    facts = record.read_json(fold.run.run)
-    if facts["shards"]["content_hash"] != content_hash or _rows(facts) != expected:
+    ran = RunRecord.read(fold.run.run)
+    if ran.shards.content_hash != content_hash or _rows(ran) != expected:
         raise RunError(
             f"{fold.run.path}: was trained on other data than the other runs beside it.",
             cure="Remove this folder; the same command trains it again.",

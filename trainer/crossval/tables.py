@@ -17,6 +17,7 @@ from trainer.crossval import figures, held_out
 from trainer.crossval.folds import CrossValidation, Fold
 from trainer.crossval.held_out import HeldOut
 from trainer.crossval.stored import SUMMARY_NAME
+from trainer.run_record import RunRecord
 
 TABLE_NAME, PREDICTIONS_NAME = "crossval.csv", "predictions.csv"
 NOTE = (
@@ -39,7 +40,7 @@ def write(crossval: CrossValidation) -> dict[str, Any]:
         "name": crossval.config.name,
         "task": found.task,
         "classes": list(found.classes),
-        "shards": record.read_json(crossval.folds[0].run.run)["shards"]["content_hash"],
+        "shards": RunRecord.read(crossval.folds[0].run.run).shards.content_hash,
         "folds": crossval.config.data.split.folds,
         "seeds": list(crossval.seeds),
         "volumes": len(found.rows),

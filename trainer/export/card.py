@@ -21,6 +21,7 @@ from trainer.export import escaping
 from trainer.metrics.bootstrap import TOO_FEW
 from trainer.record import RunFolder
 from trainer.report.augmentation import phrases
+from trainer.run_record import RunRecord
 
 # Keys of evaluation/<split>.json in the order in which they are told, and their names.
 _FIGURES = {
@@ -50,19 +51,19 @@ def facts(
         RunError: a file of the run is missing or damaged.
     """
     config = record.load_config(folder)
-    ran, result = record.read_json(folder.run), record.read_json(folder.result)
-    task = ran.get("task") or {"name": "classification", "classes": ran["classes"]}
+    ran, result = RunRecord.read(folder.run), record.read_json(folder.result)
     test = folder.evaluation / "test.json"
     shards = _shards(config, ran)
-    told = ran.get("covariates") or {}
+    told = ran.covariates or {}
+    source = shards.source if shards else ran.shards.source
     return {
         "name": folder.path.resolve().name,
-        "cingulum": ran.get("cingulum"),
-        "packages": ran.get("packages", {}),
+        "cingulum": ran.cingulum,
+        "packages": ran.packages,
         "written": record.now(),
         "licence": licence,
-        "task": task,
-        "label_name": ran.get("shards", {}).get("label_name"),
+        "task": {**ran.task.model_dump(mode="json"), "classes": list(ran.class_names)},
+        "label_name": ran.shards.label_name,
         "network": {
             "name": config.model.name,
             "width": config.model.width,
@@ -77,9 +78,9 @@ def facts(
             "weights_sha256": result.get("best_weights_sha256"),
         },
         "covariates": told.get("columns", []),
-        "preprocessing": ran.get("preprocessing", {}),
+        "preprocessing": ran.preprocessing,
         "data": _data(shards, ran),
-        "phantom": None if shards is None else "phantom" in str(shards.source).lower(),
+        "phantom": None if source is None else "phantom" in source.lower(),
         "training": _training(config, ran, result),
         "test": record.read_json(test) if test.is_file() else None,
         "formats": {name: dict(about) for name, about in written.items()},
@@ -127,23 +128,23 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _shards(config: RunConfig, ran: Mapping[str, Any]) -> ShardSet | None:
+def _shards(config: RunConfig, ran: RunRecord) -> ShardSet | None:
     """The data that the run was trained on, where they are at hand."""
     try:
         shards = ShardSet.open(config.data.shards)
     except InputError:
         return None
-    return shards if shards.content_hash == ran.get("shards", {}).get("content_hash") else None
+    return shards if shards.content_hash == ran.shards.content_hash else None
 
 
-def _data(shards: ShardSet | None, ran: Mapping[str, Any]) -> dict[str, Any]:
+def _data(shards: ShardSet | None, ran: RunRecord) -> dict[str, Any]:
     said: dict[str, Any] = {
-        "content_hash": ran.get("shards", {}).get("content_hash"),
-        "source": shards.source if shards else None,
+        "content_hash": ran.shards.content_hash,
+        "source": shards.source if shards else ran.shards.source,
         "known": shards is not None,
         "splits": {},
     }
-    for name, rows in ran.get("split", {}).items():
+    for name, rows in ran.split.items():
         volumes = [shards.volumes[row] for row in rows] if shards else []
         said["splits"][name] = {"images": len(rows), **(_people(volumes) if shards else {})}
     return said
@@ -172,13 +173,13 @@ def _counts(values: Any) -> dict[str, int]:
     return dict(sorted(Counter("unknown" if value is None else str(value) for value in values).items()))
 
 
-def _training(config: RunConfig, ran: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+def _training(config: RunConfig, ran: RunRecord, result: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "epochs": result.get("epochs"),
         "best_epoch": (result.get("best") or {}).get("epoch"),
         "steps": result.get("steps"),
-        "ranks": ran.get("world_size"),
-        "gpus": sorted({name for rank in ran.get("gpus", []) for name in rank}),
+        "ranks": ran.world_size,
+        "gpus": sorted({name for rank in ran.gpus for name in rank or ()}),
         "global_batch": config.train.global_batch,
         "optimizer": config.train.optimizer.model_dump(mode="json"),
         "schedule": config.train.schedule.name,

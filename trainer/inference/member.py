@@ -20,6 +20,7 @@ from trainer.errors import RunError
 from trainer.inference import patchwise
 from trainer.inference.saved_model import load_model
 from trainer.record import RunFolder
+from trainer.run_record import RunRecord
 
 # In one call of a network of patches.
 _PATCHES_AT_ONCE = 4
@@ -64,22 +65,20 @@ class Member:
                 were prepared.
         """
         folder = RunFolder.open_finished(path)
-        ran = record.read_json(folder.run)
-        if not ran.get("preprocessing"):
+        ran = RunRecord.read(folder.run)
+        if not ran.preprocessing:
             raise RunError(
                 f"{folder.path}: does not know how its images were prepared, so that raw images cannot be.",
                 cure="Make the shard set with `cingulum import`, and train again.",
             )
-        task = ran.get("task") or {"name": "classification"}
-        told = ran.get("covariates")
         return cls(
             path=path,
             model=load_model(folder, code),
-            recipe=Recipe.from_json(ran["preprocessing"]),
-            task=task["name"],
-            classes=tuple(task.get("classes") or ran["classes"]),
-            target=str(task.get("target") or "label"),
-            covariates=Covariates.from_json(told) if told else None,
+            recipe=Recipe.from_json(ran.preprocessing),
+            task=ran.task.name,
+            classes=ran.class_names,
+            target=ran.task.target or "label",
+            covariates=Covariates.from_json(ran.covariates) if ran.covariates else None,
             weights_sha256=str(record.read_json(folder.result).get("best_weights_sha256", "")),
         )
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import keras
 
 import trainer.models  # noqa: F401 - makes our layers known to Keras
-from trainer import record, resuming
+from trainer import resuming
 from trainer.errors import RunError
 from trainer.inference import model_file
 from trainer.models import own_code
 from trainer.record import RunFolder
+from trainer.run_record import RunRecord
 
 # How a command is told to run a file.
 _OPTION = "Where you trust it: --allow-code FILE"
@@ -32,7 +32,7 @@ def load_model(folder: RunFolder, code: Sequence[Path] = (), *, option: str = _O
             allowed, or none that the run was trained with.
         ModelError: such a file raises an error.
     """
-    ran = record.read_json(folder.run)
+    ran = RunRecord.read(folder.run)
     allowed = own_code.chosen(code, ran, folder.path)
     names = model_file.own_classes(folder.model)
     for file in allowed:
@@ -71,14 +71,13 @@ def _unknown(path: Path, absent: Sequence[str], cure: str) -> RunError:
     return RunError(f"{path}: has layers or functions that are neither Keras' nor ours: {shown}.", cure=cure)
 
 
-def _cure(ran: dict[str, Any], allowed: Sequence[own_code.Code], option: str) -> str:
+def _cure(ran: RunRecord, allowed: Sequence[own_code.Code], option: str) -> str:
     if allowed:
         files = ", ".join(str(code.path) for code in allowed)
         return f"{files} does not register them: @keras.saving.register_keras_serializable() on each class."
-    said = ran.get("code", ...)
-    if said is None:
+    if ran.knows_code and ran.code is None:
         return "The run was trained without code of its own (run.json), so that its network needs none."
     told = f"Their code is not run unasked. {option}"
-    if not isinstance(said, dict):
+    if ran.code is None:
         return f"{told} (the run does not record which: an older cingulum made it)."
-    return f"{told}, which was {str(said.get('file'))[:200]!r} when it was trained."
+    return f"{told}, which was {ran.code.file[:200]!r} when it was trained."

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from trainer import resuming
 from trainer.errors import RunError
 from trainer.record import RunFolder
+from trainer.run_record import RunRecord
 
 # A line of a table, by column.
 Line = dict[str, str]
@@ -214,7 +214,6 @@ def _true(task: str, classes: Sequence[str], lines: Sequence[Line]) -> np.ndarra
 
 def _content_hash(folder: RunFolder) -> str | None:
     try:
-        found = json.loads(folder.run.read_text(encoding="utf-8"))["shards"]["content_hash"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return RunRecord.read(folder.run).shards.content_hash or None
+    except RunError:
         return None
-    return str(found) if found else None

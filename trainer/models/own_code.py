@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import keras
 
 from trainer.errors import RunError
 from trainer.models import own, own_imports
+from trainer.run_record import RunRecord
 
 # SHA-256 of the file that registered a class, by the class's registered name.
 _registered_by: dict[str, str] = {}
@@ -101,12 +101,12 @@ def _file_of(module: str) -> Path | None:
     return Path(file) if file is not None and Path(file).is_file() else None
 
 
-def chosen(files: Sequence[Path], ran: dict[str, Any], run: Path) -> list[Code]:
+def chosen(files: Sequence[Path], ran: RunRecord, run: Path) -> list[Code]:
     """Those of the files that the user allowed that may be run for a run: the one it was trained with.
 
     Args:
         files: that the user named.
-        ran: content of the run's run.json.
+        ran: the run's record.
         run: folder of the run, for messages.
 
     Returns:
@@ -117,21 +117,21 @@ def chosen(files: Sequence[Path], ran: dict[str, Any], run: Path) -> list[Code]:
         RunError: none of them is the one that the run was trained with.
     """
     given = [Code.read(path) for path in files]
-    if not given or "code" not in ran:
+    if not given or not ran.knows_code:
         if given:
             sys.stderr.write(
                 f"warning: {run}: does not record with which code it was trained (an older cingulum made "
                 f"it): {', '.join(str(code.path) for code in given)} cannot be compared with it.\n"
             )
         return given
-    if ran["code"] is None:
+    if ran.code is None:
         return []
-    wanted = ran["code"].get("sha256") if isinstance(ran["code"], dict) else None
+    wanted = ran.code.sha256
     right = [code for code in given if code.sha256 == wanted]
     if not right:
         shown = ", ".join(f"{code.path} has {code.sha256}" for code in given)
         raise RunError(
-            f"{run}: was trained with a file of SHA-256 {str(wanted)[:64]}; {shown}. It was not run.",
+            f"{run}: was trained with a file of SHA-256 {wanted[:64]}; {shown}. It was not run.",
             cure="Name the file as it was when the run was trained (`code` in run.json).",
         )
     return right[:1]

@@ -64,10 +64,10 @@ class Group:
 def groups(story: Story) -> list[Group]:
     """Each split as a whole, then class by class; only numbers of scans where the shards are not at hand."""
     found = []
-    splits = story.facts.get("split", {})
+    splits = story.facts.split
     for name in SPLITS:
         rows = splits.get(name)
-        if not isinstance(rows, list) or not rows:
+        if not rows:
             continue
         volumes = _volumes(story, rows)
         if volumes is None:
@@ -96,8 +96,8 @@ def as_table(found: Sequence[Group]) -> Table:
 def subjects_apart(story: Story) -> bool | None:
     """Whether no subject is in two splits; None when that cannot be seen from here."""
     seen: list[str] = []
-    for rows in story.facts.get("split", {}).values():
-        volumes = _volumes(story, rows) if isinstance(rows, list) else None
+    for rows in story.facts.split.values():
+        volumes = _volumes(story, rows)
         if volumes is None:
             return None
         seen += {volume.subject for volume in volumes}

@@ -91,7 +91,7 @@ def _compared(judged: Sequence[tuple[str, Story, Found]]) -> tuple[list[Pair], l
     """The pairs, notes on how subjects were matched, and why there are no pairs where there are none."""
     if len(judged) < 2:
         return [], [], None
-    hashes = [story.facts.get("shards", {}).get("content_hash") for _, story, _ in judged]
+    hashes = [story.facts.shards.content_hash or None for _, story, _ in judged]
     try:
         pairs, notes = comparison.pairs([(name, found) for name, _, found in judged], hashes)
     except RunError as error:

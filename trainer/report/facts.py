@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from trainer.report.story import Story, number
+from trainer.run_record import Processor
 
 Fact = tuple[str, str]
 
@@ -16,23 +17,23 @@ def run_facts(story: Story) -> list[Fact]:
     facts, result = story.facts, story.result
     model = story.config.get("model")
     speed, energy = number(result.get("samples_per_second")), number(result.get("energy_wh"))
-    parameters = number(facts.get("parameters"))
-    ranks = number(facts.get("world_size"))
+    parameters = facts.parameters
+    ranks = facts.world_size
     pairs = [
         ("Network", model.get("name") if isinstance(model, dict) else None),
-        ("Parameters", None if parameters is None else f"{int(parameters):,}"),
-        ("Volume", " × ".join(str(side) for side in facts.get("volume") or ())),
+        ("Parameters", None if parameters is None else f"{parameters:,}"),
+        ("Volume", " × ".join(str(side) for side in facts.volume)),
         ("Strategy", result.get("strategy")),
-        ("World size", facts.get("world_size")),
+        ("World size", ranks),
         ("Epochs", result.get("epochs", len(story.epochs) or None)),
         ("Steps", result.get("steps")),
         ("Throughput", None if speed is None else f"{speed:.1f} samples/s"),
         ("Throughput per rank", f"{speed / ranks:.1f} samples/s" if speed and ranks and ranks > 1 else None),
         ("Energy", "not measured" if energy is None else watt_hours(energy, result)),
-        ("Took", _duration(facts.get("started"), facts.get("finished"))),
-        ("Started", facts.get("started")),
-        ("Finished", facts.get("finished")),
-        ("Resumed", f"{len(facts['resumed_from'])} time(s)" if facts.get("resumed_from") else None),
+        ("Took", _duration(facts.started, facts.finished)),
+        ("Started", facts.started),
+        ("Finished", facts.finished),
+        ("Resumed", f"{len(facts.resumed_from)} time(s)" if facts.resumed_from else None),
     ]
     return [(name, str(value)) for name, value in pairs if value not in (None, "", {})]
 
@@ -45,34 +46,32 @@ def watt_hours(energy: float, result: dict[str, Any]) -> str:
 
 def record(story: Story) -> list[Fact]:
     """What makes the run repeatable: command, hashes, seeds, versions."""
-    facts, shards = story.facts, story.facts.get("shards", {})
-    command = facts.get("command")
+    facts, shards = story.facts, story.facts.shards
+    command = facts.command
     train = story.config.get("train")
     pairs = [
-        ("Command", " ".join(map(str, command)) if isinstance(command, list) else command),
+        ("Command", " ".join(command) if isinstance(command, list) else command),
         ("Configuration, sha256", hashlib.sha256(story.config_text.encode()).hexdigest()),
-        ("Shard set", shards.get("path")),
-        ("Data hash", shards.get("content_hash")),
+        ("Shard set", shards.path),
+        ("Data hash", shards.content_hash),
         ("Weights hash, last step", story.result.get("weights_sha256")),
         ("Weights hash, model.keras", story.result.get("best_weights_sha256")),
         ("Seed", train.get("seed") if isinstance(train, dict) else None),
-        ("Ranks", facts.get("world_size")),
-        ("Cingulum", facts.get("cingulum")),
-        ("Git commit", facts.get("git")),
+        ("Ranks", facts.world_size),
+        ("Cingulum", facts.cingulum),
     ]
     return [(name, str(value)) for name, value in pairs if value not in (None, "")]
 
 
 def places(story: Story) -> list[dict[str, str]]:
     """Which ranks ran on which host, with what in it."""
-    hosts = story.facts.get("hosts", [])
-    gpus = story.facts.get("gpus")
-    per_rank = gpus if isinstance(gpus, list) and len(gpus) == len(hosts) else [None] * len(hosts)
+    hosts, gpus = story.facts.hosts, story.facts.gpus
+    per_rank = gpus if len(gpus) == len(hosts) else [None] * len(hosts)
     table = []
-    for host in dict.fromkeys(str(host) for host in hosts):
-        ranks = [rank for rank, name in enumerate(hosts) if str(name) == host]
-        seen = [per_rank[rank] for rank in ranks if per_rank[rank]]
-        devices = [str(gpu) for entry in seen for gpu in (entry if isinstance(entry, list) else [entry])]
+    for host in dict.fromkeys(hosts):
+        ranks = [rank for rank, name in enumerate(hosts) if name == host]
+        seen = [entry for rank in ranks if (entry := per_rank[rank])]
+        devices = [gpu for entry in seen for gpu in (entry if isinstance(entry, list) else [entry])]
         table.append(
             {"host": host, "ranks": ranges(ranks), "gpus": ", ".join(dict.fromkeys(devices)) or "none"}
         )
@@ -93,17 +92,21 @@ def ranges(ranks: list[int]) -> str:
 def packages(story: Story) -> list[Fact]:
     """Software and processor."""
     facts = story.facts
-    cpu: Any = facts.get("cpu")
-    if isinstance(cpu, dict):
-        cpu = f"{cpu.get('model', '?')}, {cpu.get('cores', '?')} cores, {cpu.get('memory_gib', '?')} GiB"
+    cpu = facts.cpu
+    if isinstance(cpu, Processor):
+        cpu = f"{_or(cpu.model)}, {_or(cpu.cores)} cores, {_or(cpu.memory_gib)} GiB"
     pairs = [
-        ("cingulum", facts.get("cingulum")),
-        ("Python", facts.get("python")),
-        *facts.get("packages", {}).items(),
+        ("cingulum", facts.cingulum),
+        ("Python", facts.python),
+        *facts.packages.items(),
         ("Processor", cpu),
-        ("System", facts.get("system")),
+        ("System", facts.system),
     ]
     return [(str(name), str(value)) for name, value in pairs if value]
+
+
+def _or(value: object) -> object:
+    return "?" if value is None else value
 
 
 def _duration(started: Any, finished: Any) -> str | None:

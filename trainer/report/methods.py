@@ -16,6 +16,7 @@ from trainer.report.facts import watt_hours
 from trainer.report.methods_training import network, selection, training
 from trainer.report.sentences import blank, count, get
 from trainer.report.story import Story, number
+from trainer.run_record import Processor
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,12 @@ def settings_of(story: Story) -> dict[str, Any]:
 
 
 def _data(story: Story, settings: dict[str, Any]) -> list[str]:
-    shards = story.facts.get("shards", {})
-    source = story.shards.source if story.shards is not None else shards.get("source")
+    shards = story.facts.shards
+    source = story.shards.source if story.shards is not None else shards.source
     said = [f"Images came from {source}." if source else f"Images came from {blank('source')}."]
     if story.is_phantom:
         said.append("They are phantoms computed from a template brain, not scans of people.")
-    total = shards.get("volumes")
+    total = shards.volumes
     if story.shards is not None:
         people = len({volume.subject for volume in story.shards.volumes})
         said.append(f"The data set holds {count(total, 'volume')} of {count(people, 'subject')}.")
@@ -91,7 +92,7 @@ def _data(story: Story, settings: dict[str, Any]) -> list[str]:
         said.append(f"The data set holds {count(total, 'volume')}.")
     task = story.task
     if task.name == "classification":
-        label = shards.get("label_name") or task.target or "label"
+        label = shards.label_name or task.target or "label"
         said.append(f"The task was to tell {' from '.join(task.classes) or blank('classes')} ({label}).")
     elif task.name == "regression":
         said.append(f"The task was to predict {task.target or 'age'}{_of(task.unit)} from the image.")
@@ -110,7 +111,7 @@ def _of(unit: str) -> str:
 
 
 def _preprocessing(story: Story) -> list[str]:
-    recipe, volume = story.facts.get("preprocessing") or {}, story.facts.get("volume") or []
+    recipe, volume = story.facts.preprocessing, story.facts.volume
     size, spacing = number(recipe.get("size")), number(recipe.get("spacing"))
     if size is None:
         return [f"{blank('preprocessing')}."]
@@ -194,19 +195,18 @@ def _evaluation(story: Story, explained: Sequence[str]) -> list[str]:
 
 def _software(story: Story) -> list[str]:
     facts = story.facts
-    packages = [f"{name} {version}" for name, version in facts.get("packages", {}).items()]
-    if facts.get("python"):
-        packages.insert(0, f"Python {facts['python']}")
-    version = facts.get("cingulum") or blank("version")
+    packages = [f"{name} {version}" for name, version in facts.packages.items()]
+    if facts.python:
+        packages.insert(0, f"Python {facts.python}")
+    version = facts.cingulum or blank("version")
     said = [f"Cingulum {version} was used, with {', '.join(packages) or blank('versions')}."]
-    cpu, hosts = facts.get("cpu"), facts.get("hosts") or []
-    gpus = facts.get("gpus")
-    per_rank = [gpu for gpu in gpus if gpu] if isinstance(gpus, list) else []
-    devices = [str(name) for gpu in per_rank for name in (gpu if isinstance(gpu, list) else [gpu])]
-    place = f"Training ran on {count(len(hosts), 'rank')} on {count(len(set(map(str, hosts))), 'host')}"
-    if hosts and isinstance(cpu, dict):
-        cores = cpu.get("cores", "?")
-        place += f" ({cpu.get('model', '?')}, {cores} cores, {cpu.get('memory_gib', '?')} GiB of memory)"
+    cpu, hosts = facts.cpu, facts.hosts
+    per_rank = [gpu for gpu in facts.gpus if gpu]
+    devices = [name for gpu in per_rank for name in (gpu if isinstance(gpu, list) else [gpu])]
+    place = f"Training ran on {count(len(hosts), 'rank')} on {count(len(set(hosts)), 'host')}"
+    if hosts and isinstance(cpu, Processor):
+        model, cores, gib = ("?" if part is None else part for part in (cpu.model, cpu.cores, cpu.memory_gib))
+        place += f" ({model}, {cores} cores, {gib} GiB of memory)"
     if hosts:
         used = ", ".join(f"{devices.count(name)} × {name}" for name in dict.fromkeys(devices))
         said.append(f"{place}, on {used}." if devices else f"{place}, without a GPU.")

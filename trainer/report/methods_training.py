@@ -23,13 +23,13 @@ _LOSSES = {
 def network(story: Story, settings: dict[str, Any]) -> list[str]:
     """Which network, how large, and where its weights started."""
     name, width = get(settings, "model.name"), get(settings, "model.width")
-    parameters, volume = number(story.facts.get("parameters")), story.facts.get("volume") or []
+    parameters, volume = story.facts.parameters, story.facts.volume
     if not name:
         return [f"{blank('network')}."]
     said = [f"The network was {name}"]
     if width:
         said[0] += f" with {width} channels in its first stage"
-    said[0] += "." if parameters is None else f" ({int(parameters):,} parameters)."
+    said[0] += "." if parameters is None else f" ({parameters:,} parameters)."
     options = get(settings, "model.options")
     if options:
         said.append("Options: " + ", ".join(f"{key} = {value}" for key, value in options.items()) + ".")
@@ -63,7 +63,7 @@ def training(story: Story, settings: dict[str, Any]) -> list[str]:
     said[0] += "." if rate is None else f", at a learning rate of {rate:g}."
     said.append(_schedule(get(settings, "train.schedule")))
     batch, epochs = get(settings, "train.global_batch"), story.result.get("epochs", len(story.epochs))
-    ranks, steps = story.facts.get("world_size"), story.result.get("steps")
+    ranks, steps = story.facts.world_size, story.result.get("steps")
     over = f" over all {count(ranks, 'rank')}" if ranks else ""
     updates = f" ({steps} updates)" if steps else ""
     said.append(f"The batch was {batch}{over}; {count(epochs, 'epoch')} were trained{updates}.")

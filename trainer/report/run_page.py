@@ -138,6 +138,6 @@ def _stated(
         "cohort": (groups and groups[0].subjects is not None, ("cohort", "Who is in which split")),
         "subgroups": (subgroups, ("subgroups", "Subgroups")),
         "attributions": (attributions, ("attributions", "Attributions")),
-        "record": (story.facts, ("record", "Reproducibility record")),
+        "record": (story.facts.model_fields_set - {"version"}, ("record", "Reproducibility record")),
     }
     return stated | {part: where for part, (value, where) in there.items() if value}

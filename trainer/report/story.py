@@ -17,22 +17,12 @@ from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError, RunError, ShardError
 from trainer.report import predictions
 from trainer.report.predictions import Found
+from trainer.run_record import RunRecord
 
-# Types of those values of run.json, result.json and baseline.json that are taken apart.
+# Types of those values of result.json and baseline.json that are taken apart.
 _KINDS: dict[str, tuple[type, ...]] = {
-    "classes": (list,),
-    "command": (list, str),
-    "cpu": (dict, str),
     "features": (list,),
-    "hosts": (list,),
-    "packages": (dict,),
     "predictions": (dict,),
-    "preprocessing": (dict,),
-    "resumed_from": (list,),
-    "shards": (dict,),
-    "split": (dict,),
-    "task": (dict,),
-    "volume": (list,),
 }
 
 
@@ -72,7 +62,7 @@ class Story:
     folder: Path
     config_text: str
     config: dict[str, Any]
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: RunRecord = field(default_factory=RunRecord)
     epochs: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     baseline: dict[str, Any] = field(default_factory=dict)
@@ -88,12 +78,9 @@ class Story:
     @property
     def task(self) -> Task:
         """Its task; run folders that name none are classifications."""
-        said = self.facts.get("task", {})
-        classes = said.get("classes") or self.facts.get("classes") or ()
-        named = tuple(str(name) for name in classes) if isinstance(classes, (list, tuple)) else ()
-        name = said.get("name")
-        known = name if name in ("regression", "segmentation") else "classification"
-        return Task(known, str(said.get("target") or ""), named)
+        said = self.facts.task
+        known = said.name if said.name in ("regression", "segmentation") else "classification"
+        return Task(known, said.target, self.facts.class_names)
 
     @property
     def judged(self) -> str | None:
@@ -103,7 +90,7 @@ class Story:
     @property
     def is_phantom(self) -> bool:
         """Whether the images are computed and not taken of people; the shard set's source says so."""
-        said = [self.facts.get("shards", {}).get("source")]
+        said = [self.facts.shards.source]
         if self.shards is not None:
             said.append(self.shards.source)
         return any("phantom" in str(text).lower() for text in said if text)
@@ -133,7 +120,9 @@ def read(folder: Path, result: dict[str, Any] | None = None) -> Story:
     story.config = config if isinstance(config, dict) else {}
     if not story.config:
         story.notes.append("config.yaml is damaged.")
-    story.facts = _read_facts(story, "run.json")
+    story.facts, wrong = RunRecord.usable(read_json(story, "run.json"))
+    for key in wrong:
+        story.notes.append(_of_another_type("run.json", key))
     story.result = (
         _read_facts(story, "result.json") if result is None else _usable(story, "result.json", result)
     )
@@ -182,8 +171,12 @@ def _is_usable(story: Story, name: str, key: str, value: Any) -> bool:
     """Whether a value is of the type that the report works with; one that is not is noted and dropped."""
     if value is None or isinstance(value, _KINDS.get(key, object)):
         return value is not None
-    story.notes.append(f"{name}: {key!r} is of another type than expected and left out.")
+    story.notes.append(_of_another_type(name, key))
     return False
+
+
+def _of_another_type(name: str, key: str) -> str:
+    return f"{name}: {key!r} is of another type than expected and left out."
 
 
 def _read_epochs(story: Story) -> list[dict[str, Any]]:
@@ -213,15 +206,15 @@ def _read_predictions(story: Story, split: str) -> Found | None:
 
 def _open_shards(story: Story) -> ShardSet | None:
     """The shard set that run.json names, if it is still there and still the same."""
-    stored = story.facts.get("shards", {})
-    if not stored.get("path"):
+    stored = story.facts.shards
+    if not stored.path:
         return None
     try:
-        shards = ShardSet.open(Path(str(stored["path"])))
+        shards = ShardSet.open(Path(stored.path))
     except ShardError as error:
         story.notes.append(f"No example slices: {error.message}")
         return None
-    if shards.content_hash != stored.get("content_hash"):
-        story.notes.append(f"No example slices: the shard set {stored['path']} has changed since this run.")
+    if shards.content_hash != stored.content_hash:
+        story.notes.append(f"No example slices: the shard set {stored.path} has changed since this run.")
         return None
     return shards

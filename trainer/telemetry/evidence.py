@@ -9,6 +9,7 @@ from typing import Any
 from trainer import record
 from trainer.errors import CingulumError, ConfigError, RunError
 from trainer.record import RunFolder
+from trainer.run_record import RunRecord
 from trainer.telemetry import records
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.records import RunTelemetry
@@ -48,18 +49,18 @@ def found(folder: Path) -> Verdict | None:
 
 def read_facts(run: RunFolder) -> Facts:
     """What run.json, plan.json and config.yaml say; what they do not say is left open."""
-    facts, plan, config = _object(run.run), _object(run.plan), _config(run)
+    plan, config = _object(run.plan), _config(run)
+    ran, _ = RunRecord.usable(_object(run.run))
     train = config.get("train", {})
     strategy = train.get("strategy") or plan.get("strategy") or "data"
     server = (train.get("server") or {}) if strategy == "parameter-server" else {}
     sent = plan.get("bytes_per_update")
-    hosts = facts.get("hosts")
     return Facts(
         strategy=strategy,
         asynchronous=server.get("mode") == "async",
         servers=server.get("count", 0),
         colocated=server.get("placement") == "colocated",
-        hosts=tuple(map(str, hosts)) if isinstance(hosts, list) else (),
+        hosts=tuple(ran.hosts),
         bytes_sent=sent if isinstance(sent, int) else None,
         config=config,
     )

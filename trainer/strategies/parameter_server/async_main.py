@@ -96,12 +96,12 @@ class Serving:
         return made
 
     def facts(self) -> dict[str, Any]:
-        """For run.json."""
+        """Keys of run.json and their values, as in `RunRecord`."""
         hosts = self._links.hosts
         return {
             "world_size": len(self._links.workers),
             "hosts": [hosts[process] for process in self._links.workers],
-            "server_hosts": [hosts[process] for process in self._links.servers],
+            "servers": [hosts[process] for process in self._links.servers],
         }
 
 
