@@ -6,6 +6,8 @@ import dataclasses
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from trainer import checkpoint, preparation, restoring, run, starting, transfer
 from trainer.agreement import agree
@@ -34,7 +36,7 @@ def describe(
     agree(world, lambda: _check_start(folder, config, data, model) if world.is_main else None)
     plan = (serving or preparation).plan(config, model, optimizer, world)
     per_epoch = preparation.steps_per_epoch(config, data)
-    memory = preparation.memory_bytes(model, optimizer, plan.micro_batch)
+    memory = _memory_bytes(model, optimizer, plan.micro_batch)
     return {
         "name": config.name,
         "folder": str(config.folder),
@@ -73,3 +75,24 @@ def _check_start(folder: RunFolder, config: RunConfig, data: Data, model: keras.
     transfer.start(model, source)
     if config.data.leaks != "ignore":
         transfer.check_unseen(source, data.shards, data.split, stop=config.data.leaks == "stop")
+
+
+def _memory_bytes(model: keras.Model, optimizer: keras.Optimizer, micro_batch: int) -> dict[str, int]:
+    """What training needs on each rank, roughly: outputs of all layers are kept for the backward pass."""
+    weights = sum(_bytes(v) for v in model.variables)
+    outputs = sum(_output_bytes(layer) for layer in model.layers)
+    return {
+        "weights": weights,
+        "gradients": sum(_bytes(v) for v in model.trainable_variables),
+        "optimizer": sum(_bytes(v) for v in optimizer.variables),
+        "activations": outputs * micro_batch,
+    }
+
+
+def _bytes(variable: Any) -> int:
+    return int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
+
+
+def _output_bytes(layer: keras.layers.Layer) -> int:
+    tensors = tf.nest.flatten(layer.output)
+    return sum(int(np.prod(t.shape[1:])) * tf.as_dtype(t.dtype).size for t in tensors)

@@ -283,24 +283,3 @@ def learner(
             model, optimizer, world, loss=loss, score=score, server=config.train.server, timeline=timeline
         )
     return data_parallel.build(model, optimizer, world, loss=loss, score=score, timeline=timeline)
-
-
-def memory_bytes(model: keras.Model, optimizer: keras.Optimizer, micro_batch: int) -> dict[str, int]:
-    """What training needs on each rank, roughly: outputs of all layers are kept for the backward pass."""
-    weights = sum(_bytes(v) for v in model.variables)
-    outputs = sum(_output_bytes(layer) for layer in model.layers)
-    return {
-        "weights": weights,
-        "gradients": sum(_bytes(v) for v in model.trainable_variables),
-        "optimizer": sum(_bytes(v) for v in optimizer.variables),
-        "activations": outputs * micro_batch,
-    }
-
-
-def _bytes(variable: Any) -> int:
-    return int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
-
-
-def _output_bytes(layer: keras.layers.Layer) -> int:
-    tensors = tf.nest.flatten(layer.output)
-    return sum(int(np.prod(t.shape[1:])) * tf.as_dtype(t.dtype).size for t in tensors)
