@@ -15,7 +15,7 @@ from trainer.models import own_code
 from trainer.preparation import Data
 from trainer.record import RunFolder
 from trainer.run_record import Resumption, RunRecord
-from trainer.telemetry import records
+from trainer.telemetry import json_lines
 from trainer.world import World
 
 
@@ -74,7 +74,7 @@ def open_folder(
     ran.model_copy(update=known).write(folder.run)
     record.write_json(folder.plan, plan)
     folder.write_rows(cursor.rows)
-    records.cut(folder.path, cursor.step)
+    json_lines.cut(folder.path, cursor.step)
     if folder.result.exists():
         atomic.remove(folder.result)
     for made in (folder.telemetry, folder.tensorboard):

@@ -10,7 +10,7 @@ import pytest
 
 from trainer import world as worlds
 from trainer.config import TelemetryConfig
-from trainer.telemetry import records, scalars, stragglers, trace
+from trainer.telemetry import json_lines, records, scalars, stragglers, trace
 from trainer.telemetry.parts import Call, Layout, Timed
 from trainer.telemetry.recorder import Recorder
 from trainer.telemetry.records import Slowest
@@ -93,7 +93,7 @@ def test_a_slow_rank_is_named_with_what_it_costs():
 def test_the_trace_has_every_rank_and_part(recorder, tmp_path):
     steps(recorder, range(1, 3))
     recorder.flush()
-    records.append(trace.rank_file(tmp_path, 1), [{"step": 1, "events": [[0, "forward", 9.0, 1.0]]}])
+    json_lines.append(trace.rank_file(tmp_path, 1), [{"step": 1, "events": [[0, "forward", 9.0, 1.0]]}])
     trace.join(tmp_path, ("a", "b"))
     told = json.loads((tmp_path / "telemetry" / "trace.json").read_text())["traceEvents"]
     slices = [event for event in told if event["ph"] == "X"]
@@ -114,7 +114,7 @@ def test_a_trace_ends_before_it_fills_the_disk(recorder, tmp_path, monkeypatch):
     recorder.flush()
     steps(recorder, range(5, 8))
     recorder.flush()
-    assert len(records.read_lines(trace.rank_file(tmp_path, 0))) == 2
+    assert len(json_lines.read(trace.rank_file(tmp_path, 0))) == 2
 
 
 def test_scalars_hold_the_parts_and_the_hosts(recorder):

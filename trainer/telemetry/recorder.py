@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer import world as worlds
 from trainer.config.telemetry import TelemetryConfig
-from trainer.telemetry import parts, records, stragglers, trace
+from trainer.telemetry import json_lines, parts, records, stragglers, trace
 from trainer.telemetry.host_usage import HostUsage, by_host
 from trainer.telemetry.records import HostEpoch, Step
 from trainer.telemetry.timeline import Timeline
@@ -41,7 +41,7 @@ class Recorder:
         self._flushed = time.monotonic()
         self._failed = False
         self._staging: Path | None = None
-        self._files: dict[Path, records.Lines] = {}
+        self._files: dict[Path, json_lines.Lines] = {}
         self.hosts: list[HostEpoch] = []
 
     def write_under(self, staging: Path, *, steps: bool) -> None:
@@ -157,9 +157,9 @@ class Recorder:
     def _open(self, path: Path) -> None:
         self._try(path, lambda: self._file(path))
 
-    def _file(self, path: Path) -> records.Lines:
+    def _file(self, path: Path) -> json_lines.Lines:
         if path not in self._files:
-            self._files[path] = records.Lines(path, self._staging)
+            self._files[path] = json_lines.Lines(path, self._staging)
         return self._files[path]
 
     def _try(self, path: Path, action: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""What a run tells of its time and its machines: the lines of `telemetry/`, how they are written and read.
+"""What a run tells of its time and its machines: the records of `telemetry/`, by file and summed up.
 
     telemetry/rank-00000.jsonl     a line per step of that rank: `Step`
     telemetry/host-NAME.jsonl      a line per epoch of that host: `HostEpoch`
@@ -9,23 +9,20 @@ No TensorFlow here. docs/reference/telemetry.md describes every key. Times are s
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import inspect
-import json
-import os
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainer.atomic import write_bytes
 from trainer.errors import RunError
+from trainer.telemetry import json_lines
 
 # These add up to a step's seconds. `overlapped` is no part: it runs beside forward and backward.
 PARTS = ("input_wait", "forward", "backward", "exposed", "update", "other")
+MEANS = ("seconds", *PARTS, "overlapped")
 
 
 @dataclass(frozen=True)
@@ -163,7 +160,7 @@ def read(folder: Path) -> RunTelemetry:
         if epochs:
             hosts[epochs[0].host] = epochs
     metrics = folder / "metrics.jsonl"
-    rows = tuple(read_lines(metrics)) if metrics.is_file() else ()
+    rows = tuple(json_lines.read(metrics)) if metrics.is_file() else ()
     return RunTelemetry({rank: own for rank, own in steps.items() if own}, hosts, servers, rows)
 
 
@@ -226,108 +223,6 @@ def server_file(folder: Path, server: int) -> Path:
     return folder / "telemetry" / f"server-{server:05d}.jsonl"
 
 
-class Lines:
-    """The lines that this process adds to one of the files, from one start of the run.
-
-    The file is made anew from what is there, so that a process of an earlier start, which still holds the
-    one of before, adds to a file without a name.
-
-    Args:
-        path: of the file.
-        staging: of the lease on the run folder, which rank 0 holds; None: there is no lease.
-
-    Raises:
-        OSError: the file cannot be made; FileNotFoundError where the run was taken over by another start.
-    """
-
-    def __init__(self, path: Path, staging: Path | None) -> None:
-        if staging is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            return
-        beside = staging / path.name
-        content = path.read_bytes() if path.exists() else b""
-        self._file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
-        try:
-            _write_whole(self._file, content)
-            beside.rename(path)
-        except BaseException:
-            self.close()
-            raise
-
-    def append(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Add whole lines, with one write.
-
-        Raises:
-            OSError: they cannot be written.
-        """
-        if lines:
-            _write_whole(self._file, "".join(json.dumps(line) + "\n" for line in lines).encode())
-            # NFS sends to its server what was written when a descriptor is closed, whichever.
-            os.close(os.dup(self._file))
-
-    def close(self) -> None:
-        """Close the file."""
-        with contextlib.suppress(OSError):
-            os.close(self._file)
-
-
-def _write_whole(file: int, content: bytes) -> None:
-    written = os.write(file, content)
-    if written < len(content):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Add whole lines to one of the files of a run that nobody trains.
-
-    Raises:
-        OSError: they cannot be written.
-    """
-    if lines:
-        file = Lines(path, None)
-        try:
-            file.append(lines)
-        finally:
-            file.close()
-
-
-def cut(folder: Path, step: int) -> None:
-    """Drop the lines of steps after `step`, and what is no whole line, from all files of a run folder.
-
-    Raises:
-        OSError: a file cannot be read or written.
-    """
-    for path in sorted((folder / "telemetry").glob("*.jsonl")):
-        lines = path.read_bytes().split(b"\n")[:-1]
-        write_bytes(path, b"".join(line + b"\n" for line in lines if _is_until(step, line)))
-
-
-def _is_until(step: int, line: bytes) -> bool:
-    try:
-        return bool(json.loads(line)["step"] <= step)
-    except (ValueError, KeyError, TypeError):  # a power cut may leave anything
-        return False
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one per line; a last line without its end is left out.
-
-    Raises:
-        RunError: the file cannot be read, or a line of it is no JSON object.
-    """
-    try:
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-        lines = [json.loads(line) for line in whole.splitlines()]
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: is damaged ({error}).") from None
-    if not all(isinstance(line, dict) for line in lines):
-        raise RunError(f"{path}: is damaged (a line is no JSON object).")
-    return lines
-
-
-MEANS = ("seconds", *PARTS, "overlapped")
-
 _Line = TypeVar("_Line")
 
 
@@ -337,7 +232,7 @@ def _as(kind: Callable[..., _Line], path: Path) -> tuple[_Line, ...]:
     try:
         return tuple(
             kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in line.items() if k in known})
-            for line in read_lines(path)
+            for line in json_lines.read(path)
         )
     except TypeError as error:
         raise RunError(f"{path}: is damaged ({error}).") from None

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.atomic import write_text
+from trainer.telemetry import json_lines
 from trainer.telemetry.parts import Call, Timed
-from trainer.telemetry.records import read_lines
 
 # Steps of a session that are kept, from its first: some 10 kB each and rank.
 MOST_STEPS = 1000
@@ -50,7 +50,7 @@ def join(folder: Path, hosts: Sequence[str]) -> Path:
         (rank, line)
         for rank in range(len(hosts))
         if rank_file(folder, rank).is_file()
-        for line in read_lines(rank_file(folder, rank))
+        for line in json_lines.read(rank_file(folder, rank))
     ]
     began = min((start for _, line in steps for _, _, start, _ in line["events"]), default=0.0)
     told: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer import world as worlds
 from trainer.config.telemetry import TelemetryConfig
-from trainer.telemetry import parts, records
+from trainer.telemetry import json_lines, parts, records
 from trainer.telemetry.recorder import FLUSH_S, line
 from trainer.telemetry.timeline import Timeline
 
@@ -36,7 +36,7 @@ class WorkerTimes:
     ) -> None:
         self.timeline = Timeline(config.enabled, deterministic=deterministic)
         self._path, self._staging = records.rank_file(folder, worker), staging
-        self._file: records.Lines | None = None
+        self._file: json_lines.Lines | None = None
         self._enabled = config.enabled
         self._waited: list[float] = []
         self._flushed = time.monotonic()
@@ -82,7 +82,7 @@ class WorkerTimes:
         if staging is None:
             return
         try:
-            self._file = records.Lines(self._path, staging)
+            self._file = json_lines.Lines(self._path, staging)
         except FileNotFoundError:  # another start has taken the run over: the main process says so
             self._enabled = False
         except OSError as error:
