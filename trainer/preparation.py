@@ -25,7 +25,7 @@ from trainer.errors import ModelError
 from trainer.inference import patchwise
 from trainer.inference.sliding import Windows
 from trainer.strategies import data as data_parallel
-from trainer.strategies import optimizers
+from trainer.strategies import data_plan, optimizers
 from trainer.strategies.parameter_server import strategy as parameter_server
 from trainer.tasks import Task
 from trainer.telemetry.timeline import Timeline
@@ -243,7 +243,7 @@ def of_whole_volumes(config: RunConfig, data: Data, network: Callable[[Any], Any
 
 def plan(
     config: RunConfig, model: keras.Model, optimizer: keras.Optimizer, world: World
-) -> data_parallel.Plan | parameter_server.Plan:
+) -> data_plan.Plan | parameter_server.Plan:
     """How a step is divided over the ranks.
 
     Raises:
@@ -258,7 +258,7 @@ def plan(
             optimizer=optimizer,
             accumulation=config.train.accumulation,
         )
-    return data_parallel.plan(
+    return data_plan.plan(
         model,
         world_size=world.size,
         global_batch=config.train.global_batch,

@@ -13,7 +13,7 @@ from trainer import launch
 from trainer import world as worlds
 from trainer.config import OptimizerConfig, TrainConfig
 from trainer.errors import ConfigError, LaunchError, WorldError
-from trainer.strategies import data, optimizers, reduction
+from trainer.strategies import data, data_plan, optimizers, reduction
 from trainer.strategies.distributed_optimizer import DistributedOptimizer, is_distributed
 
 
@@ -188,9 +188,9 @@ def test_the_configuration_becomes_the_optimizer(one_rank: worlds.World) -> None
 def test_a_global_batch_that_cannot_be_shared_is_refused_with_one_that_can() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
     with pytest.raises(ConfigError, match="8 samples cannot be shared evenly by 3 rank") as refused:
-        data.plan(model, world_size=3, global_batch=8)
+        data_plan.plan(model, world_size=3, global_batch=8)
     assert "train.global_batch=9" in str(refused.value)
-    plan = data.plan(model, world_size=4, global_batch=16, accumulation=2)
+    plan = data_plan.plan(model, world_size=4, global_batch=16, accumulation=2)
     assert (plan.micro_batch, plan.parameters, plan.bytes_per_update) == (2, 6, 36)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,58 +12,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.config import micro_batch
 from trainer.errors import ConfigError
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
 from trainer.strategies.guards import average_statistics
-from trainer.strategies.reduction import Algorithm, sent_by_busiest
 from trainer.tasks.base import PerSample
 from trainer.tasks.losses import cross_entropy
 from trainer.tasks.scores import hits
 from trainer.telemetry.timeline import Timeline
 from trainer.world import World
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How a step is divided. Printable, and JSON with `json()`.
-
-    Attributes:
-        world_size: number of ranks.
-        global_batch: samples per update, over all ranks.
-        accumulation: micro-batches per update.
-        micro_batch: samples per rank and micro-batch.
-        parameters: trainable numbers, all of them on every rank.
-        bytes_per_update: bytes that the busiest rank sends per update; on the ring all send as many, 2(n-1)/n
-            of the gradients on the wire.
-        algorithm: how gradients are combined, as `train.ring.algorithm` names it.
-    """
-
-    world_size: int
-    global_batch: int
-    accumulation: int
-    micro_batch: int
-    parameters: int
-    bytes_per_update: int
-    algorithm: str = "ring"
-    strategy: str = "data"
-
-    def json(self) -> str:
-        """The plan as a JSON object, one key per line."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
-
-    def __str__(self) -> str:
-        who = "each rank" if self.algorithm in ("ring", "segmented-ring") else f"a rank ({self.algorithm})"
-        sent = (
-            f"{self.bytes_per_update / 2**20:.2f} MiB sent by {who}"
-            if self.world_size > 1
-            else "nothing sent"
-        )
-        return (
-            f"data parallel: {self.global_batch} samples per update = {self.world_size} rank(s) x "
-            f"{self.accumulation} micro-batch(es) x {self.micro_batch}; "
-            f"{self.parameters:,} parameters on every rank; {sent} per update"
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,34 +35,6 @@ class Predictions:
     rows: np.ndarray
     targets: np.ndarray
     outputs: np.ndarray
-
-
-def plan(
-    model: keras.Model,
-    *,
-    world_size: int,
-    global_batch: int,
-    accumulation: int = 1,
-    compression: str = "none",
-    algorithm: Algorithm = "ring",
-) -> Plan:
-    """Divide a global batch over ranks.
-
-    Raises:
-        ConfigError: it cannot be divided evenly.
-    """
-    share = micro_batch(global_batch, world_size=world_size, accumulation=accumulation)
-    parameters = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
-    width = 4 if compression == "none" else 2
-    return Plan(
-        world_size=world_size,
-        global_batch=global_batch,
-        accumulation=accumulation,
-        micro_batch=share,
-        parameters=parameters,
-        bytes_per_update=round(sent_by_busiest(algorithm, world_size) * parameters * width),
-        algorithm=algorithm,
-    )
 
 
 def build(
