@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 FORMAT = "cingulum-shards"
 # What is written; older versions are read.
 FORMAT_VERSION = 3
@@ -50,6 +52,21 @@ class VolumeMeta:
     site: str | None = None
     tissue: Mapping[str, float] | None = None
     further_sources: Mapping[str, str] | None = None
+
+    def as_read(self) -> VolumeMeta:
+        """The same, as it reads back from JSON: lists and Python floats, never numpy's."""
+        affine = np.asarray(self.affine, np.float64)
+        if affine.shape != (4, 4):
+            raise ValueError(f"{self.source}: the affine is {affine.shape}, not (4, 4)")
+        tissue, further = self.tissue, self.further_sources
+        return dataclasses.replace(
+            self,
+            affine=affine.tolist(),
+            age=None if self.age is None else float(self.age),
+            # In the order in which the shard's JSON gives them back, or a resumed index would have another.
+            tissue=None if tissue is None else {name: float(ml) for name, ml in sorted(tissue.items())},
+            further_sources=dict(sorted(further.items())) if further else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,18 @@ class SetMeta:
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
     contrasts: tuple[str, ...] = ()
     map_classes: tuple[str, ...] = ()
+
+    def as_read(self) -> SetMeta:
+        """The same, as it reads back from JSON."""
+        across, along, up = (float(size) for size in self.voxel_size)
+        return dataclasses.replace(
+            self,
+            voxel_size=(across, along, up),
+            normalisation=json.loads(canonical_json(self.normalisation)),
+            preprocessing=json.loads(canonical_json(self.preprocessing)),
+            contrasts=tuple(self.contrasts),
+            map_classes=tuple(self.map_classes),
+        )
 
 
 # Keys of the set that came after version 1, and with which.

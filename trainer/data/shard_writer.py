@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,7 +121,7 @@ class ShardWriter:
             except ValueError as error:
                 raise ValueError(f"{meta.source}: {error}") from None
             chunks.append(self.layout.encode(stored))
-            metas.append(_plain(meta))
+            metas.append(meta.as_read())
             scales += [] if scale is None else [scale]
         if not chunks:
             raise ValueError(f"{file} would hold no volume")
@@ -190,7 +189,7 @@ class ShardWriter:
             volumes = tuple(dataclasses.replace(v, id=first + i) for i, v in enumerate(record.volumes))
             shards.append(dataclasses.replace(record, volumes=volumes))
             first += len(volumes)
-        meta = _plain_set(self.meta)
+        meta = self.meta.as_read()
         index = Index(self.shape, self.dtype.name, self.codec, meta, tuple(shards), self.bricks)
         kept = {record.file for record in records}
         for leftover in [*self.path.glob("shard-*.h5"), *self.path.glob(".*.partial")]:
@@ -200,7 +199,7 @@ class ShardWriter:
         return index
 
     def _mark(self, mark: str) -> str:
-        meta = dataclasses.asdict(_plain_set(self.meta))
+        meta = dataclasses.asdict(self.meta.as_read())
         how = [FORMAT_VERSION, self.shape, self.dtype.name, self.codec, self.bricks, meta, mark]
         return shard_image.sha256(canonical_json(how).encode())
 
@@ -209,7 +208,7 @@ class ShardWriter:
         return shard_image.build(content, self.layout, self.map_layout, attributes)
 
     def _attributes(self, mark: str) -> dict[str, Any]:
-        meta = _plain_set(self.meta)
+        meta = self.meta.as_read()
         optional = {"contrasts": meta.contrasts, "map_classes": meta.map_classes, "bricks": self.bricks}
         return {
             "format": FORMAT,
@@ -286,31 +285,4 @@ def unwritten(path: Path, error: OSError, needed: str = "") -> CingulumError:
         )
     return ShardError(
         f"{path}: cannot be written ({error.strerror}).", cure="Name a folder that you may write to."
-    )
-
-
-def _plain(meta: VolumeMeta) -> VolumeMeta:
-    """The same, as it reads back from JSON: lists and Python floats, never numpy's."""
-    affine = np.asarray(meta.affine, np.float64)
-    if affine.shape != (4, 4):
-        raise ValueError(f"{meta.source}: the affine is {affine.shape}, not (4, 4)")
-    return dataclasses.replace(
-        meta,
-        affine=affine.tolist(),
-        age=None if meta.age is None else float(meta.age),
-        # In the order in which the shard's JSON gives them back, or a resumed index would have another.
-        tissue=None if meta.tissue is None else {n: float(ml) for n, ml in sorted(meta.tissue.items())},
-        further_sources=dict(sorted(meta.further_sources.items())) if meta.further_sources else None,
-    )
-
-
-def _plain_set(meta: SetMeta) -> SetMeta:
-    across, along, up = (float(size) for size in meta.voxel_size)
-    return dataclasses.replace(
-        meta,
-        voxel_size=(across, along, up),
-        normalisation=json.loads(canonical_json(meta.normalisation)),
-        preprocessing=json.loads(canonical_json(meta.preprocessing)),
-        contrasts=tuple(meta.contrasts),
-        map_classes=tuple(meta.map_classes),
     )
