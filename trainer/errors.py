@@ -238,6 +238,8 @@ class JobError(InputError):
 class LaunchError(InputError):
     """Ranks that were started in a way in which they cannot see each other: each would train alone."""
 
+    code = "RANKS_NOT_JOINED"
+
 
 class TrainingError(CingulumError):
     """The numbers went wrong during training."""

@@ -132,12 +132,12 @@ def unwritten(chain: Sequence[JobSpec]) -> None:
         RunError: one does, or a claim is damaged.
     """
     from jobs import chains
-    from trainer import claims, lease
+    from trainer import claims, lease_taking
 
     for folder in dict.fromkeys(folder for spec in chain for folder in chains.run_folders(spec)):
         other = claims.holder(Path(folder))
         if other is not None:
-            raise lease.being_written(folder, other)
+            raise lease_taking.being_written(folder, other)
 
 
 def command_lines(chain: Sequence[JobSpec], group: Any) -> None:
