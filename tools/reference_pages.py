@@ -94,24 +94,38 @@ def config_page() -> str:
         "long. A change of any other key is refused. The order of a sum over ranks may change, as it does",
         "with another number of ranks.",
         "",
+        "`train.strategy` is one of several sections, chosen by its `name`; a name alone will do:",
+        "`train.strategy=parameter-server train.strategy.count=2`. `train.ring.KEY` and `train.server.KEY`,",
+        "as older files say, are read as `train.strategy.KEY` of the strategy that has it.",
+        "",
         "*Made by `tools/reference_pages.py`.*",
         "",
     ]
     rows: dict[str, list[str]] = {}
     titles: dict[str, str] = {"": inspect.getdoc(config.RunConfig) or ""}
-    for key, field in config.fields():
-        section = config.section_of(field.annotation)
-        if section is not None:
-            titles[key] = inspect.getdoc(section) or ""
-            optional = " (default: `null`, which means none)" if field.default is None else ""
-            titles[key] += optional
-            continue
-        parent, _, name = key.rpartition(".")
-        about = field.description or ""
-        rows.setdefault(parent, []).append(
-            f"| `{name}` | {type_name(field.annotation)}{bounds_of(field)} | {default_of(field)} | {about} "
-            f"| {config.on_resume(key)} |"
+
+    def row(key: str, field: Any) -> str:
+        return (
+            f"| `{key.rpartition('.')[2]}` | {type_name(field.annotation)}{bounds_of(field)} "
+            f"| {default_of(field)} | {field.description or ''} | {config.on_resume(key)} |"
         )
+
+    for key, field in config.fields():
+        if key.startswith("train.strategy."):
+            continue
+        sections = config.sections_of(field.annotation)
+        if len(sections) > 1:  # one of them, by its name
+            for section in sections:
+                named, _, about = (inspect.getdoc(section) or "").partition(". ")
+                heading = f"{key}`, `{named.strip('`')}"
+                titles[heading] = about
+                inner = section.model_fields.items()
+                rows[heading] = [row(f"{key}.{name}", one) for name, one in inner]
+        elif sections:
+            optional = " (default: `null`, which means none)" if field.default is None else ""
+            titles[key] = (inspect.getdoc(sections[0]) or "") + optional
+        else:
+            rows.setdefault(key.rpartition(".")[0], []).append(row(key, field))
     for parent, entries in rows.items():
         lines += [f"## `{parent}`" if parent else "## Top level", "", titles[parent].strip(), ""]
         lines += [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import keras
@@ -15,12 +14,13 @@ from trainer.config import RunConfig
 from trainer.config.augment import active
 from trainer.preparation import Data
 from trainer.record import RunFolder
-from trainer.serving import Serving
+from trainer.strategies import registry
+from trainer.strategies.base import Share, Strategy
 from trainer.world import World
 
 
 def describe(
-    config: RunConfig, world: World, serving: Serving | None = None, *, resume: bool = False
+    config: RunConfig, world: World, strategy: Strategy | None = None, *, resume: bool = False
 ) -> dict[str, Any]:
     """Steps, batches, parameters, splits, memory of a run. Writes nothing.
 
@@ -29,12 +29,13 @@ def describe(
     Raises:
         Agreed: what is wrong with the configuration, the data, the run folder or the weights to start from.
     """
+    strategy = strategy or registry.of(config)
     folder = RunFolder(config.folder)
     agree(world, lambda: starting.check_folder(folder, config, resume) if world.is_main else None)
-    data, model, optimizer = agree(world, lambda: run.prepare(config, world, serving))
-    agree(world, lambda: preparation.training_batches(config, data, world, 0))
+    data, model, optimizer, plan = agree(world, lambda: run.prepare(config, world, strategy))
+    share = plan.share(world.rank) or Share(0, 1)
+    agree(world, lambda: preparation.training_batches(config, data, share, 0))
     agree(world, lambda: _check_start(folder, config, data, model) if world.is_main else None)
-    plan = (serving or preparation).plan(config, model, optimizer, world)
     per_epoch = preparation.steps_per_epoch(config, data)
     memory = _memory_bytes(model, optimizer, plan.micro_batch)
     return {
@@ -50,7 +51,7 @@ def describe(
         "steps_per_epoch": per_epoch,
         "steps": per_epoch * config.train.epochs,
         "augmentation": active(config.data.augment.model_dump(mode="json")),
-        **dataclasses.asdict(plan),
+        **plan.tree(),
         "memory_mib_per_rank": {name: round(size / 2**20, 2) for name, size in memory.items()},
     }
 

@@ -12,8 +12,7 @@ from trainer.atomic import make_folder, write_text
 from trainer.config import RunConfig
 from trainer.preparation import Data
 from trainer.record import RunFolder, write_json
-from trainer.strategies.data import DistributedModel, Predictions
-from trainer.world import World
+from trainer.strategies.base import Learner, Predictions, Share
 
 # Resamples behind every interval.
 BOOTSTRAP = 2000
@@ -22,8 +21,8 @@ BOOTSTRAP = 2000
 def predictions(
     config: RunConfig,
     data: Data,
-    learner: DistributedModel,
-    world: World,
+    learner: Learner,
+    share: Share,
     split: str,
     *,
     final: bool = True,
@@ -35,13 +34,13 @@ def predictions(
         config: of the run.
         data: its volumes.
         learner: the network on all ranks.
-        world: all ranks.
+        share: what this rank reads of the split.
         split: 'train', 'validation' or 'test'.
         final: False to leave out figures that take long.
         watched: around this rank's batches, as they are taken.
     """
     found = learner.evaluate(
-        watched(preparation.evaluation_batches(config, data, world, split)),
+        watched(preparation.evaluation_batches(config, data, share, split)),
         lambda y, out: data.task.collected(y, out, final=final),
         preparation.of_whole_volumes(config, data, learner.predict),
     )

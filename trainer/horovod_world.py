@@ -99,7 +99,9 @@ class HorovodWorld(World):
         try:
             self._hvd.start_timeline(str(path), mark_cycles=True)  # rank 0 writes, for all
         except ValueError as error:
-            raise WorldError(f"There is no timeline: {error}", cure="train.ring.timeline sets it.") from None
+            raise WorldError(
+                f"There is no timeline: {error}", cure="train.strategy.timeline sets it."
+            ) from None
 
     def shutdown(self) -> None:
         # Horovod ends MPI on all ranks as soon as the first one leaves.

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.errors import ConfigError, LaunchError, WorldError
 
 if TYPE_CHECKING:
-    from trainer.config.server import ServerConfig
-    from trainer.config.training import RingConfig
+    from trainer.config.strategy import RingConfig, ServerConfig
 
 # Set where the site has not set them, before MPI_Init. Figures: docs/decisions/0003-gradient-reduction.md.
 SETTINGS = {
@@ -41,7 +40,7 @@ _ENVELOPE = 2**12
 _MOST_EAGER = 2**22
 
 _TUNED = "OMPI_MCA_coll_tuned_"
-# How Open MPI is told to take each of `train.ring.algorithm`; docs/decisions/0020-reductions.md.
+# How Open MPI is told to take each of `train.strategy.algorithm`; docs/decisions/0020-reductions.md.
 ALGORITHMS: dict[str, dict[str, str]] = {
     "ring": {f"{_TUNED}allreduce_algorithm": "4"},
     # Without a segment's size, algorithm 5 is the plain ring.

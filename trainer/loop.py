@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from trainer.progress import Reporter
 from trainer.record import RunFolder
 from trainer.run_record import owner
 from trainer.stopping import Patience, StopRequest
-from trainer.strategies.data import DistributedModel, Predictions
-from trainer.strategies.guards import average_statistics, check_divergence, check_finite
+from trainer.strategies.base import Learner, Plan, Predictions, Start
+from trainer.strategies.guards import check_finite
 from trainer.telemetry.recorder import Recorder
 from trainer.watchdog import Watchdog
 from trainer.world import World
@@ -37,6 +37,7 @@ class Training:
         config: of the run.
         data: volumes and splits.
         learner: the network on all ranks.
+        plan: how an update is divided.
         world: all ranks.
         folder: the run folder.
         cursor: where training stands.
@@ -55,7 +56,8 @@ class Training:
 
     config: RunConfig
     data: Data
-    learner: DistributedModel
+    learner: Learner
+    plan: Plan
     world: World
     folder: RunFolder
     cursor: Cursor
@@ -75,6 +77,7 @@ class Training:
     def __post_init__(self) -> None:
         self.clock = Clock(self.cursor.timed)
         self._spent_before = (0.0, 0.0)
+        self._waited = 0.0
         self._samples_per_epoch = len(preparation.epoch_rows(self.config, self.data))
 
     @property
@@ -88,12 +91,15 @@ class Training:
         Raises:
             Agreed: Stopped, Fenced, NotFiniteError, DivergenceError, or that a file could not be written.
         """
+        self.learner.begin(self._start())
         self.reporter.start(self.cursor.step, self.last_step)
         self.telemetry.start_epoch()
         source = iter(batches)
         next_talk = self.cursor.step + 1
         while not self.is_done:
             seconds = self._step(source)
+            if seconds is None:
+                self._end_early()
             step = self.cursor.step
             ends_epoch = step % self.cursor.steps_per_epoch == 0
             due = self._is_every(self.config.checkpoint.every_steps)
@@ -107,7 +113,7 @@ class Training:
                 self._close_epoch()
             elif due:
                 self.save()
-            if stopping and not self.is_done:
+            if stopping and self.learner.is_in_step and not self.is_done:
                 self._end_early()
 
     @property
@@ -122,24 +128,44 @@ class Training:
     def _is_every(self, steps: int | None) -> bool:
         return steps is not None and self.cursor.step % steps == 0
 
-    def _step(self, source: Any) -> float:
-        """One update; returns the seconds it took."""
-        began, waited = self.clock.now(), 0.0
-        for _ in range(self.config.train.accumulation):
-            self.watchdog.beat("reading the next batch")
-            asked = self.clock.now()
-            x, y, w = next(source)
-            waited += self.clock.now() - asked
-            self.watchdog.beat("computing a training step", collective=True)
-            self._losses.append(self.learner.train_step(x, y, w))
+    def _start(self) -> Start:
+        every = self.config.checkpoint.every_steps
+        return Start(
+            step=self.cursor.step,
+            last_step=self.last_step,
+            saves_every=(self.cursor.steps_per_epoch, *([every] if every else [])),
+            staging=str(self.lease.staging) if self.lease else None,
+            beat=self.watchdog.beat,
+            is_stopping=lambda: self.stop.requested,
+        )
+
+    def _step(self, source: Any) -> float | None:
+        """One update; returns the seconds it took, or None where there was none: all were asked to stop."""
+        began, self._waited = self.clock.now(), 0.0
+        update = self.learner.update(self._micro_batches(source))
+        if update is None:
+            return None
+        self._losses.extend(update.losses)
         self.cursor = dataclasses.replace(self.cursor, step=self.cursor.step + 1)
         epoch, in_epoch = divmod(self.cursor.step - 1, self.cursor.steps_per_epoch)
         seen = [self._samples_before(steps) for steps in (in_epoch, in_epoch + 1)]
         seconds = self.clock.now() - began
-        self.clock.add_step(seen[1] - seen[0], seconds, waited)
-        self.telemetry.step(self.cursor.step, seconds, waited)
+        if update.samples is None:
+            self.clock.add_step(seen[1] - seen[0], seconds, self._waited)
+            self.telemetry.step(self.cursor.step, seconds, self._waited)
+        else:  # computed by another process, which times it
+            self.clock.add_step(update.samples, seconds)
         self.reporter.step(self.cursor.step, epoch + 1, self.clock.epoch_speed)
         return seconds
+
+    def _micro_batches(self, source: Any) -> Iterator[Any]:
+        for _ in range(self.config.train.accumulation):
+            self.watchdog.beat("reading the next batch")
+            asked = self.clock.now()
+            batch = next(source)
+            self._waited += self.clock.now() - asked
+            self.watchdog.beat("computing a training step", collective=True)
+            yield batch
 
     def _talk(self, seconds: float) -> tuple[bool, int]:
         """Ask all ranks whether one must stop or met a NaN; also returns after how many steps to ask again.
@@ -178,7 +204,7 @@ class Training:
 
     def _compare_weights(self) -> None:
         self.watchdog.beat("comparing weights with the other ranks", collective=True)
-        agree(self.world, lambda: check_divergence(self.learner.model, self.world))
+        agree(self.world, self.learner.check)
 
     def _close_epoch(self) -> None:
         """Reduce the epoch's metrics, evaluate, record, and save where it is due or the best so far."""
@@ -197,7 +223,7 @@ class Training:
             "samples_per_second": round(self.clock.epoch_speed, 3),
             "input_wait_s": round(self.clock.epoch_input_wait, 4),
             "seconds": round(self.clock.epoch_seconds, 3),
-            **self._more_columns(),
+            **self.learner.columns(),
             "time": record.now(),
             "start": self.start,
             **told,
@@ -220,13 +246,10 @@ class Training:
         self.clock.start_epoch()
         self.telemetry.start_epoch()
 
-    def _more_columns(self) -> dict[str, Any]:
-        """What a strategy has to tell of an epoch besides."""
-        return {}
-
     def facts(self) -> dict[str, Any]:
-        """What a strategy has to tell in result.json."""
-        return {"strategy": self.config.train.strategy, "world_size": self.world.size}
+        """What result.json says of the strategy."""
+        own = self.learner.facts(self.cursor.rows)
+        return {"strategy": self.plan.strategy, "world_size": self.world.size, **own}
 
     def _tell_of_input(self) -> None:
         """Say where this epoch's steps waited for augmentation, as seen by rank 0."""
@@ -258,8 +281,9 @@ class Training:
                 yield batch
             self.watchdog.beat(f"collecting the {split} predictions", collective=True)
 
+        share = self.plan.evaluation_share(self.world.rank)
         return evaluation.predictions(
-            self.config, self.data, self.learner, self.world, split, final=final, watched=beating
+            self.config, self.data, self.learner, share, split, final=final, watched=beating
         )
 
     def save(self) -> None:
@@ -289,7 +313,7 @@ class Training:
         # What is left is to tell the others: rank 0 is not to blame when one of them does not listen.
         self.watchdog.beat("agreeing that a checkpoint was saved", collective=True)
 
-    def _end_early(self) -> None:
+    def _end_early(self) -> NoReturn:
         if self.saved_step != self.cursor.step:
             self.save()
         agree(self.world, self.telemetry.join_traces)
@@ -317,7 +341,7 @@ class Training:
     def _validate(self) -> dict[str, float | None]:
         if not self.data.split.validation:
             return {}
-        average_statistics(self.learner.model, self.world)
+        self.learner.settle()
         with self.learner.averaged_weights():
             found = self.predictions("validation", final=False)
         task = self.data.task

@@ -91,16 +91,17 @@ def roles(processes: int, servers: int, placement: Placement) -> tuple[tuple[int
     if placement == "colocated":
         if servers > processes:
             raise ConfigError(
-                f"train.server.count: {servers} colocated servers need as many ranks; there are {processes}.",
-                cure=f"Launch {servers} ranks, or set train.server.count={processes}.",
+                f"train.strategy.count: {servers} colocated servers need as many ranks; there are "
+                f"{processes}.",
+                cure=f"Launch {servers} ranks, or set train.strategy.count={processes}.",
             )
         return everyone, everyone[:servers]
     if servers >= processes:
         raise ConfigError(
-            f"train.server.count: of {processes} launched process(es), {servers} would serve and none would "
-            "be left to train.",
+            f"train.strategy.count: of {processes} launched process(es), {servers} would serve and none "
+            "would be left to train.",
             cure=f"Launch {servers} more than there are to be workers, for example "
-            f"mpirun -np {servers + 2}, or set train.server.placement=colocated.",
+            f"mpirun -np {servers + 2}, or set train.strategy.placement=colocated.",
         )
     return everyone[:-servers], everyone[-servers:]
 
@@ -236,7 +237,7 @@ def _agree_on(comm: Any, mine: list[int]) -> None:
     odd = np.flatnonzero((everyones != everyones[0]).any(axis=1))
     if odd.size:
         raise ConfigError(
-            f"train.server: process {odd[0]} was given other values than process 0.",
+            f"train.strategy: process {odd[0]} was given other values than process 0.",
             cure="Every host must read the same configuration.",
         )
 

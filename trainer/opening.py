@@ -29,7 +29,6 @@ def recorded(
             "world_size": world.size,
             "hosts": list(world.hosts),
             "mpi": mpi_settings() if world.size > 1 else {},
-            "servers": [world.links.hosts[process] for process in world.links.servers] if world.links else [],
             "gpus": gpus,
             "shards": {
                 "path": str(config.data.shards),

@@ -14,7 +14,8 @@ from trainer.errors import RunError
 from trainer.loop import Training
 from trainer.report import case_maps
 from trainer.run_record import RunRecord, owner
-from trainer.strategies.data import Predictions, broadcast_state
+from trainer.strategies.base import Predictions
+from trainer.strategies.data import broadcast_state
 from trainer.strategies.guards import weights_sha256
 from trainer.telemetry import records
 

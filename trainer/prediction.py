@@ -18,6 +18,7 @@ from trainer.inference.saved_model import load_model
 from trainer.preparation import Data
 from trainer.record import RunFolder
 from trainer.run_record import RunRecord
+from trainer.strategies.base import Share
 from trainer.strategies.data import DistributedModel
 from trainer.world import World
 
@@ -33,7 +34,7 @@ def evaluate_run(path: Path, split: str, world: World, code: Sequence[Path] = ()
     folder, config, data, model = agree(world, lambda: open_run(path, split, code))
     learner = DistributedModel(model, keras.optimizers.SGD(), world, data.task.loss())  # it is never trained
     with caching.found(config, data, world) as near:
-        found = evaluation.predictions(config, near, learner, world, split)
+        found = evaluation.predictions(config, near, learner, Share(world.rank, world.size), split)
     written = agree(world, lambda: evaluation.write(folder, split, found, data) if world.is_main else None)
     return dict(world.broadcast_object(written))
 

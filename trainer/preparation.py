@@ -24,11 +24,10 @@ from trainer.data.splits import Split
 from trainer.errors import ModelError
 from trainer.inference import patchwise
 from trainer.inference.sliding import Windows
-from trainer.strategies import data as data_parallel
-from trainer.strategies import data_plan, optimizers
-from trainer.strategies.parameter_server import strategy as parameter_server
+from trainer.strategies import optimizers
+from trainer.strategies.base import Share, Strategy
 from trainer.tasks import Task
-from trainer.telemetry.timeline import Timeline
+from trainer.tasks.base import PerSample
 from trainer.world import World
 
 
@@ -108,8 +107,10 @@ def set_numerics(config: RunConfig) -> None:
         tf.config.experimental.enable_op_determinism()
 
 
-def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Model, keras.Optimizer]:
-    """A network with initial weights, and its optimizer, built.
+def build_network(
+    config: RunConfig, data: Data, world: World, strategy: Strategy
+) -> tuple[keras.Model, keras.Optimizer]:
+    """A network with initial weights, and its optimizer, built and divided as the strategy says.
 
     Raises:
         ModelError: there is no such network, or volumes of this size do not go through it.
@@ -134,7 +135,8 @@ def build_network(config: RunConfig, data: Data, world: World) -> tuple[keras.Mo
         raise ModelError(error.message, cure=f"{error.cure} {told}" if error.cure else told) from None
     transfer.freeze(model, config.train.transfer)
     model = data.task.completed(model)
-    optimizer = optimizers.build(config.train, world, steps_per_epoch(config, data), model)
+    optimizer = optimizers.build(config.train, steps_per_epoch(config, data), model)
+    optimizer = strategy.divided(optimizer, world)
     optimizer.build(model.trainable_variables)
     return model, optimizer
 
@@ -157,14 +159,14 @@ def steps_per_epoch(config: RunConfig, data: Data) -> int:
 def training_batches(
     config: RunConfig,
     data: Data,
-    world: World,
+    share: Share,
     start_step: int,
     spent: ReaderTime | None = None,
     *,
     stop_step: int | None = None,
     steps: Callable[[int], int] | None = None,
 ) -> Batches:
-    """This rank's micro-batches from `start_step` to `stop_step`: see `pipeline.training_batches`.
+    """A rank's share of the micro-batches from `start_step` to `stop_step`: see `pipeline.training_batches`.
 
     `stop_step` is the end of the run by default.
 
@@ -184,8 +186,8 @@ def training_batches(
         start_step=start_step,
         stop_step=config.train.epochs * steps_per_epoch(config, data) if stop_step is None else stop_step,
         global_batch=config.train.global_batch,
-        rank=world.rank,
-        world_size=world.size,
+        rank=share.part,
+        world_size=share.parts,
         accumulation=config.train.accumulation,
         augment=config.data.augment,
         voxel_mm=data.shards.voxel_size,
@@ -202,18 +204,18 @@ def training_batches(
     )
 
 
-def evaluation_batches(config: RunConfig, data: Data, world: World, split: str) -> Batches:
-    """This rank's part of a split, every volume once over all ranks: see `pipeline.evaluation_batches`.
+def evaluation_batches(config: RunConfig, data: Data, share: Share, split: str) -> Batches:
+    """A rank's share of a split, every volume once over all shares: see `pipeline.evaluation_batches`.
 
-    A batch is as large whatever the number of ranks, since the last digits of an output depend on its size.
+    A batch is as large whatever the number of shares, since the last digits of an output depend on its size.
     """
     rows = data.rows(split)
     return pipeline.evaluation_batches(
         data.shards,
         rows,
         data.task.targets(rows),
-        rank=world.rank,
-        world_size=world.size,
+        rank=share.part,
+        world_size=share.parts,
         batch=config.data.evaluation_batch,
         covariates=data.told(rows),
         read_ahead=config.data.read_ahead << 20,
@@ -241,45 +243,49 @@ def of_whole_volumes(config: RunConfig, data: Data, network: Callable[[Any], Any
     return lambda x: patchwise.mean_outputs(network, x, size, batch)
 
 
-def plan(
-    config: RunConfig, model: keras.Model, optimizer: keras.Optimizer, world: World
-) -> data_plan.Plan | parameter_server.Plan:
-    """How a step is divided over the ranks.
+@dataclass(frozen=True)
+class Prepared:
+    """What a process needs that computes steps without the loop; see `prepare`.
+
+    Attributes:
+        config: of the run.
+        data: its volumes.
+        model: the network, with initial weights.
+        optimizer: its optimizer.
+        loss: per-sample loss.
+        score: a figure per sample, for people.
+        steps_per_epoch: updates per epoch.
+    """
+
+    config: RunConfig
+    data: Data
+    model: keras.Model
+    optimizer: keras.Optimizer
+    loss: PerSample
+    score: PerSample
+    steps_per_epoch: int
+
+    def batches(
+        self,
+        share: Share,
+        start_step: int,
+        *,
+        stop_step: int | None = None,
+        steps: Callable[[int], int] | None = None,
+    ) -> Batches:
+        """Micro-batches of the training split: see `training_batches`."""
+        return training_batches(self.config, self.data, share, start_step, stop_step=stop_step, steps=steps)
+
+
+def prepare(config: RunConfig, world: World, strategy: Strategy) -> Prepared:
+    """Open the data and build the network, as every process of the run does.
 
     Raises:
-        ConfigError: the global batch cannot be divided, or servers cannot do what the optimizer does.
+        CingulumError: what is wrong with the configuration or the data.
     """
-    if config.train.strategy == "parameter-server":
-        return parameter_server.plan(
-            model,
-            world_size=world.size,
-            global_batch=config.train.global_batch,
-            server=config.train.server,
-            optimizer=optimizer,
-            accumulation=config.train.accumulation,
-        )
-    return data_plan.plan(
-        model,
-        world_size=world.size,
-        global_batch=config.train.global_batch,
-        accumulation=config.train.accumulation,
-        compression=config.train.ring.compression,
-        algorithm=config.train.ring.algorithm,
+    set_numerics(config)
+    data = open_data(config)
+    model, optimizer = build_network(config, data, world, strategy)
+    return Prepared(
+        config, data, model, optimizer, data.task.loss(), data.task.scores(), steps_per_epoch(config, data)
     )
-
-
-def learner(
-    config: RunConfig,
-    data: Data,
-    model: keras.Model,
-    optimizer: keras.Optimizer,
-    world: World,
-    timeline: Timeline | None = None,
-) -> data_parallel.DistributedModel:
-    """The network, ready to be trained by all ranks as the strategy says; a collective."""
-    loss, score = data.task.loss(), data.task.scores()
-    if config.train.strategy == "parameter-server":
-        return parameter_server.build(
-            model, optimizer, world, loss=loss, score=score, server=config.train.server, timeline=timeline
-        )
-    return data_parallel.build(model, optimizer, world, loss=loss, score=score, timeline=timeline)

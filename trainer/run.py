@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ from trainer.progress import Reporter
 from trainer.record import RunFolder
 from trainer.restoring import restore
 from trainer.rollcall import RollCall
-from trainer.serving import Serving
 from trainer.starting import take_lease
 from trainer.stopping import Patience, StopRequest, columns
-from trainer.strategies import ring
-from trainer.strategies.parameter_server.serving import everyone
+from trainer.strategies import registry
+from trainer.strategies.base import Plan, Strategy
 from trainer.telemetry.recorder import Recorder
 from trainer.telemetry.scalars import tensorboard
 from trainer.watchdog import Watchdog
@@ -38,7 +36,7 @@ def train(
     resume: bool,
     reporter: Reporter,
     command: list[str],
-    serving: Serving | None = None,
+    strategy: Strategy | None = None,
 ) -> dict[str, Any]:
     """Train, evaluate, record.
 
@@ -48,7 +46,7 @@ def train(
         resume: go on from the newest whole checkpoint, or from the start where there is none.
         reporter: tells people.
         command: the command line, for run.json.
-        serving: of the main process of asynchronous training: other processes compute the steps.
+        strategy: that has taken part so far; default: the configuration's.
 
     Returns:
         The content of result.json, on every rank.
@@ -57,6 +55,7 @@ def train(
         Agreed: an error that all ranks know of, `Stopped` among them.
         CingulumError: an error of this rank alone, such as a damaged chunk of a shard.
     """
+    strategy = strategy or registry.of(config)
     folder = RunFolder(config.folder)
     who = f"rank {world.rank} @ {world.host}"
     with (
@@ -65,7 +64,9 @@ def train(
         contextlib.ExitStack() as leaving,
     ):
         watchdog.beat("preparing", collective=True)
-        watchdog.missing = leaving.enter_context(contextlib.closing(RollCall(everyone(world)))).missing
+        watchdog.missing = leaving.enter_context(
+            contextlib.closing(RollCall(strategy.everyone(world)))
+        ).missing
         lease = agree(
             world,
             lambda: (
@@ -74,18 +75,25 @@ def train(
         )
         for line in world.links.separate_servers() if world.links else ():
             reporter.note(line)
-        data, model, optimizer = agree(world, lambda: prepare(config, world, serving))
+        data, model, optimizer, plan = agree(world, lambda: prepare(config, world, strategy))
 
         watchdog.beat("restoring", collective=True)
         cursor = restore(folder, config, data, model, optimizer, world, reporter)
         patience = _patience(config, data).resumed(cursor.best, cursor.waited)
         telemetry = Recorder(config.telemetry, world, folder.path, deterministic=config.train.deterministic)
         leaving.enter_context(contextlib.closing(telemetry))
-        learner = (serving or preparation).learner(config, data, model, optimizer, world, telemetry.timeline)
+        learner = strategy.build(
+            plan,
+            model,
+            optimizer,
+            world,
+            loss=data.task.loss(),
+            score=data.task.scores(),
+            timeline=telemetry.timeline,
+        )
         leaving.callback(learner.close)
-        train_as = Training if serving is None else serving.training
-        training = train_as(
-            config, data, learner, world, folder, cursor, patience, reporter, watchdog, stop, telemetry
+        training = Training(
+            config, data, learner, plan, world, folder, cursor, patience, reporter, watchdog, stop, telemetry
         )
         if training.is_done and world.any(world.is_main and folder.result.is_file()):
             return outcome.complete(training)
@@ -107,28 +115,29 @@ def train(
             lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None,
         )
         spent = training.spent
+        share = plan.share(world.rank)
         batches: Any = ()
-        if serving is None:
+        if share is not None:
             batches = agree(
-                world, lambda: preparation.training_batches(config, data, world, cursor.step, spent)
+                world, lambda: preparation.training_batches(config, data, share, cursor.step, spent)
             )
 
         gpus = world.allgather_object([gpu.name for gpu in tf.config.list_physical_devices("GPU")])
         ran = opening.recorded(config, data, model, world, gpus, command)
-        if serving is not None:
-            ran = ran.model_copy(update=serving.facts())
-        plan = dataclasses.asdict((serving or preparation).plan(config, model, optimizer, world))
+        ran = ran.model_copy(update=strategy.recorded(world))
         training.start, staging = world.broadcast_object((lease.start, lease.staging) if lease else None)
         training.lease = lease
         training.run_id = agree(
             world,
-            lambda: opening.open_folder(folder, config, plan, cursor, ran, lease.start) if lease else "",
+            lambda: (
+                opening.open_folder(folder, config, plan.tree(), cursor, ran, lease.start) if lease else ""
+            ),
         )
-        telemetry.write_under(Path(staging), steps=serving is None)
+        telemetry.write_under(Path(staging), steps=share is not None)
         if world.is_main:
             training.scalars = tensorboard(folder.tensorboard, training.start)
         with (
-            ring.recorded(config.train.ring, world, folder.telemetry, cursor.step),
+            strategy.recording(world, folder.telemetry, cursor.step),
             # Before and after there is nothing to save: Ctrl-C ends the run at once.
             stop.by_interrupt(answers=world.is_main),
         ):
@@ -137,8 +146,8 @@ def train(
 
 
 def prepare(
-    config: RunConfig, world: World, serving: Serving | None
-) -> tuple[Data, keras.Model, keras.Optimizer]:
+    config: RunConfig, world: World, strategy: Strategy
+) -> tuple[Data, keras.Model, keras.Optimizer, Plan]:
     """Open the data and build the network with its optimizer, refusing what cannot be trained.
 
     Raises:
@@ -147,10 +156,10 @@ def prepare(
     preparation.set_numerics(config)
     data = preparation.open_data(config)
     _patience(config, data)
-    model, optimizer = preparation.build_network(config, data, world)
-    (serving or preparation).plan(config, model, optimizer, world)
-    ring.check(config.train.ring, world)
-    return data, model, optimizer
+    model, optimizer = preparation.build_network(config, data, world, strategy)
+    plan = strategy.plan(model, optimizer, world.size)
+    strategy.check(world)
+    return data, model, optimizer, plan
 
 
 def _check_leaks(

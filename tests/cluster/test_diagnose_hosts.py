@@ -54,7 +54,7 @@ def test_a_throttled_link_is_the_network(cluster, tmp_path, shards):
     found = evidence.diagnose(train(cluster, tmp_path, shards, 2))
     assert (found.bound, found.cause) == ("network", None), found
     assert any("host n2: " in sentence and "eth0 sends " in sentence for sentence in found.evidence), found
-    assert any(setting.words == "train.ring.compression=float16" for setting in found.settings)
+    assert any(setting.words == "train.strategy.compression=float16" for setting in found.settings)
 
 
 @pytest.mark.deep
@@ -62,4 +62,4 @@ def test_one_server_of_two_workers_is_what_they_wait_for(cluster, tmp_path, shar
     found = evidence.diagnose(train(cluster, tmp_path, shards, 3, **SERVED))
     assert found.bound == "server", found
     assert any("2 workers share 1 server" in sentence for sentence in found.evidence)
-    assert found.settings[0].words == "train.server.placement=colocated train.server.count=2"
+    assert found.settings[0].words == "train.strategy.placement=colocated train.strategy.count=2"

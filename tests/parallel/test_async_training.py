@@ -84,5 +84,5 @@ def test_a_dead_server_ends_the_run_with_its_name(launch, tmp_path, shards):
 def test_what_cannot_be_is_told_once_before_anything_is_computed(launch, tmp_path, shards):
     config = write(tmp_path, shards, "bad", train__server__placement="colocated")
     done = launch(2, PROGRAM, "none", 0, 0, config)
-    assert done.exit_code == 2 and done.err.count("train.server.placement: async") == 1, done
+    assert done.exit_code == 2 and done.err.count("train.strategy.placement: async") == 1, done
     assert "orte_enable_recovery" not in json.dumps(done.err.splitlines()[0])

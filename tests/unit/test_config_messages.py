@@ -102,6 +102,8 @@ WRAPPED = {
 @pytest.mark.parametrize("key", NUMERIC)
 def test_no_number_is_taken_that_is_beyond_all_sense(key):
     needed = ["data.patch.size=8"] if key.startswith("data.patch.") else []
+    if key.rsplit(".", 1)[-1] in ("count", "staleness", "piece_mb"):
+        needed = ["train.strategy=parameter-server"]
     for value in ("1e22", "1.0e+22", "1" + "0" * 30, ".inf", "-.inf", ".nan", "'inf'", "yes", "-1"):
         if (key, value) == ("data.patch.threshold", "-1"):  # of intensities about 0
             continue
@@ -181,3 +183,50 @@ def test_a_key_that_is_missing_is_the_files():
     with pytest.raises(ConfigError, match=r"run\.yaml: 'name' is missing"):
         config.parse("data: {shards: s}", ["train.seed=3"], source="run.yaml")
     assert config.parse(HEAD, [*ASYNCHRONOUS, "train.server.staleness=3"])
+
+
+@pytest.mark.parametrize(
+    ("train", "changes", "key", "value"),
+    [
+        ("{strategy: data, ring: {bucket_mb: 2}}", [], "bucket_mb", 2.0),
+        ("{ring: {bucket_mb: 2}, strategy: {compression: float16}}", [], "compression", "float16"),
+        ("{strategy: parameter-server, server: {count: 2}, ring: {bucket_mb: 2}}", [], "count", 2),
+        ("{strategy: parameter-server}", ["train.strategy.count=3"], "count", 3),
+        ("{strategy: parameter-server}", ["train.server.count=3"], "count", 3),
+        ("{ring: {bucket_mb: 2}}", ["train.strategy.bucket_mb=3"], "bucket_mb", 3.0),
+        ("{strategy: {bucket_mb: 2}}", ["train.ring.bucket_mb=3"], "bucket_mb", 3.0),
+        ("{strategy: {name: data, bucket_mb: 2}}", ["train.strategy=parameter-server"], "count", 1),
+        ("{server: {count: 2}}", ["train.strategy=parameter-server"], "count", 2),
+    ],
+)
+def test_a_strategy_is_a_name_or_a_section_and_older_spellings_are_read(train, changes, key, value):
+    made = config.parse(f"{HEAD}train: {train}", changes)
+    assert getattr(made.train.strategy, key) == value
+    assert made.train.ring is None and made.train.server is None
+    assert config.parse(config.dump(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("train", "changes", "said"),
+    [
+        (
+            "{strategy: dat}",
+            [],
+            "must be 'data', 'parameter-server', or 'file.py:Class' of your own, not 'dat'",
+        ),
+        ("{}", ["train.strategy.count=2"], "of the strategy data; it is one of parameter-server."),
+        ("{strategy: {bucket_md: 2}}", [], "Did you mean 'train.strategy.bucket_mb'?"),
+        ("{strategy: {bucket_mb: 2}, ring: {bucket_mb: 3}}", [], "bucket_mb is given twice"),
+        (
+            "{strategy: 'own.py:Own'}",
+            ["train.strategy.evry=2"],
+            "of the strategy of your own; its keys go into",
+        ),
+        ("{strategy: 'own.py:'}", [], "train.strategy.name: must be"),
+        ("{strategy: [data]}", [], "train.strategy: must be a section"),
+    ],
+)
+def test_a_wrong_strategy_is_told_with_its_cure(train, changes, said):
+    with pytest.raises(ConfigError) as caught:
+        config.parse(f"{HEAD}train: {train}", changes)
+    assert said in str(caught.value)

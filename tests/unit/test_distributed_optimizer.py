@@ -172,13 +172,13 @@ def test_an_optimizer_that_reduces_nothing_is_refused_by_the_strategy(two_ranks:
         data.build(model, keras.optimizers.SGD(), two_ranks)
 
 
-def test_the_configuration_becomes_the_optimizer(one_rank: worlds.World) -> None:
+def test_the_configuration_becomes_the_optimizer() -> None:
     config = TrainConfig(
         accumulation=2,
         precision="mixed_float16",
         optimizer=OptimizerConfig(name="sgd", momentum=0.5, weight_decay=0.1, clip_value=2.0, ema=0.9),
     )
-    optimizer = optimizers.build(config, one_rank, 3)
+    optimizer = optimizers.build(config, 3)
     inner = optimizer.inner_optimizer
     assert isinstance(inner, keras.optimizers.SGD)
     assert (inner.momentum, inner.weight_decay, inner.clipvalue) == (0.5, 0.1, 2.0)

@@ -13,10 +13,15 @@ from trainer import config as configuration
 from trainer import record
 from trainer.errors import RunError
 
+
 # Sections that may be absent are there, so that their keys can be changed.
-STORED = configuration.parse(
-    "{name: r, data: {shards: s, patch: {size: 8}}, train: {early_stopping: {patience: 3}}}"
-)
+def stored(strategy: str) -> configuration.RunConfig:
+    train = f"{{early_stopping: {{patience: 3}}, strategy: {strategy}}}"
+    return configuration.parse(f"{{name: r, data: {{shards: s, patch: {{size: 8}}}}, train: {train}}}")
+
+
+STORED = stored("data")
+OWNERS = [STORED, stored("parameter-server"), stored("{name: 'own.py:Own', options: {x: 2.0}}")]
 LEAVES = [
     (key, field)
     for key, field in configuration.fields()
@@ -32,13 +37,13 @@ def other(annotation: Any, value: Any) -> Any:
     if typing.get_origin(annotation) is typing.Annotated:
         annotation = typing.get_args(annotation)[0]
     if typing.get_origin(annotation) is typing.Literal:
-        return next(choice for choice in typing.get_args(annotation) if choice != value)
+        return next((choice for choice in typing.get_args(annotation) if choice != value), "other")
     kind = typing.get_origin(annotation) or annotation
     if kind is tuple:
         # One fewer where there are some: sizes have three entries.
         return value[:-1] if value else (other(typing.get_args(annotation)[0], None),)
     if kind is dict:
-        return {"x": 1.0}
+        return {"x": 3.0}
     if kind is bool:
         return not value
     return (value or 0) + kind(1) if kind in (int, float) else kind("other")
@@ -51,24 +56,39 @@ def changed(section: BaseModel, key: str, value: Any) -> Any:
     return section.model_copy(update={name: new})
 
 
-def with_other(key: str, field: Any) -> configuration.RunConfig:
-    """The stored configuration with another value of this key."""
-    value: Any = STORED
-    for name in key.split("."):
-        value = getattr(value, name)
-    return changed(STORED, key, other(field.annotation, value))
+def with_other(key: str, field: Any) -> tuple[configuration.RunConfig, configuration.RunConfig]:
+    """A stored configuration that has this key, and one with another value of it."""
+    for config in OWNERS:
+        value: Any = config
+        for name in key.split("."):
+            value = getattr(value, name, AttributeError)
+        if value is not AttributeError:
+            return config, changed(config, key, other(field.annotation, value))
+    raise KeyError(key)
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # two edges where a size has three
 @pytest.mark.parametrize(("key", "field"), LEAVES, ids=[key for key, _ in LEAVES])
 def test_a_key_that_is_marked_may_change_and_any_other_is_refused_by_its_name(key, field):
-    given = with_other(key, field)
-    assert given != STORED
+    before, given = with_other(key, field)
+    assert given != before
     if MARKS[key]:
-        record.check_resumable(STORED, given)
+        record.check_resumable(before, given)
     else:
         with pytest.raises(RunError, match=rf"configuration: {key}[ .]"):
-            record.check_resumable(STORED, given)
+            record.check_resumable(before, given)
+
+
+@pytest.mark.parametrize("given", OWNERS[:2])
+@pytest.mark.parametrize("before", OWNERS[:2])
+def test_another_strategy_may_go_on_unless_it_rounded(before, given):
+    record.check_resumable(before, given)
+    rounding = configuration.parse("{name: r, data: {shards: s}, train: {ring: {compression: float16}}}")
+    rounding = STORED.model_copy(
+        update={"train": STORED.train.model_copy(update={"strategy": rounding.train.strategy})}
+    )
+    with pytest.raises(RunError, match=r"train\.strategy\.compression was 'float16' and is 'none' now"):
+        record.check_resumable(rounding, given)
 
 
 def test_what_may_grow_may_not_shrink():

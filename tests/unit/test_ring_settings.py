@@ -8,8 +8,7 @@ import pydantic
 import pytest
 
 from trainer import launch
-from trainer.config.server import ServerConfig
-from trainer.config.training import RingConfig
+from trainer.config.strategy import RingConfig, ServerConfig
 from trainer.strategies import ring
 
 ALLREDUCE = "OMPI_MCA_coll_tuned_allreduce_algorithm"

@@ -18,4 +18,4 @@ def test_one_process_is_told_what_to_launch(tmp_path, capsys, monkeypatch, place
     server = f"train.server={{count: {count}, placement: {placement}}}"
     assert cli.run(["train", str(config), server]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("error: train.server.count:") and said in told and "aunch" in told
+    assert told.startswith("error: train.strategy.count:") and said in told and "aunch" in told

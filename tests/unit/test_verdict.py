@@ -97,9 +97,9 @@ def test_a_slow_wire_is_the_network_and_hidden_communication_is_told():
     text = " ".join(found.evidence)
     assert "33% of it hidden" in text and "each rank sends 8.0 MiB, that is 89 Mbit/s" in text
     assert tried(found) == [
-        "train.ring.compression=float16",
-        "train.ring.reduction=buckets",
-        "train.ring.bucket_mb=0.5",
+        "train.strategy.compression=float16",
+        "train.strategy.reduction=buckets",
+        "train.strategy.bucket_mb=0.5",
         "train.accumulation=2 train.global_batch=16",
     ]
 

@@ -44,7 +44,7 @@ def test_it_says_what_binds_the_run_how_that_is_known_and_what_to_try(told, caps
     said = capsys.readouterr().out
     assert f"{told}: network-bound: 40% of a step's 1.00 s" in said and "at most 1.67 times as fast" in said
     assert "each rank sends 4.8 MiB, that is 80 Mbit/s meanwhile" in said
-    assert "train.ring.compression=float16  (now none): half the bytes" in said
+    assert "train.strategy.compression=float16  (now none): half the bytes" in said
 
 
 def test_as_json_it_says_the_same(told, capsys):
@@ -52,8 +52,8 @@ def test_as_json_it_says_the_same(told, capsys):
     said = json.loads(capsys.readouterr().out)
     assert (said["bound"], said["cause"], said["is_well"], said["run"]) == ("network", None, False, str(told))
     assert said["gain_at_most"] == said["gains"]["network"] == pytest.approx(0.4)
-    assert said["settings"][0]["changes"] == {"train.ring.compression": "float16"}
-    assert said["settings"][0]["now"] == {"train.ring.compression": "none"}
+    assert said["settings"][0]["changes"] == {"train.strategy.compression": "float16"}
+    assert said["settings"][0]["now"] == {"train.strategy.compression": "none"}
 
 
 def test_a_report_says_it_too(old, told):

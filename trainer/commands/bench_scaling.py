@@ -59,10 +59,10 @@ def bench_scaling(
 ) -> int:
     """Measure networks with strategies on numbers of ranks; draw speed-up, efficiency, a step's parts, bytes.
 
-    Strategies: data, parameter-server, peer:ddp, peer:multiworker, peer:tf-parameter-server. Options of data
-    are those of train.ring; of parameter-server those of train.server, and servers=K or servers=n, as many
-    as ranks. A study that was stopped goes on where it was; its folder holds scaling.html, table.csv,
-    table.tex and every row. Several studies in one folder share the page.
+    Strategies: data, parameter-server, peer:ddp, peer:multiworker, peer:tf-parameter-server. Options are
+    the keys of train.strategy; parameter-server also takes servers=K or servers=n, as many as ranks. A study
+    that was stopped goes on where it was; its folder holds scaling.html, table.csv, table.tex
+    and every row. Several studies in one folder share the page.
 
     \b
     Example:

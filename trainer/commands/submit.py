@@ -167,9 +167,9 @@ def submit(
                 image=image,
                 # A step of asynchronous training is one worker's: any number of them will do.
                 global_batch=None
-                if run.config.train.is_asynchronous
+                if run.config.train.strategy.is_asynchronous
                 else run.config.train.global_batch // run.config.train.accumulation,
-                outlives=run.config.train.is_asynchronous,
+                outlives=run.config.train.strategy.is_asynchronous,
                 binds=run.binds,
                 readonly=run.readonly,
                 run=os.path.realpath(run.config.folder),

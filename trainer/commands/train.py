@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from trainer.config import RunConfig
-    from trainer.serving import Serving
+    from trainer.strategies.base import Prepared, Strategy
     from trainer.world import World
 
 
@@ -52,83 +53,82 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
     from trainer import launch
     from trainer import world as worlds
     from trainer.errors import InputError
-    from trainer.mpi_world import roles
+    from trainer.strategies import registry
+    from trainer.strategies.base import Members
 
-    def checked() -> RunConfig:
-        config = load()
-        if config.train.strategy == "parameter-server":
-            roles(launch.expected_size(), config.train.server.count, config.train.server.placement)
-        return config
+    processes = launch.expected_size()
 
-    threads, server = None, None
-    environment: dict[str, str] = {}
+    def chosen(config: RunConfig) -> Strategy:
+        found = registry.of(config)
+        found.members(processes)  # whether there are enough
+        return found
+
+    config, strategy = None, None
     try:
-        config = checked().train
-        threads, environment = config.threads, launch.ring_environment(config.ring)
-        server = config.server if config.strategy == "parameter-server" else None
+        config = load()
+        if registry.is_ours(config):
+            strategy = chosen(config)
     except InputError:
-        if launch.expected_size() == 1:
+        if processes == 1:
             raise  # said at once, before TensorFlow is loaded; several ranks say it together, below
-    if server is None:
-        world = worlds.init(threads, environment=environment)
-    else:
-        world = worlds.init(
-            threads,
-            environment=environment | launch.server_environment(server),
-            servers=server.count,
-            placement=server.placement,
-            mode=server.mode,
-        )
+    members = strategy.members(processes) if strategy else Members()
+    world = worlds.init(
+        config.train.threads if config else None,
+        environment=strategy.environment() if strategy else {},
+        servers=members.servers,
+        placement=members.placement,
+        mode=members.mode,
+    )
+    story = _Story(load, chosen, config, strategy, resume, dry_run, as_json)
+    return strategy.take_part(world, story) if strategy else story.together(world)
 
-    from trainer.agreement import agree, together
 
-    def body() -> int:
-        run_config = agree(world, checked)
-        if dry_run:
-            _show_plan(run_config, world, resume=resume, as_json=as_json)
-        else:
-            _train(run_config, world, resume=resume, as_json=as_json)
-        return 0
+@dataclass
+class _Story:
+    """What a process does for the run, when its strategy asks for it: `trainer.strategies.base.Story`."""
 
-    if server is None:
+    load: Callable[[], RunConfig]
+    chosen: Callable[[RunConfig], Strategy]
+    loaded: RunConfig | None
+    strategy: Strategy | None
+    resume: bool
+    dry_run: bool
+    as_json: bool
+
+    @property
+    def config(self) -> RunConfig:
+        if self.loaded is None:
+            self.loaded = self.load()
+        return self.loaded
+
+    def together(self, world: World) -> int:
+        from trainer.agreement import agree, together
+
+        def body() -> int:
+            self.strategy = agree(world, lambda: self.strategy or self.chosen(self.config))
+            self.alone(world)
+            return 0
+
         return together(world, body)
-    if server.mode == "async":
-        return _take_part(checked, world, resume=resume, dry_run=dry_run, as_json=as_json)
 
-    from trainer.strategies.parameter_server.serving import serve, serving
+    def alone(self, world: World) -> None:
+        show = _show_plan if self.dry_run else _train
+        show(self.config, world, self.strategy, resume=self.resume, as_json=self.as_json)
 
-    if world.is_server:
-        return serve(world)
-    with serving(world) as session:
-        session.exit_code = together(world, body)
-    return session.exit_code
+    def prepare(self, world: World) -> Prepared:
+        from trainer.preparation import prepare
 
-
-def _take_part(
-    load: Callable[[], RunConfig], world: World, *, resume: bool, dry_run: bool, as_json: bool
-) -> int:
-    """Asynchronous training: server 0 trains, the other processes do what it asks."""
-    from trainer.strategies.parameter_server.async_run import take_part
-
-    config = load()
-
-    def on_main(main: World, serving: Serving) -> None:
-        if dry_run:
-            _show_plan(config, main, resume=resume, as_json=as_json, serving=serving)
-        else:
-            _train(config, main, resume=resume, as_json=as_json, serving=serving)
-
-    return take_part(config, world, on_main)
+        return prepare(self.config, world, self.strategy or self.chosen(self.config))
 
 
 def _show_plan(
-    config: RunConfig, world: World, *, resume: bool, as_json: bool, serving: Serving | None = None
+    config: RunConfig, world: World, strategy: Strategy | None, *, resume: bool, as_json: bool
 ) -> None:
     import json
 
     from trainer.dry_run import describe
 
-    plan = describe(config, world, serving, resume=resume)
+    plan = describe(config, world, strategy, resume=resume)
     if not world.is_main:
         return
     if as_json:
@@ -140,7 +140,7 @@ def _show_plan(
 
 
 def _train(
-    config: RunConfig, world: World, *, resume: bool, as_json: bool, serving: Serving | None = None
+    config: RunConfig, world: World, strategy: Strategy | None, *, resume: bool, as_json: bool
 ) -> None:
     import json
     import sys
@@ -150,10 +150,10 @@ def _train(
 
     command = ["cingulum", *sys.argv[1:]]
     if not world.is_main:
-        run_train(config, world, resume=resume, reporter=Silent(), command=command)
+        run_train(config, world, resume=resume, reporter=Silent(), command=command, strategy=strategy)
         return
     with Shown() as shown:
-        result = run_train(config, world, resume=resume, reporter=shown, command=command, serving=serving)
+        result = run_train(config, world, resume=resume, reporter=shown, command=command, strategy=strategy)
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:

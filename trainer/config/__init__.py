@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from trainer.config.augment import AugmentConfig
 from trainer.config.data import LOSSES, DataConfig, PatchConfig, SplitConfig, TaskConfig
-from trainer.config.explaining import fields, on_resume, section_of
+from trainer.config.explaining import fields, on_resume, section_of, sections_of
 from trainer.config.parsing import dump, load, parse
 from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig
 from trainer.config.section import Section
-from trainer.config.server import ServerConfig
+from trainer.config.strategy import OwnStrategyConfig, RingConfig, ServerConfig, StrategySection
 from trainer.config.telemetry import TelemetryConfig
 from trainer.config.training import (
     EarlyStoppingConfig,
     OptimizerConfig,
-    RingConfig,
     ScheduleConfig,
     TrainConfig,
     TransferConfig,
@@ -33,6 +32,7 @@ __all__ = [
     "GuardConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "OwnStrategyConfig",
     "PatchConfig",
     "RingConfig",
     "RunConfig",
@@ -40,6 +40,7 @@ __all__ = [
     "Section",
     "ServerConfig",
     "SplitConfig",
+    "StrategySection",
     "TaskConfig",
     "TelemetryConfig",
     "TrainConfig",
@@ -51,4 +52,5 @@ __all__ = [
     "on_resume",
     "parse",
     "section_of",
+    "sections_of",
 ]

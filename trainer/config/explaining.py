@@ -12,9 +12,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from trainer.config import strategy
 from trainer.config.run import RunConfig
 
 COMMAND_LINE = "command line"
+# What may be a name alone, or a section with the keys of the strategy that is named.
+STRATEGY = ("train", "strategy")
 Place = tuple[str | int, ...]
 
 # What is shown of a value, and of all that is wrong, at 80 columns: a screen has 24 lines.
@@ -57,12 +60,20 @@ _TEXTS = ("string_type", "path_type", "invalid_key")
 
 
 def fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every dotted key with its pydantic field, in order: for suggestions and for the reference page."""
+    """Every dotted key with its pydantic field, in order: for suggestions and for the reference page.
+
+    Keys of all strategies stand beneath `train.strategy`. Keys that are read, but not written, are left out.
+    """
     for name, field in section.model_fields.items():
-        nested = section_of(field.annotation)
+        if field.exclude:
+            continue
         yield prefix + name, field
-        if nested is not None:
-            yield from fields(nested, f"{prefix}{name}.")
+        seen = set()
+        for nested in sections_of(field.annotation):
+            for key, inner in fields(nested, f"{prefix}{name}."):
+                if key not in seen:
+                    yield key, inner
+                seen.add(key)
         for named_alike, entry in _entries_of(field.annotation):
             yield from fields(entry, f"{prefix}{name}.{named_alike}.")
 
@@ -79,9 +90,18 @@ def _on_resume() -> dict[str, str]:
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The Section that an annotation such as `X` or `X | None` holds."""
-    members = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-    return next((m for m in members if isinstance(m, type) and issubclass(m, BaseModel)), None)
+    """The Section that an annotation such as `X` or `X | None` holds; the first of several."""
+    return next(iter(sections_of(annotation)), None)
+
+
+def sections_of(annotation: Any) -> list[type[BaseModel]]:
+    """All Sections that an annotation such as `X | None` or a union of strategies holds."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return sections_of(typing.get_args(annotation)[0])
+    if origin in (types.UnionType, typing.Union):
+        return [section for member in typing.get_args(annotation) for section in sections_of(member)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 
 def _entries_of(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
@@ -111,7 +131,7 @@ def explain(
     """
     where, kind, value = named(problem["loc"]), problem["type"], problem["input"]
     if kind == "extra_forbidden":
-        return f"{source}: unknown key {where!r}.{_suggestion(where, section)}"
+        return f"{source}: unknown key {where!r}{_of_strategy(problem)}.{_suggestion(where, section)}"
     if kind == "missing" and isinstance(problem["loc"][-1], str):
         return f"{source}: {where!r} is missing: it must be given."
     start = f"{source}: {where}: " if where and not is_named else f"{source}: "
@@ -126,8 +146,27 @@ def explain(
     return f"{start}{_sentence(problem)}{given}."
 
 
+def plain(problem: Any) -> Any:
+    """One of pydantic's errors, of which the place is that of a key as it is written."""
+    place = problem["loc"]
+    if place[:2] == STRATEGY and len(place) > 2:
+        return {**problem, "loc": (*STRATEGY, *place[3:]), "strategy": place[2]}
+    return problem
+
+
+def _of_strategy(problem: Any) -> str:
+    if "strategy" not in problem:
+        return ""
+    if problem["strategy"] == "own":
+        return " of the strategy of your own; its keys go into train.strategy.options"
+    owner = strategy.owner(str(problem["loc"][-1]))
+    belongs = f"; it is one of {owner}" if owner else ""
+    return f" of the strategy {problem['strategy']}{belongs}"
+
+
 def apart(problems: Sequence[Any]) -> list[Any]:
-    """Problems without those that others cause: of a list with wrong entries, that it has too few."""
+    """Problems, as `plain`, but for those that others cause: of a list with wrong entries, its length."""
+    problems = [plain(problem) for problem in problems]
     beneath = {tuple(p["loc"][:-1]) for p in problems if p["loc"]}
     return [p for p in problems if p["type"] != "too_short" or p["loc"] not in beneath]
 
@@ -190,6 +229,8 @@ def _sentence(problem: Any) -> str:
     if kind == "value_error":
         return str(problem["msg"]).removeprefix("Value error, ")
     if kind == "string_pattern_mismatch":
+        if problem["loc"] == (*STRATEGY, "name"):
+            return "must be 'file.py:Class' or 'module:Class'"
         plain = problem["loc"] == ("name",)
         return _NAMES if plain else "must be letters, digits and _ . , : + @ / -, without blanks"
     if kind == "missing":
@@ -209,6 +250,8 @@ def figure(value: Any) -> str:
 def _suggestion(where: str, section: type[BaseModel]) -> str:
     known = [key for key, _ in fields(section)]
     # The last word is what was mistyped; a right word in a wrong place is found by its full name.
+    if where in known:  # of another strategy
+        return ""
     close = difflib.get_close_matches(where, known, n=1, cutoff=0.6) or [
         key for key in known if key.rsplit(".", 1)[-1] == where.rsplit(".", 1)[-1]
     ]

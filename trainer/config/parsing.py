@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from trainer.config import explaining, yaml_reader
-from trainer.config.explaining import COMMAND_LINE, Place
+from trainer.config.explaining import COMMAND_LINE, STRATEGY, Place
 from trainer.config.run import RunConfig
 from trainer.config.yaml_reader import Document
 from trainer.errors import ConfigError
@@ -70,7 +70,7 @@ def _problems(tree: Any) -> set[tuple[Place, str]]:
     try:
         RunConfig.model_validate(tree)
     except ValidationError as error:
-        return {(problem["loc"], problem["msg"]) for problem in error.errors()}
+        return {(problem["loc"], problem["msg"]) for problem in map(explaining.plain, error.errors())}
     return set()
 
 
@@ -106,15 +106,33 @@ def _apply_override(
     if len(place) > yaml_reader.MOST_DEPTH:
         raise ConfigError(f"{source}: a key has at most {yaml_reader.MOST_DEPTH} parts.")
     node = tree
-    for parent in place[:-1]:
+    for depth, parent in enumerate(place[:-1]):
         child = node.setdefault(parent, {})
+        if isinstance(child, str) and place[: depth + 1] == STRATEGY:
+            child = node[parent] = {"name": child}
         if child is None:
             child = node[parent] = {}
         if not isinstance(child, dict):
             raise ConfigError(f"{source}: {parent!r} is a single value and has no keys of its own.")
         node = child
     node[place[-1]] = _own(document.tree)
+    _forget_other_spelling(tree, place)
     changes[place] = override
     for old in [old for old in written if old[: len(place)] == place]:
         del written[old]
     written.update({(*place, *within): word for within, word in document.written.items()})
+
+
+def _forget_other_spelling(tree: dict[str, Any], place: Place) -> None:
+    """Drop what the file says under another name of the key at `place`: the command line wins.
+
+    `train.ring.KEY` and `train.server.KEY` are read as `train.strategy.KEY`: see `TrainConfig`.
+    """
+    train, others = (
+        tree.get("train"),
+        {"strategy": ("ring", "server"), "ring": ("strategy",), "server": ("strategy",)},
+    )
+    if len(place) == 3 and place[0] == "train" and isinstance(train, dict):
+        for other in others.get(str(place[1]), ()):
+            if isinstance(train.get(other), dict):
+                train[other].pop(place[2], None)

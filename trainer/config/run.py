@@ -100,24 +100,8 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _async_can_do_it(self) -> RunConfig:
-        server = self.train.server
-        if self.train.strategy != "parameter-server" or server.mode != "async":
-            return self
-        if server.placement == "colocated":
-            raise ValueError(
-                "train.server.placement: asynchronous servers are processes of their own, since a worker may "
-                "die and a server may not; take placement=separate, and launch train.server.count more"
-            )
-        if self.train.precision == "mixed_float16":
-            raise ValueError(
-                "train.precision: mixed_float16 needs one loss scale for all workers, which these "
-                "do not share; take mixed_bfloat16"
-            )
-        if self.data.cache == "node-local":
-            raise ValueError(
-                "data.cache: asynchronous workers do not agree on a copy per host; take none or memory"
-            )
+    def _strategy_can_do_it(self) -> RunConfig:
+        self.train.strategy.check(self)
         return self
 
     @property

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from trainer.config.section import LARGEST_SEED, MAY_CHANGE, MAY_GROW, MOST_SAMPLES, Section, number
-from trainer.config.server import ServerConfig
+from trainer.config.strategy import AnyStrategy, RingConfig, ServerConfig, named
 from trainer.errors import ConfigError
 
 
@@ -101,72 +101,6 @@ class TransferConfig(Section):
     )
 
 
-class RingConfig(Section):
-    """How gradients are combined over ranks."""
-
-    algorithm: Literal[
-        "ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"
-    ] = Field(
-        "ring",
-        description="the route of the sums; the others are slower, and there to compare with",
-        json_schema_extra=MAY_CHANGE,
-    )
-    reduction: Literal["buckets", "per_tensor", "grouped"] = Field(
-        "buckets",
-        description="buckets leave in reverse layer order while the backward pass runs",
-        json_schema_extra=MAY_CHANGE,
-    )
-    bucket_mb: float = Field(
-        4.0,
-        gt=0,
-        le=4096,
-        strict=False,
-        description="size of a bucket, in MiB of gradients",
-        json_schema_extra=MAY_CHANGE,
-    )
-    compression: Literal["none", "float16", "bfloat16"] = Field(
-        "none", description="type of gradients on the wire"
-    )
-    fusion_mb: float | None = Field(
-        None,
-        ge=0,
-        le=4096,
-        strict=False,
-        description="buckets that are ready at once leave as one message of up to so many MiB "
-        "(HOROVOD_FUSION_THRESHOLD); default: Horovod's own",
-        json_schema_extra=MAY_CHANGE,
-    )
-    cycle_ms: float | None = Field(
-        None,
-        gt=0,
-        le=60_000,
-        strict=False,
-        description="milliseconds between two looks at what is ready (HOROVOD_CYCLE_TIME); "
-        "default: Horovod's own",
-        json_schema_extra=MAY_CHANGE,
-    )
-    autotune: bool = Field(
-        False,
-        description="let Horovod try settings while it trains, and write what it found into the run folder "
-        "(HOROVOD_AUTOTUNE)",
-        json_schema_extra=MAY_CHANGE,
-    )
-    timeline: bool = Field(
-        False,
-        description="write Horovod's timeline of every collective into the run folder (HOROVOD_TIMELINE)",
-        json_schema_extra=MAY_CHANGE,
-    )
-
-    @model_validator(mode="after")
-    def _bits_have_their_own_route(self) -> RingConfig:
-        if self.compression == "bfloat16" and self.algorithm not in ("ring", "gather"):
-            raise ValueError(
-                f"compression=bfloat16 sends bits by an all-to-all, never by algorithm={self.algorithm}; "
-                "take compression float16 or none"
-            )
-        return self
-
-
 class TrainConfig(Section):
     """One training."""
 
@@ -182,13 +116,12 @@ class TrainConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     transfer: TransferConfig = TransferConfig()
-    strategy: Literal["data", "parameter-server"] = Field(
-        "data",
-        description="who applies updates: every rank, with the mean of all gradients, or servers",
-        json_schema_extra=MAY_CHANGE,
+    strategy: AnyStrategy = Field(
+        RingConfig(), description="how training is divided over processes; a name alone will do"
     )
-    ring: RingConfig = RingConfig()
-    server: ServerConfig = ServerConfig()
+    # As the sections of two strategies were written before each strategy had `train.strategy` to itself.
+    ring: RingConfig | None = Field(None, exclude=True)
+    server: ServerConfig | None = Field(None, exclude=True)
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = Field(
         "float32", description="type of the arithmetic"
     )
@@ -216,17 +149,31 @@ class TrainConfig(Section):
         0, ge=0, le=LARGEST_SEED, description="of initial weights, sample order, augmentation and dropout"
     )
 
-    @property
-    def is_asynchronous(self) -> bool:
-        """Whether workers do not wait for each other, and outlive each other."""
-        return self.strategy == "parameter-server" and self.server.mode == "async"
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _may_be_a_name(cls, value: Any) -> Any:
+        return named(value)
 
     @model_validator(mode="after")
-    def _servers_take_gradients_as_they_are(self) -> TrainConfig:
-        if self.strategy == "parameter-server" and self.ring.compression != "none":
+    def _joined(self) -> TrainConfig:
+        """Read `train.ring` and `train.server` as keys of the strategy that they belong to."""
+        wire = self.ring.compression if self.ring is not None else "none"
+        if self.strategy.name == "parameter-server" and wire != "none":
             raise ValueError(
                 "ring.compression is for strategy=data; servers get gradients in the type of the weights"
             )
+        for old in (self.ring, self.server):
+            if old is not None and old.name == self.strategy.name:
+                twice = (old.model_fields_set & self.strategy.model_fields_set) - {"name"}
+                if twice:
+                    raise ValueError(f"{min(twice)} is given twice; write it in train.strategy alone")
+                given = {
+                    key: getattr(one, key) for one in (old, self.strategy) for key in one.model_fields_set
+                }
+                joined = type(old).model_validate(given)
+                object.__setattr__(self, "strategy", joined)
+        for key in ("ring", "server"):
+            object.__setattr__(self, key, None)
         return self
 
 

@@ -161,7 +161,7 @@ class _Training:
         words = arguments(crossval, fold, means.threads(fold))
         line, additions = [sys.executable, "-m", "trainer", *words], dict[str, str]()
         if means.ranks > 1:
-            outlives = fold.config.train.is_asynchronous
+            outlives = fold.config.train.strategy.is_asynchronous
             line, additions = mpirun.command(means.ranks, line, outlives=outlives)
         with fold.log.open("ab") as log:
             log.write(f"--- {record.now()} cingulum {' '.join(words)}\n".encode())

@@ -1,4 +1,4 @@
-"""A network of the user's own, 'module:function' or 'file.py:function'; its errors come with their line."""
+"""Code of the user's own, 'module:name' or 'file.py:name'; its errors come with their line."""
 
 from __future__ import annotations
 
@@ -13,49 +13,62 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trainer.errors import CingulumError, ModelError
+from trainer.errors import CingulumError, InputError, ModelError
 
 
-def find(name: str) -> Callable[..., Any]:
-    """The function, from a module that the current folder or the environment has, or from a file.
+def find(name: str, *, what: str = "network", error: type[InputError] = ModelError) -> Callable[..., Any]:
+    """The function or class, from a module that the current folder or the environment has, or from a file.
+
+    Args:
+        name: as above.
+        what: it is to be: a network, a strategy.
+        error: to raise.
 
     Raises:
-        ModelError: there is none, or its file cannot be run.
+        InputError: of the given class: there is none, or its file cannot be run.
     """
     place, _, attribute = name.rpartition(":")
-    with told_with_place(name):
-        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place, name)
-    function = getattr(module, attribute, None)
-    if not callable(function):
+    with told_with_place(name, what=what, error=error):
+        if place.endswith(".py"):
+            module = _load_file(Path(place), error)
+        else:
+            module = _load_module(place, f"asked for as {what} {name!r}", error)
+    found = getattr(module, attribute, None)
+    if not callable(found):
         close = difflib.get_close_matches(attribute, dir(module), n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ModelError(f"{place} has no function {attribute!r} (asked for as network {name!r}).{hint}")
-    return function
+        kind = "class" if what == "strategy" else "function"
+        raise error(f"{place} has no {kind} {attribute!r} (asked for as {what} {name!r}).{hint}")
+    return found
 
 
 @contextlib.contextmanager
-def told_with_place(name: str) -> Iterator[None]:
-    """Turn what a network's code raises into a ModelError that names the line.
+def told_with_place(
+    name: str, *, what: str = "network", error: type[InputError] = ModelError
+) -> Iterator[None]:
+    """Turn what the user's code raises into an error that names the line.
 
     Raises:
-        ModelError: from any other exception.
+        InputError: of the given class, from any other exception.
     """
     try:
         yield
     except (CingulumError, KeyboardInterrupt):
         raise
-    except SystemExit as error:  # a whole program was named, or a function ends the process
-        what = f"it ends the program (exit code {error.code})"
-        raise ModelError(
-            f"network {name!r} cannot be built: {_line(error)}: {what}.",
+    except SystemExit as left:  # a whole program was named, or a function ends the process
+        raise error(
+            f"{what} {name!r} cannot be built: {_line(left)}: it ends the program (exit code {left.code}).",
             cure="Take the exit out, or put it under: if __name__ == '__main__':",
-        ) from error
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise ModelError(f"network {name!r} cannot be built: {_line(error)}: {what}", cure=_CURE) from error
+        ) from left
+    except Exception as raised:
+        said = f"{type(raised).__name__}: {raised}".rstrip(": ")
+        raise error(
+            f"{what} {name!r} cannot be built: {_line(raised)}: {said}",
+            cure=f"Mend that line, or the options that it is given ({_OPTIONS[what]}).",
+        ) from raised
 
 
-_CURE = "Mend that line, or the options that it is given (model.width, model.options)."
+_OPTIONS = {"network": "model.width, model.options", "strategy": "train.strategy.options"}
 
 
 def _line(error: BaseException) -> str:
@@ -76,10 +89,10 @@ def is_installed(file: str) -> bool:
     )
 
 
-def _load_file(path: Path) -> ModuleType:
+def _load_file(path: Path, error: type[InputError]) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"cingulum_own_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ModelError(f"{path}: there is no such Python file.")
+        raise error(f"{path}: there is no such Python file.")
     if spec.name in sys.modules:
         return sys.modules[spec.name]
     module = importlib.util.module_from_spec(spec)
@@ -92,16 +105,16 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def _load_module(place: str, name: str) -> ModuleType:
+def _load_module(place: str, asked: str, error: type[InputError]) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:  # a console script's path starts at its own folder, not at the user's
         sys.path.append(here)
     try:
         return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (place == error.name or place.startswith(error.name + ".")):
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not (place == missing.name or place.startswith(missing.name + ".")):
             raise  # the module is there; something that it imports is not
-        raise ModelError(
-            f"There is no module {place!r} (asked for as network {name!r}).",
-            cure="Run in the folder that holds it, or name its file: path/to/networks.py:function",
+        raise error(
+            f"There is no module {place!r} ({asked}).",
+            cure="Run in the folder that holds it, or name its file: path/to/file.py:name",
         ) from None

@@ -30,8 +30,7 @@ class Cell:
         batch: samples per step: of all ranks together if `scaling` is strong, of each rank if it is weak.
         scaling: `strong` or `weak`.
         strategy: one of `variants.STRATEGIES`.
-        options: of the strategy: the fields of `train.ring` for data, of `train.server` for parameter-server
-            (but `count`, which is `servers`).
+        options: of the strategy: the keys of its section `train.strategy` (but `count`, which is `servers`).
         ranks: processes that compute gradients.
         servers: parameter servers, 0 without any; those that are colocated are no further processes.
         hosts: hosts that the ranks are spread over; 0: all processes on this host, without a testbed.

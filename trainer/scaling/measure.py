@@ -27,8 +27,7 @@ from jobs.testbed import Testbed, namespaces, programs
 from jobs.testbed.layout import bytes_per_second
 from trainer.config.explaining import explain
 from trainer.config.section import Section
-from trainer.config.server import ServerConfig
-from trainer.config.training import RingConfig
+from trainer.config.strategy import RingConfig, ServerConfig
 from trainer.errors import CingulumError, ConfigError, WorldError
 from trainer.planning import communication as costs
 from trainer.scaling import launching, peers, timed_row

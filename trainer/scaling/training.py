@@ -109,8 +109,8 @@ def configuration(cell: Cell, shards: Path, run: Path) -> dict[str, Any]:
 def strategy_settings(strategy: str, options: Any, servers: int) -> dict[str, Any]:
     """What of `train` in a configuration makes a strategy; nothing but defaults for a peer's."""
     if strategy == "parameter-server":
-        return {"strategy": strategy, "server": {"count": servers, **options}}
-    return {"ring": dict(options)} if strategy == "data" and options else {}
+        return {"strategy": {"name": strategy, "count": servers, **options}}
+    return {"strategy": {"name": strategy, **options}} if strategy == "data" and options else {}
 
 
 def points(metrics: Path) -> tuple[dict[str, float], ...]:

@@ -38,7 +38,7 @@ def main() -> None:
 def _by_ring(cell: Cell) -> None:
     from trainer import launch
     from trainer import world as worlds
-    from trainer.config.training import RingConfig
+    from trainer.config.strategy import RingConfig
 
     ring = RingConfig(**cell.options)
     world = worlds.init(threads=1, environment=launch.ring_environment(ring))
@@ -58,7 +58,7 @@ def _by_ring(cell: Cell) -> None:
 def _by_servers(cell: Cell) -> None:
     from trainer import launch
     from trainer import world as worlds
-    from trainer.config.server import ServerConfig
+    from trainer.config.strategy import ServerConfig
 
     server = ServerConfig(count=cell.servers, **cell.options)
     environment = {**RARELY, **launch.server_environment(server)}

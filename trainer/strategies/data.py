@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,28 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import ConfigError
+from trainer.strategies.base import Collected, Learner, Predictions
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
-from trainer.strategies.guards import average_statistics
+from trainer.strategies.guards import average_statistics, check_divergence
 from trainer.tasks.base import PerSample
 from trainer.tasks.losses import cross_entropy
 from trainer.tasks.scores import hits
 from trainer.telemetry.timeline import Timeline
 from trainer.world import World
-
-
-@dataclasses.dataclass(frozen=True)
-class Predictions:
-    """Outputs for some volumes, in the order of their row numbers.
-
-    Attributes:
-        rows: int64 `(n,)`, row numbers in the shard set.
-        targets: `(n,)`, true classes or numbers.
-        outputs: float32 `(n, m)`: logits, or what the task keeps of an output.
-    """
-
-    rows: np.ndarray
-    targets: np.ndarray
-    outputs: np.ndarray
 
 
 def build(
@@ -50,7 +35,7 @@ def build(
 
     Args:
         model: a built network; its graph is left alone.
-        optimizer: of `optimizers.build`, distributed where there is more than one rank.
+        optimizer: distributed where there is more than one rank.
         world: all ranks.
         loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
         score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
@@ -99,16 +84,13 @@ def averaged_weights(model: keras.Model, optimizer: keras.Optimizer) -> Iterator
             variable.assign(value)
 
 
-# From targets and outputs of a batch to what evaluation keeps.
-Collected = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-
-
-class DistributedModel:
+class DistributedModel(Learner):
     """One network on every rank; see `build`.
 
     Attributes:
         model: the Keras model of this rank.
         optimizer: its optimizer.
+        world: all ranks.
     """
 
     def __init__(
@@ -122,7 +104,7 @@ class DistributedModel:
     ) -> None:
         self.model = model
         self.optimizer = optimizer
-        self._world = world
+        self.world = world
         self._loss = loss
         self._score = score
         self._timeline = timeline or Timeline(enabled=False)
@@ -155,7 +137,7 @@ class DistributedModel:
         Sums and counts are added over ranks, not averages averaged. Samples of weight 0 do not count, and
         class weights do not either, so that the loss compares with the validation loss.
         """
-        loss, score, samples = self._world.allreduce(self._sums.value(), "sum", name="metrics").numpy()
+        loss, score, samples = self.world.allreduce(self._sums.value(), "sum", name="metrics").numpy()
         self._sums.assign(tf.zeros(3, tf.float64))
         samples = max(samples, 1.0)
         return {"loss": float(loss / samples), "score": float(score / samples)}
@@ -189,11 +171,23 @@ class DistributedModel:
             targets.append(kept[0][real])
             outputs.append(kept[1][real])
         joined = [
-            self._world.allgather(np.concatenate(part), name=f"evaluation_{i}").numpy()
+            self.world.allgather(np.concatenate(part), name=f"evaluation_{i}").numpy()
             for i, part in enumerate((rows, targets, outputs))
         ]
         order = np.argsort(joined[0], kind="stable")
         return Predictions(*(part[order] for part in joined))
+
+    def check(self) -> None:
+        """See that weights are the same on all ranks; a collective.
+
+        Raises:
+            DivergenceError: on every rank.
+        """
+        check_divergence(self.model, self.world)
+
+    def settle(self) -> None:
+        """Give every rank the mean of the ranks' own moving statistics of batch norms; a collective."""
+        average_statistics(self.model, self.world)
 
     def gather(self) -> keras.Model:
         """The ordinary Keras model, the same on every rank; a collective.
@@ -201,20 +195,13 @@ class DistributedModel:
         Moving statistics of batch norms that are not synchronous become the mean of the ranks' own, and so
         do gradients that wait for an update: call it before model or optimizer are saved.
         """
-        average_statistics(self.model, self._world)
-        share_accumulated(self.optimizer, self._world)
+        average_statistics(self.model, self.world)
+        share_accumulated(self.optimizer, self.world)
         return self.model
 
     def averaged_weights(self) -> AbstractContextManager[None]:
         """A context in which the network holds the averaged weights, where the optimizer keeps them (EMA)."""
         return averaged_weights(self.model, self.optimizer)
-
-    def server_steps(self) -> list[list[dict[str, Any]]]:
-        """Where the time of parameter servers went; there are none."""
-        return []
-
-    def close(self) -> None:
-        """Nothing is trained any more."""
 
     def _train_step(self, x: Any, y: Any, w: Any) -> tuple[tf.Tensor, tf.Tensor]:
         with self._timeline.tracing():

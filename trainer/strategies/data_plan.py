@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import keras
 import numpy as np
 
 from trainer.config import micro_batch
+from trainer.strategies.base import Plan
 from trainer.strategies.reduction import Algorithm, sent_by_busiest
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """How a step is divided. Printable, and JSON with `json()`.
+class DataPlan(Plan):
+    """How an update is divided by data parallelism.
 
     Attributes:
-        world_size: number of ranks.
-        global_batch: samples per update, over all ranks.
-        accumulation: micro-batches per update.
-        micro_batch: samples per rank and micro-batch.
-        parameters: trainable numbers, all of them on every rank.
         bytes_per_update: bytes that the busiest rank sends per update; on the ring all send as many, 2(n-1)/n
             of the gradients on the wire.
-        algorithm: how gradients are combined, as `train.ring.algorithm` names it.
+        algorithm: how gradients are combined, as `train.strategy.algorithm` names it.
     """
 
-    world_size: int
-    global_batch: int
-    accumulation: int
-    micro_batch: int
-    parameters: int
     bytes_per_update: int
     algorithm: str = "ring"
-    strategy: str = "data"
-
-    def json(self) -> str:
-        """The plan as a JSON object, one key per line."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
 
     def __str__(self) -> str:
         who = "each rank" if self.algorithm in ("ring", "segmented-ring") else f"a rank ({self.algorithm})"
@@ -62,7 +47,7 @@ def plan(
     accumulation: int = 1,
     compression: str = "none",
     algorithm: Algorithm = "ring",
-) -> Plan:
+) -> DataPlan:
     """Divide a global batch over ranks.
 
     Raises:
@@ -71,7 +56,7 @@ def plan(
     share = micro_batch(global_batch, world_size=world_size, accumulation=accumulation)
     parameters = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
     width = 4 if compression == "none" else 2
-    return Plan(
+    return DataPlan(
         world_size=world_size,
         global_batch=global_batch,
         accumulation=accumulation,
@@ -79,4 +64,5 @@ def plan(
         parameters=parameters,
         bytes_per_update=round(sent_by_busiest(algorithm, world_size) * parameters * width),
         algorithm=algorithm,
+        strategy="data",
     )

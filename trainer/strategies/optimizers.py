@@ -9,19 +9,14 @@ import keras
 from trainer import transfer
 from trainer.config import OptimizerConfig, RingConfig, TrainConfig
 from trainer.strategies import schedule
-from trainer.strategies.distributed_optimizer import DistributedOptimizer
 from trainer.strategies.rate_factors import scale_rates
-from trainer.world import World
 
 
-def build(
-    config: TrainConfig, world: World, steps_per_epoch: int, model: keras.Model | None = None
-) -> keras.Optimizer:
-    """The optimizer of a run, with loss scaling for `mixed_float16`; distributed under the strategy `data`.
+def build(config: TrainConfig, steps_per_epoch: int, model: keras.Model | None = None) -> keras.Optimizer:
+    """The optimizer of a run on one rank, with loss scaling for `mixed_float16`; see `Strategy.divided`.
 
     Args:
         config: the `train` section.
-        world: the initialised world (`trainer.world.init`).
         steps_per_epoch: updates per epoch.
         model: the network, some of whose layers may have a learning rate of their own.
 
@@ -41,13 +36,11 @@ def build(
         optimizer = scale_rates(optimizer, transfer.rate_factors(model, config.transfer))
     if config.precision == "mixed_float16":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-    if world.size == 1 or config.strategy == "parameter-server":
-        return optimizer
-    return DistributedOptimizer(optimizer, **ring_options(config.ring))
+    return optimizer
 
 
 def ring_options(ring: RingConfig) -> dict[str, Any]:
-    """The options of `DistributedOptimizer` for `train.ring`; the rest is `launch.ring_environment`."""
+    """The options of `DistributedOptimizer` for this section; the rest is `launch.ring_environment`."""
     return {
         "compression": ring.compression,
         "reduction": ring.reduction,

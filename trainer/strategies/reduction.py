@@ -78,7 +78,7 @@ def sent_by_busiest(algorithm: Algorithm, ranks: int) -> float:
     """Times the gradients that the rank which sends most sends per update.
 
     Args:
-        algorithm: as `train.ring.algorithm` names it; docs/explanation/ring.md says what each does.
+        algorithm: as `train.strategy.algorithm` names it; docs/explanation/ring.md says what each does.
         ranks: the world size.
     """
     if ranks == 1:

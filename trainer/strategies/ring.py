@@ -24,9 +24,10 @@ def check(ring: RingConfig, world: World) -> None:
         wrong = differing(ring, horovod_world.mpi_settings())
         if wrong:
             raise WorldError(
-                f"train.ring.algorithm: {ring.algorithm} was asked for, but MPI says: {', '.join(wrong)}.",
+                f"train.strategy.algorithm: {ring.algorithm} was asked for, but MPI says: "
+                f"{', '.join(wrong)}.",
                 cure="It takes Open MPI, started by `cingulum train` or trainer.init(environment=...) "
-                "and not before; or leave train.ring.algorithm out.",
+                "and not before; or leave train.strategy.algorithm out.",
             )
 
 

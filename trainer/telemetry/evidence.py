@@ -51,9 +51,9 @@ def read_facts(run: RunFolder) -> Facts:
     """What run.json, plan.json and config.yaml say; what they do not say is left open."""
     plan, config = _object(run.plan), _config(run)
     ran, _ = RunRecord.usable(_object(run.run))
-    train = config.get("train", {})
-    strategy = train.get("strategy") or plan.get("strategy") or "data"
-    server = (train.get("server") or {}) if strategy == "parameter-server" else {}
+    section = config.get("train", {}).get("strategy", {})
+    strategy = section.get("name") or plan.get("strategy") or "data"
+    server = section if strategy == "parameter-server" else {}
     sent = plan.get("bytes_per_update")
     return Facts(
         strategy=strategy,

@@ -89,18 +89,24 @@ def _network(cause: str | None, lost: Losses, facts: Facts) -> Proposals:
     if cause == "small steps":
         yield _larger_batch(facts, "fewer reductions for the same samples")
     if facts.strategy == "data":
-        yield {"train.ring.algorithm": "ring"}, "each link carries the least there is"
+        yield {"train.strategy.algorithm": "ring"}, "each link carries the least there is"
         if cause is None:
-            yield {"train.ring.compression": "float16"}, "half the bytes; gradients are rounded to 11 bits"
-        bucket = facts.at("train.ring.bucket_mb")
+            yield (
+                {"train.strategy.compression": "float16"},
+                "half the bytes; gradients are rounded to 11 bits",
+            )
+        bucket = facts.at("train.strategy.bucket_mb")
         if cause == "small steps":
-            yield {"train.ring.reduction": "grouped"}, "all gradients in one message"
+            yield {"train.strategy.reduction": "grouped"}, "all gradients in one message"
         else:
-            yield {"train.ring.reduction": "buckets"}, "gradients leave while the backward pass still runs"
+            yield (
+                {"train.strategy.reduction": "buckets"},
+                "gradients leave while the backward pass still runs",
+            )
         if cause is None and bucket and facts.bytes_sent and lost.hidden < lost.communication:
             smaller = max(0.25, round(facts.bytes_sent / MIB / 16, 2))
             if smaller < bucket:
-                yield {"train.ring.bucket_mb": smaller}, "the first gradients leave earlier"
+                yield {"train.strategy.bucket_mb": smaller}, "the first gradients leave earlier"
     batch, parts = facts.at("train.global_batch"), facts.at("train.accumulation")
     if cause is None and batch and parts:
         yield (
@@ -117,16 +123,16 @@ def _network(cause: str | None, lost: Losses, facts: Facts) -> Proposals:
 def _server(workers: int, facts: Facts) -> Proposals:
     if facts.servers < workers:
         yield (
-            {"train.server.placement": "colocated", "train.server.count": workers},
+            {"train.strategy.placement": "colocated", "train.strategy.count": workers},
             "every worker serves its share: each link carries what a ring's would",
         )
-        yield {"train.server.count": min(workers, 2 * facts.servers)}, "each server has less to carry"
+        yield {"train.strategy.count": min(workers, 2 * facts.servers)}, "each server has less to carry"
     yield {"train.strategy": "data"}, "no servers: gradients go round the ring"
-    if (facts.at("train.server.piece_mb") or 0) > 1:
-        yield {"train.server.piece_mb": 1.0}, "more even shares, and earlier answers"
-    if facts.at("train.server.mode") == "sync":
+    if (facts.at("train.strategy.piece_mb") or 0) > 1:
+        yield {"train.strategy.piece_mb": 1.0}, "more even shares, and earlier answers"
+    if facts.at("train.strategy.mode") == "sync":
         yield (
-            {"train.server.mode": "async"},
+            {"train.strategy.mode": "async"},
             "nobody waits for the others; updates use older weights",
         )
 
@@ -161,12 +167,12 @@ def _straggler(cause: str | None, facts: Facts) -> Proposals:
         yield {"train.threads": 1}, "ranks on one host do not compete for its cores"
     if facts.strategy == "data":
         yield (
-            {"train.strategy": "parameter-server", "train.server.mode": "async"},
+            {"train.strategy": "parameter-server", "train.strategy.mode": "async"},
             "quick ranks take more samples instead of waiting; one process more, the server, and updates use "
             "older weights",
         )
     elif not facts.asynchronous:
-        yield {"train.server.mode": "async"}, "quick workers take more samples instead of waiting"
+        yield {"train.strategy.mode": "async"}, "quick workers take more samples instead of waiting"
 
 
 def _larger_batch(facts: Facts, why: str) -> tuple[dict[str, Any], str]:
@@ -184,6 +190,8 @@ def _is_taken(config: Mapping[str, Any], changes: Mapping[str, Any]) -> bool:
         node = tree
         for parent in parents:
             child = node.get(parent)
+            if isinstance(child, str):  # a strategy's name, and here is a key of its section
+                child = {"name": child}
             node[parent] = node = child if isinstance(child, dict) else {}
         node[last] = value
     try:

@@ -33,10 +33,10 @@ def main() -> int:
         train = configuration.load(Path(sys.argv[4])).train
     except CingulumError:  # `cingulum train` tells it
         train = configuration.TrainConfig()
-    if train.strategy == "data":
+    if train.strategy.name != "parameter-server":
         world = worlds.init(1)
     else:
-        server = train.server
+        server = train.strategy
         world = worlds.init(
             1,
             environment=launch.server_environment(server),

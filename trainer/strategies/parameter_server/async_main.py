@@ -11,23 +11,18 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import keras
-
-from trainer import atomic, preparation
+from trainer import atomic
 from trainer.agreement import Agreed
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError, told
 from trainer.interfaces import listening_address
 from trainer.mpi_world import Links
 from trainer.strategies.parameter_server.async_coordinator import Coordinator
-from trainer.strategies.parameter_server.async_plan import AsyncPlan, plan
 from trainer.strategies.parameter_server.async_server import Post
 from trainer.strategies.parameter_server.async_state import HEADER, share_address
-from trainer.strategies.parameter_server.async_training import AsyncTraining, ServedModel
 from trainer.strategies.parameter_server.lifelines import MEET_S, Hub
-from trainer.telemetry.timeline import Timeline
 from trainer.world import World
 
 # Where this names a file, the main process writes its exit code into it: after a process died, mpirun may
@@ -40,8 +35,8 @@ _LEAVE_S = 60.0
 _ABORT_S = 5.0
 _LOOK_S = 0.05
 
-# Runs training on the main process, as `run.train` does.
-Train = Callable[[World, "Serving"], None]
+# Runs training on the main process, and raises what went wrong.
+Train = Callable[[World, Coordinator], None]
 
 
 class MainWorld(World):
@@ -62,49 +57,6 @@ class MainWorld(World):
         os._exit(exit_code)
 
 
-class Serving:
-    """How server 0 takes part in `run.train`."""
-
-    def __init__(self, config: RunConfig, links: Links, coordinator: Coordinator) -> None:
-        self._config, self._links = config, links
-        self.coordinator = coordinator
-
-    def learner(
-        self,
-        config: RunConfig,
-        data: preparation.Data,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        timeline: Timeline,
-    ) -> ServedModel:
-        """As `preparation.learner`; `timeline` stays empty, since no step is computed here."""
-        return ServedModel(
-            model, optimizer, world, data.task.loss(), data.task.scores(), len(self._links.servers)
-        )
-
-    def plan(
-        self, config: RunConfig, model: keras.Model, optimizer: keras.Optimizer, world: World
-    ) -> AsyncPlan:
-        """As `preparation.plan`."""
-        return plan(config, model, len(self._links.workers))
-
-    def training(self, *parts: Any) -> AsyncTraining:
-        """As `Training`."""
-        made = AsyncTraining(*parts)
-        made.coordinator = self.coordinator
-        return made
-
-    def facts(self) -> dict[str, Any]:
-        """Keys of run.json and their values, as in `RunRecord`."""
-        hosts = self._links.hosts
-        return {
-            "world_size": len(self._links.workers),
-            "hosts": [hosts[process] for process in self._links.workers],
-            "servers": [hosts[process] for process in self._links.servers],
-        }
-
-
 def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) -> int:
     """Server 0's part, from start to end; returns the exit code, or ends the process."""
     others = [p for p in range(len(links.hosts)) if p != links.process]
@@ -112,7 +64,9 @@ def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) 
     share_address(links, hub.address)
     post = Post(links, serves=True)
     ahead = min(HEADER - 3, -(-config.data.prefetch // config.train.accumulation) + 1)
-    coordinator = Coordinator(links, hub, post, bound=config.train.server.staleness, ahead=ahead)
+    coordinator = Coordinator(
+        links, hub, post, bound=getattr(config.train.strategy, "staleness", None), ahead=ahead
+    )
     code = 0
     try:
         late = hub.wait_for_all()
@@ -126,7 +80,7 @@ def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) 
                 "note: mpirun will end the run when a worker dies; the others go on with\n"
                 "note: mpirun --mca orte_enable_recovery 1\n"
             )
-        train(MainWorld(links), Serving(config, links, coordinator))
+        train(MainWorld(links), coordinator)
     except Agreed as agreed:
         code = _tell(agreed.error)
     except CingulumError as error:

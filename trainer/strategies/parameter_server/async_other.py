@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from trainer import preparation
 from trainer.checkpoint import random_states
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError
 from trainer.mpi_world import Links
 from trainer.stopping import StopRequest
+from trainer.strategies.base import Share, Story
 from trainer.strategies.parameter_server.async_server import FurtherServer, Post, Shard
 from trainer.strategies.parameter_server.async_state import Shares, share_address
 from trainer.strategies.parameter_server.async_worker import Ended, Gradients, Steps, Worker
@@ -35,8 +35,8 @@ _LOOK_S = 0.05
 class Other:
     """A worker, or a server with a number above 0."""
 
-    def __init__(self, config: RunConfig, links: Links, silence_s: float) -> None:
-        self._config, self._links = config, links
+    def __init__(self, config: RunConfig, links: Links, silence_s: float, story: Story) -> None:
+        self._config, self._links, self._story = config, links, story
         self._ended = threading.Event()
         self._may_leave = threading.Event()
         self._code, self._clean = 1, False
@@ -122,18 +122,18 @@ class Other:
         threading.Thread(target=watch, name="stop", daemon=True).start()
 
     def _work(self, watchdog: Watchdog) -> None:
-        config, links, alone = self._config, self._links, World()
+        config, links = self._config, self._links
         watchdog.beat("preparing")
         worker = links.workers.index(links.process)
-        preparation.set_numerics(config)
-        data = preparation.open_data(config)
-        model, _ = preparation.build_network(config, data, alone)
+        prepared = self._story.prepare(World())
+        model = prepared.model
         for state in random_states(model):  # each worker draws its own
             state.assign(np.asarray(state.value) + np.asarray(worker, state.dtype))
         steps = Steps()
-        batches = functools.partial(preparation.training_batches, config, data, alone)
-        last = config.train.epochs * preparation.steps_per_epoch(config, data)
-        servers = config.train.server.count
+        # A step is one worker's alone, which reads the whole of its batch.
+        batches = functools.partial(prepared.batches, Share(0, 1))
+        last = config.train.epochs * prepared.steps_per_epoch
+        servers = len(links.servers)
         times = WorkerTimes(
             config.telemetry,
             config.folder,
@@ -145,8 +145,8 @@ class Other:
             model,
             Gradients(
                 model,
-                data.task.loss(),
-                data.task.scores(),
+                prepared.loss,
+                prepared.score,
                 config.train.optimizer.global_clip_norm if servers > 1 else None,
                 times.timeline,
             ),
@@ -156,7 +156,7 @@ class Other:
             source=lambda: iter(batches(0, stop_step=last, steps=steps)),
             single=lambda step: iter(batches(step, stop_step=step + 1)),
             micro_batches=config.train.accumulation,
-            steps_per_epoch=preparation.steps_per_epoch(config, data),
+            steps_per_epoch=prepared.steps_per_epoch,
             ended=self._ended,
             beat=watchdog.beat,
             times=times,
@@ -168,13 +168,13 @@ class Other:
             times.flush()
 
     def _serve(self, watchdog: Watchdog) -> None:
-        config, links = self._config, self._links
+        links = self._links
         watchdog.beat("preparing")
         self._post = post = Post(links, serves=True)
-        data = preparation.open_data(config)
-        model, optimizer = preparation.build_network(config, data, World())
-        shares = Shares(model, config.train.server.count)
-        server = FurtherServer(Shard(model, optimizer, shares, links.server or 0), links, post)
+        prepared = self._story.prepare(World())
+        shares = Shares(prepared.model, len(links.servers))
+        shard = Shard(prepared.model, prepared.optimizer, shares, links.server or 0)
+        server = FurtherServer(shard, links, post)
         while not self._ended.is_set():
             watchdog.beat("waiting for workers")
             arrived = post.next(_LOOK_S)

@@ -81,14 +81,14 @@ class Shares:
         if odd:
             raise ConfigError(
                 f"{odd[0]}: has another type than float32, which asynchronous servers need.",
-                cure="Use another network, or train.server.mode=sync.",
+                cure="Use another network, or train.strategy.mode=sync.",
             )
         sizes = [int(np.prod(v.shape)) for v in model.trainable_variables]
         if servers > len(sizes):
             raise ConfigError(
-                f"train.server.count: {servers} servers for {len(sizes)} variables, of which asynchronous "
+                f"train.strategy.count: {servers} servers for {len(sizes)} variables, of which asynchronous "
                 "servers hold whole ones.",
-                cure=f"Set train.server.count={len(sizes)} or less.",
+                cure=f"Set train.strategy.count={len(sizes)} or less.",
             )
         pieces = layout(sizes, servers, piece_bytes=1 << 62, whole=True)
         self.trained = tuple(

@@ -1,19 +1,18 @@
-"""The loop of asynchronous training, on server 0: the ordinary one, whose steps other processes compute.
+"""Asynchronous training as server 0 sees it: workers send updates; this process evaluates and saves.
 
-Epochs, evaluation, early stopping, checkpoints and guards are those of `trainer.loop`. At an epoch's end, and
-where a checkpoint is due, workers wait for each other and for it: exactly the steps before it are done then.
+At an epoch's end, and where a checkpoint is due, workers wait for each other and for server 0: exactly the
+steps before it are done then.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from trainer.loop import Training
+from trainer.strategies.base import Start, Update
 from trainer.strategies.data import DistributedModel
 from trainer.strategies.parameter_server.async_coordinator import Coordinator
 from trainer.strategies.parameter_server.async_server import Held, Shard
@@ -25,8 +24,18 @@ from trainer.world import World
 _LOOK_S = 0.2
 
 
-class ServedModel(DistributedModel):
-    """The network as server 0 has it: evaluates; others train it.
+class AsyncLearner(DistributedModel):
+    """The network on server 0, which applies updates that others compute.
+
+    Args:
+        model: the network.
+        optimizer: its optimizer.
+        world: of server 0 alone.
+        loss: per sample.
+        score: per sample.
+        coordinator: of the workers.
+        servers: how many there are.
+        accumulation: micro-batches per update.
 
     Attributes:
         shard: what server 0 itself holds.
@@ -40,112 +49,85 @@ class ServedModel(DistributedModel):
         world: World,
         loss: PerSample,
         score: PerSample,
+        coordinator: Coordinator,
+        *,
         servers: int,
+        accumulation: int,
     ) -> None:
         super().__init__(model, optimizer, world, loss, score)
         shares = Shares(model, servers)
         self.shard = Shard(model, optimizer, shares, 0)
         self.held = {server: Held(model, optimizer, shares, server) for server in range(1, servers)}
-
-    def add(self, sums: tuple[float, float, float]) -> None:
-        """Count what a worker has seen: sums of losses, scores and samples."""
-        self._sums.assign_add(tf.constant(sums, tf.float64))
-
-
-@dataclass
-class AsyncTraining(Training):
-    """See above.
-
-    Attributes:
-        coordinator: of the workers.
-    """
-
-    coordinator: Coordinator = None  # type: ignore[assignment]  # follows fields with defaults
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
+        self._coordinator, self._accumulation, self._servers = coordinator, accumulation, servers
+        self._start: Start | None = None
+        self._step = 0
         self._is_collected = True
 
-    def run(self, batches: Any) -> None:
-        """As `Training.run`; `batches` is not used."""
-        for server, held in self._served.held.items():
-            self.coordinator.give_state(server, held.save())
-        if self.lease is not None:
-            self.coordinator.tell_staging(self.lease.staging)
-        self.coordinator.begin(self._served.shard, self.cursor.step, self.last_step)
-        super().run(())
+    def begin(self, start: Start) -> None:
+        """Give further servers their state, and let workers go."""
+        self._start, self._step = start, start.step
+        for server, held in self.held.items():
+            self._coordinator.give_state(server, held.save())
+        if start.staging is not None:
+            self._coordinator.tell_staging(start.staging)
+        self._coordinator.begin(self.shard, start.step, start.last_step)
 
-    def facts(self) -> dict[str, Any]:
-        """Adds staleness, over the whole run's epochs, and the workers of this session."""
+    def update(self, batches: Iterator[tuple[Any, Any, Any]]) -> Update | None:
+        """Serve until the next update; `batches` is not used."""
+        start, coordinator = self._start, self._coordinator
+        if start is None:
+            raise RuntimeError("begin was not called")
+        if coordinator.is_in_step:
+            nearest = [(self._step // period + 1) * period for period in start.saves_every]
+            coordinator.allow(min(start.last_step, *nearest))
+        found = None
+        while found is None:
+            if start.is_stopping() or coordinator.stop_asked:
+                coordinator.allow(coordinator.nearest_limit)
+                if coordinator.is_in_step:
+                    return None
+            # Workers that hang end themselves, and lifelines tell who is gone.
+            start.beat("waiting for workers")
+            found = coordinator.next_update(_LOOK_S)
+        self._is_collected = False
+        self._step += 1
+        self._sums.assign_add(tf.constant(found.sums, tf.float64))
+        return Update([found.loss] * self._accumulation, int(found.sums[2]))
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether no worker computes a step that others have not seen."""
+        return self._coordinator.is_in_step
+
+    def settle(self) -> None:
+        """Bring what further servers hold into our network and optimizer."""
+        if self._is_collected:
+            return
+        if self._start is not None:
+            self._start.beat("collecting the servers' state")
+        for server, vector in self._coordinator.collect().items():
+            self.held[server].restore(vector)
+        self._is_collected = True
+
+    def gather(self) -> keras.Model:
+        """The ordinary Keras model with all servers' parts."""
+        self.settle()
+        return self.model
+
+    def columns(self) -> dict[str, Any]:
+        """The epoch's staleness."""
+        return {"staleness": self._coordinator.take_histogram().to_json()}
+
+    def facts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Staleness over the whole run's epochs, and the workers of this session."""
         whole = Histogram()
-        for row in self.cursor.rows:
+        for row in rows:
             whole.merge(Histogram(row.get("staleness", {}).get("updates")))
-        found = self.coordinator.facts()
+        found = self._coordinator.facts()
         return {
-            "strategy": "parameter-server",
             "mode": "async",
-            "servers": self.config.train.server.count,
+            "servers": self._servers,
             "world_size": len(found["updates_per_worker"]),
             "staleness": whole.to_json(),
             **found,
         }
-
-    def save(self) -> None:
-        """As `Training.save`, of what all servers hold."""
-        self._collect()
-        super().save()
-
-    def _step(self, source: Any) -> float:
-        """Serve until the next update."""
-        if self.coordinator.is_in_step:
-            self.coordinator.allow(self._next_limit())
-        began, update = self.clock.now(), None
-        while update is None:
-            if self.stop.requested or self.coordinator.stop_asked:
-                self.coordinator.allow(self.coordinator.nearest_limit)
-                if self.coordinator.is_in_step:
-                    self._end_early()
-            # Workers that hang end themselves, and lifelines tell who is gone.
-            self.watchdog.beat("waiting for workers")
-            update = self.coordinator.next_update(_LOOK_S)
-        self._is_collected = False
-        self._losses.extend([update.loss] * self.config.train.accumulation)
-        self._served.add(update.sums)
-        self.cursor = dataclasses.replace(self.cursor, step=self.cursor.step + 1)
-        seconds = self.clock.now() - began
-        self.clock.add_step(int(update.sums[2]), seconds)
-        epoch = (self.cursor.step - 1) // self.cursor.steps_per_epoch
-        self.reporter.step(self.cursor.step, epoch + 1, self.clock.epoch_speed)
-        return seconds
-
-    def _next_limit(self) -> int:
-        step, every = self.cursor.step, self.config.checkpoint.every_steps
-        periods = [self.cursor.steps_per_epoch, *([every] if every else [])]
-        return min(self.last_step, *((step // period + 1) * period for period in periods))
-
-    def _talk(self, seconds: float) -> tuple[bool, int]:
-        """Look for NaN; a request to stop is followed when all workers are in step."""
-        _, steps = super()._talk(seconds)
-        return False, steps
-
-    def _close_epoch(self) -> None:
-        self._collect()
-        super()._close_epoch()
-
-    def _more_columns(self) -> dict[str, Any]:
-        return {"staleness": self.coordinator.take_histogram().to_json()}
-
-    def _collect(self) -> None:
-        """Bring what the further servers hold into our network and optimizer."""
-        if self._is_collected:
-            return
-        self.watchdog.beat("collecting the servers' state")
-        for server, vector in self.coordinator.collect().items():
-            self._served.held[server].restore(vector)
-        self._is_collected = True
-
-    @property
-    def _served(self) -> ServedModel:
-        if not isinstance(self.learner, ServedModel):
-            raise TypeError("asynchronous training needs a ServedModel")
-        return self.learner

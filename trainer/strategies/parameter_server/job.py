@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from trainer.config.server import ServerConfig
+from trainer.config.strategy import ServerConfig
 from trainer.errors import ConfigError
 from trainer.strategies.parameter_server.layout import Bundle, Piece, bundles, layout
 
@@ -126,7 +126,7 @@ def describe(
     Args:
         optimizer: no `LossScaleOptimizer`, but the one inside.
         variables: the network's trainable ones.
-        server: the `train.server` section.
+        server: the `train.strategy` section.
         workers: whose gradients are averaged.
 
     Raises:

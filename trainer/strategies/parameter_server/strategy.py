@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +11,10 @@ import keras
 import numpy as np
 
 from trainer.agreement import agree
-from trainer.config import micro_batch
-from trainer.config.server import ServerConfig
+from trainer.config import ServerConfig, micro_batch
 from trainer.errors import ConfigError
 from trainer.strategies import data as data_parallel
+from trainer.strategies.base import Plan
 from trainer.strategies.distributed_optimizer import share_accumulated
 from trainer.strategies.guards import average_statistics
 from trainer.strategies.parameter_server import slots as slots_
@@ -31,42 +30,27 @@ from trainer.world import World
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """How a step is divided. Printable, and JSON with `json()`.
+class ServerPlan(Plan):
+    """How an update is divided between workers, which are the ranks, and servers.
 
     Bytes are those of one update that cross between two processes: gradients and weights, not the messages'
     envelopes; a colocated server and its own worker exchange none.
 
     Attributes:
-        world_size: number of workers.
         servers: number of servers.
         placement: `separate` or `colocated`.
-        global_batch: samples per update, over all workers.
-        accumulation: micro-batches per update.
-        micro_batch: samples per worker and micro-batch.
-        parameters: trainable numbers.
         messages: gradients that a worker sends per update, and weights that it gets.
         bytes_per_server: of weights that each server holds.
         worker_sent: bytes that each worker sends per update, and as many it receives.
         server_sent: bytes that each server sends per update, and as many it receives.
     """
 
-    world_size: int
     servers: int
     placement: str
-    global_batch: int
-    accumulation: int
-    micro_batch: int
-    parameters: int
     messages: int
     bytes_per_server: tuple[int, ...]
     worker_sent: tuple[int, ...]
     server_sent: tuple[int, ...]
-    strategy: str = "parameter-server"
-
-    def json(self) -> str:
-        """The plan as a JSON object, one key per line."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
 
     def __str__(self) -> str:
         busiest = max(self.server_sent) / 2**20
@@ -85,7 +69,7 @@ def plan(
     server: ServerConfig,
     optimizer: keras.Optimizer,
     accumulation: int = 1,
-) -> Plan:
+) -> ServerPlan:
     """Divide a global batch over workers and the weights over servers.
 
     Raises:
@@ -96,8 +80,9 @@ def plan(
     job = describe(inner, model.trainable_variables, server, workers=world_size)
     held = bytes_per_server(job.pieces(), job.servers, [v.width for v in job.variables])
     own = held if server.placement == "colocated" else ()
-    return Plan(
+    return ServerPlan(
         world_size=world_size,
+        strategy="parameter-server",
         servers=server.count,
         placement=server.placement,
         global_batch=global_batch,
@@ -131,7 +116,7 @@ def build(
         world: the workers, with links to servers.
         loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
         score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
-        server: the `train.server` section; where the world has more servers, the last ones hold nothing.
+        server: the strategy's section; where the world has more servers, the last ones hold nothing.
         timeline: times the parts of each step; default: nothing is timed.
 
     Raises:
@@ -192,9 +177,9 @@ class ServedModel(data_parallel.DistributedModel):
 
         Worker 0's optimizer gets the servers' state, so that its checkpoint is as that of any strategy.
         """
-        average_statistics(self.model, self._world)
-        share_accumulated(self.optimizer, self._world)
-        if self._world.is_main:
+        average_statistics(self.model, self.world)
+        share_accumulated(self.optimizer, self.world)
+        if self.world.is_main:
             self.client.fetch(self.model.trainable_variables, self._slots)
         return self.model
 
@@ -203,16 +188,16 @@ class ServedModel(data_parallel.DistributedModel):
         """A context in which every worker's network holds the averaged weights (EMA); a collective."""
         inner: Any = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         if inner.use_ema:
-            if self._world.is_main:
+            if self.world.is_main:
                 self.client.fetch(self.model.trainable_variables, self._slots)
             for average in inner._model_variables_moving_average:
-                average.assign(self._world.broadcast(np.asarray(average.value)))
+                average.assign(self.world.broadcast(np.asarray(average.value)))
         with super().averaged_weights():
             yield
 
     def server_steps(self) -> list[list[dict[str, Any]]]:
         """Where each server's time went in the updates since the last call; empty but on worker 0."""
-        return self.client.times_of_servers() if self._world.is_main else []
+        return self.client.times_of_servers() if self.world.is_main else []
 
     def close(self) -> None:
         """Nothing is exchanged any more."""

@@ -1,0 +1,213 @@
+"""`train.strategy`: how training is divided over processes; each strategy has a section of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from trainer.config.section import MAY_CHANGE, Section
+
+
+class StrategySection(Section):
+    """What the sections of all strategies have in common."""
+
+    name: str
+    # Whether workers do not wait for each other, and outlive each other.
+    is_asynchronous: ClassVar[bool] = False
+
+    def check(self, config: Any) -> None:
+        """Refuse what this strategy cannot do of the rest of a RunConfig.
+
+        Raises:
+            ValueError: says which key is wrong.
+        """
+
+
+class RingConfig(StrategySection):
+    """`name: data`. Every rank holds the whole network; gradients are combined over ranks."""
+
+    name: Literal["data"] = Field("data", description="this strategy", json_schema_extra=MAY_CHANGE)
+    algorithm: Literal[
+        "ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"
+    ] = Field(
+        "ring",
+        description="the route of the sums; the others are slower, and there to compare with",
+        json_schema_extra=MAY_CHANGE,
+    )
+    reduction: Literal["buckets", "per_tensor", "grouped"] = Field(
+        "buckets",
+        description="buckets leave in reverse layer order while the backward pass runs",
+        json_schema_extra=MAY_CHANGE,
+    )
+    bucket_mb: float = Field(
+        4.0,
+        gt=0,
+        le=4096,
+        strict=False,
+        description="size of a bucket, in MiB of gradients",
+        json_schema_extra=MAY_CHANGE,
+    )
+    compression: Literal["none", "float16", "bfloat16"] = Field(
+        "none", description="type of gradients on the wire"
+    )
+    fusion_mb: float | None = Field(
+        None,
+        ge=0,
+        le=4096,
+        strict=False,
+        description="buckets that are ready at once leave as one message of up to so many MiB "
+        "(HOROVOD_FUSION_THRESHOLD); default: Horovod's own",
+        json_schema_extra=MAY_CHANGE,
+    )
+    cycle_ms: float | None = Field(
+        None,
+        gt=0,
+        le=60_000,
+        strict=False,
+        description="milliseconds between two looks at what is ready (HOROVOD_CYCLE_TIME); "
+        "default: Horovod's own",
+        json_schema_extra=MAY_CHANGE,
+    )
+    autotune: bool = Field(
+        False,
+        description="let Horovod try settings while it trains, and write what it found into the run folder "
+        "(HOROVOD_AUTOTUNE)",
+        json_schema_extra=MAY_CHANGE,
+    )
+    timeline: bool = Field(
+        False,
+        description="write Horovod's timeline of every collective into the run folder (HOROVOD_TIMELINE)",
+        json_schema_extra=MAY_CHANGE,
+    )
+
+    @model_validator(mode="after")
+    def _bits_have_their_own_route(self) -> RingConfig:
+        if self.compression == "bfloat16" and self.algorithm not in ("ring", "gather"):
+            raise ValueError(
+                f"compression=bfloat16 sends bits by an all-to-all, never by algorithm={self.algorithm}; "
+                "take compression float16 or none"
+            )
+        return self
+
+
+class ServerConfig(StrategySection):
+    """`name: parameter-server`. Servers hold the weights and apply the updates."""
+
+    name: Literal["parameter-server"] = Field(
+        "parameter-server", description="this strategy", json_schema_extra=MAY_CHANGE
+    )
+    count: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        description="servers; the weights are divided among them by bytes",
+        json_schema_extra=MAY_CHANGE,
+    )
+    placement: Literal["separate", "colocated"] = Field(
+        "separate",
+        description="separate: the last `count` of the launched processes serve and do nothing else; "
+        "colocated: the first `count` ranks serve as well",
+        json_schema_extra=MAY_CHANGE,
+    )
+    mode: Literal["sync", "async"] = Field(
+        "sync",
+        description="sync: an update waits for the gradients of all workers",
+        json_schema_extra=MAY_CHANGE,
+    )
+    staleness: int | None = Field(
+        None,
+        ge=0,
+        le=10**6,
+        description="async: updates that a worker may be ahead of the slowest; default: no bound",
+        json_schema_extra=MAY_CHANGE,
+    )
+    piece_mb: float = Field(
+        1.0,
+        gt=0,
+        le=1024,
+        strict=False,
+        description="largest message, in MiB; larger variables are cut into pieces",
+        json_schema_extra=MAY_CHANGE,
+    )
+
+    @property
+    def is_asynchronous(self) -> bool:  # type: ignore[override]  # decided by a key, here
+        """Whether workers do not wait for each other."""
+        return self.mode == "async"
+
+    @model_validator(mode="after")
+    def _staleness_is_for_async(self) -> ServerConfig:
+        if self.staleness is not None and self.mode != "async":
+            raise ValueError("staleness is for mode=async: synchronous workers are never ahead")
+        return self
+
+    def check(self, config: Any) -> None:
+        """Refuse what asynchronous workers cannot do."""
+        if not self.is_asynchronous:
+            return
+        if self.placement == "colocated":
+            raise ValueError(
+                "train.strategy.placement: asynchronous servers are processes of their own, since a worker "
+                "may die and a server may not; take placement=separate, and launch train.strategy.count more"
+            )
+        if config.train.precision == "mixed_float16":
+            raise ValueError(
+                "train.precision: mixed_float16 needs one loss scale for all workers, which these "
+                "do not share; take mixed_bfloat16"
+            )
+        if config.data.cache == "node-local":
+            raise ValueError(
+                "data.cache: asynchronous workers do not agree on a copy per host; take none or memory"
+            )
+
+
+class OwnStrategyConfig(StrategySection):
+    """`name: FILE.py:CLASS`. A strategy of your own: [how to write one](../how-to/own-strategy.md)."""
+
+    name: str = Field(
+        pattern=r"^.+:[A-Za-z_]\w*$",
+        max_length=1000,
+        description="'file.py:Class' or 'module:Class': a subclass of trainer.strategies.base.Strategy",
+        json_schema_extra=MAY_CHANGE,
+    )
+    options: dict[str, Any] = Field({}, description="keys of its own, as its class describes them")
+
+
+NAMES = ("data", "parameter-server")
+
+
+def _tag(value: Any) -> str:
+    name = value.get("name", "data") if isinstance(value, dict) else getattr(value, "name", "data")
+    return name if name in NAMES else "own"
+
+
+AnyStrategy = Annotated[
+    Annotated[RingConfig, Tag("data")]
+    | Annotated[ServerConfig, Tag("parameter-server")]
+    | Annotated[OwnStrategyConfig, Tag("own")],
+    Discriminator(_tag),
+]
+_SECTIONS: tuple[type[StrategySection], ...] = (RingConfig, ServerConfig)
+
+
+def owner(key: str) -> str | None:
+    """Name of the strategy that has this key."""
+    for name, section in zip(NAMES, _SECTIONS, strict=True):
+        if key in section.model_fields:
+            return name
+    return None
+
+
+def named(value: Any) -> Any:
+    """A strategy's section, of which only the name may have been written.
+
+    Raises:
+        ValueError: no strategy has this name.
+    """
+    if isinstance(value, str):
+        value = {"name": value}
+    name = value.get("name", "data") if isinstance(value, dict) else None
+    if isinstance(name, str) and name not in NAMES and ":" not in name:
+        raise ValueError("must be 'data', 'parameter-server', or 'file.py:Class' of your own")
+    return value

@@ -1,0 +1,80 @@
+"""The strategy `data`: every rank holds the whole network and takes its share of the batch."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from trainer import launch
+from trainer.config import RingConfig
+from trainer.strategies.base import Learner, Plan, Strategy
+
+if TYPE_CHECKING:
+    import keras
+
+    from trainer.tasks.base import PerSample
+    from trainer.telemetry.timeline import Timeline
+    from trainer.world import World
+
+
+class DataParallel(Strategy):
+    """Gradients are combined over ranks, which all make the same update; docs/explanation/ring.md."""
+
+    @property
+    def ring(self) -> RingConfig:
+        """Its section."""
+        return cast(RingConfig, self.config.train.strategy)
+
+    def environment(self) -> dict[str, str]:
+        """How MPI is told the algorithm, and Horovod its settings."""
+        return launch.ring_environment(self.ring)
+
+    def divided(self, optimizer: keras.Optimizer, world: World) -> keras.Optimizer:
+        """A `DistributedOptimizer` where there is more than one rank."""
+        from trainer.strategies.distributed_optimizer import DistributedOptimizer
+        from trainer.strategies.optimizers import ring_options
+
+        return optimizer if world.size == 1 else DistributedOptimizer(optimizer, **ring_options(self.ring))
+
+    def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
+        """See `data_plan.plan`."""
+        from trainer.strategies import data_plan
+
+        train = self.config.train
+        return data_plan.plan(
+            model,
+            world_size=world_size,
+            global_batch=train.global_batch,
+            accumulation=train.accumulation,
+            compression=self.ring.compression,
+            algorithm=self.ring.algorithm,
+        )
+
+    def check(self, world: World) -> None:
+        """See that MPI took the algorithm."""
+        from trainer.strategies import ring
+
+        ring.check(self.ring, world)
+
+    def build(
+        self,
+        plan: Plan,
+        model: keras.Model,
+        optimizer: keras.Optimizer,
+        world: World,
+        *,
+        loss: PerSample,
+        score: PerSample,
+        timeline: Timeline,
+    ) -> Learner:
+        """See `data.build`."""
+        from trainer.strategies import data
+
+        return data.build(model, optimizer, world, loss=loss, score=score, timeline=timeline)
+
+    def recording(self, world: World, folder: Path, step: int) -> AbstractContextManager[None]:
+        """Horovod's own files, where they were asked for."""
+        from trainer.strategies import ring
+
+        return ring.recorded(self.ring, world, folder, step)
