@@ -25,8 +25,9 @@ from trainer.quiet import import_tensorflow
 
 tf = import_tensorflow()
 
+from trainer.config import AugmentConfig, DataConfig, RunConfig, TrainConfig  # noqa: E402
 from trainer.data.batch_reader import Batches, signature  # noqa: E402
-from trainer.data.pipeline import training_batches  # noqa: E402
+from trainer.data.pipeline import Samples, training_batches  # noqa: E402
 from trainer.data.shards import ShardSet  # noqa: E402
 
 
@@ -42,10 +43,13 @@ def main() -> None:
     arguments = parser.parse_args()
     shards = ShardSet.open(arguments.shards)
     steps = len(shards) // arguments.batch
-    real = training_batches(
-        shards, range(len(shards)), np.zeros(len(shards), np.int32), config_seed=1, start_step=0,
-        stop_step=steps, global_batch=arguments.batch, threads=arguments.threads,
-    )  # fmt: skip
+    config = RunConfig(
+        name="hand-over",
+        data=DataConfig(shards=shards.path, augment=AugmentConfig(), reader_threads=arguments.threads),
+        train=TrainConfig(seed=1, global_batch=arguments.batch),
+    )
+    samples = Samples(shards, range(len(shards)), np.zeros(len(shards), np.int32))
+    real = training_batches(samples, config, range(steps))
     parts = ((shards.shape, np.float32), ((), np.int32), ((), np.float32))
     idle = Batches(
         lambda number, places: None, steps, signature(arguments.batch, *parts),

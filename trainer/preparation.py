@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from trainer.data import balance, order, pipeline, splits
 from trainer.data.batch_reader import Batches
 from trainer.data.covariates import Covariates
 from trainer.data.patches import Patches
+from trainer.data.pipeline import Samples
 from trainer.data.reader_time import ReaderTime
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
@@ -69,6 +69,10 @@ class Data:
         if self.covariates is None:
             return None
         return self.covariates.of(self.shards.volumes[row] for row in rows)
+
+    def samples(self, rows: Sequence[int]) -> Samples:
+        """These rows with what belongs to them, to be read."""
+        return Samples(self.shards, rows, self.task.targets(rows), self.told(rows), patches=self.patches)
 
 
 def open_data(config: RunConfig) -> Data:
@@ -174,33 +178,19 @@ def training_batches(
         ConfigError: the global batch does not fit the ranks or the training split.
     """
     rows = epoch_rows(config, data)
-    targets = data.task.targets(rows)
-    weights = None
+    samples = data.samples(rows)
     if config.train.class_weights and data.task.told_apart is not None:
-        weights = balance.balanced_weights(np.asarray(targets), len(data.task.told_apart))
+        weights = balance.balanced_weights(np.asarray(samples.targets), len(data.task.told_apart))
+        samples = dataclasses.replace(samples, class_weights=weights)
+    stop = config.train.epochs * steps_per_epoch(config, data) if stop_step is None else stop_step
     return pipeline.training_batches(
-        data.shards,
-        rows,
-        targets,
-        config_seed=config.train.seed,
-        start_step=start_step,
-        stop_step=config.train.epochs * steps_per_epoch(config, data) if stop_step is None else stop_step,
-        global_batch=config.train.global_batch,
+        samples,
+        config,
+        range(start_step, stop),
         rank=share.part,
         world_size=share.parts,
-        accumulation=config.train.accumulation,
-        augment=config.data.augment,
-        voxel_mm=data.shards.voxel_size,
         spent=spent,
-        class_weights=weights,
-        covariates=data.told(rows),
-        shuffle=config.data.shuffle,
-        patches=data.patches,
-        prefetch=config.data.prefetch,
-        read_ahead=config.data.read_ahead << 20,
-        threads=config.data.reader_threads,
-        overdue=functools.partial(data.shards.overdue, config.data.read_timeout),
-        steps=steps,
+        step_of=steps,
     )
 
 
@@ -209,19 +199,8 @@ def evaluation_batches(config: RunConfig, data: Data, share: Share, split: str) 
 
     A batch is as large whatever the number of shares, since the last digits of an output depend on its size.
     """
-    rows = data.rows(split)
-    return pipeline.evaluation_batches(
-        data.shards,
-        rows,
-        data.task.targets(rows),
-        rank=share.part,
-        world_size=share.parts,
-        batch=config.data.evaluation_batch,
-        covariates=data.told(rows),
-        read_ahead=config.data.read_ahead << 20,
-        threads=config.data.reader_threads,
-        overdue=functools.partial(data.shards.overdue, config.data.read_timeout),
-    )
+    samples = data.samples(data.rows(split))
+    return pipeline.evaluation_batches(samples, config, rank=share.part, world_size=share.parts)
 
 
 def of_whole_volumes(config: RunConfig, data: Data, network: Callable[[Any], Any]) -> Callable[[Any], Any]:

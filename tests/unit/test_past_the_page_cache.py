@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from read_configs import reading
 from shard_sets import make_mapped_set, make_shard_set, volume_of
 
 from trainer.data import page_cache as choice
@@ -158,9 +159,8 @@ def test_batches_are_the_same_and_more_threads_wait_for_the_disk(shards, monkeyp
     monkeypatch.setattr(pipeline, "Batches", counted)
 
     def batches(of: ShardSet) -> list[np.ndarray]:
-        made = pipeline.training_batches(
-            of, range(10), np.zeros(10, np.int32), config_seed=1, start_step=0, stop_step=10, global_batch=2
-        )
+        samples = pipeline.Samples(of, range(10), np.zeros(10, np.int32))
+        made = pipeline.training_batches(samples, reading(1, 2), range(10))
         return [x.numpy() for x, _, _ in made]
 
     usual = batches(ShardSet.open(shards.path))

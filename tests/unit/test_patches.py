@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from handed_out import as_arrays
+from read_configs import reading
 from shard_sets import META, SHAPE, make_mapped_set, make_shard_set, map_of, meta_of, volume_of
 
 from trainer.config import AugmentConfig, PatchConfig
 from trainer.data.order import order
 from trainer.data.patches import Patches
-from trainer.data.pipeline import training_batches
+from trainer.data.pipeline import Samples, training_batches
 from trainer.data.shard_writer import ShardWriter
 from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError
@@ -126,19 +127,10 @@ def test_a_volume_is_looked_through_once(lesions, monkeypatch):
     assert whole == [0]
 
 
-def training(shards, **options) -> list[tuple[np.ndarray, ...]]:
-    batches = training_batches(
-        shards,
-        ROWS,
-        None,
-        config_seed=3,
-        start_step=0,
-        stop_step=4,
-        global_batch=4,
-        patches=Patches.build(PATCH, shards),
-        **options,
-    )
-    return as_arrays(batches)
+def training(shards, rank=0, world_size=1, **keys) -> list[tuple[np.ndarray, ...]]:
+    samples = Samples(shards, ROWS, None, patches=Patches.build(PATCH, shards))
+    config = reading(3, **keys)
+    return as_arrays(training_batches(samples, config, range(4), rank=rank, world_size=world_size))
 
 
 def test_training_takes_the_patches_of_volume_and_map(mapped):
@@ -161,7 +153,7 @@ def _cut(volume: np.ndarray, origin: tuple[int, int, int]) -> np.ndarray:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_two_ranks_take_the_patches_that_one_takes(mapped, threads):
-    changes = {"augment": AugmentConfig(flip=True, noise=0.1), "threads": threads}
+    changes = {"augment": AugmentConfig(flip=True, noise=0.1), "reader_threads": threads}
     alone = training(mapped, **changes)
     ranks = [training(mapped, rank=rank, world_size=2, **changes) for rank in (0, 1)]
     for one, first, second in zip(alone, *ranks, strict=True):

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from handed_out import as_arrays
+from read_configs import reading
 from shard_sets import flip_byte, make_shard_set, volume_of
 
 from trainer.config import AugmentConfig
 from trainer.data import order
 from trainer.data.augment import augment as augment_both
 from trainer.data.balance import balanced_rows, balanced_weights
-from trainer.data.pipeline import evaluation_batches, training_batches
+from trainer.data.pipeline import Samples, evaluation_batches, training_batches
 from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError, ShardError
 
@@ -30,11 +31,12 @@ def shards(tmp_path_factory) -> ShardSet:
     return make_shard_set(tmp_path_factory.mktemp("shards"))
 
 
-def training(shards, start=0, stop=8, batch=4, **options) -> list[tuple[np.ndarray, ...]]:
-    batches = training_batches(
-        shards, ROWS, TARGETS, config_seed=3, start_step=start, stop_step=stop, global_batch=batch, **options
-    )
-    return as_arrays(batches)
+def training(
+    shards, start=0, stop=8, batch=4, *, rank=0, world_size=1, class_weights=None, **keys
+) -> list[tuple[np.ndarray, ...]]:
+    samples = Samples(shards, ROWS, TARGETS, class_weights=class_weights)
+    config = reading(3, batch, **keys)
+    return as_arrays(training_batches(samples, config, range(start, stop), rank=rank, world_size=world_size))
 
 
 def assert_same(ones, others) -> None:
@@ -69,15 +71,13 @@ def test_the_kernel_is_told_of_each_volume_before_it_is_read(shards, monkeypatch
     monkeypatch.setattr(
         ShardSet, "read_into", lambda self, row, *to: read.append(row) or into(self, row, *to)
     )
-    training(shards, threads=1, rank=1, world_size=2)
+    training(shards, reader_threads=1, rank=1, world_size=2)
     # Two of a rank's samples are told ahead of one thread; nothing beyond the last is.
     assert told == list(enumerate(read[2:]))
 
 
 def test_shapes_and_length_are_known_beforehand(shards):
-    batches = training_batches(
-        shards, ROWS, TARGETS, config_seed=0, start_step=3, stop_step=7, global_batch=6, accumulation=3
-    )
+    batches = training_batches(Samples(shards, ROWS, TARGETS), reading(0, 6, accumulation=3), range(3, 7))
     assert batches.spec == (
         tf.TensorSpec((2, *shards.shape), tf.float32),
         tf.TensorSpec((2,), tf.int32),
@@ -89,8 +89,9 @@ def test_shapes_and_length_are_known_beforehand(shards):
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("prefetch", [0, 1, 9])
 def test_threads_and_prefetch_change_nothing(shards, threads, prefetch):
-    expected = training(shards, augment=CHANGES, threads=1, prefetch=0)
-    assert_same(training(shards, augment=CHANGES, threads=threads, prefetch=prefetch), expected)
+    expected = training(shards, augment=CHANGES, reader_threads=1, prefetch=0)
+    found = training(shards, augment=CHANGES, reader_threads=threads, prefetch=prefetch)
+    assert_same(found, expected)
 
 
 def test_slow_samples_do_not_change_the_order(shards, monkeypatch):
@@ -100,7 +101,7 @@ def test_slow_samples_do_not_change_the_order(shards, monkeypatch):
     monkeypatch.setattr(
         ShardSet, "read_into", lambda self, *to: time.sleep(lots.random() / 100) or read(self, *to)
     )
-    assert_same(training(shards, threads=4, prefetch=3), expected)
+    assert_same(training(shards, reader_threads=4, prefetch=3), expected)
 
 
 @pytest.mark.parametrize(("world_size", "accumulation"), [(2, 1), (1, 2), (2, 2), (4, 1), (1, 4)])
@@ -129,9 +130,7 @@ def test_a_run_that_goes_on_at_another_step_and_world_size_sees_the_same_samples
 
 
 def test_a_second_pass_and_one_after_a_broken_off_pass_give_the_same(shards):
-    batches = training_batches(
-        shards, ROWS, TARGETS, config_seed=3, start_step=0, stop_step=8, global_batch=4, prefetch=3
-    )
+    batches = training_batches(Samples(shards, ROWS, TARGETS), reading(3, prefetch=3), range(8))
     first = as_arrays(batches)
     for _ in itertools.islice(batches, 2):
         pass
@@ -139,9 +138,7 @@ def test_a_second_pass_and_one_after_a_broken_off_pass_give_the_same(shards):
 
 
 def test_two_passes_at_once_do_not_disturb_each_other(shards):
-    batches = training_batches(
-        shards, ROWS, TARGETS, config_seed=3, start_step=0, stop_step=6, global_batch=4, prefetch=2
-    )
+    batches = training_batches(Samples(shards, ROWS, TARGETS), reading(3), range(6))
     expected = as_arrays(batches)
     pairs = list(zip(batches, batches, strict=True))
     assert_same([a for a, _ in pairs], expected)
@@ -190,7 +187,9 @@ def test_a_global_batch_that_does_not_fit_is_refused(shards, options, message, c
 def test_evaluation_sees_every_volume_exactly_once_in_equal_steps(shards, world_size, batch):
     seen = []
     for rank in range(world_size):
-        batches = evaluation_batches(shards, ROWS, TARGETS, rank=rank, world_size=world_size, batch=batch)
+        batches = evaluation_batches(
+            Samples(shards, ROWS, TARGETS), reading(evaluation_batch=batch), rank=rank, world_size=world_size
+        )
         elements = as_arrays(batches)
         assert len(elements) == len(batches) == -(-len(ROWS) // (world_size * batch))
         for rows, x, y, w in elements:
@@ -204,7 +203,7 @@ def test_evaluation_sees_every_volume_exactly_once_in_equal_steps(shards, world_
 
 
 def test_an_empty_split_takes_no_step(shards):
-    batches = evaluation_batches(shards, (), np.zeros(0, np.int32), batch=2)
+    batches = evaluation_batches(Samples(shards, (), np.zeros(0, np.int32)), reading())
     assert (list(batches), len(batches)) == ([], 0)
 
 
@@ -214,16 +213,16 @@ def test_no_change_asked_for_is_as_none(shards, monkeypatch):
     assert_same(training(shards, augment=AugmentConfig()), expected)
 
 
-def test_read_ahead_in_bytes_changes_nothing_but_what_is_begun(shards):
-    volume = 4 * int(np.prod(shards.shape))
+def test_read_ahead_in_bytes_changes_nothing_but_what_is_begun(tmp_path):
+    # A volume is a MiB, as it is handed out; a batch has four of them, and a few bytes more.
+    shards = make_shard_set(tmp_path, shape=(64, 64, 64, 1))
     expected = training(shards)
-    for read_ahead, begun in ((0, 1), (4 * (volume + 8), 2), (10**9, 3)):
+    for read_ahead, begun in ((0, 1), (4, 1), (5, 2), (1024, 3)):
         assert_same(training(shards, read_ahead=read_ahead), expected)
         before = shards.bytes_read
         batches = training_batches(
-            shards, ROWS, TARGETS, config_seed=3, start_step=0, stop_step=8, global_batch=4,
-            read_ahead=read_ahead,
-        )  # fmt: skip
+            Samples(shards, ROWS, TARGETS), reading(3, read_ahead=read_ahead), range(8)
+        )
         kept = iter(batches)
         next(kept)
         positions = [order.order(3, step // 2, step % 2, 4, len(ROWS)) for step in range(begun)]
@@ -244,10 +243,8 @@ def test_several_channels_go_through(tmp_path):
 
 def peak_memory(shards: ShardSet, steps: int) -> int:
     """Bytes that a pass takes at most, besides what TensorFlow takes itself."""
-    batches = training_batches(
-        shards, range(len(shards)), np.zeros(len(shards), np.int32), config_seed=0, start_step=0,
-        stop_step=steps, global_batch=2, prefetch=2, threads=2,
-    )  # fmt: skip
+    samples = Samples(shards, range(len(shards)), np.zeros(len(shards), np.int32))
+    batches = training_batches(samples, reading(0, 2), range(steps))
     tracemalloc.start()
     try:
         assert len([None for _ in batches]) == steps
@@ -277,7 +274,7 @@ def test_a_damaged_volume_raises_its_own_error(tmp_path, kind):
         if kind == "training":
             training(shards)
         else:
-            list(evaluation_batches(shards, ROWS, TARGETS, batch=2))
+            list(evaluation_batches(Samples(shards, ROWS, TARGETS), reading()))
 
 
 def test_balanced_rows_show_every_class_equally_often_and_every_row():
@@ -288,35 +285,24 @@ def test_balanced_rows_show_every_class_equally_often_and_every_row():
 
 
 def test_a_row_that_comes_twice_in_an_epoch_is_augmented_differently(shards):
-    batches = training_batches(
-        shards, (2, 2), np.zeros(2, np.int32), config_seed=3, start_step=0, stop_step=1, global_batch=2,
-        augment=CHANGES,
-    )  # fmt: skip
+    samples = Samples(shards, (2, 2), np.zeros(2, np.int32))
+    batches = training_batches(samples, reading(3, 2, augment=CHANGES), range(1))
     (x, _, _) = next(iter(batches))
     assert not np.array_equal(x[0], x[1])
 
 
 def test_covariates_come_with_their_volume(shards):
     told = np.arange(2 * len(ROWS), dtype=np.float32).reshape(len(ROWS), 2)
+    samples = Samples(shards, ROWS, TARGETS, told)
     found = {}
-    for (x, c), y, w in training_batches(
-        shards,
-        ROWS,
-        TARGETS,
-        config_seed=0,
-        start_step=0,
-        stop_step=len(ROWS),
-        global_batch=1,
-        covariates=told,
-    ):
+    for (x, c), y, w in training_batches(samples, reading(0, 1), range(len(ROWS))):
         found[tuple(c[0].numpy())] = (x[0].numpy(), int(y[0]), float(w[0]))
     assert len(found) == len(ROWS)
     for position, row in enumerate(ROWS):
         x, y, _ = found[tuple(told[position])]
         np.testing.assert_array_equal(x, volume_of(row, dtype="float32"))
         assert y == TARGETS[position]
-    evaluated = evaluation_batches(shards, ROWS, TARGETS, batch=4, covariates=told)
-    for row, (_x, c), _y, w in evaluated:
+    for row, (_x, c), _y, w in evaluation_batches(samples, reading()):
         for number, values, weight in zip(row.numpy(), c.numpy(), w.numpy(), strict=True):
             expected = told[ROWS.index(number)] if weight else np.zeros(2)
             np.testing.assert_array_equal(values, expected)

@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from read_configs import reading
 from shard_sets import make_shard_set
 
 from trainer.config import AugmentConfig
-from trainer.data.pipeline import training_batches
+from trainer.data.pipeline import Samples, training_batches
 from trainer.data.reader_time import ReaderTime, input_verdict
 
 
@@ -24,17 +25,8 @@ def test_seconds_of_all_threads_add_up():
 def test_batches_count_the_seconds_of_its_threads(tmp_path, augment):
     spent = ReaderTime()
     shards = make_shard_set(tmp_path / "set")
-    batches = training_batches(
-        shards,
-        range(10),
-        np.zeros(10, np.int32),
-        config_seed=0,
-        start_step=0,
-        stop_step=5,
-        global_batch=2,
-        augment=augment,
-        spent=spent,
-    )
+    samples = Samples(shards, range(10), np.zeros(10, np.int32))
+    batches = training_batches(samples, reading(0, 2, augment=augment), range(5), spent=spent)
     assert len(list(batches)) == 5
     reader_s, augment_s = spent.seconds
     assert 0 < augment_s < reader_s

@@ -13,12 +13,14 @@ import pytest
 from handed_out import as_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from read_configs import reading
 from shard_sets import make_shard_set
 
 from trainer.config import SplitConfig
+from trainer.config.section import LARGEST_SEED
 from trainer.data import splits
 from trainer.data.order import order, steps_per_epoch, weights
-from trainer.data.pipeline import evaluation_batches, training_batches
+from trainer.data.pipeline import Samples, evaluation_batches, training_batches
 from trainer.data.shards import ShardSet
 
 CLASSES = ("AD", "NC")
@@ -64,7 +66,7 @@ def test_an_epoch_takes_each_sample_once_in_both_shuffles(n, seed, shuffle, divi
 @settings(max_examples=25)
 @given(
     volumes=some.integers(30, 40),
-    seed=some.integers(0, 2**40),
+    seed=some.integers(0, LARGEST_SEED),
     shuffle=some.sampled_from(["full", "blocks"]),
     division=divisions(length=3),
     share=some.sampled_from([0.1, 0.2]),
@@ -100,22 +102,12 @@ def test_a_run_that_stops_and_goes_on_elsewhere_takes_the_same_samples(
 
 def _of_all_ranks(shards, train, seed, shuffle, batch, world, accumulation, start, stop):
     """Rows and weights (steps, global_batch) that the loaders of all ranks hand out together."""
+    # The target is the number of the row: it tells which volume came.
+    samples = Samples(shards, train, np.array(train, np.float32))
+    config = reading(seed, batch, accumulation, shuffle=shuffle, reader_threads=1)
     parts = []
     for rank in range(world):
-        batches = training_batches(
-            shards,
-            train,
-            np.array(train, np.float32),  # the number of the row: tells which volume came
-            config_seed=seed,
-            start_step=start,
-            stop_step=stop,
-            global_batch=batch,
-            rank=rank,
-            world_size=world,
-            accumulation=accumulation,
-            shuffle=shuffle,
-            threads=1,
-        )
+        batches = training_batches(samples, config, range(start, stop), rank=rank, world_size=world)
         parts.append([np.stack([y, w]) for _, y, w in as_arrays(batches)])
     assert {len(part) for part in parts} == {(stop - start) * accumulation}
     # (ranks, steps, micro-batches, y and w, samples) -> (y and w, steps, micro-batches, ranks, samples)
@@ -128,11 +120,11 @@ def _of_all_ranks(shards, train, seed, shuffle, batch, world, accumulation, star
 @given(count=some.integers(1, 40), world=some.integers(1, 5), batch=some.integers(1, 4), data=some.data())
 def test_evaluation_takes_each_volume_once_in_equally_many_batches(shards, count, world, batch, data):
     rows = data.draw(some.permutations(range(40)))[:count]
+    samples = Samples(shards, rows, np.array(rows, np.float32))
+    config = reading(evaluation_batch=batch, reader_threads=1)
     lengths, seen = set(), []
     for rank in range(world):
-        batches = evaluation_batches(
-            shards, rows, np.array(rows, np.float32), rank=rank, world_size=world, batch=batch, threads=1
-        )
+        batches = evaluation_batches(samples, config, rank=rank, world_size=world)
         taken = as_arrays(batches)
         lengths.add(len(taken))
         seen += [row for row, _, _, w in taken for row in row[w > 0]]

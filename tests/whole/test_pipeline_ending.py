@@ -11,11 +11,15 @@ from shard_sets import make_shard_set
 ENDS_EARLY = """
 import sys
 import numpy as np
-from trainer.data.pipeline import training_batches
+from trainer.config import RunConfig
+from trainer.data.pipeline import Samples, training_batches
 from trainer.data.shards import ShardSet
-shards = ShardSet.open(sys.argv[1])
-kept = iter(training_batches(shards, range(10), np.zeros(10, np.int32), config_seed=0, start_step=0,
-                             stop_step=10**6, global_batch=4, threads=4, prefetch=8))
+config = RunConfig.model_validate({
+    "name": "test", "train": {"global_batch": 4},
+    "data": {"shards": sys.argv[1], "augment": {}, "reader_threads": 4, "prefetch": 8},
+})
+samples = Samples(ShardSet.open(sys.argv[1]), range(10), np.zeros(10, np.int32))
+kept = iter(training_batches(samples, config, range(10**6)))
 next(kept), next(kept)
 sys.exit(7)
 """

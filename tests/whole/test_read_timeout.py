@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 
 import numpy as np
 import pytest
+from read_configs import reading
 from shard_sets import make_shard_set
 
 from trainer.config.data import DataConfig
 from trainer.config.run import GuardConfig
-from trainer.data.pipeline import evaluation_batches, training_batches
+from trainer.data.pipeline import Samples, evaluation_batches, training_batches
 from trainer.errors import ShardError
 
 ROWS = (1, 2, 4, 5, 6, 8, 9)
@@ -20,14 +20,11 @@ TARGETS = np.array([0, 1, 1, 0, 1, 0, 1], np.int32)
 
 
 def batches(shards, kind: str, read_timeout: float):
+    samples = Samples(shards, ROWS, TARGETS)
+    config = reading(3, 2, evaluation_batch=2, read_timeout=read_timeout)
     if kind == "evaluation":
-        return evaluation_batches(
-            shards, ROWS, TARGETS, batch=2, overdue=functools.partial(shards.overdue, read_timeout)
-        )
-    return training_batches(
-        shards, ROWS, TARGETS, config_seed=3, start_step=0, stop_step=4, global_batch=2,
-        overdue=functools.partial(shards.overdue, read_timeout),
-    )  # fmt: skip
+        return evaluation_batches(samples, config)
+    return training_batches(samples, config, range(4))
 
 
 @pytest.mark.parametrize("kind", ["training", "evaluation"])

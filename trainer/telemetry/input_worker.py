@@ -97,24 +97,21 @@ def _real_batches(job: InputJob) -> Iterator[Any]:
     """The batches of training, from its first step to the last that is needed."""
     import numpy as np
 
+    from trainer.config import RunConfig
     from trainer.data import pipeline
     from trainer.data.shards import ShardSet
 
     shards = ShardSet.open(Path(job.shards))
-    found: Iterator[Any] = iter(
-        pipeline.training_batches(
-            shards,
-            range(len(shards)),
-            (np.arange(len(shards)) % 2).astype(np.int32),
-            config_seed=1,
-            start_step=0,
-            stop_step=2 + job.steps * job.repeats,
-            global_batch=job.batch,
-            prefetch=job.prefetch,
-            threads=job.threads,
-        )
+    samples = pipeline.Samples(shards, range(len(shards)), (np.arange(len(shards)) % 2).astype(np.int32))
+    read = {"augment": {}, "prefetch": job.prefetch, "reader_threads": job.threads}
+    config = RunConfig.model_validate(
+        {
+            "name": "bench-input",
+            "data": {"shards": job.shards, **read},
+            "train": {"seed": 1, "global_batch": job.batch},
+        }
     )
-    return found
+    return iter(pipeline.training_batches(samples, config, range(2 + job.steps * job.repeats)))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 import trainer
-from trainer.config import AugmentConfig
-from trainer.data.pipeline import training_batches
+from trainer.config import AugmentConfig, DataConfig, RunConfig, TrainConfig
+from trainer.data.pipeline import Samples, training_batches
 from trainer.data.shards import ShardSet
 
 STEPS, BATCH = 6, 4
@@ -20,21 +20,18 @@ sure = {"probability": 1.0}
 changes = AugmentConfig(
     preset="strong", flip=True, noise=0.1, affine=sure, elastic=sure, motion=sure, rician_noise=sure
 )
+config = RunConfig(
+    name="test",
+    # Other threads on each rank, as on hosts that are not alike.
+    data=DataConfig(shards=shards.path, augment=changes, reader_threads=1 + world.rank, prefetch=world.rank),
+    train=TrainConfig(seed=3, global_batch=BATCH),
+)
 batches = training_batches(
-    shards,
-    range(len(shards)),
-    None,
-    config_seed=3,
-    start_step=0,
-    stop_step=STEPS,
-    global_batch=BATCH,
+    Samples(shards, range(len(shards)), None),
+    config,
+    range(STEPS),
     rank=world.rank,
     world_size=world.size,
-    augment=changes,
-    voxel_mm=shards.voxel_size,
-    # Other threads on each rank, as on hosts that are not alike.
-    threads=1 + world.rank,
-    prefetch=world.rank,
 )
 columns = [np.stack([np.asarray(part) for part in parts]) for parts in zip(*batches, strict=True)]
 np.savez(folder / f"{world.rank}-of-{world.size}.npz", **dict(zip("xyw", columns, strict=True)))

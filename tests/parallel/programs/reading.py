@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 import trainer
+from trainer.config import AugmentConfig, DataConfig, RunConfig, TrainConfig
 from trainer.data import order
-from trainer.data.pipeline import training_batches
+from trainer.data.pipeline import Samples, training_batches
 from trainer.data.shards import ShardSet
 
 world = trainer.init(threads=1)
@@ -26,20 +27,17 @@ n = len(shards)
 steps = order.steps_per_epoch(n, global_batch)
 
 
+config = RunConfig(
+    name="test",
+    data=DataConfig(shards=path, augment=AugmentConfig(), prefetch=prefetch),
+    train=TrainConfig(seed=5, global_batch=global_batch),
+)
+# The target of each volume is its row, so that a batch tells which rows it holds.
+samples = Samples(shards, range(n), np.arange(n, dtype=np.int32))
+
+
 def batches(first: int, last: int):
-    # The target of each volume is its row, so that a batch tells which rows it holds.
-    return training_batches(
-        shards,
-        range(n),
-        np.arange(n, dtype=np.int32),
-        config_seed=5,
-        start_step=first,
-        stop_step=last,
-        global_batch=global_batch,
-        rank=world.rank,
-        world_size=world.size,
-        prefetch=prefetch,
-    )
+    return training_batches(samples, config, range(first, last), rank=world.rank, world_size=world.size)
 
 
 rows, read = [], []

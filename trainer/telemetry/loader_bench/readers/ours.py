@@ -14,6 +14,7 @@ from trainer.telemetry.loader_bench.job import LoaderJob
 
 import_tensorflow()
 
+from trainer.config import RunConfig  # noqa: E402
 from trainer.data import pipeline  # noqa: E402
 from trainer.data.shards import ShardSet  # noqa: E402
 
@@ -47,18 +48,24 @@ class Reader:
 
             self._shards = KeptVolumes(self._shards, budget=sys.maxsize)
         job = self._job
+        config = RunConfig.model_validate(
+            {
+                "name": "bench-loader",
+                "data": {
+                    "shards": self._folder,
+                    "augment": {},
+                    "prefetch": AHEAD,
+                    "reader_threads": job.threads,
+                },
+                "train": {"seed": job.seed, "global_batch": job.batch * job.world_size},
+            }
+        )
         self._batches = pipeline.training_batches(
-            self._shards,
-            range(job.volumes),
-            np.zeros(job.volumes, np.int32),
-            config_seed=job.seed,
-            start_step=0,
-            stop_step=job.mine // job.batch,
-            global_batch=job.batch * job.world_size,
+            pipeline.Samples(self._shards, range(job.volumes), np.zeros(job.volumes, np.int32)),
+            config,
+            range(job.mine // job.batch),
             rank=job.rank,
             world_size=job.world_size,
-            prefetch=AHEAD,
-            threads=job.threads,
         )
 
     @property
