@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from trainer import checkpoint, consensus, evaluation, preparation, record, resuming, saving
+from trainer import checkpoint, consensus, preparation, record, resuming, saving, split_predictions
 from trainer.agreement import Agreed, agree
 from trainer.checkpoint import Cursor
 from trainer.clock import Clock
@@ -282,7 +282,7 @@ class Training:
             self.watchdog.beat(f"collecting the {split} predictions", collective=True)
 
         share = self.plan.evaluation_share(self.world.rank)
-        return evaluation.predictions(
+        return split_predictions.collect(
             self.config, self.data, self.learner, share, split, final=final, watched=beating
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer import atomic, checkpoint, evaluation, preparation, record, report
+from trainer import atomic, checkpoint, preparation, record, report, split_predictions
 from trainer.agreement import agree
 from trainer.errors import RunError
 from trainer.loop import Training
@@ -157,7 +157,7 @@ def _predictions(training: Training) -> dict[str, Predictions]:
 def _write_evaluation(training: Training, found: dict[str, Predictions]) -> dict[str, dict[str, Any]]:
     """Write evaluation/ and baseline.json, on rank 0; returns the metrics of each split."""
     metrics = {
-        name: evaluation.write(training.folder, name, predictions, training.data)
+        name: split_predictions.write(training.folder, name, predictions, training.data)
         for name, predictions in found.items()
     }
     _write_baseline(training)

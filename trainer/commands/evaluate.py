@@ -51,7 +51,7 @@ def evaluate(
     world = worlds.init()
 
     from trainer.agreement import together
-    from trainer.prediction import evaluate_run
+    from trainer.finished_run import evaluate_run
     from trainer.report import against_volumes
 
     def body() -> int:

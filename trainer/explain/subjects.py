@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from trainer import prediction
+from trainer import finished_run
 from trainer.data.preprocess import prepare
 from trainer.errors import RunError
 from trainer.explain.file_names import distinct
@@ -75,7 +75,7 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
         RunError: the run is not finished, its data are others, the split is empty, or it segments.
         ShardError: a volume is damaged.
     """
-    _, _, data, model = prediction.open_run(run, split, code)
+    _, _, data, model = finished_run.open_run(run, split, code)
     _check(run, data.task.name, of_patches=data.patches is not None)
     rows = in_turn(data, data.rows(split))[:most]
     names = distinct([_name(data, row) for row in rows], file_names_of_means(data.task.classes).values())

@@ -1,14 +1,15 @@
-"""A finished run's network: loaded, and asked about one of the run's splits."""
+"""A finished run: its data and network opened as they were, and evaluated on a split."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from trainer import caching, evaluation, preparation, record, tasks
+from trainer import caching, preparation, record, split_predictions, tasks
 from trainer.agreement import agree
 from trainer.config import RunConfig
 from trainer.data.shards import ShardSet
@@ -34,8 +35,9 @@ def evaluate_run(path: Path, split: str, world: World, code: Sequence[Path] = ()
     folder, config, data, model = agree(world, lambda: open_run(path, split, code))
     learner = DistributedModel(model, keras.optimizers.SGD(), world, data.task.loss())  # it is never trained
     with caching.found(config, data, world) as near:
-        found = evaluation.predictions(config, near, learner, Share(world.rank, world.size), split)
-    written = agree(world, lambda: evaluation.write(folder, split, found, data) if world.is_main else None)
+        found = split_predictions.collect(config, near, learner, Share(world.rank, world.size), split)
+    write = functools.partial(split_predictions.write, folder, split, found, data)
+    written = agree(world, lambda: write() if world.is_main else None)
     return dict(world.broadcast_object(written))
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainer import evaluation
+from trainer import split_predictions
 from trainer.clock import Clock
 from trainer.record import RunFolder
 from trainer.tasks.classification import Classification, log_softmax
@@ -37,7 +37,7 @@ def test_the_table_and_the_metrics_are_written(tmp_path):
     )
     shards = SimpleNamespace(volumes={5: SimpleNamespace(subject="sub-5"), 9: SimpleNamespace(subject="a,b")})
     data = SimpleNamespace(task=TASK, shards=shards)
-    metrics = evaluation.write(RunFolder(tmp_path), "test", found, data)
+    metrics = split_predictions.write(RunFolder(tmp_path), "test", found, data)
     with (tmp_path / "evaluation" / "test.csv").open() as file:
         first, second = csv.DictReader(file)
     assert first == {
@@ -54,7 +54,7 @@ def test_names_of_classes_are_a_list_beside_the_figures_of_each_class(tmp_path):
     outputs = np.array([[0.3, 0.8, 2.0, 3.0, 500.0, 520.0]], "float32")
     found = SimpleNamespace(rows=np.array([0]), targets=np.zeros(1), outputs=outputs)
     shards = SimpleNamespace(volumes=[SimpleNamespace(subject="a")])
-    evaluation.write(RunFolder(tmp_path), "test", found, SimpleNamespace(task=task, shards=shards))
+    split_predictions.write(RunFolder(tmp_path), "test", found, SimpleNamespace(task=task, shards=shards))
     stored = json.loads((tmp_path / "evaluation" / "test.json").read_text())
     assert stored["classes"] == ["background", "grey"] and list(stored["per_class"]) == ["grey"]
     assert stored["per_class"]["grey"]["hd95"] == 2.0

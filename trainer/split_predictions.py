@@ -1,4 +1,4 @@
-"""How good a network is on a split: every volume once over all ranks, one table and one set of metrics."""
+"""Outputs of a split with the weights as they are now: collected over all ranks, and written with metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.strategies.base import Learner, Predictions, Share
 BOOTSTRAP = 2000
 
 
-def predictions(
+def collect(
     config: RunConfig,
     data: Data,
     learner: Learner,
