@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from jobs import ledger, terms
-from jobs.attended_task import Task
+from jobs.attended_task import AttendedTask
 from jobs.blame import Blame
 from jobs.host_choice import TooFewAnswer, choose
 from jobs.launchers.base import ENDED
@@ -50,7 +50,8 @@ class Attendant:
         self.saving = False
         before = Ledger.read(folder)
         known = {entry.task: entry for entry in before.tasks} if before else {}
-        self.tasks = [Task(folder, agreed, k, known.get(k), umask) for k in range(len(agreed.commands))]
+        numbers = range(len(agreed.commands))
+        self.tasks = [AttendedTask(folder, agreed, k, known.get(k), umask) for k in numbers]
         self.ledger = Ledger.new(agreed.token, [task.entry for task in self.tasks])
 
     def run(self) -> None:
@@ -98,7 +99,7 @@ class Attendant:
             for task in self.tasks:
                 task.save("end")
         for whom, tasks in [(None, self.tasks), *((task.number, [task]) for task in self.tasks)]:
-            for what, obey in (("cancel", Task.cancel), ("requeue", Task.requeue)):
+            for what, obey in (("cancel", AttendedTask.cancel), ("requeue", AttendedTask.requeue)):
                 if _taken_away(terms.request(self.folder, what, whom)):
                     for task in tasks:
                         obey(task)
@@ -131,7 +132,7 @@ class Attendant:
             if hosts is not None and task.start(hosts):
                 running.append(task)
 
-    def _hosts_for(self, task: Task, running: Sequence[Task]) -> list[str] | None:
+    def _hosts_for(self, task: AttendedTask, running: Sequence[AttendedTask]) -> list[str] | None:
         """Hosts for a start; None: it must wait for some, or has just failed for want of them."""
         if not self.terms.hosts:
             return []

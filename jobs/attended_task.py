@@ -35,7 +35,7 @@ Word = Literal["again", "time", "lost", "end", "cancel"]
 _STRENGTH: tuple[Word, ...] = ("again", "time", "lost", "end", "cancel")
 
 
-class Task:
+class AttendedTask:
     """Task `number` of the job in `folder`; `entry` is what others may know of it.
 
     Args:

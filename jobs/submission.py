@@ -46,7 +46,7 @@ def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
     waits_for = externals(store, launcher, spec)
     launcher.preflight(spec, site)
     token = new_token()
-    plan = launcher.plan(spec, site, job_path(token), token)
+    launch = launcher.plan(spec, site, job_path(token), token)
     job = store.add(
         token,
         spec,
@@ -59,7 +59,7 @@ def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
         folder = job_folder(token)
         atomic.write_private(folder / SPEC, spec.to_json() + "\n")
         note(job)
-        external = launcher.start(plan, folder, waits_for)
+        external = launcher.start(launch, folder, waits_for)
     except (CingulumError, OSError) as error:
         return _after_failure(
             store, launcher, job, errors.of_files(error) if isinstance(error, OSError) else error

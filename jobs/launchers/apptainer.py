@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from jobs import containers, image_checks
-from jobs.launchers.base import Plan
+from jobs.launchers.base import Launch
 from jobs.launchers.mpirun import Mpirun, find
 from jobs.sites import Site
 from jobs.spec import Arguments, JobSpec
@@ -33,7 +33,7 @@ class Apptainer(Mpirun):
     def __init__(self, program: str | None = None) -> None:
         self._program = program or image_checks.find_program()
 
-    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
         """What the mpirun launcher would do, with each rank in a container.
 
         Raises:

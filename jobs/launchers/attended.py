@@ -1,7 +1,7 @@
 """Jobs that no scheduler looks after: each has an attendant (`jobs.attendant`), a process of its own.
 
 The base of the launchers for mpirun, Docker and Apptainer. One of them gives `name`, `preflight`, and a
-`plan` whose files come from `attended_plan`. Everything else is read from the job's folder, so that it is
+`plan` whose files come from `attended_launch`. Everything else is read from the job's folder, so that it is
 as true after the submitting process has died, and for any process of the same user.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jobs
 from jobs import chains, home, ledger, processes, terms
-from jobs.launchers.base import ENDED, Plan, TaskState
+from jobs.launchers.base import ENDED, Launch, TaskState
 from jobs.ledger import Entry, Ledger
 from jobs.spec import GRACE_S, Arguments, JobSpec
 from jobs.terms import Terms
@@ -30,7 +30,7 @@ OBEY_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 
 
-def attended_plan(
+def attended_launch(
     spec: JobSpec,
     token: str,
     commands: Sequence[Sequence[str]],
@@ -42,8 +42,8 @@ def attended_plan(
     check_s: float = Terms.check_s,
     ask_first: bool = False,
     files: Mapping[str, str] | None = None,
-) -> Plan:
-    """A plan that an attendant carries out; its `command` is that of the first task.
+) -> Launch:
+    """A launch that an attendant carries out; its `command` is that of the first task.
 
     Args:
         spec: the job.
@@ -82,7 +82,7 @@ def attended_plan(
         ask_first=ask_first,
         runs=chains.run_folders(spec),
     )
-    return Plan({terms.TERMS: agreed.to_json(), **(files or {})}, agreed.commands[0], added)
+    return Launch({terms.TERMS: agreed.to_json(), **(files or {})}, agreed.commands[0], added)
 
 
 class Attended:
@@ -90,18 +90,18 @@ class Attended:
 
     name = ""
 
-    def start(self, plan: Plan, folder: Path, after: Sequence[str]) -> str:
+    def start(self, launch: Launch, folder: Path, after: Sequence[str]) -> str:
         """Write the files into the (existing, private) folder and start the attendant.
 
         Args:
-            plan: made by `attended_plan`.
+            launch: made by `attended_launch`.
             folder: of the job.
             after: `external` of attended jobs that must have completed first.
 
         Raises:
             LauncherError: the attendant could not be started, or there is one.
         """
-        for name, text in plan.files.items():
+        for name, text in launch.files.items():
             atomic.write_private(folder / name, text)
         atomic.write_private(folder / terms.AFTER, json.dumps(list(after)) + "\n")
         _spawn(folder)

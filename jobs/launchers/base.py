@@ -29,7 +29,7 @@ ENDED = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class Launch:
     """What a launch would do; `--dry-run` prints exactly this.
 
     Attributes:
@@ -76,7 +76,7 @@ class Launcher(Protocol):
 
     name: str
 
-    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
         """What `start` would do for this job in this folder (pure); `token` names the submission."""
         ...
 
@@ -84,7 +84,7 @@ class Launcher(Protocol):
         """Raise LauncherError or JobError where this job could not run here."""
         ...
 
-    def start(self, plan: Plan, folder: Path, after: Sequence[str]) -> str:
+    def start(self, launch: Launch, folder: Path, after: Sequence[str]) -> str:
         """Write the files into the (existing, private) folder, start, and return `external`.
 
         Raises:

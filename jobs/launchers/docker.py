@@ -18,8 +18,8 @@ from pathlib import Path
 
 from jobs import processes, terms
 from jobs.asking import ask
-from jobs.launchers.attended import Attended, attended_plan
-from jobs.launchers.base import Plan
+from jobs.launchers.attended import Attended, attended_launch
+from jobs.launchers.base import Launch
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from jobs.supervisor import record
@@ -51,7 +51,7 @@ class Docker(Attended):
         self._program = program or os.environ.get("CINGULUM_DOCKER") or "docker"
         self._user = user or (os.getuid(), os.getgid(), os.getgroups())
 
-    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
         """One `docker run` per task, attached: it hands on signals, and ends with the task's exit code.
 
         Raises:
@@ -67,7 +67,7 @@ class Docker(Attended):
         commands = [
             self._command(spec, site, added, folder, token, number) for number in range(len(spec.tasks))
         ]
-        return attended_plan(spec, token, commands, environment=added, at_once=1)
+        return attended_launch(spec, token, commands, environment=added, at_once=1)
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
         """Docker answers, the image is there and holds this version of cingulum, and so are the folders.

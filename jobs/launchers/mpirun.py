@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jobs import fabric, host_checks, host_facts, hostfile, open_mpi, processes, surviving, terms
-from jobs.launchers.attended import Attended, attended_plan
-from jobs.launchers.base import Plan
+from jobs.launchers.attended import Attended, attended_launch
+from jobs.launchers.base import Launch
 from jobs.sites import Site
 from jobs.spec import Arguments, JobSpec
 from jobs.terms import Terms
@@ -55,7 +55,7 @@ class Mpirun(Attended):
 
     name = "mpirun"
 
-    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
         """What `start` would do; reads the site's hostfile and, in an allocation, Slurm's variables.
 
         Raises:
@@ -64,7 +64,7 @@ class Mpirun(Attended):
             WorldError: there is no mpirun.
         """
         if not spec.parallel:
-            return attended_plan(spec, token, spec.tasks, environment=site.environment, at_once=1)
+            return attended_launch(spec, token, spec.tasks, environment=site.environment, at_once=1)
         hosts = hosts_of(spec, site)
         settings = {
             one.name: one.value for one in fabric.settings(site, gpus=spec.resources.gpus_per_node > 0)
@@ -72,7 +72,7 @@ class Mpirun(Attended):
         if hosts is None:
             ranks, program = spec.resources.ranks_per_node, _mpirun(site)
             lines = [command(ranks, task, mpirun=program, outlives=spec.outlives) for task in spec.tasks]
-            return attended_plan(
+            return attended_launch(
                 spec,
                 token,
                 [line for line, _ in lines],
@@ -99,7 +99,7 @@ class Mpirun(Attended):
         probe = _PROBE if over_ssh else _PROBE_IN_ALLOCATION
         # Where ranks outlive each other, a host that is lost is no reason to end the others.
         check_s = 0.0 if spec.outlives else _seconds({**environment, **spec.environment}.get(CHECK_HOSTS))
-        return attended_plan(
+        return attended_launch(
             spec,
             token,
             commands,

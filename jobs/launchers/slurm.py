@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jobs.launchers import slurm_output
-from jobs.launchers.base import ENDED, WAITING, NoAnswer, Plan, TaskState
+from jobs.launchers.base import ENDED, WAITING, Launch, NoAnswer, TaskState
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import JobError, LauncherError
@@ -53,12 +53,12 @@ class Slurm:
         """The cluster's name, within which job ids are unique; "" where the configuration does not say."""
         return os.environ.get("SLURM_CLUSTERS") or _cluster_name()
 
-    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
         """The batch script, and the sbatch that submits it."""
         from jobs import supervised
         from jobs.rendering import batch_script
 
-        return Plan(
+        return Launch(
             files={SCRIPT: batch_script(spec, site, folder, token), **supervised.sources()},
             command=(
                 "sbatch",
@@ -95,17 +95,17 @@ class Slurm:
                 cure="See `srun --mpi=list`; or set `launcher: mpirun` in the site profile.",
             )
 
-    def start(self, plan: Plan, folder: Path, after: Sequence[str]) -> str:
+    def start(self, launch: Launch, folder: Path, after: Sequence[str]) -> str:
         """Submit; returns Slurm's job id.
 
         Raises:
             LauncherError: Slurm refused; NoAnswer: it did not answer, and the job may be there (see `find`).
         """
-        for name, text in plan.files.items():
+        for name, text in launch.files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).touch(mode=0o600)
             (folder / name).write_text(text, encoding="utf-8")
-        answer = _call(with_dependency(plan.command, after), SUBMIT_S, environment=plan.environment)
+        answer = _call(with_dependency(launch.command, after), SUBMIT_S, environment=launch.environment)
         external = answer.strip().partition(";")[0]  # with several clusters: id;cluster
         if not external.isdigit():
             raise LauncherError(f"sbatch answered {answer.strip()!r} instead of a job id.")

@@ -16,7 +16,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,7 +50,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Interleaving:
     """What makes one interleaving.
 
     Attributes:
@@ -70,7 +70,7 @@ class Execution:
 
     Attributes:
         stories: what each start does.
-        plan: where it changes.
+        interleaving: where it changes.
         points: at each: the start that ran, what it was about to do, and whether it is a link or a rename.
         living: at each point, the starts that had not ended.
         reads: start -> its claim, and when it read the run's state.
@@ -78,7 +78,7 @@ class Execution:
     """
 
     stories: list[Callable[[Execution, int], None]]
-    plan: Plan
+    interleaving: Interleaving
     points: list[tuple[int, str, bool]] = field(default_factory=list)
     living: list[tuple[int, ...]] = field(default_factory=list)
     reads: dict[int, tuple[Claim, int]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Execution:
     errors: list[BaseException] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._changes = dict(self.plan.changes)
+        self._changes = dict(self.interleaving.changes)
         self._inodes = 0
         self.root = self._folder()
         self.root.entries = {"runs": self._folder()}
@@ -112,9 +112,9 @@ class Execution:
             thread.start()
         self._hand_to(0)
         if not self._all_ended.acquire(timeout=_WAIT_S):
-            raise AssertionError(f"a start does not end under {self.plan}: {self.points[-5:]}")
+            raise AssertionError(f"a start does not end under {self.interleaving}: {self.points[-5:]}")
         if self.errors:
-            raise AssertionError(f"{self.plan}: {self.errors[0]!r}") from self.errors[0]
+            raise AssertionError(f"{self.interleaving}: {self.errors[0]!r}") from self.errors[0]
         return self
 
     def _live(self, who: int) -> None:
@@ -148,7 +148,7 @@ class Execution:
         number = len(self.points)
         self.points.append((who, what, is_repeatable))
         self.living.append(tuple(sorted(self._alive)))
-        if self.plan.kill == number:
+        if self.interleaving.kill == number:
             self.dead.add(who)
             raise Killed
         other = self._changes.get(number, who)
@@ -218,7 +218,7 @@ class Execution:
 
     def link(self, source: str, target: str) -> None:
         found, number = self._looked_up("link", source, target, repeatable=True)
-        for _ in range(2 if self.plan.repeat == number else 1):
+        for _ in range(2 if self.interleaving.repeat == number else 1):
             (above, name), (beside, new) = found
             node = self._entries(above, source).get(name)
             if node is None:
@@ -227,12 +227,12 @@ class Execution:
                 raise _error(errno.EEXIST, target)
             self._entries(beside, target)[new] = node
             self._claims[self.current] = self._generation, new
-            if self.plan.repeat == number:
+            if self.interleaving.repeat == number:
                 self.point("... repeated")
 
     def rename(self, source: str, target: str) -> None:
         found, number = self._looked_up("rename", source, target, repeatable=True)
-        for _ in range(2 if self.plan.repeat == number else 1):
+        for _ in range(2 if self.interleaving.repeat == number else 1):
             (above, name), (beside, new) = found
             node, there = self._entries(above, source).get(name), self._entries(beside, target).get(new)
             if node is None:
@@ -247,7 +247,7 @@ class Execution:
             if above.inode in self._staging and "/.writers/" not in target:
                 self._now += 1
                 self.puts.append((self._now, self._staging[above.inode]))
-            if self.plan.repeat == number:
+            if self.interleaving.repeat == number:
                 self.point("... repeated")
 
     def listdir(self, path: str) -> list[str]:
@@ -345,9 +345,9 @@ def training(files: int, *, job: str, boot: str) -> Callable[[Execution, int], N
     return story
 
 
-def execute(stories: list[Callable[[Execution, int], None]], plan: Plan) -> Execution:
+def execute(stories: list[Callable[[Execution, int], None]], interleaving: Interleaving) -> Execution:
     """Run one interleaving of the real code."""
-    world = Execution(stories, plan)
+    world = Execution(stories, interleaving)
     clock = SimpleNamespace(sleep=world.sleep, monotonic=world.monotonic)
 
     def beat_once(self: lease.Lease) -> None:
@@ -368,19 +368,20 @@ def execute(stories: list[Callable[[Execution, int], None]], plan: Plan) -> Exec
 
 
 def search(
-    stories: list[Callable[[Execution, int], None]], changes: int, first: Plan | None = None
+    stories: list[Callable[[Execution, int], None]], changes: int, first: Interleaving | None = None
 ) -> Iterator[Execution]:
     """All interleavings with at most so many changes after those of `first`, each once."""
-    world = execute(stories, first or Plan())
+    world = execute(stories, first or Interleaving())
     yield world
     if changes == 0:
         return
-    plan = world.plan
-    begin = max((point for point, _ in plan.changes), default=-1) + 1
+    interleaving = world.interleaving
+    begin = max((point for point, _ in interleaving.changes), default=-1) + 1
     for number in range(begin, len(world.points)):
         for other in world.living[number]:
             if other != world.points[number][0]:
-                further = Plan((*plan.changes, (number, other)), plan.kill, plan.repeat)
+                changed = (*interleaving.changes, (number, other))
+                further = replace(interleaving, changes=changed)
                 yield from search(stories, changes - 1, further)
 
 
@@ -388,15 +389,15 @@ def with_kills(stories: list[Callable[[Execution, int], None]], changes: int) ->
     """All interleavings with at most so many changes, with a start killed at each of their points."""
     for world in search(stories, changes):
         for number in range(len(world.points)):
-            yield execute(stories, Plan(world.plan.changes, kill=number))
+            yield execute(stories, Interleaving(world.interleaving.changes, kill=number))
 
 
 def with_repeats(stories: list[Callable[[Execution, int], None]], changes: int) -> Iterator[Execution]:
     """All interleavings in which one link or rename is repeated, with at most so many changes."""
-    plain = execute(stories, Plan())
+    plain = execute(stories, Interleaving())
     for number, (_, _, is_repeatable) in enumerate(plain.points):
         if is_repeatable:
-            yield from search(stories, changes, Plan(repeat=number))
+            yield from search(stories, changes, Interleaving(repeat=number))
 
 
 def _error(number: int, path: str) -> OSError:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs.launchers.base import Plan, TaskState
+from jobs.launchers.base import Launch, TaskState
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer import cli
@@ -28,15 +28,15 @@ class Pretended:
         self.told: list[tuple[str, str, int | None]] = []
         self._spec: JobSpec | None = None
 
-    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
         self._spec = spec
-        return Plan({"job.sbatch": f"#!/bin/bash\n# {token}\n"}, ("sbatch", str(folder / "job.sbatch")))
+        return Launch({"job.sbatch": f"#!/bin/bash\n# {token}\n"}, ("sbatch", str(folder / "job.sbatch")))
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
         if self.refuses == "preflight":
             raise LauncherError("no such partition", cure="Mend the site.")
 
-    def start(self, plan: Plan, folder: Path, after: Sequence[str]) -> str:
+    def start(self, launch: Launch, folder: Path, after: Sequence[str]) -> str:
         assert self._spec is not None
         if self.refuses == self._spec.kind:
             raise LauncherError("the queue is full", cure="Wait.")

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.launchers.base import Plan, TaskState
+from jobs.launchers.base import Launch, TaskState
 from jobs.sites import Site
 from jobs.spec import JobSpec
 from trainer.errors import LauncherError
@@ -42,18 +42,18 @@ class StandInCluster:
     def tokens(self) -> list[str]:
         return self.file.read_text().split() if self.file.exists() else []
 
-    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Plan:
-        return Plan(files={"job": spec.name}, command=("sh", "-c", _PROGRAM, "sh", str(self.file), token))
+    def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
+        return Launch(files={"job": spec.name}, command=("sh", "-c", _PROGRAM, "sh", str(self.file), token))
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
         if spec.kind == "impossible":
             raise LauncherError("no such hosts")
 
-    def start(self, plan: Plan, folder: Path, after: Sequence[str]) -> str:
-        for name, text in plan.files.items():
+    def start(self, launch: Launch, folder: Path, after: Sequence[str]) -> str:
+        for name, text in launch.files.items():
             (folder / name).write_text(text)
         self.started_after.append(list(after))
-        done = subprocess.run(plan.command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(launch.command, capture_output=True, text=True, timeout=60)
         if done.returncode != 0:
             raise LauncherError(f"the cluster said: {done.stderr.strip() or 'nothing'}")
         return done.stdout.strip()

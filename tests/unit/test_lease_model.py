@@ -27,14 +27,14 @@ NOTHING = training(0, job="47", boot="boot")
 
 def broken(found: Iterable[Execution]) -> str | None:
     """The first interleaving with two writers."""
-    return next((f"{world.plan}: {said}" for world in found if (said := world.two_writers())), None)
+    return next((f"{world.interleaving}: {said}" for world in found if (said := world.two_writers())), None)
 
 
 def outcomes(found: Iterable[Execution]) -> Counter[tuple[str, ...]]:
     """How often the starts ended how; none of these interleavings has two writers."""
     counted: Counter[tuple[str, ...]] = Counter()
     for world in found:
-        assert world.two_writers() is None, f"{world.plan}: {world.two_writers()}"
+        assert world.two_writers() is None, f"{world.interleaving}: {world.two_writers()}"
         counted[tuple(world.outcomes[who] for who in sorted(world.outcomes))] += 1
     return counted
 

@@ -5,7 +5,7 @@ import pytest
 
 from trainer.errors import InputError
 from trainer.telemetry import input_bench
-from trainer.telemetry.loader_bench import figures, page_cache, plans, sweep, worker
+from trainer.telemetry.loader_bench import figures, page_cache, studies, sweep, worker
 from trainer.telemetry.loader_bench.checking import Epoch, Source, WrongVolumes, marked, sampled
 from trainer.telemetry.loader_bench.job import LoaderJob
 from trainer.telemetry.loader_bench.processes import ReaderFailed, ReaderProcess
@@ -140,8 +140,8 @@ def test_past_the_page_cache_counts_where_it_was_measured():
 
 
 def test_past_a_warm_page_cache_there_is_nothing_to_measure():
-    assert "ours_past_cache" in plans.checked(**OPTIONS).readers
-    assert "ours_past_cache" not in plans.checked(**{**OPTIONS, "cache": "warm"}).readers
+    assert "ours_past_cache" in studies.checked(**OPTIONS).readers
+    assert "ours_past_cache" not in studies.checked(**{**OPTIONS, "cache": "warm"}).readers
 
 
 def test_without_a_peer_there_is_no_peer_ratio():
@@ -194,14 +194,14 @@ OPTIONS = {
     ],
 )
 def test_what_cannot_be_measured_is_told(option, value, said):
-    plans.checked(**OPTIONS)
+    studies.checked(**OPTIONS)
     with pytest.raises(InputError, match=said):
-        plans.checked(**{**OPTIONS, option: value})
+        studies.checked(**{**OPTIONS, option: value})
 
 
-def test_a_plan_says_which_readers_are_not_installed(tmp_path):
-    plan = plans.checked(**{**OPTIONS, "readers": ["h5py", "zarr"], "peers": tmp_path})
-    lines = plans.told(plan, sweeping=False).splitlines()
+def test_a_study_says_which_readers_are_not_installed(tmp_path):
+    study = studies.checked(**{**OPTIONS, "readers": ["h5py", "zarr"], "peers": tmp_path})
+    lines = studies.told(study, sweeping=False).splitlines()
     assert [line.split()[0] for line in lines if line.startswith("  ")] == [
         "ours",
         "ours_past_cache",

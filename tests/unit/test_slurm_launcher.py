@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs.launchers import slurm
-from jobs.launchers.base import NoAnswer, Plan
+from jobs.launchers.base import Launch, NoAnswer
 from jobs.launchers.slurm import Slurm
 from jobs.sites import HERE, Site
 from jobs.spec import JobSpec
@@ -69,7 +69,7 @@ def test_a_script_in_a_folder_with_an_odd_name_is_one_argument(programs, tmp_pat
     programs.put("sbatch", '[ -f "${@: -1}" ] || exit 3; echo 7')
     assert (
         Slurm().start(
-            Plan({"job.sbatch": "#!/bin/bash\n"}, ("sbatch", str(folder / "job.sbatch"))), folder, []
+            Launch({"job.sbatch": "#!/bin/bash\n"}, ("sbatch", str(folder / "job.sbatch"))), folder, []
         )
         == "7"
     )
@@ -84,7 +84,7 @@ def test_nothing_of_the_job_that_we_run_in_reaches_a_new_one(programs, tmp_path,
     monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
     monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
     programs.put("sbatch", 'env | grep -E "^S(LURM|QUEUE|BATCH)_" | sort >"$(dirname "$0")/env"; echo 7')
-    Slurm().start(Plan({}, ("sbatch", "job.sbatch")), tmp_path, [])
+    Slurm().start(Launch({}, ("sbatch", "job.sbatch")), tmp_path, [])
     assert (programs.folder / "env").read_text() == "SBATCH_ACCOUNT=mine\nSLURM_CONF=/etc/mine.conf\n"
 
 
@@ -103,7 +103,7 @@ def test_nothing_of_the_job_that_we_run_in_reaches_a_new_one(programs, tmp_path,
 def test_what_slurm_refuses_is_told_with_a_cure(programs, tmp_path, said, cure):
     programs.put("sbatch", f"echo '{said}' >&2; exit 1")
     with pytest.raises(LauncherError) as failed:
-        Slurm().start(Plan({}, ("sbatch", "job.sbatch")), tmp_path, [])
+        Slurm().start(Launch({}, ("sbatch", "job.sbatch")), tmp_path, [])
     assert said in failed.value.message and cure in (failed.value.cure or "")
     with pytest.raises(LauncherError, match="`sbatch` failed"):
         Slurm().preflight(SPEC, HERE)
@@ -122,14 +122,14 @@ def test_a_submission_that_slurm_may_have_taken_is_told_from_one_that_it_refused
 ):
     programs.put("sbatch", f"{body} >&2; exit 1")
     with pytest.raises(LauncherError) as failed:
-        Slurm().start(Plan({}, ("sbatch", "job.sbatch")), tmp_path, [])
+        Slurm().start(Launch({}, ("sbatch", "job.sbatch")), tmp_path, [])
     assert isinstance(failed.value, NoAnswer) is unheard
 
 
 def test_an_answer_that_is_no_id_is_an_error(programs, tmp_path):
     programs.put("sbatch", "echo Submitted batch job 4711")
     with pytest.raises(LauncherError, match="instead of a job id"):
-        Slurm().start(Plan({}, ("sbatch", "job.sbatch")), tmp_path, [])
+        Slurm().start(Launch({}, ("sbatch", "job.sbatch")), tmp_path, [])
 
 
 def test_an_image_that_is_not_there_is_named_before_hours_in_a_queue(programs, tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobs import attended_task, processes, progress_made, terms
-from jobs.attended_task import Task
+from jobs.attended_task import AttendedTask
 from jobs.ledger import Entry
 from jobs.terms import Terms
 
@@ -23,10 +23,10 @@ TERMS = Terms("0" * 16, "test", (("sleep", "600"),), "/", grace_s=5)
 def task(tmp_path: Path):
     made = []
 
-    def make(*command: str, entry: Entry | None = None, **changes) -> Task:
+    def make(*command: str, entry: Entry | None = None, **changes) -> AttendedTask:
         agreed = dataclasses.replace(TERMS, token=tmp_path.name, **changes)
         agreed = dataclasses.replace(agreed, commands=(command,)) if command else agreed
-        made.append(Task(tmp_path, agreed, 0, entry, 0o077))
+        made.append(AttendedTask(tmp_path, agreed, 0, entry, 0o077))
         return made[-1]
 
     yield make
@@ -42,7 +42,7 @@ def wait(done: Callable[[], object], what: str) -> None:
         time.sleep(0.005)
 
 
-def has_ended(task: Task) -> bool:
+def has_ended(task: AttendedTask) -> bool:
     task.look()
     return not task.is_running
 
@@ -67,7 +67,7 @@ def test_a_lost_job_may_fail_as_often_as_a_new_one_after_a_requeue(task) -> None
     assert one.entry.state == "REQUEUED"
 
 
-def ended(one: Task) -> Entry:
+def ended(one: AttendedTask) -> Entry:
     wait(lambda: has_ended(one), "the end")
     return one.entry
 
@@ -83,7 +83,7 @@ def test_a_start_that_lost_a_host_has_failed_whatever_mpirun_ends_with(task) -> 
     assert one.entry.reason.startswith("n2: the way to it is lost")
 
 
-def begun(one: Task, folder: Path) -> Task:
+def begun(one: AttendedTask, folder: Path) -> AttendedTask:
     """Started, and past its `touch begun`."""
     assert one.start([])
     wait((folder / "begun").exists, "its begin")

@@ -27,7 +27,7 @@ def test_no_interleaving_has_two_writers(stories, changes):
     number = 0
     for world in lease_model.search(stories, changes):
         number += 1
-        assert world.two_writers() is None, f"{world.plan}: {world.two_writers()}"
+        assert world.two_writers() is None, f"{world.interleaving}: {world.two_writers()}"
     print(f"{number} interleavings")
 
 
@@ -36,4 +36,4 @@ def test_no_interleaving_has_two_writers(stories, changes):
 @pytest.mark.parametrize("find", [lease_model.with_kills, lease_model.with_repeats])
 def test_nor_has_one_with_a_start_that_leaves_nothing(find):
     for world in find([NOTHING, RESTARTS], 1):
-        assert world.two_writers() is None, f"{world.plan}: {world.two_writers()}"
+        assert world.two_writers() is None, f"{world.interleaving}: {world.two_writers()}"

@@ -11,7 +11,7 @@ from trainer.errors import ConfigError, InputError, WorldError
 from trainer.scaling import peers
 from trainer.scaling.cells import Cell
 from trainer.scaling.peers import measuring
-from trainer.scaling.peers.job import Task
+from trainer.scaling.peers.job import PeerProcess
 from trainer.scaling.together import Process, Together
 
 GOOD = (
@@ -121,16 +121,17 @@ def test_what_a_peer_cannot_do_is_refused(fields, said):
 def test_a_task_survives_its_command_line_and_knows_its_place():
     job = peers.PeerJob("tf-parameter-server", ranks=2, servers=2, options={"placement": "colocated"})
     addresses = tuple(f"n{number}:{7000 + number}" for number in range(5))
-    tasks = [Task.from_json(Task(job, addresses, index, "eth0").to_json()) for index in range(5)]
-    assert [(task.kind, task.number) for task in tasks] == [
+    lines = [PeerProcess(job, addresses, index, "eth0").to_json() for index in range(5)]
+    processes = [PeerProcess.from_json(line) for line in lines]
+    assert [(process.kind, process.number) for process in processes] == [
         ("rank", 0),
         ("rank", 1),
         ("server", 0),
         ("server", 1),
         ("coordinator", 0),
     ]
-    assert tasks[0].job == job and tasks[3].addresses_of("server") == ["n2:7002", "n3:7003"]
-    assert tasks[4].hosts == ("n0", "n1", "n2", "n3", "n4")
+    assert processes[0].job == job and processes[3].addresses_of("server") == ["n2:7002", "n3:7003"]
+    assert processes[4].hosts == ("n0", "n1", "n2", "n3", "n4")
 
 
 def test_processes_of_a_cell_are_where_the_study_says(tmp_path):

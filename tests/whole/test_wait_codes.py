@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs import processes
-from jobs.launchers.base import Plan
+from jobs.launchers.base import Launch
 from jobs.launchers.mpirun import Mpirun
 from jobs.ledger import Ledger
 from jobs.sites import HERE
@@ -31,10 +31,10 @@ class Soon(Mpirun):
     def __init__(self, minutes: float | None) -> None:
         self.minutes = minutes
 
-    def plan(self, *asked) -> Plan:
-        plan = super().plan(*asked)
-        changed = dataclasses.replace(Terms.from_json(plan.files[TERMS]), minutes=self.minutes, grace_s=0.1)
-        return dataclasses.replace(plan, files={**plan.files, TERMS: changed.to_json()})
+    def plan(self, *asked) -> Launch:
+        launch = super().plan(*asked)
+        changed = dataclasses.replace(Terms.from_json(launch.files[TERMS]), minutes=self.minutes, grace_s=0.1)
+        return dataclasses.replace(launch, files={**launch.files, TERMS: changed.to_json()})
 
 
 @pytest.fixture

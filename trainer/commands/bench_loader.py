@@ -71,9 +71,9 @@ def bench_loader(
 
     from rich.console import Console
 
-    from trainer.telemetry.loader_bench import plans
+    from trainer.telemetry.loader_bench import studies
 
-    plan = plans.checked(
+    study = studies.checked(
         sizes=size,
         volumes=volumes,
         batch=batch,
@@ -87,18 +87,18 @@ def bench_loader(
         peers=peers,
     )
     if plot is not None:
-        plans.check_picture(plot)
+        studies.check_picture(plot)
     if dry_run:
-        typer.echo(plans.told(plan, sweeping=plot is not None))
+        typer.echo(studies.told(study, sweeping=plot is not None))
         return 0
     from trainer.telemetry.loader_bench import measure, sweep
 
     with Console(stderr=True).status("starting") as status:
         if plot is None:
-            figures = measure.loader(plan, status.update)
+            figures = measure.loader(study, status.update)
             text = _table(figures)
         else:
-            figures = sweep.scaling(dataclasses.replace(plan, caches=("warm",)), status.update)
+            figures = sweep.scaling(dataclasses.replace(study, caches=("warm",)), status.update)
             sweep.draw(figures, plot)
             text = f"{plot}: throughput by volumes, threads and ranks"
     typer.echo(json.dumps(figures, indent=2) if as_json else text)

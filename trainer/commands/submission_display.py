@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jobs.job import Job
-    from jobs.launchers.base import Launcher, Plan
+    from jobs.launchers.base import Launch, Launcher
     from jobs.sites import Site
     from jobs.spec import JobSpec
 
@@ -24,7 +24,7 @@ class Planned:
 
     spec: JobSpec
     folder: str
-    plan: Plan
+    launch: Launch
     command: tuple[str, ...]
     after: tuple[str, ...]
 
@@ -50,9 +50,9 @@ class Preview:
                     "folder": job.spec.folder,
                     "job_folder": job.folder,
                     "resources": dataclasses.asdict(job.spec.resources),
-                    "files": dict(job.plan.files),
+                    "files": dict(job.launch.files),
                     "command": list(job.command),
-                    "environment": dict(job.plan.environment),
+                    "environment": dict(job.launch.environment),
                 }
                 for job in self.jobs
             ],
@@ -70,11 +70,11 @@ class Preview:
                 "",
                 f"Job {number} of {len(self.jobs)}: {plain(job.spec.name)} ({job.spec.kind}){waits}",
             ]
-            for name, text in job.plan.files.items():
+            for name, text in job.launch.files.items():
                 # What looks after a job is the same for all of them.
                 ours = name.startswith(f"{supervised.FOLDER}/")
                 lines += [] if ours else ["", f"{job.folder}/{name}:", *_indented(text)]
-            variables = [f"{key}={value}" for key, value in job.plan.environment.items()]
+            variables = [f"{key}={value}" for key, value in job.launch.environment.items()]
             lines += ["", shlex.join(["env", *variables, *job.command] if variables else job.command)]
         return "\n".join(lines)
 
@@ -88,9 +88,9 @@ def plans(launcher: Launcher, chain: Sequence[JobSpec], site: Site, after: Seque
     made: list[Planned] = []
     for spec in chain:
         waits_for = (f"<id of {made[-1].spec.name}>",) if made else tuple(after)
-        plan = launcher.plan(spec, site, folder, NO_TOKEN)
-        command = with_dependency(plan.command, waits_for) if launcher.name == "slurm" else plan.command
-        made.append(Planned(spec, str(folder), plan, tuple(command), waits_for))
+        launch = launcher.plan(spec, site, folder, NO_TOKEN)
+        command = with_dependency(launch.command, waits_for) if launcher.name == "slurm" else launch.command
+        made.append(Planned(spec, str(folder), launch, tuple(command), waits_for))
     return made
 
 

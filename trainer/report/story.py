@@ -27,8 +27,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True)
-class Task:
-    """What the network was trained for.
+class RecordedTask:
+    """What the network was trained for, as run.json records it.
 
     Attributes:
         name: classification, regression or segmentation.
@@ -76,11 +76,11 @@ class Story:
         return str(self.config.get("name") or self.folder.resolve().name)
 
     @property
-    def task(self) -> Task:
+    def task(self) -> RecordedTask:
         """Its task; run folders that name none are classifications."""
         said = self.facts.task
         known = said.name if said.name in ("regression", "segmentation") else "classification"
-        return Task(known, said.target, self.facts.class_names)
+        return RecordedTask(known, said.target, self.facts.class_names)
 
     @property
     def judged(self) -> str | None:

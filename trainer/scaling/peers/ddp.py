@@ -14,25 +14,25 @@ import sys
 from typing import Any
 
 from trainer.scaling.peers import work
-from trainer.scaling.peers.job import Task
+from trainer.scaling.peers.job import PeerProcess
 
 
 def main() -> None:
-    """Time what the task on the command line describes."""
-    task = Task.from_json(sys.argv[1])
+    """Time what the process on the command line describes."""
+    process = PeerProcess.from_json(sys.argv[1])
     starter = work.Starter()
     os.environ["KERAS_BACKEND"] = "torch"
     import torch
 
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    model, optimizer = work.network(task.job)
-    forward = _distributed(task, model)
+    model, optimizer = work.network(process.job)
+    forward = _distributed(process, model)
     batches = [
-        tuple(torch.from_numpy(part) for part in work.batch(task.job, number, task.number))
-        for number in range(task.job.batches)
+        tuple(torch.from_numpy(part) for part in work.batch(process.job, number, process.number))
+        for number in range(process.job.batches)
     ]
-    loss_of = dice_cross_entropy if work.is_dense(task.job) else cross_entropy
+    loss_of = dice_cross_entropy if work.is_dense(process.job) else cross_entropy
     variables = model.trainable_variables
 
     def step(number: int) -> None:
@@ -44,24 +44,24 @@ def main() -> None:
             optimizer.apply([v.value.grad for v in variables], variables)
         loss.item()
 
-    work.measured(task, starter, step, model)
+    work.measured(process, starter, step, model)
 
 
-def _distributed(task: Task, model: Any) -> Any:
+def _distributed(process: PeerProcess, model: Any) -> Any:
     """The model with its gradients averaged over all ranks; itself where there is one rank."""
-    if task.job.ranks == 1:
+    if process.job.ranks == 1:
         return model
     import torch
 
-    os.environ["GLOO_SOCKET_IFNAME"] = task.interface or "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = process.interface or "lo"
     torch.distributed.init_process_group(
         "gloo",
-        init_method=f"tcp://{task.addresses[0]}",
-        rank=task.number,
-        world_size=task.job.ranks,
-        timeout=datetime.timedelta(seconds=task.job.timeout_s),
+        init_method=f"tcp://{process.addresses[0]}",
+        rank=process.number,
+        world_size=process.job.ranks,
+        timeout=datetime.timedelta(seconds=process.job.timeout_s),
     )
-    return torch.nn.parallel.DistributedDataParallel(model, **dict(task.job.options))
+    return torch.nn.parallel.DistributedDataParallel(model, **dict(process.job.options))
 
 
 def cross_entropy(logits: Any, y: Any) -> Any:

@@ -99,7 +99,7 @@ class PeerJob:
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class PeerProcess:
     """One process of a job: what is on its command line.
 
     Attributes:
@@ -138,7 +138,7 @@ class Task:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
-    def from_json(cls, line: str) -> Task:
+    def from_json(cls, line: str) -> PeerProcess:
         """What `to_json` made."""
         fields = json.loads(line)
         return cls(PeerJob(**fields.pop("job")), tuple(fields.pop("addresses")), **fields)

@@ -12,43 +12,43 @@ import sys
 from typing import Any
 
 from trainer.scaling.peers import tensorflow_step, work
-from trainer.scaling.peers.job import Task
+from trainer.scaling.peers.job import PeerProcess
 
 
 def main() -> None:
-    """Time what the task on the command line describes."""
-    task = Task.from_json(sys.argv[1])
+    """Time what the process on the command line describes."""
+    process = PeerProcess.from_json(sys.argv[1])
     starter = work.Starter()
-    several_hosts = len(set(task.hosts)) > 1
-    tf = tensorflow_step.tensorflow(task.job.options.get("starting_threads", 2 if several_hosts else 1))
-    strategy = _strategy(tf, task)
+    several_hosts = len(set(process.hosts)) > 1
+    tf = tensorflow_step.tensorflow(process.job.options.get("starting_threads", 2 if several_hosts else 1))
+    strategy = _strategy(tf, process)
     with strategy.scope():
-        model, optimizer = work.network(task.job)
-    replica = tensorflow_step.replica_step(task.job, model, optimizer, task.job.ranks)
+        model, optimizer = work.network(process.job)
+    replica = tensorflow_step.replica_step(process.job, model, optimizer, process.job.ranks)
     compiled = tf.function(lambda x, y: strategy.run(replica, args=(x, y)), autograph=False)
     batches = [
-        tuple(tf.constant(part) for part in work.batch(task.job, number, task.number))
-        for number in range(task.job.batches)
+        tuple(tf.constant(part) for part in work.batch(process.job, number, process.number))
+        for number in range(process.job.batches)
     ]
 
     def step(number: int) -> None:
         compiled(*batches[number % len(batches)]).numpy()
 
-    work.measured(task, starter, step, model)
+    work.measured(process, starter, step, model)
 
 
-def _strategy(tf: Any, task: Task) -> Any:
+def _strategy(tf: Any, process: PeerProcess) -> Any:
     """The strategy; TensorFlow's default one, which distributes nothing, where there is one rank."""
-    if task.job.ranks == 1:
+    if process.job.ranks == 1:
         return tf.distribute.get_strategy()
     os.environ["TF_CONFIG"] = json.dumps(
-        {"cluster": {"worker": list(task.addresses)}, "task": {"type": "worker", "index": task.number}}
+        {"cluster": {"worker": list(process.addresses)}, "task": {"type": "worker", "index": process.number}}
     )
     communication = tf.distribute.experimental
     return tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=communication.CommunicationOptions(
             implementation=communication.CommunicationImplementation.RING,
-            bytes_per_pack=task.job.options.get("bytes_per_pack", 0),
+            bytes_per_pack=process.job.options.get("bytes_per_pack", 0),
         )
     )
 

@@ -16,7 +16,7 @@ import trainer
 from jobs.testbed import Testbed, layout
 from trainer.errors import WorldError
 from trainer.scaling.launching import LINK
-from trainer.scaling.peers.job import PeerJob, Task
+from trainer.scaling.peers.job import PeerJob, PeerProcess
 from trainer.scaling.together import Process, Together
 
 CHECKOUT = Path(trainer.__file__).resolve().parent.parent
@@ -117,14 +117,14 @@ def processes_of(
         "KERAS_BACKEND": "torch" if job.peer == "ddp" else "tensorflow",
     }
     for index, kind in enumerate(kinds):
-        task = Task(job, tuple(addresses), index, LINK if testbed else None)
-        argv = [str(python), "-m", f"trainer.scaling.peers.{MODULES[job.peer]}", task.to_json()]
+        process = PeerProcess(job, tuple(addresses), index, LINK if testbed else None)
+        argv = [str(python), "-m", f"trainer.scaling.peers.{MODULES[job.peer]}", process.to_json()]
         where = ""
         if testbed is not None and hosts is not None:
             argv = testbed.argv(hosts[index], argv, environment=settings)
             where = f" @ {hosts[index]}"
         reports = kind == ("coordinator" if job.servers else "rank")
-        yield Process(job.peer, launch, f"{kind} {task.number}{where}", reports, tuple(argv), settings)
+        yield Process(job.peer, launch, f"{kind} {process.number}{where}", reports, tuple(argv), settings)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -16,29 +16,29 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trainer.scaling.peers import tensorflow_step, work
-from trainer.scaling.peers.job import Task
+from trainer.scaling.peers.job import PeerProcess
 
 _KINDS = {"rank": "worker", "server": "ps", "coordinator": "chief"}
 
 
 def main() -> None:
-    """Serve, work or coordinate, as the task on the command line says."""
-    task = Task.from_json(sys.argv[1])
+    """Serve, work or coordinate, as the process on the command line says."""
+    process = PeerProcess.from_json(sys.argv[1])
     starter = work.Starter()
-    threads = task.job.options.get("starting_threads", 2)
+    threads = process.job.options.get("starting_threads", 2)
     tf = tensorflow_step.tensorflow(threads)
-    cluster = {_KINDS[kind]: task.addresses_of(kind) for kind in ("rank", "server", "coordinator")}
+    cluster = {_KINDS[kind]: process.addresses_of(kind) for kind in ("rank", "server", "coordinator")}
     os.environ["TF_CONFIG"] = json.dumps(
-        {"cluster": cluster, "task": {"type": _KINDS[task.kind], "index": task.number}}
+        {"cluster": cluster, "task": {"type": _KINDS[process.kind], "index": process.number}}
     )
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    if task.kind == "coordinator":
-        _coordinate(tf, task, starter, resolver)
+    if process.kind == "coordinator":
+        _coordinate(tf, process, starter, resolver)
     settings = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=threads)
     _server = tf.distribute.Server(
         resolver.cluster_spec(),
-        job_name=_KINDS[task.kind],
-        task_index=task.number,
+        job_name=_KINDS[process.kind],
+        task_index=process.number,
         protocol="grpc",
         config=settings,
     )
@@ -46,8 +46,8 @@ def main() -> None:
     starter.stay()
 
 
-def _coordinate(tf: Any, task: Task, starter: work.Starter, resolver: Any) -> NoReturn:
-    job = task.job
+def _coordinate(tf: Any, process: PeerProcess, starter: work.Starter, resolver: Any) -> NoReturn:
+    job = process.job
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():

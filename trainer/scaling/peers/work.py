@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from trainer.scaling.peers.job import PeerJob, Task
+from trainer.scaling.peers.job import PeerJob, PeerProcess
 
 CLASSES = 2
 LEARNING_RATE = {"adamw": 1e-3, "sgd": 0.01}
@@ -84,22 +84,22 @@ def warmed_up(step: Callable[[int], None], job: PeerJob) -> None:
         step(number)
 
 
-def measured(task: Task, starter: Starter, step: Callable[[int], None], model: Any) -> NoReturn:
+def measured(process: PeerProcess, starter: Starter, step: Callable[[int], None], model: Any) -> NoReturn:
     """A synchronous rank's work: it warms up, and times its steps each time that it is told to.
 
     Args:
-        task: ours.
+        process: ours.
         starter: ours.
         step: trains on the batch of this number, and returns when the weights are new.
-        model: the Keras model that `task.job.saved` is to hold.
+        model: the Keras model that `process.job.saved` is to hold.
     """
-    warmed_up(step, task.job)
+    warmed_up(step, process.job)
     starter.say_ready()
     while True:
         starter.wait_for_go()
-        seconds = timed(step, task.job)
-        if task.job.saved and task.index == 0:
-            save(model, Path(task.job.saved))
+        seconds = timed(step, process.job)
+        if process.job.saved and process.index == 0:
+            save(model, Path(process.job.saved))
         starter.say_done({"seconds": seconds})
 
 

@@ -28,7 +28,7 @@ COLD_SHARE = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class LoaderStudy:
     """What is measured.
 
     Attributes:
@@ -50,7 +50,7 @@ class Plan:
     peers: Path = PEERS
 
 
-def loader(plan: Plan, progress: Progress) -> dict[str, Any]:
+def loader(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
     """Measure all of it.
 
     Returns:
@@ -64,13 +64,13 @@ def loader(plan: Plan, progress: Progress) -> dict[str, Any]:
     cases: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     growth: dict[str, dict[str, int]] = {}
-    with data_folder(plan.data) as data:
-        for size in plan.sizes:
-            job = dataclasses.replace(plan.job, size=size)
+    with data_folder(study.data) as data:
+        for size in study.sizes:
+            job = dataclasses.replace(study.job, size=size)
             job = dataclasses.replace(job, folder=str(volumes.folder_of(data, job)))
             progress(f"{size}^3: making {job.volumes} volumes")
             volumes.make(job)
-            found = _Size(plan, job, progress).measure()
+            found = _Size(study, job, progress).measure()
             cases += found["cases"]
             rows += found["rows"]
             growth[str(size)] = _memory_by_volumes(job)
@@ -91,9 +91,9 @@ def loader(plan: Plan, progress: Progress) -> dict[str, Any]:
             "peak_memory_bytes": "above the process after its imports, summed over its worker processes",
             "storage_bytes": "read from storage in an epoch, page cache hits not counted; median",
         },
-        "job": {**dataclasses.asdict(plan.job), "folder": str(plan.data or "temporary"), "size": None},
-        "sizes": list(plan.sizes),
-        "repeats": plan.repeats,
+        "job": {**dataclasses.asdict(study.job), "folder": str(study.data or "temporary"), "size": None},
+        "sizes": list(study.sizes),
+        "repeats": study.repeats,
         "machine": machine,
     }
 
@@ -115,8 +115,8 @@ def data_folder(named: Path | None) -> Iterator[Path]:
 class _Size:
     """The measurements at one size."""
 
-    def __init__(self, plan: Plan, job: LoaderJob, progress: Progress) -> None:
-        self._plan, self._job, self._tell = plan, job, progress
+    def __init__(self, study: LoaderStudy, job: LoaderJob, progress: Progress) -> None:
+        self._study, self._job, self._tell = study, job, progress
         self._skipped: dict[str, str] = {}
         self._opened: dict[str, dict[str, Any]] = {}
         self._found: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -126,24 +126,24 @@ class _Size:
         """Rows and ratios."""
         with ExitStack() as stack:
             running = self._start(stack)
-            for repeat in range(self._plan.repeats):
+            for repeat in range(self._study.repeats):
                 # Nobody always follows the same neighbour.
                 names = _rotated(list(running), repeat)
-                for cache in self._plan.caches:
+                for cache in self._study.caches:
                     for name in names:
                         if name in running and _is_measured(name, cache):
-                            self._progress(f"repeat {repeat + 1} of {self._plan.repeats}, {cache}: {name}")
+                            self._progress(f"repeat {repeat + 1} of {self._study.repeats}, {cache}: {name}")
                             self._measure_one(running, name, cache)
         return {
             "rows": [
                 self._row(name, cache)
-                for cache in self._plan.caches
-                for name in self._plan.readers
+                for cache in self._study.caches
+                for name in self._study.readers
                 if _is_measured(name, cache)
             ],
             "cases": [
                 {"size": self._job.size, "cache": cache, **figures.ratios(self._speeds(cache))}
-                for cache in self._plan.caches
+                for cache in self._study.caches
             ],
         }
 
@@ -152,15 +152,15 @@ class _Size:
 
     def _start(self, stack: ExitStack) -> dict[str, ReaderProcess]:
         running: dict[str, ReaderProcess] = {}
-        for name in self._plan.readers:
-            if python_of(name, self._plan.peers) is None:
+        for name in self._study.readers:
+            if python_of(name, self._study.peers) is None:
                 self._skipped[name] = NOT_INSTALLED
                 continue
             try:
                 for writer in KINDS[name].written_by:
                     self._prepare(writer)
                 self._progress(f"opening and checking: {name}")
-                process = stack.enter_context(ReaderProcess(name, self._job, self._plan.peers))
+                process = stack.enter_context(ReaderProcess(name, self._job, self._study.peers))
                 self._opened[name] = process.ask("open")
                 running[name] = process
             except ReaderFailed as failure:
@@ -172,7 +172,7 @@ class _Size:
         done = self._job.path(f".prepared-{name}")
         if not done.exists():
             self._progress(f"writing its files: {name}")
-            with ReaderProcess(name, self._job, self._plan.peers) as process:
+            with ReaderProcess(name, self._job, self._study.peers) as process:
                 process.ask("prepare")
             done.touch()
 
@@ -203,7 +203,7 @@ class _Size:
     def _speeds(self, cache: str) -> dict[str, list[float]]:
         return {
             name: [found["volumes"] / found["seconds"] for found in self._found[name, cache]]
-            for name in self._plan.readers
+            for name in self._study.readers
             if name not in self._skipped and _is_measured(name, cache)
         }
 

@@ -13,7 +13,7 @@ from trainer.errors import CingulumError
 from trainer.telemetry import step_bench
 from trainer.telemetry.loader_bench import figures, page_cache, volumes
 from trainer.telemetry.loader_bench.job import LoaderJob
-from trainer.telemetry.loader_bench.measure import Plan, Progress, data_folder
+from trainer.telemetry.loader_bench.measure import LoaderStudy, Progress, data_folder
 from trainer.telemetry.loader_bench.processes import ReaderFailed, ReaderProcess
 from trainer.telemetry.loader_bench.readers import LIMIT, OURS, PARTS
 from trainer.telemetry.loader_bench.worker import LEAST_S
@@ -48,8 +48,8 @@ def points(job: LoaderJob, cores: int) -> list[Point]:
     return found
 
 
-def scaling(plan: Plan, progress: Progress) -> dict[str, Any]:
-    """Throughput along each axis, at the plan's first size, from a warm page cache.
+def scaling(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
+    """Throughput along each axis, at the study's first size, from a warm page cache.
 
     Ranks are processes that start an epoch at the same moment; reading needs no word between them, so that
     MPI would change nothing. Their throughput is all their volumes over the time of the slowest.
@@ -61,8 +61,8 @@ def scaling(plan: Plan, progress: Progress) -> dict[str, Any]:
     Raises:
         CingulumError: a reader failed.
     """
-    job = dataclasses.replace(plan.job, size=plan.sizes[0])
-    with data_folder(plan.data) as data:
+    job = dataclasses.replace(study.job, size=study.sizes[0])
+    with data_folder(study.data) as data:
         job = dataclasses.replace(job, folder=str(volumes.folder_of(data, job)))
         progress(f"{job.size}^3: making {job.volumes} volumes")
         volumes.make(job)
@@ -71,7 +71,7 @@ def scaling(plan: Plan, progress: Progress) -> dict[str, Any]:
         for number, point in enumerate(chosen):
             progress(f"{number + 1} of {len(chosen)}: {point.value} {point.axis}")
             try:
-                measured.append(_measured(point, plan.repeats))
+                measured.append(_measured(point, study.repeats))
             except ReaderFailed as failure:
                 raise CingulumError(f"Cingulum's loader with {point.value} {point.axis}: {failure}") from None
         stored = sum(path.stat().st_size for path in job.path("shards").glob("shard-*.h5"))
@@ -79,8 +79,8 @@ def scaling(plan: Plan, progress: Progress) -> dict[str, Any]:
         "points": measured,
         "stored_bytes": stored,
         "size": job.size,
-        "job": {**dataclasses.asdict(plan.job), "folder": str(plan.data or "temporary"), "size": job.size},
-        "repeats": plan.repeats,
+        "job": {**dataclasses.asdict(study.job), "folder": str(study.data or "temporary"), "size": job.size},
+        "repeats": study.repeats,
         "machine": step_bench.machine(),
     }
 

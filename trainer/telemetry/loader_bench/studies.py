@@ -9,7 +9,7 @@ from pathlib import Path
 from trainer.data import codecs
 from trainer.errors import InputError
 from trainer.telemetry.loader_bench.job import MARK_VOXELS, LoaderJob
-from trainer.telemetry.loader_bench.measure import NOT_INSTALLED, Plan
+from trainer.telemetry.loader_bench.measure import NOT_INSTALLED, LoaderStudy
 from trainer.telemetry.loader_bench.processes import PEERS, python_of
 from trainer.telemetry.loader_bench.readers import KINDS, LIMIT, OURS, OURS_PAST
 
@@ -34,8 +34,8 @@ def checked(
     readers: Sequence[str] | None,
     data: Path | None,
     peers: Path | None,
-) -> Plan:
-    """The plan that the options describe.
+) -> LoaderStudy:
+    """The study that the options describe.
 
     Raises:
         InputError: an option has a value that cannot be measured.
@@ -58,7 +58,7 @@ def checked(
     if cache == "warm":
         names = tuple(name for name in names if not KINDS[name].past_cache)
     job = LoaderJob(folder="", volumes=volumes, batch=batch, threads=threads, dtype=dtype, codec=codec)
-    return Plan(
+    return LoaderStudy(
         job,
         sizes=chosen,
         repeats=repeats,
@@ -81,36 +81,37 @@ def check_picture(path: Path) -> None:
         raise InputError(f"--plot {path}: {path.parent} is no folder to write to.")
 
 
-def told(plan: Plan, *, sweeping: bool) -> str:
+def told(study: LoaderStudy, *, sweeping: bool) -> str:
     """What would be measured, for people."""
-    job = plan.job
-    sizes = ", ".join(f"{size}^3" for size in plan.sizes)
+    job = study.job
+    sizes = ", ".join(f"{size}^3" for size in study.sizes)
     lines = [
         f"{job.volumes} volumes of {sizes}, {job.dtype}, {job.codec}; "
         f"batches of {job.batch}, {job.threads} threads",
-        f"data: {plan.data or 'a temporary folder, removed at the end'}, about {_room(plan) / 2**30:.1f} GiB",
+        f"data: {study.data or 'a temporary folder, removed at the end'}, "
+        f"about {_room(study) / 2**30:.1f} GiB",
     ]
     if sweeping:
         return "\n".join([*lines, "our loader at the first size, warm: by volumes, by threads, by ranks"])
-    lines.append(f"{plan.repeats} repeats in turn, page cache {' and '.join(plan.caches)}:")
-    for name in plan.readers:
-        installed = python_of(name, plan.peers) is not None
+    lines.append(f"{study.repeats} repeats in turn, page cache {' and '.join(study.caches)}:")
+    for name in study.readers:
+        installed = python_of(name, study.peers) is not None
         lines.append(f"  {name:18s} {KINDS[name].title}" + ("" if installed else f" ({NOT_INSTALLED})"))
-    return "\n".join([*lines, f"about {_seconds(plan) / 60:.0f} minutes on two cores"])
+    return "\n".join([*lines, f"about {_seconds(study) / 60:.0f} minutes on two cores"])
 
 
-def _room(plan: Plan) -> float:
+def _room(study: LoaderStudy) -> float:
     # Raw and uncompressed forms of them, and compressed ones of a third or so each.
-    bytes_each = 2 if plan.job.dtype == "float16" else 4
-    forms = 1.0 + sum(1.0 if KINDS[name].written_by else 0.1 for name in plan.readers)
-    return sum(plan.job.volumes * size**3 * bytes_each * forms for size in plan.sizes)
+    bytes_each = 2 if study.job.dtype == "float16" else 4
+    forms = 1.0 + sum(1.0 if KINDS[name].written_by else 0.1 for name in study.readers)
+    return sum(study.job.volumes * size**3 * bytes_each * forms for size in study.sizes)
 
 
-def _seconds(plan: Plan) -> float:
-    installed = sum(python_of(name, plan.peers) is not None for name in plan.readers)
-    measured = plan.repeats * len(plan.caches)
+def _seconds(study: LoaderStudy) -> float:
+    installed = sum(python_of(name, study.peers) is not None for name in study.readers)
+    measured = study.repeats * len(study.caches)
     total = 0.0
-    for size in plan.sizes:
-        million = plan.job.volumes * size**3 / 1e6
+    for size in study.sizes:
+        million = study.job.volumes * size**3 / 1e6
         total += _START_S * installed + _WRITE_S * million + _EPOCH_S * million * measured
     return total
