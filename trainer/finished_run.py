@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from trainer import caching, preparation, record, split_predictions, tasks
+from trainer import caching, preparation, record, resuming, split_predictions, tasks
 from trainer.agreement import agree
 from trainer.config import RunConfig
 from trainer.data.shards import ShardSet
@@ -51,7 +51,7 @@ def open_run(
     Raises:
         RunError: the run is not finished, its data are others, or the split is empty.
     """
-    folder = RunFolder.open_finished(path)
+    folder = resuming.open_finished(path)
     config = record.load_config(folder)
     ran = RunRecord.read(folder.run)
     shards = ShardSet.open(config.data.shards)

@@ -134,27 +134,6 @@ class RunFolder:
             )
         return folder
 
-    @classmethod
-    def open_finished(cls, path: Path) -> RunFolder:
-        """A run folder whose training is done.
-
-        Raises:
-            RunError: it is none, or training has not ended yet.
-        """
-        from trainer import claims, lease_taking, resuming
-
-        folder = cls(path)
-        if not (folder.result.is_file() and folder.model.is_file() and folder.run.is_file()):
-            other = claims.holder(path)
-            if other is not None:
-                raise lease_taking.being_written(str(path), other)
-            raise RunError(
-                f"{cls.open(path).path}: this run is not finished: it has no result yet.",
-                cure=resuming.cure(folder),
-            )
-        cls.open(path)
-        return folder
-
     def read_config(self) -> RunConfig:
         """The run's configuration."""
         return configuration.load(self.config)
@@ -186,28 +165,6 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path}: is missing from the run folder.") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: is damaged ({error}).") from None
-
-
-def check_resumable(stored: RunConfig, given: RunConfig) -> None:
-    """Refuse to go on with a configuration that would have taken other steps.
-
-    What may change, and what may only grow, each key says itself (trainer/config/section.py).
-
-    Raises:
-        RunError: names every key that differs, with both values.
-    """
-    from trainer import resuming
-
-    differing = {
-        key: (old, new)
-        for key, (old, new) in differences(stored, given).items()
-        if not (configuration.on_resume(key) == "may grow" and new > old)
-    }
-    if differing:
-        raise RunError(
-            f"{given.folder}: was started with another configuration: {changes(differing)}.",
-            cure=f"{resuming.cure(RunFolder(given.folder))} (or choose another name: name=...)",
-        )
 
 
 def differences(stored: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:

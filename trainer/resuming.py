@@ -1,4 +1,6 @@
-"""The command that goes on with a run: in the folder where it lies, by the launcher that started it."""
+"""Whether a run can go on, or is finished, and the command that goes on with it: in the folder where it lies,
+by the launcher that started it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from pathlib import Path
 import psutil
 import yaml
 
-from trainer import record
+from trainer import claims, lease_taking, record
+from trainer import config as configuration
 from trainer.config import RunConfig
 from trainer.errors import RunError
 from trainer.record import RunFolder
@@ -48,6 +51,44 @@ def where(folder: RunFolder) -> list[str]:
         return []
     renamed = [] if path.name == stored.name else [_override("name", path.name)]
     return [_override("runs", str(folder.path.parent)), *renamed]
+
+
+def open_finished(path: Path) -> RunFolder:
+    """A run folder whose training is done.
+
+    Raises:
+        RunError: it is none, or training has not ended yet.
+    """
+    folder = RunFolder(path)
+    if not (folder.result.is_file() and folder.model.is_file() and folder.run.is_file()):
+        other = claims.holder(path)
+        if other is not None:
+            raise lease_taking.being_written(str(path), other)
+        raise RunError(
+            f"{RunFolder.open(path).path}: this run is not finished: it has no result yet.",
+            cure=cure(folder),
+        )
+    return RunFolder.open(path)
+
+
+def check_resumable(stored: RunConfig, given: RunConfig) -> None:
+    """Refuse to go on with a configuration that would have taken other steps.
+
+    What may change, and what may only grow, each key says itself (trainer/config/section.py).
+
+    Raises:
+        RunError: names every key that differs, with both values.
+    """
+    differing = {
+        key: (old, new)
+        for key, (old, new) in record.differences(stored, given).items()
+        if not (configuration.on_resume(key) == "may grow" and new > old)
+    }
+    if differing:
+        raise RunError(
+            f"{given.folder}: was started with another configuration: {record.changes(differing)}.",
+            cure=f"{cure(RunFolder(given.folder))} (or choose another name: name=...)",
+        )
 
 
 def check_place(config_path: Path, overrides: Sequence[str], config: RunConfig) -> None:

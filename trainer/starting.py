@@ -70,5 +70,5 @@ def check_folder(folder: RunFolder, config: RunConfig, resume: bool, *, leased: 
             f"{folder.path}: is there already.",
             cure="Add --resume to go on with it, or give the run another name: name=...",
         )
-    record.check_resumable(record.load_config(RunFolder.open(folder.path)), config)
+    resuming.check_resumable(record.load_config(RunFolder.open(folder.path)), config)
     resuming.check_not_lost(folder, config)

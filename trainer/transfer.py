@@ -9,12 +9,12 @@ from pathlib import Path
 
 import keras
 
+from trainer import resuming
 from trainer.config import TransferConfig
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import ConfigError, LeakError, RunError, ShardError
 from trainer.inference.saved_model import load_model, open_file
-from trainer.record import RunFolder
 from trainer.run_record import RunRecord
 
 # Training runs the file that its own configuration names, and with it come the layers in it.
@@ -103,7 +103,7 @@ def check_unseen(path: Path, shards: ShardSet, split: Split, *, stop: bool) -> s
     """
     if path.suffix == ".keras":
         return f"{path}: does not say on whom it was trained; see that this run holds out none of them."
-    ran = RunRecord.read(RunFolder.open_finished(path).run)
+    ran = RunRecord.read(resuming.open_finished(path).run)
     try:
         theirs = ShardSet.open(Path(ran.shards.path)).volumes
     except ShardError as error:
@@ -126,7 +126,7 @@ def check_unseen(path: Path, shards: ShardSet, split: Split, *, stop: bool) -> s
 
 def _source(path: Path) -> keras.Model:
     if path.suffix != ".keras":
-        return load_model(RunFolder.open_finished(path), option=_OPTION)
+        return load_model(resuming.open_finished(path), option=_OPTION)
     if not path.is_file():
         raise RunError(f"{path}: there is no such file.", cure="Give a run folder or a .keras file.")
     return open_file(path)

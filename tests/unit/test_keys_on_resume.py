@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from trainer import config as configuration
-from trainer import record
+from trainer import resuming
 from trainer.errors import RunError
 
 
@@ -73,29 +73,29 @@ def test_a_key_that_is_marked_may_change_and_any_other_is_refused_by_its_name(ke
     before, given = with_other(key, field)
     assert given != before
     if MARKS[key]:
-        record.check_resumable(before, given)
+        resuming.check_resumable(before, given)
     else:
         with pytest.raises(RunError, match=rf"configuration: {key}[ .]"):
-            record.check_resumable(before, given)
+            resuming.check_resumable(before, given)
 
 
 @pytest.mark.parametrize("given", OWNERS[:2])
 @pytest.mark.parametrize("before", OWNERS[:2])
 def test_another_strategy_may_go_on_unless_it_rounded(before, given):
-    record.check_resumable(before, given)
+    resuming.check_resumable(before, given)
     rounding = configuration.parse("{name: r, data: {shards: s}, train: {ring: {compression: float16}}}")
     rounding = STORED.model_copy(
         update={"train": STORED.train.model_copy(update={"strategy": rounding.train.strategy})}
     )
     with pytest.raises(RunError, match=r"train\.strategy\.compression was 'float16' and is 'none' now"):
-        record.check_resumable(rounding, given)
+        resuming.check_resumable(rounding, given)
 
 
 def test_what_may_grow_may_not_shrink():
     growing = [key for key, mark in MARKS.items() if mark == "may grow"]
     assert growing == ["train.epochs"]
     with pytest.raises(RunError, match=r"train\.epochs was 80 and is 79 now"):
-        record.check_resumable(STORED, changed(STORED, "train.epochs", 79))
+        resuming.check_resumable(STORED, changed(STORED, "train.epochs", 79))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer import config as configuration
-from trainer import machine, record
+from trainer import machine, record, resuming
 from trainer.errors import RunError
 from trainer.record import RunFolder
 
@@ -25,7 +25,7 @@ def test_the_configuration_comes_back_equal(tmp_path):
 
 
 def test_the_same_configuration_resumes():
-    record.check_resumable(config(), config())
+    resuming.check_resumable(config(), config())
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_the_same_configuration_resumes():
     ],
 )
 def test_epochs_may_grow_and_what_changes_no_step_may_change(free):
-    record.check_resumable(config(), config(free))
+    resuming.check_resumable(config(), config(free))
 
 
 def test_other_keys_may_not_change_and_all_are_named():
     with pytest.raises(RunError) as caught:
-        record.check_resumable(config(), config("train.global_batch=4", "train.seed=3", "train.epochs=2"))
+        resuming.check_resumable(config(), config("train.global_batch=4", "train.seed=3", "train.epochs=2"))
     message = str(caught.value)
     assert "train.global_batch was 8 and is 4 now" in message
     assert "train.seed was 0 and is 3 now" in message
@@ -56,7 +56,7 @@ def test_other_keys_may_not_change_and_all_are_named():
 
 def test_a_section_that_was_absent_is_named_too():
     with pytest.raises(RunError, match=r"train\.early_stopping"):
-        record.check_resumable(config(), config("train.early_stopping.patience=2"))
+        resuming.check_resumable(config(), config("train.early_stopping.patience=2"))
 
 
 def test_what_is_no_run_folder_is_told_from_what_does_not_exist(tmp_path):
@@ -70,7 +70,7 @@ def test_an_unfinished_run_is_refused_with_the_command_that_goes_on(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_config(config())
     with pytest.raises(RunError, match=r"not finished(.|\n)*--resume"):
-        RunFolder.open_finished(tmp_path)
+        resuming.open_finished(tmp_path)
 
 
 def test_a_damaged_configuration_is_an_error_of_the_run_folder(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainer import config as configuration
-from trainer import record, resuming
+from trainer import resuming
 from trainer.config import RunConfig
 from trainer.errors import RunError
 from trainer.record import RunFolder
@@ -66,9 +66,9 @@ def test_a_copys_configuration_alone_goes_on_with_neither_run(tmp_path, alone):
 def test_a_copy_may_be_gone_on_with_under_another_name_and_is_named_where_it_may_not(tmp_path, alone):
     stored = configuration.parse(TREE, overrides=["runs=runs"])
     given = configuration.parse(TREE, overrides=["runs=copies", "name=b"])
-    record.check_resumable(stored, given)
+    resuming.check_resumable(stored, given)
     with pytest.raises(RunError, match=r"copies/b: was started with another") as refused:
-        record.check_resumable(configuration.parse(TREE, overrides=["runs=runs", "train.seed=9"]), given)
+        resuming.check_resumable(configuration.parse(TREE, overrides=["runs=runs", "train.seed=9"]), given)
     assert "cingulum train copies/b/config.yaml --resume" in str(refused.value)
 
 

@@ -37,17 +37,16 @@ def evaluate(
     """
     import json
 
-    from trainer import launch
+    from trainer import launch, resuming
     from trainer import world as worlds
     from trainer.crossval import stored
-    from trainer.record import RunFolder
 
     if stored.is_crossval(run):
         if launch.is_first():  # nothing is computed, and mpirun's other processes would say the same
             _show_crossval(run, split, as_json=as_json)
         return 0
     if launch.expected_size() == 1:
-        RunFolder.open_finished(run)  # a wrong folder is told before TensorFlow is loaded
+        resuming.open_finished(run)  # a wrong folder is told before TensorFlow is loaded
     world = worlds.init()
 
     from trainer.agreement import together

@@ -59,14 +59,14 @@ def explain(
     """
     import json
 
+    from trainer import resuming
     from trainer.crossval import stored
     from trainer.quiet import import_tensorflow
-    from trainer.record import RunFolder
 
     # Before TensorFlow is loaded, which takes seconds.
     folds = stored.finished_runs(run) if stored.is_crossval(run) else None
     for one in folds or [run]:
-        RunFolder.open_finished(one)
+        resuming.open_finished(one)
     import_tensorflow()
     from trainer.explain import story
 

@@ -33,10 +33,10 @@ def export(
     """
     import json
 
+    from trainer import resuming
     from trainer.quiet import import_tensorflow
-    from trainer.record import RunFolder
 
-    RunFolder.open_finished(run)  # before TensorFlow is loaded, which takes seconds
+    resuming.open_finished(run)  # before TensorFlow is loaded, which takes seconds
     import_tensorflow()
     from trainer import export as exports
 

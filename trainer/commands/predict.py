@@ -55,13 +55,13 @@ def predict(
     """
     import json
 
+    from trainer import resuming
     from trainer.errors import ImageError
     from trainer.progress import Counting
     from trainer.quiet import import_tensorflow
-    from trainer.record import RunFolder
 
     if not any(run.glob("fold-*/config.yaml")):
-        RunFolder.open_finished(run)  # before TensorFlow is loaded, which takes seconds
+        resuming.open_finished(run)  # before TensorFlow is loaded, which takes seconds
     table = output or (out / "predictions.csv" if out is not None else None)
     _check_places(output, out)
     import_tensorflow()

@@ -177,13 +177,13 @@ def _check_batch(config: RunConfig, resources: Resources, *, any_size: bool) -> 
 
 
 def _check_folder(config: RunConfig, kind: str, *, has_data: bool) -> None:
-    from trainer import record
+    from trainer import record, resuming
     from trainer.record import RunFolder
 
     folder = RunFolder(config.folder)
     if kind == "train" and folder.config.is_file():
-        record.check_resumable(record.load_config(folder), config)
+        resuming.check_resumable(record.load_config(folder), config)
     elif kind == "evaluate" and has_data:
-        RunFolder.open_finished(config.folder)
+        resuming.open_finished(config.folder)
     elif kind == "report" and has_data and not (config.folder / "crossval.json").is_file():
         RunFolder.open(config.folder)

@@ -10,12 +10,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from trainer import atomic
+from trainer import atomic, resuming
 from trainer.errors import CingulumError, RunError
 from trainer.export import card
 from trainer.export.formats import FORMATS, Format
 from trainer.inference.saved_model import load_model
-from trainer.record import RunFolder, write_json
+from trainer.record import write_json
 
 # Kernels of other programs add in another order, which makes about 1e-6 of the largest output in float32; a
 # conversion that went wrong makes something of its own size.
@@ -46,7 +46,7 @@ def export(
         CingulumError: what was written says something else than the network; it is removed.
     """
     wanted = [_format(name) for name in dict.fromkeys(["keras", *formats])]
-    folder = RunFolder.open_finished(path)
+    folder = resuming.open_finished(path)
     if out.exists() and not out.is_dir():
         raise RunError(f"{out}: is a file.", cure="Name a folder, such as exported")
     name = path.resolve().name

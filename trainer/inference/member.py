@@ -13,13 +13,12 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from trainer import record
+from trainer import record, resuming
 from trainer.data.covariates import Covariates
 from trainer.data.preprocess import Recipe
 from trainer.errors import RunError
 from trainer.inference import patchwise
 from trainer.inference.saved_model import load_model
-from trainer.record import RunFolder
 from trainer.run_record import RunRecord
 
 # In one call of a network of patches.
@@ -64,7 +63,7 @@ class Member:
             RunError: the run is not finished, a file of it is damaged, or its shards did not say how images
                 were prepared.
         """
-        folder = RunFolder.open_finished(path)
+        folder = resuming.open_finished(path)
         ran = RunRecord.read(folder.run)
         if not ran.preprocessing:
             raise RunError(
