@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from trainer import byte_sizes
 from trainer.agreement import Agreed, agree
@@ -25,6 +25,7 @@ from trainer.data.shards import ShardSet
 from trainer.errors import CingulumError, ConfigError, Stopped
 from trainer.preparation import Data
 from trainer.progress import Reporter
+from trainer.watchdog import Beat
 from trainer.world import World
 
 # Ranks tell each other this often how far their copies are.
@@ -32,13 +33,6 @@ TALK_EVERY_S = 0.2
 # How long a copy that is given up may take to notice, before the process ends without it.
 _LAST_WAIT_S = 5.0
 _MIB = 2**20
-
-
-class Beat(Protocol):
-    """`Watchdog.beat`."""
-
-    def __call__(self, what: str, *, collective: bool = False) -> None:
-        """There is progress, and this comes next."""
 
 
 @dataclass(frozen=True)

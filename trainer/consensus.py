@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from trainer.errors import NotFiniteError
 from trainer.world import World
 
 # They ask this often. Asking at every step would cost a collective of a few milliseconds each time.
@@ -70,4 +72,14 @@ def ask(
         fenced=bool(wishes >= _FENCED),
         bad_step=int(-bad_step) if np.isfinite(bad_step) else None,
         slowest_s=max(float(slowest_s), 1e-6),
+    )
+
+
+def not_finite(step: int, good: Path | None) -> NotFiniteError:
+    """What to raise where the loss of a step is not finite; `good` is the checkpoint before it."""
+    return NotFiniteError(
+        f"step {step}: the loss is no longer a finite number."
+        + (f" The last good checkpoint is {good}." if good else ""),
+        cure="Start again with a lower train.optimizer.learning_rate, a longer warm-up, "
+        "or train.optimizer.global_clip_norm=1; with mixed_float16, try train.precision=mixed_bfloat16.",
     )

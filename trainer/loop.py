@@ -14,7 +14,7 @@ from trainer.agreement import Agreed, agree
 from trainer.checkpoint import Cursor
 from trainer.clock import Clock
 from trainer.config import RunConfig
-from trainer.data.reader_time import ReaderTime, input_verdict
+from trainer.data.reader_time import ReaderTime
 from trainer.errors import Fenced, NotFiniteError, Stopped
 from trainer.lease import Lease
 from trainer.preparation import Data
@@ -76,7 +76,6 @@ class Training:
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.cursor.timed)
-        self._spent_before = (0.0, 0.0)
         self._waited = 0.0
         self._samples_per_epoch = len(preparation.epoch_rows(self.config, self.data))
 
@@ -195,12 +194,7 @@ class Training:
         good = None
         if self.world.is_main:
             good = checkpoint.find(self.folder.checkpoints, owner(self.folder)).path
-        return NotFiniteError(
-            f"step {step}: the loss is no longer a finite number."
-            + (f" The last good checkpoint is {good}." if good else ""),
-            cure="Start again with a lower train.optimizer.learning_rate, a longer warm-up, "
-            "or train.optimizer.global_clip_norm=1; with mixed_float16, try train.precision=mixed_bfloat16.",
-        )
+        return consensus.not_finite(step, good)
 
     def _compare_weights(self) -> None:
         self.watchdog.beat("comparing weights with the other ranks", collective=True)
@@ -208,7 +202,9 @@ class Training:
 
     def _close_epoch(self) -> None:
         """Reduce the epoch's metrics, evaluate, record, and save where it is due or the best so far."""
-        self._tell_of_input()
+        waited = self.spent.verdict(self.clock.epoch_input_wait, self.clock.epoch_seconds)
+        if waited is not None:
+            self.reporter.note(f"warning: {waited}")
         told = self.telemetry.close_epoch(self.cursor.epochs_done, self.cursor.step, self.reporter.note)
         self.telemetry.of_servers(self.learner.server_steps())
         self._add_sums()
@@ -219,7 +215,7 @@ class Training:
             "loss": loss / samples,
             self.data.task.score: score / samples,
             **self._validate(),
-            "learning_rate": self._learning_rate(),
+            "learning_rate": float(np.asarray(self.learner.optimizer.learning_rate)),
             "samples_per_second": round(self.clock.epoch_speed, 3),
             "input_wait_s": round(self.clock.epoch_input_wait, 4),
             "seconds": round(self.clock.epoch_seconds, 3),
@@ -251,16 +247,6 @@ class Training:
         own = self.learner.facts(self.cursor.rows)
         return {"strategy": self.plan.strategy, "world_size": self.world.size, **own}
 
-    def _tell_of_input(self) -> None:
-        """Say where this epoch's steps waited for augmentation, as seen by rank 0."""
-        spent, before = self.spent.seconds, self._spent_before
-        self._spent_before = spent
-        said = input_verdict(
-            self.clock.epoch_input_wait, self.clock.epoch_seconds, spent[0] - before[0], spent[1] - before[1]
-        )
-        if said is not None:
-            self.reporter.note(f"warning: {said}")
-
     def _tell(self, row: dict[str, Any]) -> None:
         self.reporter.epoch(row)
         self.folder.write_rows(self.cursor.rows)
@@ -274,16 +260,9 @@ class Training:
             split: 'train', 'validation' or 'test'.
             final: False to leave out figures that take long.
         """
-
-        def beating(batches: Iterable[Any]) -> Iterable[Any]:
-            for batch in batches:
-                self.watchdog.beat(f"evaluating the {split} split")
-                yield batch
-            self.watchdog.beat(f"collecting the {split} predictions", collective=True)
-
         share = self.plan.evaluation_share(self.world.rank)
         return split_predictions.collect(
-            self.config, self.data, self.learner, share, split, final=final, watched=beating
+            self.config, self.data, self.learner, share, split, final=final, beat=self.watchdog.beat
         )
 
     def save(self) -> None:
@@ -292,7 +271,9 @@ class Training:
         self.telemetry.flush()  # the files are not behind the checkpoint
         self.telemetry.of_servers(self.learner.server_steps())
         self.learner.gather()
-        agree(self.world, self._check_weights)
+        # A checkpoint with a NaN would be the newest, and useless.
+        where = f"after step {self.cursor.step}"
+        agree(self.world, lambda: check_finite(self.learner.model, self.world, loss=0.0, where=where))
         if self.cursor.step % self.cursor.steps_per_epoch:
             self._add_sums()
         self.cursor = dataclasses.replace(self.cursor, timed=self.clock.timed, world_size=self.world.size)
@@ -301,15 +282,7 @@ class Training:
         self.saved_step = self.cursor.step
 
     def _write(self) -> None:
-        saving.save(
-            self.folder,
-            self.config,
-            self.cursor,
-            self.learner.model,
-            self.learner.optimizer,
-            run=self.run_id,
-            start=self.start,
-        )
+        saving.save(self.folder, self.config, self.cursor, self.learner, run=self.run_id, start=self.start)
         # What is left is to tell the others: rank 0 is not to blame when one of them does not listen.
         self.watchdog.beat("agreeing that a checkpoint was saved", collective=True)
 
@@ -323,10 +296,6 @@ class Training:
                 cure=resuming.cure(self.folder),
             )
         )
-
-    def _check_weights(self) -> None:
-        """A checkpoint with a NaN would be the newest, and useless."""
-        check_finite(self.learner.model, self.world, loss=0.0, where=f"after step {self.cursor.step}")
 
     def _add_sums(self) -> None:
         """Add what all ranks have seen since the last time to the cursor's sums; a collective."""
@@ -351,6 +320,3 @@ class Training:
             raise Agreed(self._not_finite(self.cursor.step))
         metrics = task.metrics(found.targets, found.outputs)
         return {f"val_{name}": metrics[name] for name in task.monitored}
-
-    def _learning_rate(self) -> float:
-        return float(np.asarray(self.learner.optimizer.learning_rate))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import keras
-
 from trainer import checkpoint, record
 from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
 from trainer.errors import NO_SPACE, CingulumError, no_space
 from trainer.record import RunFolder
-from trainer.strategies.data import averaged_weights
+from trainer.strategies.data import DistributedModel, averaged_weights
 
 
 def save(
     folder: RunFolder,
     config: RunConfig,
     cursor: Cursor,
-    model: keras.Model,
-    optimizer: keras.Optimizer,
+    learner: DistributedModel,
     *,
     run: str,
     start: int,
@@ -28,14 +25,14 @@ def save(
         folder: of the run.
         config: of the run.
         cursor: where training stands.
-        model: the network as all ranks have it.
-        optimizer: its optimizer.
+        learner: network and optimizer as all ranks have them.
         run: the run's identity.
         start: number of the start that writes.
 
     Raises:
         CingulumError: it could not be written; the older ones are untouched.
     """
+    model, optimizer = learner.model, learner.optimizer
     averages = config.train.optimizer.ema is not None
     try:
         checkpoint.save(

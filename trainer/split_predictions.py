@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from trainer import preparation
@@ -13,6 +13,7 @@ from trainer.config import RunConfig
 from trainer.preparation import Data
 from trainer.record import RunFolder, write_json
 from trainer.strategies.base import Learner, Predictions, Share
+from trainer.watchdog import Beat, no_beat
 
 # Resamples behind every interval.
 BOOTSTRAP = 2000
@@ -26,7 +27,7 @@ def collect(
     split: str,
     *,
     final: bool = True,
-    watched: Callable[[Iterable[Any]], Iterable[Any]] = lambda batches: batches,
+    beat: Beat = no_beat,
 ) -> Predictions:
     """Outputs for a split with the weights as they are now, the same on every rank; a collective.
 
@@ -37,10 +38,17 @@ def collect(
         share: what this rank reads of the split.
         split: 'train', 'validation' or 'test'.
         final: False to leave out figures that take long.
-        watched: around this rank's batches, as they are taken.
+        beat: called before each of this rank's batches, and before the ranks put theirs together.
     """
+
+    def beating() -> Iterator[Any]:
+        for batch in preparation.evaluation_batches(config, data, share, split):
+            beat(f"evaluating the {split} split")
+            yield batch
+        beat(f"collecting the {split} predictions", collective=True)
+
     found = learner.evaluate(
-        watched(preparation.evaluation_batches(config, data, share, split)),
+        beating(),
         lambda y, out: data.task.collected(y, out, final=final),
         preparation.of_whole_volumes(config, data, learner.predict),
     )

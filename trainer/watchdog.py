@@ -15,12 +15,24 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Protocol
 
 from trainer import failure_file
 
 PATIENCE = 1.5
 _CHECKS_PER_TIMEOUT = 20
 _LONGEST_TICK_S = 5.0
+
+
+class Beat(Protocol):
+    """`Watchdog.beat`."""
+
+    def __call__(self, what: str, *, collective: bool = False) -> None:
+        """There is progress, and this comes next."""
+
+
+def no_beat(what: str, *, collective: bool = False) -> None:
+    """For where no watchdog is."""
 
 
 class Watchdog:

@@ -48,3 +48,11 @@ def test_a_warning_names_augmentation_only_where_it_is_to_blame(wait, epoch, rea
     assert (said is not None) == warns
     if said:
         assert "3.0% of the epoch" in said and "67%" in said and "data.reader_threads" in said
+
+
+def test_each_epoch_is_judged_by_its_own_seconds():
+    spent = ReaderTime()
+    spent.add(150.0, 100.0)
+    assert "67%" in spent.verdict(3.0, 100.0)
+    spent.add(150.0, 70.0)
+    assert spent.verdict(3.0, 100.0) is None

@@ -14,7 +14,7 @@ class ReaderTime:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seconds = (0.0, 0.0)
+        self._seconds = self._told = (0.0, 0.0)
 
     @staticmethod
     def now() -> float:
@@ -30,6 +30,12 @@ class ReaderTime:
     def seconds(self) -> tuple[float, float]:
         """All seconds so far, and those of augmentation."""
         return self._seconds
+
+    def verdict(self, input_wait_s: float, epoch_s: float) -> str | None:
+        """`input_verdict` of an epoch: of the seconds since the last call."""
+        before, self._told = self._told, self._seconds
+        reader_s, augment_s = (now - then for now, then in zip(self._told, before, strict=True))
+        return input_verdict(input_wait_s, epoch_s, reader_s, augment_s)
 
 
 def input_verdict(input_wait_s: float, epoch_s: float, reader_s: float, augment_s: float) -> str | None:
