@@ -16,7 +16,6 @@ from jobs.site_options import refuse_options
 from jobs.variables import check_variables
 from trainer.config import yaml_reader
 from trainer.config.explaining import apart, explain, screenful
-from trainer.config.yaml_reader import Document
 from trainer.errors import JobError
 
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
@@ -181,34 +180,16 @@ def shipped() -> Path:
     return Path(str(resources.files("jobs"))) / "slurm"
 
 
-def parse(text: str, *, name: str, source: str) -> Site:
-    """A profile from YAML.
-
-    Args:
-        text: the YAML.
-        name: its name, where the text names none.
-        source: names it in errors.
-
-    Raises:
-        JobError: no YAML mapping, an unknown key, an impossible value.
-    """
-    return _made(yaml_reader.parse(text, source=source, error=JobError), name, source)
-
-
-def _made(document: Document, name: str, source: str) -> Site:
-    if not isinstance(document.tree, dict):
-        raise JobError(f"{source}: holds no keys.", cure="See docs/reference/site-profile.md for them.")
-    try:
-        return Site.model_validate({"name": name, **document.tree})
-    except ValidationError as error:
-        found = apart(error.errors())
-    said = (explain(source, problem, Site, document.written) for problem in found)
-    raise JobError(screenful(said, len(found)))
-
-
 def _read(path: Path) -> Site:
     document = yaml_reader.read(path, error=JobError, cure="Name a YAML file, or a known site.")
-    return _made(document, path.stem, str(path))
+    if not isinstance(document.tree, dict):
+        raise JobError(f"{path}: holds no keys.", cure="See docs/reference/site-profile.md for them.")
+    try:
+        return Site.model_validate({"name": path.stem, **document.tree})
+    except ValidationError as error:
+        found = apart(error.errors())
+    said = (explain(str(path), problem, Site, document.written) for problem in found)
+    raise JobError(screenful(said, len(found)))
 
 
 def _is_unicode(text: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import telemetry_lines
 
 from trainer.data.index import SetMeta, VolumeMeta
 from trainer.data.shard_writer import ShardWriter
@@ -20,7 +21,7 @@ from trainer.metrics.regression import regression_metrics
 from trainer.metrics.segmentation import sample_statistics, segmentation_metrics
 from trainer.report import case_maps
 from trainer.report.baseline import tissue_baseline
-from trainer.telemetry import json_lines, records
+from trainer.telemetry import records
 from trainer.telemetry.records import HostEpoch
 
 MAP_CLASSES = ("background", "shell", "core")
@@ -158,7 +159,7 @@ def _write_telemetry(folder: Path, rows: list[dict[str, Any]]) -> None:
         parts["exposed"] = 0.03 if rank == 2 else 0.086
         seconds = sum(parts.values()) - parts["overlapped"]
         steps = [{"step": step, "seconds": seconds, **parts} for step in range(1, rows[-1]["step"] + 1)]
-        json_lines.append(records.rank_file(folder, rank), steps)
+        telemetry_lines.append(records.rank_file(folder, rank), steps)
     for row in rows:
         row["timeline"] = {"seconds": seconds, **parts}
         row.update(slowest_rank=2, slowest_ratio=1.36, slowest_part="backward", energy_j=240.0)
@@ -177,7 +178,7 @@ def _write_telemetry(folder: Path, rows: list[dict[str, Any]]) -> None:
                 energy_j=120.0,
                 energy_source="made up",
             )
-            json_lines.append(records.host_file(folder, told.host), [dataclasses.asdict(told)])
+            telemetry_lines.append(records.host_file(folder, told.host), [dataclasses.asdict(told)])
 
 
 def _task(task: str, classes: tuple[str, ...]) -> dict[str, Any]:

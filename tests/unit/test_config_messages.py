@@ -6,6 +6,7 @@ import re
 import typing
 
 import pytest
+from site_profiles import site_of
 
 from jobs import sites
 from trainer import config
@@ -78,7 +79,7 @@ def test_no_message_about_a_site_profile_does_either():
     for key in sites.Site.model_fields:
         for value in WRONG:
             try:
-                sites.parse(f"{key}: {value}", name="x", source="x.yaml")
+                site_of(f"{key}: {value}")
             except JobError as error:
                 refused += 1
                 said = re.sub(r"'[^']*'|\{[^}]*\}", "", error.message.replace(value[:200], ""))

@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+import telemetry_lines
 from test_crossval_held_out import crossval
 
 from trainer import cli
 from trainer.crossval import stored, tables
 from trainer.errors import RunError
-from trainer.telemetry import json_lines, records
+from trainer.telemetry import records
 from trainer.telemetry.records import Step
 
 
@@ -93,7 +94,7 @@ def test_diagnose_judges_every_fold_that_told_of_its_time(finished, capsys):
     (told / "config.yaml").write_text("name: x\ndata: {shards: nowhere}\n")
     for rank in range(2):
         steps = [Step(n, 1.0, 0.0, 0.2, 0.3, 0.4, 0.1, 0.05, 0.05, first=n == 1) for n in range(1, 9)]
-        json_lines.append(records.rank_file(told, rank), [dataclasses.asdict(step) for step in steps])
+        telemetry_lines.append(records.rank_file(told, rank), [dataclasses.asdict(step) for step in steps])
     assert cli.run(["diagnose", str(finished)]) == 0
     said = capsys.readouterr().out
     assert f"{told}: network-bound" in said

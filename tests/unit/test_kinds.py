@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from site_profiles import site_of
 
-from jobs import chains, kinds, sites
+from jobs import chains, kinds
 from jobs.kinds import Asked
 from jobs.rendering import batch_script
 from jobs.sites import HERE, Site
@@ -32,7 +33,7 @@ kinds:
 
 @pytest.fixture
 def site() -> Site:
-    return sites.parse(PROFILE, name="x", source="x.yaml")
+    return site_of(PROFILE)
 
 
 def chain(site: Site, asked: Asked, **changes: object) -> dict[str, JobSpec]:
@@ -129,5 +130,5 @@ def test_the_report_that_pools_folds_is_a_report(site):
 )
 def test_what_a_kind_cannot_hold_is_refused_with_its_key(text, said):
     with pytest.raises(JobError) as caught:
-        sites.parse(text, name="x", source="x.yaml")
+        site_of(text)
     assert said in caught.value.message

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import run_script
+from site_profiles import site_of
 
-from jobs import open_mpi, sites, surviving
+from jobs import open_mpi, surviving
 from jobs.launchers.mpirun import DETECTION
 from jobs.rendering import batch_script
 from jobs.sites import Site
@@ -83,8 +84,8 @@ def test_a_batch_script_refuses_another_mpis_mpirun(tmp_path, said):
 )
 def test_what_srun_starts_for_other_mpis_is_refused_with_the_reason(mpi, why):
     with pytest.raises(JobError, match=f"mpi: {mpi} {why}.*Horovod is built with Open MPI"):
-        sites.parse(f"launcher: srun\nmpi: {mpi}", name="x", source="x.yaml")
-    assert sites.parse("mpi: pmix_v4", name="x", source="x.yaml").mpi == "pmix_v4"
+        site_of(f"launcher: srun\nmpi: {mpi}")
+    assert site_of("mpi: pmix_v4").mpi == "pmix_v4"
 
 
 def test_ranks_that_another_mpi_started_do_not_train_alone_side_by_side(monkeypatch):

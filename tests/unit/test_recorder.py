@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import telemetry_lines
 
 from trainer import world as worlds
 from trainer.config import TelemetryConfig
@@ -93,7 +94,7 @@ def test_a_slow_rank_is_named_with_what_it_costs():
 def test_the_trace_has_every_rank_and_part(recorder, tmp_path):
     steps(recorder, range(1, 3))
     recorder.flush()
-    json_lines.append(trace.rank_file(tmp_path, 1), [{"step": 1, "events": [[0, "forward", 9.0, 1.0]]}])
+    telemetry_lines.append(trace.rank_file(tmp_path, 1), [{"step": 1, "events": [[0, "forward", 9.0, 1.0]]}])
     trace.join(tmp_path, ("a", "b"))
     told = json.loads((tmp_path / "telemetry" / "trace.json").read_text())["traceEvents"]
     slices = [event for event in told if event["ph"] == "X"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from site_profiles import site_of
 
 from jobs import fabric, sites
 from jobs.sites import HERE, Site
@@ -95,8 +96,8 @@ def test_a_file_that_cannot_be_read_is_named(name):
 )
 def test_what_a_profile_cannot_hold_is_refused_with_its_key(text, said):
     with pytest.raises(JobError) as caught:
-        sites.parse(text, name="x", source="x.yaml")
-    assert caught.value.message.startswith("x.yaml: ")
+        site_of(text)
+    assert caught.value.message.partition("/x.yaml: ")[1]
     assert said in caught.value.message
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import telemetry_lines
 
 from trainer.errors import RunError
 from trainer.telemetry import json_lines, records
@@ -22,10 +23,10 @@ def _step(number: int, **changes: float) -> dict[str, float]:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    json_lines.append(records.rank_file(tmp_path, 3), [_step(1), _step(2)])
-    json_lines.append(records.rank_file(tmp_path, 3), [_step(3)])
-    json_lines.append(records.host_file(tmp_path, "node.1"), [dataclasses.asdict(HOST)])
-    json_lines.append(
+    telemetry_lines.append(records.rank_file(tmp_path, 3), [_step(1), _step(2)])
+    telemetry_lines.append(records.rank_file(tmp_path, 3), [_step(3)])
+    telemetry_lines.append(records.host_file(tmp_path, "node.1"), [dataclasses.asdict(HOST)])
+    telemetry_lines.append(
         records.server_file(tmp_path, 1), [{"step": 1, "receive": 1, "update": 2, "send": 3, "wait": 4}]
     )
     found = records.read(tmp_path)
@@ -41,12 +42,12 @@ def test_a_run_without_telemetry_is_empty(tmp_path: Path) -> None:
 
 def test_a_line_cut_short_is_left_out_and_cut_away(tmp_path: Path) -> None:
     path = records.rank_file(tmp_path, 0)
-    json_lines.append(path, [_step(1), _step(2), _step(3)])
+    telemetry_lines.append(path, [_step(1), _step(2), _step(3)])
     path.write_bytes(path.read_bytes()[:-9])
     assert [step.step for step in records.read(tmp_path).steps[0]] == [1, 2]
     path.write_bytes(b"\0\0\0\n" + path.read_bytes())
     json_lines.cut(tmp_path, 1)
-    json_lines.append(path, [_step(2)])
+    telemetry_lines.append(path, [_step(2)])
     assert [step.step for step in records.read(tmp_path).steps[0]] == [1, 2]
 
 
@@ -60,7 +61,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_keys_of_a_newer_version_are_passed_over(tmp_path: Path) -> None:
-    json_lines.append(records.rank_file(tmp_path, 0), [_step(1, later=5.0)])
+    telemetry_lines.append(records.rank_file(tmp_path, 0), [_step(1, later=5.0)])
     assert records.read(tmp_path).steps[0] == (STEP,)
 
 

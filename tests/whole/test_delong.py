@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from trainer.metrics.delong import auc_variance, compare
+from trainer.metrics.delong import compare
 
 
 def made_up(seed: int, n: int = 70, ties: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -19,6 +19,13 @@ def made_up(seed: int, n: int = 70, ties: bool = False) -> tuple[np.ndarray, np.
     common = rng.normal(size=n)
     first, second = (true * skill + common + rng.normal(size=n) for skill in (1.2, 0.8))
     return (true, np.round(first), np.round(second)) if ties else (true, first, second)
+
+
+def auc_variance(true, scores) -> tuple[float, float]:
+    """An AUC and its variance, from the comparison with equal scores: their AUC is 0.5, and does not vary."""
+    found = compare(true, scores, np.zeros(len(true)))
+    low, high = found["interval"]
+    return found["auc_first"], ((high - low) / 2 / norm.ppf(0.975)) ** 2
 
 
 def by_definition(true, *scores):
@@ -95,11 +102,10 @@ def test_what_cannot_be_told_is_none():
     same = compare(true, first, first)
     assert (same["difference"], same["interval"], same["p_value"]) == (0.0, [0.0, 0.0], 1.0)
     assert compare(np.zeros(70, int), first, second) is None
-    assert auc_variance(np.ones(70, int), first) is None
+    assert compare(np.ones(70, int), first, second) is None
     alone = np.zeros(70, int)
     alone[3] = 1
-    assert auc_variance(alone, first)[1] is None
-    assert compare(alone, first, second)["p_value"] is None
+    assert compare(alone, first, second)["p_value"] is compare(alone, first, second)["interval"] is None
     # All right against all wrong: a difference, and nothing to measure its error by.
     apart = compare(true, true.astype(float), 1.0 - true)
     assert (apart["difference"], apart["interval"], apart["p_value"]) == (1.0, None, None)

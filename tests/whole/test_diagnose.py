@@ -8,11 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+import telemetry_lines
 from made_up_run import make_run
 
 from trainer import cli, report
 from trainer.record import RunFolder
-from trainer.telemetry import json_lines, records
+from trainer.telemetry import records
 from trainer.telemetry.evidence import found, read_facts
 from trainer.telemetry.records import Step
 
@@ -35,7 +36,7 @@ def told(old, tmp_path) -> Path:
     (folder / "plan.json").write_text(json.dumps({"strategy": "data", "bytes_per_update": 5_000_000}))
     for rank in range(2):
         steps = [Step(n, 1.0, 0.0, 0.2, 0.3, 0.4, 0.1, 0.05, 0.05, first=n == 1) for n in range(1, 9)]
-        json_lines.append(records.rank_file(folder, rank), [dataclasses.asdict(step) for step in steps])
+        telemetry_lines.append(records.rank_file(folder, rank), [dataclasses.asdict(step) for step in steps])
     return folder
 
 

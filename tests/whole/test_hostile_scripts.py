@@ -12,8 +12,9 @@ import run_script
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from site_profiles import site_of
 
-from jobs import containers, sites
+from jobs import containers
 from jobs.rendering import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
@@ -53,7 +54,7 @@ def place(tmp_path_factory) -> Path:
 
 def parsed(**keys: object) -> Site:
     """A profile through its YAML file, as users write them."""
-    return sites.parse(yaml.safe_dump(keys), name="x", source="x.yaml")
+    return site_of(yaml.safe_dump(keys))
 
 
 def made(root: Path, text: str) -> Path:

@@ -12,23 +12,6 @@ import numpy as np
 from scipy.stats import norm, rankdata
 
 
-def auc_variance(true: np.ndarray, scores: np.ndarray) -> tuple[float, float | None] | None:
-    """AUC of scores and its variance.
-
-    Args:
-        true: int (N,), 1 for the positive class, 0 for the other.
-        scores: float (N,), higher for the positive class.
-
-    Returns:
-        The AUC and its variance, the latter None where a class has but one subject; None where a class has
-        none.
-    """
-    parts = _placements(true, scores)
-    if parts is None:
-        return None
-    return float(parts[0].mean()), _variance(*parts)
-
-
 def compare(true: np.ndarray, first: np.ndarray, second: np.ndarray) -> dict[str, Any] | None:
     """Compare two AUCs of the same subjects.
 

@@ -66,20 +66,6 @@ def _write_whole(file: int, content: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def append(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Add whole lines to one of the files of a run that nobody trains.
-
-    Raises:
-        OSError: they cannot be written.
-    """
-    if lines:
-        file = Lines(path, None)
-        try:
-            file.append(lines)
-        finally:
-            file.close()
-
-
 def cut(folder: Path, step: int) -> None:
     """Drop the lines of steps after `step`, and what is no whole line, from all files of a run folder.
 

@@ -47,7 +47,8 @@ def apart(one: dict[str, Any], other: dict[str, Any], only: str = "") -> float:
 
 def bytes_so_far(served: strategy.ServedModel) -> dict[str, Any]:
     box = served.client.mailbox
-    servers = served.client.bytes_of_servers() if world.is_main else None
+    # Of each server; a training does not ask.
+    servers = served.client._ask({"do": "bytes"}) if world.is_main else None
     return {
         "workers": world.allgather_object([box.sent, box.received]),
         "servers": world.broadcast_object(servers),

@@ -125,10 +125,6 @@ class Client:
                 ours.assign(value)
         self._take_common(common, slots)
 
-    def bytes_of_servers(self) -> list[dict[str, int]]:
-        """Worker 0: bytes `sent` and `received` by each server so far, to and from other processes."""
-        return self._ask({"do": "bytes"})
-
     def times_of_servers(self) -> list[list[dict[str, Any]]]:
         """Worker 0: rows of `ServerTimes` of each server since the last call."""
         return [reply["rows"] for reply in self._ask({"do": "times"})]
