@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from trainer import errors, failure_file, faults_of_others, telling
+from trainer import errors, failure_file, telling
 from trainer import world as worlds
 from trainer.errors import CingulumError
 from trainer.world import World
@@ -88,7 +88,7 @@ def together(world: World, body: Callable[[], T]) -> T | int:
             raise
         told = f"{type(error).__name__}: {error}"
         failure_file.leave(told, kind=type(error).__name__, exit_code=1, name=world.name)
-        worlds.report(faults_of_others.said_in_a_line(error) or traceback.format_exc().rstrip())
+        worlds.report(worlds.fault_of_another(error) or traceback.format_exc().rstrip())
         world.abort(1)
 
 

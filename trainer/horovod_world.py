@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from trainer import launch, mpi_variables
+from trainer import launch
 from trainer.errors import WorldError
 from trainer.world import Op, World, as_tensor
 
@@ -117,7 +118,33 @@ def mpi_settings() -> dict[str, int]:
         `mpi_yield_when_idle` (1: on), `btl_tcp_flags` (9: send, in place); a key is missing where this MPI
         has no such setting.
     """
-    return mpi_variables.read(_mpi().__file__, launch.READ_BACK)
+    return _control_variables(_mpi().__file__, launch.READ_BACK)
+
+
+def _control_variables(library_path: str, names: Iterable[str]) -> dict[str, int]:
+    """Values of MPI's control variables, as they are now (MPI_T: MPI 3.1, chapter 14).
+
+    Args:
+        library_path: of a library that is linked with MPI and loaded.
+        names: of the variables; numbers, enumerations and booleans.
+
+    Returns:
+        Name -> value, without those that this MPI does not have.
+    """
+    library = ctypes.CDLL(library_path)
+    library.MPI_T_init_thread(0, ctypes.byref(ctypes.c_int()))
+    found = {}
+    for name in names:
+        index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+        if library.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
+            continue
+        library.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count))
+        value = (ctypes.c_uint8 * 8)()
+        library.MPI_T_cvar_read(handle, value)
+        # Booleans and flags fill one byte, numbers four, or eight of which four do; only the name tells here.
+        whole = name.startswith(("coll_tuned_", "btl_tcp_eager")) and not name.endswith("_rules")
+        found[name] = int.from_bytes(bytes(value[: 4 if whole else 1]), sys.byteorder)
+    return found
 
 
 def horovods_own_optimizer(optimizer: Any) -> Any:

@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from trainer import binding, failure_file, faults_of_others, launch
+from trainer import binding, failure_file, launch
 from trainer.errors import CingulumError, WorldError
 from trainer.quiet import import_tensorflow
 
 if TYPE_CHECKING:
     from trainer.mpi_world import Links
+
+# What Horovod says in every collective that was waiting when a rank called `shutdown` or ended by itself.
+_LEFT = ("Horovod has been shut down", "HorovodInternalError")
 
 Op = Literal["mean", "sum", "max", "min"]
 
@@ -204,7 +207,7 @@ def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: Trace
         text, exit_code = f"error: {error}", error.exit_code
     elif isinstance(error, KeyboardInterrupt):
         text, exit_code = "interrupted", 130
-    elif line := faults_of_others.said_in_a_line(error):
+    elif line := fault_of_another(error):
         text, exit_code = line, 1
     else:
         text, exit_code = "".join(traceback.format_exception(kind, error, trace)).rstrip(), 1
@@ -212,6 +215,16 @@ def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: Trace
     failure_file.leave(kept, kind=kind.__name__, exit_code=exit_code, name=world.name)
     report(text)
     world.abort(exit_code)
+
+
+def fault_of_another(error: BaseException) -> str | None:
+    """What to say in place of a traceback where an error comes of another rank's end; None: it is our own."""
+    if not any(mark in f"{type(error).__name__}: {error}" for mark in _LEFT):
+        return None
+    return (
+        "error: another rank left the run while this one was waiting for it in a collective. "
+        "Its own message, or the launcher's, says why."
+    )
 
 
 def report(text: str) -> None:

@@ -9,7 +9,7 @@ import jinja2
 import pytest
 from markdown_it import MarkdownIt
 
-from trainer.export import escaping
+from trainer.export.card import code_span, escaped
 
 NAMES = [
     "A|B", "*bold*", "_under_", "in_word_s", "<img src=x onerror=alert(1)>", "[link](http://x)", "![i](x)",
@@ -29,8 +29,8 @@ def texts(page: str) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_shown_as_it_is_in_lines_titles_and_tables(name):
     plain = " ".join(name.split()) if "\n" in name else name
-    environment = jinja2.Environment(finalize=escaping.text, autoescape=False)  # noqa: S701
-    environment.filters["code"] = escaping.code
+    environment = jinja2.Environment(finalize=escaped, autoescape=False)  # noqa: S701
+    environment.filters["code"] = code_span
     table = "| a | b |\n| --- | --- |\n| {{ n }} | {{ 2 }} |\n"
     card = "# {{ n }}\n\n{{ n }}\n\nSaid {{ n }}.\n\n{{ n | code }}\n\n" + table
     page = rendered(environment.from_string(card).render(n=name))
@@ -40,6 +40,6 @@ def test_a_name_is_shown_as_it_is_in_lines_titles_and_tables(name):
 
 
 def test_numbers_and_what_is_markdown_already_stay():
-    environment = jinja2.Environment(finalize=escaping.text, autoescape=False)  # noqa: S701
+    environment = jinja2.Environment(finalize=escaped, autoescape=False)  # noqa: S701
     shown = environment.from_string("{{ -0.5 }} {{ 3 }} {{ none }} {{ d | tojson }}").render(d={"a_b": "*"})
     assert shown == '-0.5 3 None {"a_b": "*"}'

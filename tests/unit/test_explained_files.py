@@ -7,8 +7,8 @@ import unicodedata
 import numpy as np
 import pytest
 
-from trainer.explain.file_names import distinct
 from trainer.explain.pictures import peak
+from trainer.explain.subjects import distinct
 from trainer.report.attributions import in_words
 
 HOSTILE = [

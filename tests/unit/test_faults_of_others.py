@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer import agreement, faults_of_others
+from trainer import agreement
 from trainer import world as worlds
 from trainer.world import World
 
@@ -53,4 +53,4 @@ def test_another_ranks_fault_is_one_line_and_an_own_one_a_traceback(two, capsys,
 
 
 def test_only_what_horovod_says_of_an_end_is_anothers():
-    assert faults_of_others.said_in_a_line(ValueError("shapes differ")) is None
+    assert worlds.fault_of_another(ValueError("shapes differ")) is None

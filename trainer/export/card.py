@@ -5,6 +5,7 @@ After Mitchell et al., "Model Cards for Model Reporting" (arXiv 1810.03993).
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,17 +13,23 @@ from typing import Any
 import jinja2
 import keras
 import numpy as np
+from markupsafe import Markup
 
 from trainer import record
 from trainer.config import RunConfig
 from trainer.data.shards import ShardSet, Volume
 from trainer.errors import InputError
-from trainer.export import escaping
 from trainer.metrics.bootstrap import TOO_FEW
 from trainer.record import RunFolder
 from trainer.report.augmentation import phrases
 from trainer.run_record import RunRecord
 
+# Punctuation with a meaning inside of a line (CommonMark 0.31, 2.4; tables: GitHub's extension).
+_INSIDE = re.compile(r"([\\`*\[\]<>#|~&$!])")
+# An underscore within a word means nothing, and is frequent in names.
+_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
+# What makes a list of a line.
+_FIRST = re.compile(r"^([-+])(?=\s|$)|^(\d{1,9})([.)])(?=\s|$)")
 # Keys of evaluation/<split>.json in the order in which they are told, and their names.
 _FIGURES = {
     "auc": "ROC-AUC",
@@ -95,13 +102,30 @@ def markdown(said: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - it is Markdown, for which `escaping` escapes
-        finalize=escaping.text,
+        autoescape=False,  # noqa: S701 - it is Markdown, for which `escaped` escapes
+        finalize=escaped,
     )
-    environment.filters["code"] = escaping.code
+    environment.filters["code"] = code_span
     return environment.get_template("model_card.md.j2").render(
         **said, figures=figures(said["test"]) if said["test"] else []
     )
+
+
+def escaped(value: Any) -> Any:
+    """A value for Markdown text, on one line; numbers, and `Markup` (Markdown already), as they are."""
+    if isinstance(value, Markup | int | float):
+        return value
+    line = " ".join(str(value).split()) if "\n" in str(value) else str(value)
+    escaped = _UNDERSCORE.sub(r"\\_", _INSIDE.sub(r"\\\1", line))
+    return Markup(_FIRST.sub(lambda found: re.sub(r"([-+.)])$", r"\\\1", found.group()), escaped))  # noqa: S704
+
+
+def code_span(value: Any) -> Markup:
+    """A value as a code span, whatever backticks it has."""
+    line = " ".join(str(value).split()) or " "
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    space = " " if "`" in (line[0], line[-1]) else ""
+    return Markup(f"{fence}{space}{line}{space}{fence}")  # noqa: S704
 
 
 def figures(test: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -13,7 +13,6 @@ from trainer.report.page import Page, template
 from trainer.scaling import charts, paper_table, steps
 from trainer.scaling.cells import Row, key
 from trainer.scaling.charts import MB
-from trainer.scaling.staleness_chart import staleness
 from trainer.scaling.study import Study, merged
 from trainer.scaling.summary import Curve, Point, Training, curves, failures, trainings
 
@@ -192,7 +191,9 @@ def _sections(model: str, found: Sequence[Curve], trained: Sequence[Training]) -
         here = [t for t in learned if t.line.place == place]
         chosen = _chosen(here, kinds)
         figures += charts.accuracy(charts.file_name(model, place), "Learning", chosen)
-        figures.append(staleness(charts.file_name(model, place, "staleness"), "Staleness of updates", chosen))
+        figures.append(
+            charts.staleness(charts.file_name(model, place, "staleness"), "Staleness of updates", chosen)
+        )
         kept = tuple(figure for figure in figures if figure is not None)
         if kept:
             sections.append(Section(f"{model} on {place}", kept))
