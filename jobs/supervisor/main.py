@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Optional, Sequence
 
 from jobs import blame
-from jobs.supervisor import decisions, launching, processes, witness
+from jobs.supervisor import decisions, launching, processes
 from jobs.supervisor.decisions import Start
 from jobs.supervisor.ending import Ending
 from jobs.supervisor.launching import Launch, Launcher
@@ -184,7 +184,7 @@ def main(argv: Sequence[str]) -> int:
         start, slurm, given.least_nodes, given.nodes, given.ranks_per_node, given.cores, options
     )
     if given.witness:
-        return witness.wait(start, slurm, shrinking, record.log)
+        return shrinking.witness(record.log)
     progress = Progress(record.standing, given.run, given.limited)
     ending = Ending(start, slurm, record, shrinking, progress, given.requeues, given.asked)
     supervisor = Supervisor(start, given.hosts, record, shrinking, progress, given.requeues, ending)

@@ -93,3 +93,15 @@ class Shrinking:
         environment = {name: value for name, value in os.environ.items() if name not in _OF_OTHERS}
         environment["SLURM_EXPORT_ENV"] = "ALL"  # with --export=NONE it would find no scontrol
         processes.start_aside(step + ours + self._arguments, environment)
+
+    def witness(self, log: Path) -> int:
+        """As the step that `start_witness` starts: wait for TERM; where the script's host is down then, let
+        the job do without it. Writes to the job's log."""
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        while processes.next_signal() != "TERM":
+            pass
+        down = self._slurm.down_hosts()
+        if down and self._start.host in down:
+            self.do_without(down)
+        return 0
