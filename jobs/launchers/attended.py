@@ -41,7 +41,6 @@ def attended_launch(
     probe: Arguments = (),
     check_s: float = Terms.check_s,
     ask_first: bool = False,
-    files: Mapping[str, str] | None = None,
 ) -> Launch:
     """A launch that an attendant carries out; its `command` is that of the first task.
 
@@ -57,7 +56,6 @@ def attended_launch(
         probe: a command that exits 0 where the host that its word `terms.HOST` stands for answers.
         check_s: seconds between such questions while a task runs; 0: none are asked then.
         ask_first: whether hosts that do not answer are passed over at each start.
-        files: further files for the job's folder.
     """
     resources = spec.resources
     added = {**(environment or {}), **spec.environment}
@@ -82,7 +80,7 @@ def attended_launch(
         ask_first=ask_first,
         runs=chains.run_folders(spec),
     )
-    return Launch({terms.TERMS: agreed.to_json(), **(files or {})}, agreed.commands[0], added)
+    return Launch({terms.TERMS: agreed.to_json()}, agreed.commands[0], added)
 
 
 class Attended:

@@ -25,6 +25,8 @@ CHANGED_MM = 0.5
 
 _BRAIN_SHARE = 0.5  # of a voxel filled by grey matter, white matter or CSF
 _SUBJECT = re.compile(r"sub-[A-Za-z0-9]+")
+# Behind every interval.
+_RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class Shares:
     chance: float
 
 
-def pooled(shares: Sequence[Shares], *, bootstrap: int = 2000, seed: int = 0) -> dict[str, Any]:
+def pooled(shares: Sequence[Shares]) -> dict[str, Any]:
     """Means over subjects with 95 % intervals (percentile bootstrap over subjects).
 
     Returns:
@@ -150,7 +152,7 @@ def pooled(shares: Sequence[Shares], *, bootstrap: int = 2000, seed: int = 0) ->
         "above_chance": trained - chance,
         "above_randomised": trained - random,
     }
-    rows = np.random.default_rng(seed).integers(len(used), size=(bootstrap, len(used)))
+    rows = np.random.default_rng(0).integers(len(used), size=(_RESAMPLES, len(used)))
     for name, values in columns.items():
         bounds = interval(values[rows].mean(axis=1), len(used))
         figures[name] = {"mean": float(values.mean()), "interval": bounds}

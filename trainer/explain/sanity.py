@@ -88,24 +88,20 @@ def similarity(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
     return float(np.mean(ranks)), float(np.mean(structure))
 
 
-def ssim(first: np.ndarray, second: np.ndarray, *, reach: float = 1.0, sigma: float = 1.5) -> float:
+def ssim(first: np.ndarray, second: np.ndarray) -> float:
     """Mean of `ssim_map`, at most 1."""
-    return float(ssim_map(first, second, reach=reach, sigma=sigma).mean())
+    return float(ssim_map(first, second).mean())
 
 
-def ssim_map(first: np.ndarray, second: np.ndarray, *, reach: float = 1.0, sigma: float = 1.5) -> np.ndarray:
-    """Structural similarity about each voxel of two volumes (D, H, W), with the constants and the window of
-    Wang et al.
-
-    Args:
-        reach: difference of the largest and the smallest value there can be.
-        sigma: of the Gaussian window, in voxels; it is cut off 5 voxels from its centre.
+def ssim_map(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Structural similarity about each voxel of two volumes (D, H, W) of values that reach over 1, with the
+    constants and the window of Wang et al.: a Gaussian of 1.5 voxels, cut off 5 voxels from its centre.
     """
     first, second = first.astype(np.float64), second.astype(np.float64)
-    steady, contrast = (0.01 * reach) ** 2, (0.03 * reach) ** 2
+    steady, contrast = 0.01**2, 0.03**2
 
     def mean(values: np.ndarray) -> np.ndarray:
-        return ndimage.gaussian_filter(values, sigma, radius=5, mode="nearest")
+        return ndimage.gaussian_filter(values, 1.5, radius=5, mode="nearest")
 
     a, b = mean(first), mean(second)
     spread_a, spread_b = mean(first**2) - a**2, mean(second**2) - b**2
