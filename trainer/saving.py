@@ -7,14 +7,15 @@ from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
 from trainer.errors import NO_SPACE, CingulumError, no_space
 from trainer.record import RunFolder
-from trainer.strategies.data import DistributedModel, averaged_weights
+from trainer.strategies.base import Learner
+from trainer.strategies.data import averaged_weights
 
 
 def save(
     folder: RunFolder,
     config: RunConfig,
     cursor: Cursor,
-    learner: DistributedModel,
+    learner: Learner,
     *,
     run: str,
     start: int,
