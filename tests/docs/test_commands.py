@@ -1,7 +1,7 @@
 """Every command in README.md and docs/ is run, in the order of its page, as a reader would run it.
 
 The gate runs the pages that a newcomer starts with; the other pages are marked `deep`, and
-`test_command_lines.py` parses all their lines in the gate.
+tests/unit/test_command_lines.py parses all their lines in the gate.
 
 A page's ```sh blocks run in a copy of the checkout with `.venv/bin` first on PATH. The copy holds
 `my-study/`, a small BIDS cohort of phantoms (the pages' stand-in for the reader's own data),
@@ -11,7 +11,6 @@ here is preceded by `<!-- not run: why -->`; blocks of other languages are not c
 
 import fcntl
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -20,13 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pages import FENCE, PAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
-FENCE = re.compile(
-    r"(?:<!-- not run: (?P<why>[^>]+) -->\n+)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.M | re.S
-)
-LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 # Run by the gate itself; from within a test they would recurse.
 RUN_BY_THE_GATE = {"make setup", "make test", "make check"}
 
@@ -134,14 +128,6 @@ def test_the_commands_of_a_page_run(page, study, tmp_path):
     run("\n".join(runnable(page)), tmp_path, timeout=800)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_links_of_a_page_lead_somewhere(page):
-    for target in (match["target"] for match in LINK.finditer(page.read_text())):
-        if not target.startswith(("http://", "https://", "#", "mailto:")):
-            path = page.parent / target.split("#")[0]
-            assert path.exists(), f"{page.relative_to(ROOT)}: {target} is not there"
-
-
 def test_a_command_block_that_fails_is_noticed(tmp_path):
     with pytest.raises(AssertionError, match="exit code 3"):
         run("true\nexit 3", tmp_path, timeout=10)
@@ -159,10 +145,3 @@ def test_a_page_neither_sees_nor_changes_the_jobs_and_sites_of_who_runs_the_test
         tmp_path,
         timeout=10,
     )
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_block_of_a_page_says_what_it_is(page):
-    """A command in a block without a language would go unnoticed, and unrun."""
-    for match in FENCE.finditer(page.read_text()):
-        assert match["language"], f"{page.relative_to(ROOT)}: a block without a language:\n{match['body']}"

@@ -72,7 +72,11 @@ def _by_servers(cell: Cell) -> None:
     with serving.serving(world):
         model, optimizer, options = _network(cell)
         timeline = Timeline()
-        served = strategy.build(model, optimizer, world, server=server, timeline=timeline, **options)
+        optimizer.build(model.trainable_variables)
+        plan = strategy.plan(
+            model, world_size=world.size, global_batch=world.size, server=server, optimizer=optimizer
+        )
+        served = strategy.build(plan, model, optimizer, world, timeline=timeline, **options)
         _measure(cell, world, served, timeline, served.client.times_of_servers)
         served.close()
 

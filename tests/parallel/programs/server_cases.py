@@ -82,7 +82,7 @@ with serving.serving(world):
         plan = strategy.plan(
             model, world_size=world.size, global_batch=BATCH, server=config, optimizer=optimizer
         )
-        served = strategy.build(model, optimizer, world, server=config)
+        served = strategy.build(plan, model, optimizer, world)
         before = bytes_so_far(served)
         for _ in range(ROUNDS):
             for x, y, w in batches(case):

@@ -96,9 +96,9 @@ class Synchronous(Servers):
         """See `strategy.build`."""
         from trainer.strategies.parameter_server import strategy
 
-        return strategy.build(
-            model, optimizer, world, loss=loss, score=score, server=self.server, timeline=timeline
-        )
+        if not isinstance(plan, strategy.ServerPlan):
+            raise TypeError("build follows a plan of this strategy")
+        return strategy.build(plan, model, optimizer, world, loss=loss, score=score, timeline=timeline)
 
 
 class Asynchronous(Servers):

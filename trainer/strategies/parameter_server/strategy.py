@@ -43,6 +43,7 @@ class ServerPlan(Plan):
         bytes_per_server: of weights that each server holds.
         worker_sent: bytes that each worker sends per update, and as many it receives.
         server_sent: bytes that each server sends per update, and as many it receives.
+        job: what the servers do; too long for plan.json.
     """
 
     servers: int
@@ -51,6 +52,7 @@ class ServerPlan(Plan):
     bytes_per_server: tuple[int, ...]
     worker_sent: tuple[int, ...]
     server_sent: tuple[int, ...]
+    job: Job = dataclasses.field(repr=False)
 
     def __str__(self) -> str:
         busiest = max(self.server_sent) / 2**20
@@ -93,17 +95,18 @@ def plan(
         bytes_per_server=held,
         worker_sent=tuple(sum(held) - (own[rank] if rank < len(own) else 0) for rank in range(world_size)),
         server_sent=tuple(size * (world_size - (1 if own else 0)) for size in held),
+        job=job,
     )
 
 
 def build(
+    plan: ServerPlan,
     model: keras.Model,
     optimizer: keras.Optimizer,
     world: World,
     *,
     loss: PerSample | None = None,
     score: PerSample | None = None,
-    server: ServerConfig,
     timeline: Timeline | None = None,
 ) -> ServedModel:
     """Make a model ready to be trained by all workers; the servers get worker 0's weights and state.
@@ -111,12 +114,12 @@ def build(
     A collective of the workers, within `serving(world)`.
 
     Args:
+        plan: of `plan`; where the world has more servers, the last ones hold nothing.
         model: a built network; its graph is left alone.
         optimizer: a plain Keras optimizer, or a `LossScaleOptimizer` around one; changed in place.
         world: the workers, with links to servers.
         loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
         score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
-        server: the strategy's section; where the world has more servers, the last ones hold nothing.
         timeline: times the parts of each step; default: nothing is timed.
 
     Raises:
@@ -125,9 +128,9 @@ def build(
     """
     links = world.links
     found = 0 if links is None else len(links.servers)
-    if links is None or found < server.count:
+    if links is None or found < plan.servers:
         raise ConfigError(
-            f"The world has {found} parameter server(s), not {server.count}.",
+            f"The world has {found} parameter server(s), not {plan.servers}.",
             cure="Give world.init the servers of the configuration.",
         )
     if not optimizer.built:
@@ -135,9 +138,8 @@ def build(
     data_parallel.broadcast_state(model, optimizer, world)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     variables = model.trainable_variables
-    job = agree(world, lambda: describe(inner, variables, server, workers=len(links.workers)))
-    slots = agree(world, lambda: slots_.of_built(inner, variables, whole=job.whole))
-    client = Client(links, job)
+    slots = agree(world, lambda: slots_.of_built(inner, variables, whole=plan.job.whole))
+    client = Client(links, plan.job)
     agree(world, lambda: client.put(variables, slots) if world.is_main else None)
     leave_updates_to_servers(optimizer, client, workers=world.size)
     return ServedModel(

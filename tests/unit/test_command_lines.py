@@ -1,7 +1,7 @@
 """Every `cingulum` line of README.md and docs/ is one that the command line understands.
 
 The lines are parsed, not run: commands, options, their values, and the keys of `key=value`, those of blocks
-that cannot run here among them. `test_commands.py` runs pages.
+that cannot run here among them. tests/docs/test_commands.py runs pages.
 """
 
 import shlex
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from test_commands import FENCE, PAGES, ROOT
+from pages import FENCE, PAGES, ROOT
 
 from trainer import config
 from trainer.cli import app
