@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import jobs
-import trainer
 from jobs import processes
 
 MPIRUN_TIMEOUT_S = 20.0
@@ -54,10 +53,10 @@ def tokens() -> list[str]:
 def code_digest() -> str:
     """The same where the code of cingulum is the same."""
     digest = hashlib.sha256()
-    for package in (jobs, trainer):
-        root = Path(str(package.__file__)).parent
-        for path in sorted(root.rglob("*.py")):
-            digest.update(f"{package.__name__}/{path.relative_to(root)}\0".encode() + path.read_bytes())
+    packages = Path(jobs.__file__).parents[1]
+    for name in ("cingulum", "jobs", "trainer"):
+        for path in sorted((packages / name).rglob("*.py")):
+            digest.update(f"{path.relative_to(packages)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

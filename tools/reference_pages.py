@@ -224,7 +224,7 @@ def site_page() -> str:
 
 def commands() -> dict[str, Any]:
     """Every command by its name, such as `bench loader`; groups stand for their commands."""
-    from trainer.cli import app
+    from cingulum.cli import app
 
     group: Any = typer.main.get_command(app)
     found: dict[str, Any] = {}

@@ -51,7 +51,7 @@ def cingulum(user: User, study: Path) -> Callable[..., str]:
 
     def command(*words: str, code: int = 0, timeout: float = 180) -> str:
         home = {"CINGULUM_HOME": str(study / "home")}
-        return user.run(user.python, "-m", "trainer", *words, environment=home, code=code, timeout=timeout)
+        return user.run(user.python, "-m", "cingulum", *words, environment=home, code=code, timeout=timeout)
 
     return command
 

@@ -104,7 +104,7 @@ def study(hosts: Testbed, apptainer_user: User) -> Iterator[Study]:
     make_shards(folder / "shards")
     (folder / "bin").mkdir()
     command = folder / "bin" / "cingulum"
-    command.write_text(f'#!/bin/sh\nexec {apptainer_user.python} -m trainer "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {apptainer_user.python} -m cingulum "$@"\n')
     command.chmod(0o755)
     owned = hosts.exec("ctl", ["chown", "-R", f"{hosts.user}:", str(folder)])
     assert owned.returncode == 0, owned.stderr

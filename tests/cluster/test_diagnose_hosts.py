@@ -42,7 +42,7 @@ def train(cluster, folder: Path, shards: Path, hosts: int, **changes: object) ->
     for host in cluster.hosts:
         cluster.shape(host, RATE)
     config = tiny_runs.write_config(folder, shards, "run", **NETWORK, **changes)
-    task = [sys.executable, "-m", "trainer", "train", str(config)]
+    task = [sys.executable, "-m", "cingulum", "train", str(config)]
     line, added = mpirun.command(hosts, task, hosts=dict.fromkeys(cluster.hosts[:hosts], 1))
     sent = ["-x", "PYTHONPATH", *line[1:]]
     done = cluster.exec("n1", [line[0], *sent], environment={**added, **ON_LINKS}, timeout=200)

@@ -46,7 +46,7 @@ def test_a_job_that_slurm_has_forgotten_is_said_to_have_completed_at_the_first_l
         return done.stdout
 
     def state() -> str:
-        return json.loads(python("-m", "trainer", "show", job, "--json"))["state"]
+        return json.loads(python("-m", "cingulum", "show", job, "--json"))["state"]
 
     job = python("-c", SUBMIT.format(folder=str(tmp_path))).strip()
     wait_until(lambda: state() == "RUNNING", "the job to run")

@@ -74,17 +74,17 @@ def test_a_training_that_loses_a_host_or_hangs_ends_finished(cluster, tmp_path, 
     shards = tiny_runs.make_shards(tmp_path / "shards")
     changes = {"train__global_batch": 6, "train__epochs": 8, "guards__timeout_s": 15}
     config = tiny_runs.write_config(tmp_path, shards, "run", checkpoint__every_steps=4, **changes)
-    task = (sys.executable, "-m", "trainer", "train", str(config), "--resume")
+    task = (sys.executable, "-m", "cingulum", "train", str(config), "--resume")
     resources = Resources(nodes=3, least_nodes=2)
     job = start(cluster, tmp_path, task, resources=resources, shrink=True, global_batch=6)
     folder = tmp_path / "run"
     job.wait(lambda: tiny_runs.steps(folder), "a checkpoint", START_S)
     if fault == "off":
         cluster.power_off("n3")
-        ranks_end(job, ["n1", "n2"], "trainer")
+        ranks_end(job, ["n1", "n2"], "cingulum train")
     else:
         cluster.exec("n3", ["pkill", "-STOP", "-f", "python.* .*trainer"])
-        ranks_end(job, ["n1", "n2", "n3"], "trainer")
+        ranks_end(job, ["n1", "n2", "n3"], "cingulum train")
     saved = max(tiny_runs.steps(folder))
     entry = job.end()
     assert (entry.state, entry.restarts) == ("COMPLETED", 1), job.log
@@ -102,7 +102,7 @@ def test_asynchronous_training_goes_on_without_a_host_that_lost_its_power(cluste
     shards = tiny_runs.make_shards(tmp_path / "shards")
     changes = {"train__strategy": "parameter-server", "train__server__mode": "async", "train__epochs": 6}
     config = tiny_runs.write_config(tmp_path, shards, "run", **changes)
-    task = (sys.executable, "-m", "trainer", "train", str(config), "--resume")
+    task = (sys.executable, "-m", "cingulum", "train", str(config), "--resume")
     job = start(cluster, tmp_path, task, outlives=True, requeues=0)
     folder = tmp_path / "run"
     job.wait(lambda: tiny_runs.steps(folder), "a checkpoint", TRAINING_S)

@@ -48,13 +48,13 @@ def test_a_training_over_ssh_that_loses_a_host_ends_finished(cluster, tmp_path):
     shards = tiny_runs.make_shards(tmp_path / "shards")
     changes = {"train__global_batch": 6, "train__epochs": 8, "guards__timeout_s": 15}
     config = tiny_runs.write_config(tmp_path, shards, "run", checkpoint__every_steps=4, **changes)
-    task = (sys.executable, "-m", "trainer", "train", str(config), "--resume")
+    task = (sys.executable, "-m", "cingulum", "train", str(config), "--resume")
     resources = Resources(nodes=3, least_nodes=2)
     job = start(cluster, tmp_path, task, resources=resources, shrink=True, global_batch=6)
     folder = tmp_path / "run"
     job.wait(lambda: tiny_runs.steps(folder), "a checkpoint", START_S)
     cluster.power_off("n3")
-    ranks_end(job, ["n1", "n2"], "trainer")
+    ranks_end(job, ["n1", "n2"], "cingulum train")
     entry = job.end()
     assert (entry.state, entry.restarts, entry.hosts) == ("COMPLETED", 1, ("n1", "n2")), job.log
     assert tiny_runs.result(folder)["epochs"] == 8

@@ -11,7 +11,7 @@ from jobs.testbed import layout
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--models", "tiny", "--size", "16", "--batch", "2", "--steps", "2", "--repeats", "1"]
-ASKED = [sys.executable, "-m", "trainer", "bench", "scaling", *SMALL, "--scaling", "strong", "--json"]
+ASKED = [sys.executable, "-m", "cingulum", "bench", "scaling", *SMALL, "--scaling", "strong", "--json"]
 
 
 def test_in_an_allocation_ranks_run_on_its_nodes(cluster, tmp_path):

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "parallel"))
 from tiny_runs import make_shards, result, write_config  # noqa: E402
 
-CINGULUM = [sys.executable, "-m", "trainer"]
+CINGULUM = [sys.executable, "-m", "cingulum"]
 HOSTILE = "-x $(touch INJECTED) `touch INJECTED`; 'a' \"b\" \n#SBATCH --nodes=9\nä|b"
 
 

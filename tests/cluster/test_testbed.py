@@ -73,7 +73,7 @@ def test_mpirun_starts_ranks_on_other_hosts_by_ssh(cluster: Testbed):
 
 def test_the_command_passes_on_streams_exit_code_and_closed_pipes(cluster: Testbed):
     name = cluster.settings.name
-    line = [sys.executable, "-m", "trainer", "testbed", "exec", "--name", name, "n2", "--"]
+    line = [sys.executable, "-m", "cingulum", "testbed", "exec", "--name", name, "n2", "--"]
     asked = [*line, "sh", "-c", 'cat; hostname >&2; echo "$1"; exit 9', "sh", "--a 'b' $(c)"]
     done = subprocess.run(asked, input="told\n", capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (9, "told\n--a 'b' $(c)\n", "n2\n")
@@ -102,7 +102,7 @@ def test_a_testbed_that_was_made_under_a_closed_umask_runs_jobs_of_its_user(clus
 
 
 def test_status_tells_of_every_host_as_json(cluster: Testbed):
-    line = [sys.executable, "-m", "trainer", "testbed", "status", "--name", cluster.settings.name, "--json"]
+    line = [sys.executable, "-m", "cingulum", "testbed", "status", "--name", cluster.settings.name, "--json"]
     (told,) = json.loads(subprocess.run(line, capture_output=True, timeout=60, check=True).stdout)
     assert told["name"] == cluster.settings.name
     assert told["host_states"][1] == {

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("cluster_machine")
 
 
 def cli(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "trainer", "testbed", *arguments]
+    return [sys.executable, "-m", "cingulum", "testbed", *arguments]
 
 
 def done(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -44,7 +44,7 @@ def test_the_commands_of_the_page_run(cluster_machine, tmp_path):
         assert not (layout.BASE / name).exists()
     finally:
         subprocess.run(
-            [sys.executable, "-m", "trainer", "testbed", "down", "--name", name], timeout=60, check=True
+            [sys.executable, "-m", "cingulum", "testbed", "down", "--name", name], timeout=60, check=True
         )
     written = next(tmp_path.glob("slurm-*.out")).read_text()
     assert set(written.split()) == {"n1", "n2", "n3"}

@@ -163,7 +163,7 @@ def _put_code(someone: User, context: Path) -> None:
     fresh = someone.folder / "fresh"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", str(fresh), str(context)], check=True, timeout=300)
-    for name in ("trainer", "jobs"):
+    for name in ("cingulum", "trainer", "jobs"):
         shutil.rmtree(packages / name)
         (fresh / name).rename(packages / name)
     shutil.rmtree(fresh)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from trainer import cli, lease_taking
+from cingulum import cli
+from trainer import lease_taking
 
 lease_taking.EARLIER_S = 1.0
 sys.exit(cli.run(["train", *sys.argv[1:]]))

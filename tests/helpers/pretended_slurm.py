@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from cingulum import cli
 from jobs.launchers.base import Launch, TaskState
 from jobs.sites import Site
 from jobs.spec import JobSpec
-from trainer import cli
 from trainer.errors import LauncherError
 
 

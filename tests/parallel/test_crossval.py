@@ -18,7 +18,7 @@ import psutil
 import pytest
 from tiny_runs import make_shards, result, steps, write_config
 
-from trainer import cli
+from cingulum import cli
 from trainer.crossval import folds as plans
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def config_of(folder: Path, shards: Path) -> Path:
 def crossval(*arguments: object) -> Iterator[subprocess.Popen]:
     """The command as a process in a session of its own, as in a terminal; ended with all that it started."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainer", "crossval", *map(str, arguments)],
+        [sys.executable, "-m", "cingulum", "crossval", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -294,7 +294,7 @@ def test_folds_that_were_trained_as_tasks_of_an_array_are_pooled_afterwards(refe
 @pytest.mark.deep
 def test_ranks_that_were_started_train_one_fold_together(shards, tmp_path, launch):
     words = [config_of(tmp_path, shards), "train.epochs=1", "--fold", "1"]
-    done = launch(2, ROOT / "trainer" / "__main__.py", "crossval", *words)
+    done = launch(2, ROOT / "cingulum" / "__main__.py", "crossval", *words)
     assert done.exit_code == 0, done.err
     assert result(tmp_path / "cv" / "fold-1-seed-0")["world_size"] == 2
 

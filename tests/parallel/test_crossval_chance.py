@@ -18,7 +18,7 @@ import pytest
 import yaml
 from scipy.ndimage import gaussian_filter
 
-from trainer import cli
+from cingulum import cli
 
 PEOPLE = 100
 EDGE = 20

@@ -35,7 +35,7 @@ def mpich() -> Path:
 @pytest.mark.deep
 def test_no_rank_that_mpich_starts_trains_alone(mpich, tmp_path):
     config = tiny_runs.write_config(tmp_path, tiny_runs.make_shards(tmp_path / "shards"), "run")
-    line = [str(mpich), "-np", "2", sys.executable, "-m", "trainer", "train", str(config)]
+    line = [str(mpich), "-np", "2", sys.executable, "-m", "cingulum", "train", str(config)]
     ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 2, ran.stderr
     assert "2 ranks were started in the way of MPICH" in ran.stderr, ran.stderr

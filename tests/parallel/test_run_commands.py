@@ -15,7 +15,7 @@ import pytest
 import yaml
 from tiny_runs import flip_a_byte, make_shards, result, rows, steps, write_config
 
-from trainer import cli
+from cingulum import cli
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_the_largest_numbers_that_are_taken_do_no_harm_to_a_dry_run(tmp_path, sh
     largest += " data.evaluation_batch=4096 train.schedule.warmup_epochs=1e6 guards.timeout_s=2678400"
     largest += " train.schedule.step_epochs=[1000000] train.schedule.reference_batch=1000000"
     largest += " train.optimizer.learning_rate=1000 data.augment.shift=1000 train.ring.bucket_mb=4096"
-    line = [sys.executable, "-m", "trainer", "train", str(config), *largest.split(), "--dry-run"]
+    line = [sys.executable, "-m", "cingulum", "train", str(config), *largest.split(), "--dry-run"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
     assert "6,000,000" in done.stdout
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from made_images import nifti
 
-from trainer import cli
+from cingulum import cli
 
 
 def test_an_image_that_a_table_lists_and_that_is_not_there_is_named(tmp_path, capsys):

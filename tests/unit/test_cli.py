@@ -12,8 +12,8 @@ from importlib.metadata import version
 import pytest
 import typer
 
-from trainer import __main__, cli
-from trainer.commands import COMMANDS
+from cingulum import __main__, cli
+from cingulum.commands import COMMANDS
 from trainer.errors import ConfigError, Stopped, TrainingError
 
 
@@ -79,7 +79,7 @@ def test_ctrl_c_says_how_to_go_on_and_ends_in_130(ends_with, capsys, command, sa
 
 
 def test_a_reader_who_has_seen_enough_is_no_error():
-    code = "import sys; from trainer import cli; sys.exit(cli.run(['--help']))"
+    code = "import sys; from cingulum import cli; sys.exit(cli.run(['--help']))"
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True)
@@ -109,7 +109,7 @@ def test_ctrl_c_while_the_command_is_imported_is_answered_in_words(monkeypatch, 
     plain = builtins.__import__
 
     def interrupted(name, *how):
-        if name == "trainer" and how[2] == ("cli",):
+        if name == "cingulum" and how[2] == ("cli",):
             raise KeyboardInterrupt
         return plain(name, *how)
 
@@ -156,7 +156,7 @@ def test_an_option_that_is_like_no_key_is_a_usage_error_and_no_more(arguments, c
 
 def test_the_version_is_shown_without_loading_what_trains():
     code = (
-        "import sys; from trainer import cli\n"
+        "import sys; from cingulum import cli\n"
         "ended = cli.run(['--version'])\n"
         "sys.exit(ended or any(m in sys.modules for m in ('tensorflow', 'keras', 'numpy', 'pydantic')))"
     )

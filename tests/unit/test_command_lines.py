@@ -12,8 +12,8 @@ import pytest
 import typer
 from pages import FENCE, PAGES, ROOT
 
+from cingulum.cli import app
 from trainer import config
-from trainer.cli import app
 
 OPERATORS = {";", "&&", "||", "|", "&", "(", ")", ">", ">>", "<", "2>", "do", "then", "else", "{", "}", "!"}
 WITH_KEYS = {"train", "submit", "crossval"}

@@ -10,7 +10,7 @@ import pytest
 import telemetry_lines
 from test_crossval_held_out import crossval
 
-from trainer import cli
+from cingulum import cli
 from trainer.crossval import stored, tables
 from trainer.errors import RunError
 from trainer.telemetry import records

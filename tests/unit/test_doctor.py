@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer import doctor
+from cingulum import doctor
 from trainer.errors import WorldError
 
 HEALTHY = {

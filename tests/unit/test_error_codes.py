@@ -8,7 +8,8 @@ import json
 import pytest
 from shard_sets import flip_byte, make_shard_set
 
-from trainer import cli, errors
+from cingulum import cli
+from trainer import errors
 from trainer.agreement import Agreed, agree
 from trainer.errors import CingulumError, ConfigError, FoldError, RunError, ShardError
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from trainer.commands.evaluate import lines_of
+from cingulum.commands.evaluate import lines_of
 from trainer.crossval import figures
 from trainer.crossval.held_out import HeldOut
 from trainer.explain.regions import Shares

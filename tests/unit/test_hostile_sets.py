@@ -18,7 +18,7 @@ import pytest
 from shard_sets import make_mapped_set, make_shard_set
 from test_shards import rewrite_index
 
-from trainer import cli
+from cingulum import cli
 from trainer.data import bricks, codecs, import_state
 from trainer.data.index_reading import MOST_BYTES
 from trainer.data.shards import ShardSet

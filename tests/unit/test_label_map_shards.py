@@ -13,7 +13,7 @@ import pytest
 from shard_sets import CLASSES, META, SHAPE, flip_byte, make_mapped_set, make_shard_set, map_of, rows_of
 from test_shards import rewrite_index
 
-from trainer.commands.inspect_ import inspect_shards
+from cingulum.commands.inspect_ import inspect_shards
 from trainer.data import codecs, shard_image
 from trainer.data.shard_writer import ShardWriter
 from trainer.data.shards import ShardSet

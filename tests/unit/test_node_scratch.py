@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer import cli
+from cingulum import cli
 from trainer.data.node_scratch import Lock, Place, lock_of
 from trainer.errors import ScratchError
 

@@ -10,6 +10,7 @@ import pytest
 from stand_in_cluster import StandInCluster
 from typer.testing import CliRunner
 
+from cingulum.cli import app
 from jobs import noting, rebuilding
 from jobs.launchers import registry
 from jobs.launchers.base import TaskState
@@ -17,7 +18,6 @@ from jobs.sites import HERE
 from jobs.spec import JobSpec, Resources
 from jobs.store import Store
 from jobs.submission import submit
-from trainer.cli import app
 from trainer.errors import DamagedStoreError, JobError
 
 TRAIN = JobSpec(

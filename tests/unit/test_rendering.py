@@ -27,7 +27,7 @@ GOLDEN = Path(__file__).parent / "golden"
 TOKEN = "0123456789abcdef"  # noqa: S105 - names a submission
 FOLDER = Path("/home/ada/.local/share/cingulum/jobs") / TOKEN
 PYTHON = "/opt/cingulum/.venv/bin/python"
-TRAIN = (PYTHON, "-m", "trainer", "train", "my run.yaml", "--resume")
+TRAIN = (PYTHON, "-m", "cingulum", "train", "my run.yaml", "--resume")
 
 
 def spec(*tasks: tuple[str, ...], kind: str = "train", **keys: object) -> JobSpec:
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[JobSpec, str | None]] = {
     "kfold-array": (
         spec(
             *(
-                (PYTHON, "-m", "trainer", "crossval", "c.yaml", "--folds", "3", f"--fold={i}")
+                (PYTHON, "-m", "cingulum", "crossval", "c.yaml", "--folds", "3", f"--fold={i}")
                 for i in range(3)
             ),
             at_once=2,
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[JobSpec, str | None]] = {
     ),
     "import": (
         spec(
-            (PYTHON, "-m", "trainer", "import", "cohort", "shards"),
+            (PYTHON, "-m", "cingulum", "import", "cohort", "shards"),
             kind="import",
             parallel=False,
             resources=Resources(cpus_per_rank=16),

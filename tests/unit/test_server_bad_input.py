@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer import cli
+from cingulum import cli
 
 
 @pytest.mark.parametrize(

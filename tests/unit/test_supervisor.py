@@ -93,7 +93,7 @@ def test_every_file_on_a_host_is_for_python_3_6():
             found = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             found += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not set(found) & {"__future__", "dataclasses"}, name  # of 3.7
-            ours = {word for word in found if word.partition(".")[0] in ("jobs", "trainer")}
+            ours = {word for word in found if word.partition(".")[0] in ("cingulum", "jobs", "trainer")}
             assert all(f"supervisor/{word.replace('.', '/')}" in _without_suffix(sources) for word in ours), (
                 name
             )

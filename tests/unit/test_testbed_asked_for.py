@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from cingulum import cli
 from jobs.testbed import Testbed, layout, links, namespaces, programs, quotas, slurm_config, teardown
 from jobs.testbed.layout import Settings
-from trainer import cli
 from trainer.errors import JobError, LauncherError
 
 

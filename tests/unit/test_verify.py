@@ -11,8 +11,8 @@ from shard_sets import META, SHAPE, flip_byte, make_mapped_set, make_shard_set, 
 from test_shards import rewrite_index
 from typer.testing import CliRunner
 
-from trainer.commands.inspect_ import inspect_shards
-from trainer.commands.verify import verify_shards
+from cingulum.commands.inspect_ import inspect_shards
+from cingulum.commands.verify import verify_shards
 from trainer.data import codecs, shard_image
 from trainer.data.shard_writer import ShardWriter
 from trainer.data.shards import ShardSet

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from shard_sets import make_mapped_set, make_shard_set, volume_of
 
-from trainer import cli
+from cingulum import cli
 from trainer.config import AugmentConfig
 from trainer.config.augment import PRESETS
 from trainer.data import augment

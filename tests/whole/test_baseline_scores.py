@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from shard_sets import META, meta_of
 
-from trainer import cli
+from cingulum import cli
 from trainer.baseline import features, models, scores
 from trainer.config import SplitConfig
 from trainer.data.shard_writer import ShardWriter

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainer.commands import COMMANDS
+from cingulum.commands import COMMANDS
 
 HEAVY = ("tensorflow", "keras", "numpy", "h5py", "nibabel", "matplotlib", "mpi4py", "horovod")
 
@@ -15,7 +15,7 @@ HEAVY = ("tensorflow", "keras", "numpy", "h5py", "nibabel", "matplotlib", "mpi4p
 def loaded(arguments: list[str]) -> list[str]:
     """What a new process has imported after a command line that must end well."""
     code = (
-        "import sys; from trainer import cli; code = cli.run(sys.argv[1:]); print(); print(*sys.modules);"
+        "import sys; from cingulum import cli; code = cli.run(sys.argv[1:]); print(); print(*sys.modules);"
         "sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)

@@ -12,8 +12,8 @@ from made_images import bids, image_of
 from shard_sets import volume_of
 from typer.testing import CliRunner
 
-from trainer.commands.import_ import import_images
-from trainer.commands.inspect_ import inspect_shards
+from cingulum.commands.import_ import import_images
+from cingulum.commands.inspect_ import inspect_shards
 from trainer.data import codec_choice, codecs, stored_types
 from trainer.data.codec_choice import Measured, choose, disk_speed, pick
 from trainer.data.import_request import ImportRequest

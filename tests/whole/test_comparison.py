@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from made_up_run import make_run
 
-from trainer import cli
+from cingulum import cli
 from trainer.errors import RunError
 from trainer.metrics import comparison, delong, tables
 from trainer.metrics.comparison import aligned, compare, holm

@@ -10,7 +10,7 @@ import pytest
 from made_images import add_t2, affine, bids, cut, head, image_of, nifti, t2
 from test_importing import Halt, _halt_after, files, request
 
-from trainer import cli
+from cingulum import cli
 from trainer.data import contrasts
 from trainer.data.cut import Cut
 from trainer.data.findings import ImageFault

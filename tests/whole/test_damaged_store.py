@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pretended_slurm import submit
 
-from trainer import cli
+from cingulum import cli
 
 COMMANDS = [
     ["jobs"],

@@ -11,7 +11,8 @@ import pytest
 import telemetry_lines
 from made_up_run import make_run
 
-from trainer import cli, report
+from cingulum import cli
+from trainer import report
 from trainer.record import RunFolder
 from trainer.telemetry import records
 from trainer.telemetry.evidence import found, read_facts

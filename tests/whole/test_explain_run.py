@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 from saved_runs import save_run
 
-from trainer import cli, models
+from cingulum import cli
+from trainer import models
 from trainer.data.covariates import Covariates
 from trainer.data.index import SetMeta, VolumeMeta
 from trainer.data.phantom import people

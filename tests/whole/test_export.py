@@ -14,7 +14,8 @@ from made_up_run import make_shards
 from markdown_it import MarkdownIt
 from saved_runs import SIZE, classifier, regressor, save_run, threshold_segmenter
 
-from trainer import cli, models
+from cingulum import cli
+from trainer import models
 from trainer.export import FORMATS
 from trainer.models import attention, layers
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tiny_runs
 
-from trainer import cli
+from cingulum import cli
 from trainer.claims import Owner
 from trainer.data.shards import ShardSet
 from trainer.lease import Lease

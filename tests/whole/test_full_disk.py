@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import tiny_runs
 
-from trainer import checkpoint, cli
+from cingulum import cli
+from trainer import checkpoint
 from trainer.errors import CingulumError
 
 SIZE = r"[0-9.]+ ([KM]i)?B"

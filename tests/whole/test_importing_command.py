@@ -21,7 +21,7 @@ import typer
 from made_images import bids, head, image_of, nifti
 from typer.testing import CliRunner
 
-from trainer.commands.import_ import import_images
+from cingulum.commands.import_ import import_images
 from trainer.data.shards import ShardSet
 from trainer.errors import CingulumError, CohortError, ConfigError, ShardError
 
@@ -186,19 +186,19 @@ def test_an_impossible_option_is_named_and_nothing_written(tmp_path, options, ki
 
 _COMMAND = """
 import sys, time
-import trainer.commands
-from trainer.commands.import_ import import_images
-trainer.commands.COMMANDS.setdefault("import", import_images)
-trainer.commands.COMMANDS.setdefault("nothing", lambda: None)
+import cingulum.commands
+from cingulum.commands.import_ import import_images
+cingulum.commands.COMMANDS.setdefault("import", import_images)
+cingulum.commands.COMMANDS.setdefault("nothing", lambda: None)
 import trainer.data.importing as importing
 examine = importing.examine
 def slow(task):
     time.sleep(0.1)
     return examine(task)
 importing.examine = slow
-import trainer.cli
+import cingulum.cli
 if __name__ == "__main__":
-    trainer.cli.main()
+    cingulum.cli.main()
 """
 
 
@@ -262,6 +262,6 @@ def test_an_impatient_ctrl_c_ends_the_import_and_all_its_workers(tmp_path):
 
 
 def test_its_help_loads_no_library_that_is_slow():
-    text = "import sys, trainer.commands.import_; print({'numpy', 'nibabel', 'h5py'} & set(sys.modules))"
+    text = "import sys, cingulum.commands.import_; print({'numpy', 'nibabel', 'h5py'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

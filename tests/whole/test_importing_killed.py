@@ -258,7 +258,7 @@ def disk(tmp_path) -> Iterator[Disk]:
 def command(source: Path, target: Path, disk: Disk) -> subprocess.CompletedProcess[str]:
     line = ["import", str(source), str(target), "--size=16", "--workers=1", "--volumes-per-shard=2"]
     return subprocess.run(
-        [sys.executable, "-m", "trainer", *line],
+        [sys.executable, "-m", "cingulum", *line],
         capture_output=True, text=True, cwd=ROOT, check=False, preexec_fn=disk.limit,
     )  # fmt: skip
 

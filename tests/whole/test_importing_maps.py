@@ -29,7 +29,7 @@ from made_images import (
 from PIL import Image
 from test_importing import Halt, _halt_after, files, request
 
-from trainer import cli
+from cingulum import cli
 from trainer.data import label_maps
 from trainer.data.bids_names import best_match
 from trainer.data.examination import Examined

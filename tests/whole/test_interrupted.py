@@ -23,7 +23,7 @@ def test_ctrl_c_saves_the_step_and_tells_the_command_that_goes_on(tmp_path):
     folder = tmp_path / "my"
     environment = {k: v for k, v in os.environ.items() if not re.match(r"(OMPI|PMIX|SLURM)_", k)}
     with subprocess.Popen(
-        [sys.executable, "-m", "trainer", "train", str(config)],
+        [sys.executable, "-m", "cingulum", "train", str(config)],
         env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
         stderr=subprocess.PIPE,
         text=True,

@@ -16,9 +16,9 @@ import pytest
 import yaml
 from pretended_slurm import submit, told
 
+from cingulum import cli
 from jobs.spec import Resources
 from jobs.store import Store
-from trainer import cli
 
 HOSTILE = "a\x1b[31m\n$(rm -rf /) | --json 'ä'"
 
@@ -278,7 +278,7 @@ def test_cancelling_is_told_once_and_a_typo_changes_nothing(slurm, capsys):
 
 
 def test_a_waiting_task_that_slurm_forgets_when_it_is_cancelled_is_cancelled(slurm, capsys, monkeypatch):
-    monkeypatch.setattr("trainer.commands.submission_check.crossval", lambda *words, **more: None)
+    monkeypatch.setattr("cingulum.commands.submission_check.crossval", lambda *words, **more: None)
     (job,) = submit(capsys, "--folds", "3")
     monkeypatch.setattr(slurm, "cancel", lambda external, task: slurm.jobs[external].pop(task))
     assert cli.run(["cancel", f"{job}_1"]) == 0

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from pretended_slurm import submit, told
 
+from cingulum import cli
 from jobs.launchers.base import TaskState
 from jobs.recovery import lose
 from jobs.store import Store
-from trainer import cli
 from trainer.errors import LauncherError
 
 
 @pytest.fixture
 def array(slurm, capsys, monkeypatch) -> str:
     """Id of an array of three tasks."""
-    monkeypatch.setattr("trainer.commands.submission_check.crossval", lambda *words, **more: None)
+    monkeypatch.setattr("cingulum.commands.submission_check.crossval", lambda *words, **more: None)
     (job,) = submit(capsys, "--folds", "3")
     return job
 
@@ -149,7 +149,7 @@ def test_one_who_follows_a_job_that_waits_is_told_so(slurm, capsys, monkeypatch)
     def runs(seconds: float) -> None:
         (Path(Store().get(job).folder) / "out-0.log").write_text("first\nlast\n")
         slurm.becomes(job, "COMPLETED", exit_code=0, ended=5.0)
-        monkeypatch.setattr(sys.modules["trainer.commands.logs"], "ASK_S", 0.0)
+        monkeypatch.setattr(sys.modules["cingulum.commands.logs"], "ASK_S", 0.0)
 
     monkeypatch.setattr(time, "sleep", runs)
     assert cli.run(["logs", job, "--follow"]) == 0

@@ -11,7 +11,7 @@ import pytest
 from scipy import ndimage
 from shard_sets import META, make_shard_set, meta_of
 
-from trainer import cli
+from cingulum import cli
 from trainer.config import SplitConfig
 from trainer.data import leaks, preprocess
 from trainer.data.leaks import check, duplicates

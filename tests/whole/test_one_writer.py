@@ -71,7 +71,7 @@ def reference(tmp_path_factory, shards) -> Path:
     """A run that nothing interrupted."""
     folder = tmp_path_factory.mktemp("reference")
     config = tiny_runs.write_config(folder, shards, "run", train__threads=1)
-    assert Started(folder, "log", "-m", "trainer", "train", config).ended() == 0
+    assert Started(folder, "log", "-m", "cingulum", "train", config).ended() == 0
     return folder / "run"
 
 
@@ -117,9 +117,9 @@ def test_of_two_by_hand_and_of_two_that_resume_one_trains_and_the_other_names_it
     before = content(tmp_path / "run")
 
     late = [
-        start("-m", "trainer", "train", config),
-        start("-m", "trainer", "train", config, "--resume"),
-        start("-m", "trainer", "evaluate", tmp_path / "run"),
+        start("-m", "cingulum", "train", config),
+        start("-m", "cingulum", "train", config, "--resume"),
+        start("-m", "cingulum", "evaluate", tmp_path / "run"),
     ]
     for one in late:
         assert refused(one, first, 1), one.said()
@@ -166,7 +166,7 @@ def test_a_start_that_stood_still_while_a_later_one_took_over_stops_and_touches_
     for key in ("weights_sha256", "best_weights_sha256"):
         assert tiny_runs.result(folder)[key] == tiny_runs.result(reference)[key]
 
-    orphan = start("-m", "trainer", "train", config, "--resume", SLURM_JOB_ID="47")
+    orphan = start("-m", "cingulum", "train", config, "--resume", SLURM_JOB_ID="47")
     assert orphan.ended() == 0 and "finished already" in orphan.said()
 
 
@@ -182,7 +182,7 @@ def test_a_run_folder_that_is_renamed_ends_its_training_and_goes_on_where_it_lie
     assert "was renamed or removed" in first.said() and "Traceback" not in first.said()
     assert not (tmp_path / "run").exists()
 
-    again = start("-m", "trainer", "train", tmp_path / "moved" / "config.yaml", "name=moved", "--resume")
+    again = start("-m", "cingulum", "train", tmp_path / "moved" / "config.yaml", "name=moved", "--resume")
     assert again.ended() == 0, again.said()
     assert one_writer.contradictions(tmp_path / "moved") == []
     assert one_writer.leftovers(tmp_path / "moved") == []

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from trainer.commands.phantom import phantom as command
+from cingulum.commands.phantom import phantom as command
 from trainer.data.phantom import bids, files, image, people, template
 from trainer.data.phantom.cohort import make_cohort
 from trainer.errors import CingulumError, InputError

@@ -13,7 +13,8 @@ import pytest
 from made_images import affine, head, nifti
 from saved_runs import SIZE, SPACING, classifier, everywhere, regressor, save_run, threshold_segmenter
 
-from trainer import cli, models
+from cingulum import cli
+from trainer import models
 from trainer.data.preprocess import Recipe, prepare
 from trainer.inference import segmentation
 from trainer.inference.space import Grid, labels_on

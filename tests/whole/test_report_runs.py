@@ -14,8 +14,9 @@ from made_up_run import make_crossval, make_run
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from trainer import cli, report
-from trainer.commands.report import report as command
+from cingulum import cli
+from cingulum.commands.report import report as command
+from trainer import report
 from trainer.errors import RunError
 from trainer.metrics import delong
 from trainer.report import comparison, comparison_page, crossval_page

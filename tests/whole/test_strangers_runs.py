@@ -14,7 +14,8 @@ import yaml
 from made_images import nifti
 from tiny_runs import make_shards, write_config
 
-from trainer import cli, models, transfer
+from cingulum import cli
+from trainer import models, transfer
 from trainer.errors import RunError
 from trainer.inference.saved_model import load_model
 from trainer.models import own_code, own_imports

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from trainer import cli
+from cingulum import cli
 
 LINES, COLUMNS = 24, 80
 JARGON = re.compile(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cingulum import cli
 from jobs import processes
 from jobs.launchers.base import Launch
 from jobs.launchers.mpirun import Mpirun
@@ -18,7 +19,6 @@ from jobs.spec import JobSpec
 from jobs.store import Store
 from jobs.submission import submit
 from jobs.terms import TERMS, Terms
-from trainer import cli
 
 SLEEPS = "touch begun; exec sleep 600"
 # Does not save when it is told to.

@@ -29,7 +29,7 @@ def installed(tmp_path_factory) -> Path:
     """What a wheel of this checkout unpacks to; built without a network, from files of its own."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    for name in ("trainer", "jobs", "slurm"):
+    for name in ("cingulum", "trainer", "jobs", "slurm"):
         shutil.copytree(
             ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -67,4 +67,4 @@ def test_the_wheel_brings_scripts_and_profiles(installed, tmp_path):
 def test_the_wheel_takes_no_name_from_others(installed):
     """A folder `slurm` at its top would be a package of that name."""
     tops = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
-    assert tops == {"trainer", "jobs"}
+    assert tops == {"cingulum", "trainer", "jobs"}

@@ -25,7 +25,7 @@ from trainer.telemetry.step_bench import machine
 SUBJECTS = 48
 # A training that takes longer than this for an epoch hangs; starting may take the same again.
 _EPOCH_S = 600.0
-_CINGULUM = (sys.executable, "-m", "trainer")
+_CINGULUM = (sys.executable, "-m", "cingulum")
 _MARK = "whole"
 
 

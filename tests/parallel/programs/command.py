@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from trainer.cli import main
+from cingulum.cli import main
 
 main()

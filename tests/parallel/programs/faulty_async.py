@@ -18,7 +18,8 @@ fault, at_process, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
 def main() -> int:
-    from trainer import cli, quiet
+    from cingulum import cli
+    from trainer import quiet
     from trainer.quiet import import_tensorflow
 
     quiet.leave_out_what_keras_can_do_without()

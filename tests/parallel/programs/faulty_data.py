@@ -22,7 +22,8 @@ reads = 0
 
 
 def main() -> int:
-    from trainer import cli, quiet
+    from cingulum import cli
+    from trainer import quiet
     from trainer import world as worlds
 
     quiet.leave_out_what_keras_can_do_without()

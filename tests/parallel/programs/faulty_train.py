@@ -23,8 +23,9 @@ fault, at_rank, at_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
 def main() -> int:
-    from trainer import cli, launch, quiet
+    from cingulum import cli
     from trainer import config as configuration
+    from trainer import launch, quiet
     from trainer import world as worlds
     from trainer.errors import CingulumError
 

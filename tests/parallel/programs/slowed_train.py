@@ -21,7 +21,8 @@ plain_read = os.preadv
 
 
 def main() -> int:
-    from trainer import cli, quiet
+    from cingulum import cli
+    from trainer import quiet
     from trainer import world as worlds
 
     quiet.leave_out_what_keras_can_do_without()

@@ -112,7 +112,7 @@ def alone(store: Store, chain: Sequence[JobSpec]) -> None:
     Raises:
         JobError: one waits or runs, or may, as its launcher has not answered yet.
     """
-    from trainer.commands import job_access
+    from cingulum.commands import job_access
     from trainer.errors import JobError
 
     try:

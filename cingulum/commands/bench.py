@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer.commands.bench_input import bench_input
-from trainer.commands.bench_loader import bench_loader
-from trainer.commands.bench_scaling import bench_scaling
+from cingulum.commands.bench_input import bench_input
+from cingulum.commands.bench_loader import bench_loader
+from cingulum.commands.bench_scaling import bench_scaling
 
 bench = typer.Typer(
     help="Measure what training costs on this machine: the step, the ring, the loader, the input, scaling.",

@@ -35,7 +35,7 @@ def wait(
     Example:
       cingulum wait 4711 && cingulum report runs/my-run
     """
-    from trainer.commands import job_access, job_display
+    from cingulum.commands import job_access, job_display
 
     store = job_access.opened()
     began, pause, said = time.monotonic(), FIRST_S, ""

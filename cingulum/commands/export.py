@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainer.commands.allow_code import AllowCode
+from cingulum.commands.allow_code import AllowCode
 
 
 def export(

@@ -19,7 +19,7 @@ def doctor(
     Example:
       cingulum doctor
     """
-    from trainer.doctor import examine
+    from cingulum.doctor import examine
 
     findings = []
     for finding in examine():

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainer.commands.allow_code import AllowCode
-from trainer.commands.evaluate import SplitName
+from cingulum.commands.allow_code import AllowCode
+from cingulum.commands.evaluate import SplitName
 from trainer.explain.names import BaselineName, MethodName
 
 if TYPE_CHECKING:

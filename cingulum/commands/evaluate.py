@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer.commands.allow_code import AllowCode
+from cingulum.commands.allow_code import AllowCode
 
 
 class SplitName(str, Enum):
@@ -75,7 +75,7 @@ def _show_crossval(folder: Path, split: SplitName, *, as_json: bool) -> None:
     """What crossval.json says; nothing is computed."""
     import json
 
-    from trainer.commands.crossval import readable
+    from cingulum.commands.crossval import readable
     from trainer.crossval import stored
     from trainer.errors import RunError
 

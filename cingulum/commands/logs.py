@@ -34,7 +34,7 @@ def logs(
     Example:
       cingulum logs 4711_3 --follow
     """
-    from trainer.commands import job_access
+    from cingulum.commands import job_access
 
     store = job_access.opened()
     if task is not None and "_" in identity:
@@ -63,7 +63,7 @@ def logs(
 
 
 def _paths(job: Job, chosen: int | None) -> dict[str, Path]:
-    from trainer.commands import job_access, job_display
+    from cingulum.commands import job_access, job_display
 
     external, launcher = job_access.started(job), job_access.launcher_of(job)
     return {
@@ -75,7 +75,7 @@ def _paths(job: Job, chosen: int | None) -> dict[str, Path]:
 
 def _follow(store: Store, identity: str, path: Path) -> None:
     """Print what is there and what comes, until the job has ended and all of it is printed."""
-    from trainer.commands import job_access, job_display
+    from cingulum.commands import job_access, job_display
 
     position, asked = 0, -ASK_S
     ended = False

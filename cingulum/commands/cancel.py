@@ -27,7 +27,7 @@ def cancel(
     Example:
       cingulum cancel 4711 4712_3
     """
-    from trainer.commands import job_access, job_display
+    from cingulum.commands import job_access, job_display
     from trainer.errors import CingulumError
 
     store = job_access.opened()
@@ -58,7 +58,7 @@ def cancel(
 
 
 def _name(job: Job, task: int | None) -> str:
-    from trainer.commands import job_display
+    from cingulum.commands import job_display
 
     return job.label if task is None else job_display.task_label(job, task)
 
@@ -73,8 +73,8 @@ def _note(store: Store, job: Job, task: int | None) -> None:
     """Bring the store up to date; Slurm forgets at once the tasks of an array that had not started yet."""
     import time
 
+    from cingulum.commands import job_access
     from jobs.launchers.base import WAITING, TaskState
-    from trainer.commands import job_access
     from trainer.errors import LauncherError
 
     external = job_access.started(job)

@@ -60,8 +60,8 @@ class Preview:
 
     def readable(self) -> str:
         """As text: a heading for each job, its files, and the command line."""
+        from cingulum.commands.job_display import plain
         from jobs import supervised
-        from trainer.commands.job_display import plain
 
         lines = [f"CONFIG as it is now, with its changes, would be kept as {plain(self.kept)}"]
         for number, job in enumerate(self.jobs, 1):
@@ -96,7 +96,7 @@ def plans(launcher: Launcher, chain: Sequence[JobSpec], site: Site, after: Seque
 
 def submitted(jobs: Sequence[Job]) -> str:
     """What sbatch would say, and how to look on."""
-    from trainer.commands.job_display import plain
+    from cingulum.commands.job_display import plain
 
     lines = []
     for job in jobs:

@@ -170,7 +170,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 def _with_progress(request: ImportRequest) -> ImportResult:
     """Run the import under a progress bar; at its end, however it ends, every kind of finding has a line."""
-    from trainer.commands.import_findings import Findings
+    from cingulum.commands.import_findings import Findings
     from trainer.data import importing
     from trainer.data.findings import Finding
     from trainer.data.import_request import Progress as News

@@ -11,9 +11,9 @@ import typer
 from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from cingulum.crossval.launching import Means
     from trainer.config import RunConfig
     from trainer.crossval.folds import CrossValidation
-    from trainer.crossval.launching import Means
 
 
 def crossval(
@@ -65,8 +65,8 @@ def crossval(
     if seed is not None:
         raise ConfigError("--seed chooses one run.", cure="Add --fold I; or set the first seed: train.seed=S")
 
+    from cingulum.crossval import launching
     from trainer.crossval import folds as plans
-    from trainer.crossval import launching
     from trainer.progress import Counting
 
     launching.refuse_ranks()
@@ -97,7 +97,7 @@ def _train_one(
     as_json: bool,
 ) -> int:
     """Train one fold of one seed on the ranks that were started, or go on with it."""
-    from trainer.commands.train import run_on_ranks
+    from cingulum.commands.train import run_on_ranks
     from trainer.crossval import folds as plans
 
     def load() -> RunConfig:
@@ -112,9 +112,10 @@ def _train_one(
 
 
 def _train(crossval: CrossValidation, means: Means, *, keep_going: bool) -> dict[str, Any]:
+    from cingulum.crossval import launching
     from trainer import record, report
     from trainer.crossval import folds as plans
-    from trainer.crossval import launching, tables
+    from trainer.crossval import tables
     from trainer.crossval.folds import Fold
     from trainer.progress import Counting
 
@@ -140,8 +141,8 @@ def _train(crossval: CrossValidation, means: Means, *, keep_going: bool) -> dict
 
 
 def _plan(crossval: CrossValidation, means: Means) -> dict[str, Any]:
+    from cingulum.crossval import launching
     from trainer.crossval import folds as plans
-    from trainer.crossval import launching
 
     splits = plans.splits(crossval)
     return {

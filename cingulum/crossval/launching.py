@@ -159,7 +159,7 @@ class _Training:
         self.fold = fold
         self._told_at = -TELL_EVERY_S
         words = arguments(crossval, fold, means.threads(fold))
-        line, additions = [sys.executable, "-m", "trainer", *words], dict[str, str]()
+        line, additions = [sys.executable, "-m", "cingulum", *words], dict[str, str]()
         if means.ranks > 1:
             outlives = fold.config.train.strategy.is_asynchronous
             line, additions = mpirun.command(means.ranks, line, outlives=outlives)

@@ -1,4 +1,4 @@
-"""The entry of `cingulum`, and of `python -m trainer` for processes that we start with our own Python.
+"""The entry of `cingulum`, and of `python -m cingulum` for processes that we start with our own Python.
 
 It imports nothing by itself, so that Ctrl-C is answered in words also while the command is being imported.
 """
@@ -10,7 +10,7 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from trainer import cli
+        from cingulum import cli
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         sys.exit(128 + signal.SIGINT)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer.commands.evaluate import SplitName
+from cingulum.commands.evaluate import SplitName
 
 # Figures in a terminal; --json has them all.
 SHOWN = {

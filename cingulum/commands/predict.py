@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainer.commands.allow_code import AllowCode
+from cingulum.commands.allow_code import AllowCode
 
 if TYPE_CHECKING:
     from trainer.inference.predictor import Predictor

@@ -112,11 +112,11 @@ def submit(
     import json
     import os
 
+    from cingulum.commands import job_access, job_display, submission_check, submission_display
     from jobs import chains, kinds, quantities, sites
     from jobs.job import split_label
     from jobs.launchers import registry
     from jobs.spec import JobSpec
-    from trainer.commands import job_access, job_display, submission_check, submission_display
     from trainer.errors import JobError
 
     if launcher == "mpirun" and image is not None:
@@ -216,8 +216,8 @@ def _check_waiting(launcher: Launcher, spec: JobSpec, after: list[str]) -> None:
     """
     import dataclasses
 
+    from cingulum.commands import job_access
     from jobs import submission
-    from trainer.commands import job_access
 
     submission.externals(job_access.opened(), launcher, dataclasses.replace(spec, after=tuple(after)))
 
@@ -230,8 +230,8 @@ def _submit(launcher: Launcher, chain: list[JobSpec], site: Site, after: list[st
     """
     import dataclasses
 
+    from cingulum.commands import job_access
     from jobs import submission
-    from trainer.commands import job_access
     from trainer.errors import CingulumError
 
     store = job_access.opened()
@@ -256,7 +256,7 @@ def _program(launcher: str, image: str | None) -> tuple[str, ...]:
     if image is not None or launcher in ("docker", "apptainer"):
         return ("cingulum",)
     beside = Path(sys.executable).parent / "cingulum"
-    return (str(beside),) if beside.is_file() else (sys.executable, "-m", "trainer")
+    return (str(beside),) if beside.is_file() else (sys.executable, "-m", "cingulum")
 
 
 def _words(text: str | None) -> tuple[str, ...]:

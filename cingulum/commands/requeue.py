@@ -21,9 +21,9 @@ def requeue(
     Example:
       cingulum requeue 4711
     """
+    from cingulum.commands import job_access, job_display
     from jobs import terms
     from jobs.launchers.base import ENDED
-    from trainer.commands import job_access, job_display
     from trainer.errors import JobError
 
     store = job_access.opened()

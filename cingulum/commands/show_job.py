@@ -26,7 +26,7 @@ def show(
     Example:
       cingulum show 4711
     """
-    from trainer.commands import job_access, job_display
+    from cingulum.commands import job_access, job_display
 
     store = job_access.opened()
     job, task = job_access.current(store, identity)
@@ -76,7 +76,7 @@ def _history(store: Store, job: Job, identity: str) -> list[str]:
     """A line per change; tasks of an array that changed alike at the same time share one."""
     from itertools import groupby
 
-    from trainer.commands import job_display
+    from cingulum.commands import job_display
 
     def alike(change: Change) -> tuple[str, int | None, str, str | None]:
         return change.state, change.exit_code, change.reason, job_display.iso(change.time)
@@ -101,7 +101,7 @@ def _failures(job: Job, task: int) -> list[str]:
 
 def _failure(line: str) -> str:
     """Such a line for people; half a line, as a host that died may leave, as it is."""
-    from trainer.commands import job_display
+    from cingulum.commands import job_display
 
     time, code, where, why = (*line.split("\t", 3), "", "", "")[:4]
     told = [time, f"exit code {code}" if code not in ("", "-") else "", where]
@@ -110,7 +110,7 @@ def _failure(line: str) -> str:
 
 def _tell_end(job: Job, task: int) -> None:
     """The last lines of its output."""
-    from trainer.commands import job_access, job_display
+    from cingulum.commands import job_access, job_display
 
     if job.external is None:
         return
@@ -126,7 +126,7 @@ def _tell_end(job: Job, task: int) -> None:
 
 
 def _everything(store: Store, job: Job) -> dict[str, Any]:
-    from trainer.commands import job_access, job_display
+    from cingulum.commands import job_access, job_display
 
     shown = job_display.as_json(job)
     external = job.external

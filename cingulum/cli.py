@@ -1,6 +1,6 @@
 """The `cingulum` command. Nothing heavy is imported until a command needs it.
 
-Each command is a function in `trainer/commands/`, one file per command; it imports what it needs
+Each command is a function in `cingulum/commands/`, one file per command; it imports what it needs
 inside the function, so that `cingulum --help` takes a fraction of a second.
 """
 
@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from trainer import failure_file, quiet, telling, usage
-from trainer.commands import COMMANDS
+from cingulum import usage
+from cingulum.commands import COMMANDS
+from trainer import failure_file, quiet, telling
 from trainer.errors import CingulumError, Stopped, of_files
 from trainer.telling import tell
 
@@ -125,7 +126,7 @@ def _say_which_key(error: Any, arguments: list[str]) -> None:
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if option is None or context is None or "overrides" not in {p.name for p in context.command.params}:
         return
-    from trainer.commands.option_keys import advice
+    from cingulum.commands.option_keys import advice
 
     said = advice(option, arguments)
     if said:

@@ -34,7 +34,7 @@ def jobs(
     Example:
       cingulum jobs --watch
     """
-    from trainer.commands import job_access, job_display
+    from cingulum.commands import job_access, job_display
     from trainer.errors import InputError
 
     store = job_access.rebuilt() if rebuild else job_access.opened()
@@ -71,7 +71,7 @@ def _ended(job: Job) -> float:
 def _watch(store: Store, *, all_of_them: bool) -> None:
     from rich.live import Live
 
-    from trainer.commands import job_access, job_display
+    from cingulum.commands import job_access, job_display
 
     out = job_display.console()
     warned: set[str] = set()

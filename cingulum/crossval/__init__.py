@@ -1,0 +1,1 @@
+"""How `cingulum crossval` trains folds."""
