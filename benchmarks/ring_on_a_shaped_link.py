@@ -29,8 +29,8 @@ from typing import Any
 
 from jobs.testbed import Testbed
 from jobs.testbed.layout import address
-from trainer import launch
 from trainer.errors import CingulumError
+from trainer.ranks import launch
 from trainer.scaling import launching
 from trainer.scaling.peers import starting
 from trainer.scaling.together import Process, Together
@@ -89,8 +89,8 @@ def on_rank(wanted: dict[str, Any]) -> None:
         os.nice(wanted["nice"])
     import tensorflow as tf
 
-    from trainer import horovod_world
-    from trainer import world as worlds
+    from trainer.ranks import horovod_world
+    from trainer.ranks import world as worlds
     from trainer.strategies import reduction
 
     world = worlds.init(threads=1)

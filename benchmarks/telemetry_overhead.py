@@ -72,7 +72,7 @@ def main() -> None:
 
 def measure(asked: argparse.Namespace) -> None:
     """One rank's part; rank 0 prints."""
-    from trainer import world as worlds
+    from trainer.ranks import world as worlds
 
     world = worlds.init(threads=1)
     import keras

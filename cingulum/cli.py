@@ -15,8 +15,9 @@ import typer
 
 from cingulum import usage
 from cingulum.commands import COMMANDS
-from trainer import failure_file, quiet, telling
+from trainer import quiet, telling
 from trainer.errors import CingulumError, Stopped, of_files
+from trainer.ranks import failure_file
 from trainer.telling import tell
 
 app = typer.Typer(

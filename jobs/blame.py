@@ -30,13 +30,13 @@ class Blame(NamedTuple):
         return " @ ".join(part for part in (self.who, self.host) if part)
 
 
-# Our own words come before mpirun's: a rank speaks before that notices (trainer/world.py, watchdog.py).
+# Our own words come before mpirun's: a rank speaks before that notices (trainer/ranks/world.py, watchdog.py).
 _OURS = re.compile(
     r"^\[(?P<who>(?:rank|server) \d+) @ (?P<host>[^\]\s]+)\] "
     r"(?P<why>(?:error: |no progress for |[\w.]*(?:Error|Exception)\b).*)",
     re.M,
 )
-# Which of the launcher's ranks are servers (trainer/mpi_world.py).
+# Which of the launcher's ranks are servers (trainer/ranks/mpi_world.py).
 _SERVER = re.compile(r"^rank (?P<rank>\d+) as launched is (?P<who>server \d+) @ ", re.M)
 _ALONE = re.compile(r"^error: (?P<why>.+)", re.M)
 # Open MPI 4.1: orte/tools/orterun/help-orterun.txt (orte-rmaps), errmgr and plm_rsh help texts; Open MPI 5:
@@ -81,7 +81,7 @@ def read(
         exit_code: its exit code; 128 + n: killed by signal n.
         hosts: hosts that it ran on, as they were named to mpirun.
         silent: those of them that do not answer now.
-        left: what ranks have left, the first one first (trainer/failure_file.py).
+        left: what ranks have left, the first one first (trainer/ranks/failure_file.py).
     """
     if silent:
         named = ", ".join(silent)

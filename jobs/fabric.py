@@ -1,7 +1,7 @@
 """All that MPI, UCX and NCCL are told about a site's network, each with its reason.
 
-Settings that hold on every network, as that the all-reduce is a ring, are in trainer/launch.py: they reach
-ranks that were started without us, too.
+Settings that hold on every network, as that the all-reduce is a ring, are in trainer/ranks/launch.py: they
+reach ranks that were started without us, too.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ LOCK = "attendant.lock"
 OWN_LOG = "attendant.log"
 # Variable of the command's environment: how often it was started before, as SLURM_RESTART_COUNT.
 RESTARTS = "CINGULUM_RESTARTS"
-# The folder in which ranks of a start leave why they failed (trainer/failure_file.py).
+# The folder in which ranks of a start leave why they failed (trainer/ranks/failure_file.py).
 FAILURES = "CINGULUM_FAILURES"
 # Word of `Terms.probe` that stands for the host that is asked.
 HOST = "{host}"

@@ -59,7 +59,7 @@ def shutdown() -> None:
 
 
 def _world() -> Any:
-    from trainer import world
+    from trainer.ranks import world
 
     return world.current()
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer import byte_sizes
-from trainer.agreement import Agreed, agree
 from trainer.config import RunConfig
 from trainer.data import memory, order, page_cache
 from trainer.data.cache import KeptVolumes
@@ -25,8 +24,9 @@ from trainer.data.shards import ShardSet
 from trainer.errors import CingulumError, ConfigError, Stopped
 from trainer.preparation import Data
 from trainer.progress import Reporter
-from trainer.watchdog import Beat
-from trainer.world import World
+from trainer.ranks.agreement import Agreed, agree
+from trainer.ranks.watchdog import Beat
+from trainer.ranks.world import World
 
 # Ranks tell each other this often how far their copies are.
 TALK_EVERY_S = 0.2

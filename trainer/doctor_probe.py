@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer import horovod_world
-from trainer import world as worlds
+from trainer.ranks import horovod_world
+from trainer.ranks import world as worlds
 
 MEGABYTES = 8
 REPEATS = 5

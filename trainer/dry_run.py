@@ -9,14 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import checkpoint, preparation, restoring, run, starting, transfer
-from trainer.agreement import agree
 from trainer.config import RunConfig
 from trainer.config.augment import active
 from trainer.preparation import Data
+from trainer.ranks.agreement import agree
+from trainer.ranks.world import World
 from trainer.record import RunFolder
 from trainer.strategies import registry
 from trainer.strategies.base import Share, Strategy
-from trainer.world import World
 
 
 def describe(

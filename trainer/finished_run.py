@@ -10,18 +10,18 @@ from typing import Any
 import keras
 
 from trainer import caching, preparation, record, resuming, split_predictions, tasks
-from trainer.agreement import agree
 from trainer.config import RunConfig
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import RunError
 from trainer.inference.saved_model import load_model
 from trainer.preparation import Data
+from trainer.ranks.agreement import agree
+from trainer.ranks.world import World
 from trainer.record import RunFolder
 from trainer.run_record import RunRecord
 from trainer.strategies.base import Share
 from trainer.strategies.data import DistributedModel
-from trainer.world import World
 
 
 def evaluate_run(path: Path, split: str, world: World, code: Sequence[Path] = ()) -> dict[str, Any]:

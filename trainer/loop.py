@@ -9,8 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from trainer import checkpoint, consensus, preparation, record, resuming, saving, split_predictions
-from trainer.agreement import Agreed, agree
+from trainer import checkpoint, preparation, record, resuming, saving, split_predictions
 from trainer.checkpoint import Cursor
 from trainer.clock import Clock
 from trainer.config import RunConfig
@@ -19,14 +18,16 @@ from trainer.errors import Fenced, NotFiniteError, Stopped
 from trainer.lease import Lease
 from trainer.preparation import Data
 from trainer.progress import Reporter
+from trainer.ranks import consensus
+from trainer.ranks.agreement import Agreed, agree
+from trainer.ranks.stopping import Patience, StopRequest
+from trainer.ranks.watchdog import Watchdog
+from trainer.ranks.world import World
 from trainer.record import RunFolder
 from trainer.run_record import owner
-from trainer.stopping import Patience, StopRequest
 from trainer.strategies.base import Learner, Plan, Predictions, Start
 from trainer.strategies.guards import check_finite
 from trainer.telemetry.recorder import Recorder
-from trainer.watchdog import Watchdog
-from trainer.world import World
 
 
 @dataclass

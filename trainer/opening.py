@@ -10,13 +10,13 @@ import keras
 from trainer import atomic, checkpoint, machine, record
 from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
-from trainer.horovod_world import mpi_settings
 from trainer.models import own_code
 from trainer.preparation import Data
+from trainer.ranks.horovod_world import mpi_settings
+from trainer.ranks.world import World
 from trainer.record import RunFolder
 from trainer.run_record import Resumption, RunRecord
 from trainer.telemetry import json_lines
-from trainer.world import World
 
 
 def recorded(

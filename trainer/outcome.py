@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from trainer import atomic, checkpoint, preparation, record, report, split_predictions
-from trainer.agreement import agree
 from trainer.errors import RunError
 from trainer.loop import Training
+from trainer.ranks.agreement import agree
 from trainer.report import case_maps
 from trainer.run_record import RunRecord, owner
 from trainer.strategies.base import Predictions

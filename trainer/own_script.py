@@ -12,7 +12,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from trainer import world as worlds
+from trainer.ranks import world as worlds
 
 _watching = False
 _updated = False
@@ -26,7 +26,7 @@ def init(
     placement: Literal["separate", "colocated"] = "separate",
     mode: Literal["sync", "async"] = "sync",
 ) -> worlds.World:
-    """Find out who takes part; see `trainer.world.init`. Call it before anything is computed.
+    """Find out who takes part; see `trainer.ranks.world.init`. Call it before anything is computed.
 
     At the end of a script whose training reduced nothing over several ranks, rank 0 says so.
 

@@ -24,11 +24,11 @@ from trainer.data.splits import Split
 from trainer.errors import ModelError
 from trainer.inference import patchwise
 from trainer.inference.sliding import Windows
+from trainer.ranks.world import World
 from trainer.strategies import optimizers
 from trainer.strategies.base import Share, Strategy
 from trainer.tasks import Task
 from trainer.tasks.base import PerSample
-from trainer.world import World
 
 
 @dataclass(frozen=True)

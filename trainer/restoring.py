@@ -7,15 +7,15 @@ import dataclasses
 import keras
 
 from trainer import checkpoint, preparation, transfer
-from trainer.agreement import agree
 from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
 from trainer.errors import RunError
 from trainer.preparation import Data
 from trainer.progress import Reporter
+from trainer.ranks.agreement import agree
+from trainer.ranks.world import World
 from trainer.record import RunFolder
 from trainer.run_record import RunRecord, owner
-from trainer.world import World
 
 
 def restore(

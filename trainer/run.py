@@ -10,23 +10,23 @@ import keras
 import tensorflow as tf
 
 from trainer import caching, opening, outcome, preparation, transfer
-from trainer.agreement import agree
 from trainer.config import RunConfig
 from trainer.data import leaks
 from trainer.loop import Training
 from trainer.preparation import Data
 from trainer.progress import Reporter
+from trainer.ranks.agreement import agree
+from trainer.ranks.rollcall import RollCall
+from trainer.ranks.stopping import Patience, StopRequest, columns
+from trainer.ranks.watchdog import Watchdog
+from trainer.ranks.world import World
 from trainer.record import RunFolder
 from trainer.restoring import restore
-from trainer.rollcall import RollCall
 from trainer.starting import take_lease
-from trainer.stopping import Patience, StopRequest, columns
 from trainer.strategies import registry
 from trainer.strategies.base import Plan, Strategy
 from trainer.telemetry.recorder import Recorder
 from trainer.telemetry.scalars import tensorboard
-from trainer.watchdog import Watchdog
-from trainer.world import World
 
 
 def train(

@@ -11,9 +11,9 @@ from trainer import preparation
 from trainer.atomic import make_folder, write_text
 from trainer.config import RunConfig
 from trainer.preparation import Data
+from trainer.ranks.watchdog import Beat, no_beat
 from trainer.record import RunFolder, write_json
 from trainer.strategies.base import Learner, Predictions, Share
-from trainer.watchdog import Beat, no_beat
 
 # Resamples behind every interval.
 BOOTSTRAP = 2000

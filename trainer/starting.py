@@ -10,8 +10,8 @@ from trainer.config import RunConfig
 from trainer.errors import RunError
 from trainer.lease import Lease
 from trainer.progress import Reporter
+from trainer.ranks.watchdog import Watchdog
 from trainer.record import RunFolder
-from trainer.watchdog import Watchdog
 
 
 def take_lease(

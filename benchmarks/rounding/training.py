@@ -160,7 +160,7 @@ def work(job: dict[str, Any], path: Path) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(1)
     else:
         import trainer
-        from trainer.world import current
+        from trainer.ranks.world import current
 
         trainer.init(threads=1)
         world = current()

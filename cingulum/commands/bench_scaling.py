@@ -227,11 +227,11 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
     import signal
 
     from trainer.errors import Stopped
+    from trainer.ranks.stopping import SIGNALS
     from trainer.scaling import conduct, page
     from trainer.scaling.cells import key
     from trainer.scaling.measure import measure
     from trainer.scaling.training import train
-    from trainer.stopping import SIGNALS
 
     asked = False
 

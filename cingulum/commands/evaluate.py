@@ -37,9 +37,10 @@ def evaluate(
     """
     import json
 
-    from trainer import launch, resuming
-    from trainer import world as worlds
+    from trainer import resuming
     from trainer.crossval import stored
+    from trainer.ranks import launch
+    from trainer.ranks import world as worlds
 
     if stored.is_crossval(run):
         if launch.is_first():  # nothing is computed, and mpirun's other processes would say the same
@@ -49,8 +50,8 @@ def evaluate(
         resuming.open_finished(run)  # a wrong folder is told before TensorFlow is loaded
     world = worlds.init()
 
-    from trainer.agreement import together
     from trainer.finished_run import evaluate_run
+    from trainer.ranks.agreement import together
     from trainer.report import against_volumes
 
     def body() -> int:

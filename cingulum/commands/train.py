@@ -11,8 +11,8 @@ import typer
 
 if TYPE_CHECKING:
     from trainer.config import RunConfig
+    from trainer.ranks.world import World
     from trainer.strategies.base import Prepared, Strategy
-    from trainer.world import World
 
 
 def train(
@@ -50,9 +50,9 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
     Raises:
         ConfigError: `load` did, and there is one rank; several tell it together.
     """
-    from trainer import launch
-    from trainer import world as worlds
     from trainer.errors import InputError
+    from trainer.ranks import launch
+    from trainer.ranks import world as worlds
     from trainer.strategies import registry
     from trainer.strategies.base import Members
 
@@ -102,7 +102,7 @@ class _Story:
         return self.loaded
 
     def together(self, world: World) -> int:
-        from trainer.agreement import agree, together
+        from trainer.ranks.agreement import agree, together
 
         def body() -> int:
             self.strategy = agree(world, lambda: self.strategy or self.chosen(self.config))

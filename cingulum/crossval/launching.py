@@ -22,7 +22,7 @@ from jobs.launchers import mpirun
 from trainer import record
 from trainer.crossval.folds import CrossValidation, Fold, hold
 from trainer.errors import FoldError, RunError, Stopped
-from trainer.stopping import StopRequest
+from trainer.ranks.stopping import StopRequest
 
 POLL_S = 0.1
 # A training that is still importing may lose a signal, so it is told again.

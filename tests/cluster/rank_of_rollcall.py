@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from trainer.rollcall import RollCall
-from trainer.world import World
+from trainer.ranks.rollcall import RollCall
+from trainer.ranks.world import World
 
 folder, number, names = Path(sys.argv[1]), int(sys.argv[2]), tuple(sys.argv[3].split(","))
 

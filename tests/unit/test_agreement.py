@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer.agreement import Agreed, agree, together
 from trainer.data.findings import bad
 from trainer.errors import CingulumError, ConfigError, ImageError, ShardError, Stopped
-from trainer.world import World
+from trainer.ranks.agreement import Agreed, agree, together
+from trainer.ranks.world import World
 
 
 class OfThree(World):
@@ -107,7 +107,7 @@ def test_an_error_of_one_rank_alone_ends_the_world_with_its_message_first(
     capsys, monkeypatch, error, exit_code
 ):
     world = OfThree()
-    monkeypatch.setattr("trainer.world._world", world)
+    monkeypatch.setattr("trainer.ranks.world._world", world)
     with pytest.raises(SystemExit):
         together(world, fail(error))
     assert world.aborted == exit_code

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import binding, launch
+from trainer.ranks import binding, launch
 
 
 def tensorflow(gpus=0):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import world as worlds
+from trainer.ranks import world as worlds
 from trainer.strategies import reduction
 
 # Less than a row of 64 bytes, a row exactly, several and a part of one, a scalar, nothing.

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import launch
-from trainer import world as worlds
 from trainer.config import OptimizerConfig, TrainConfig
 from trainer.errors import ConfigError, LaunchError, WorldError
+from trainer.ranks import launch
+from trainer.ranks import world as worlds
 from trainer.strategies import data, data_plan, optimizers, reduction
 from trainer.strategies.distributed_optimizer import DistributedOptimizer, is_distributed
 

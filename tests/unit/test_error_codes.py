@@ -10,8 +10,8 @@ from shard_sets import flip_byte, make_shard_set
 
 from cingulum import cli
 from trainer import errors
-from trainer.agreement import Agreed, agree
 from trainer.errors import CingulumError, ConfigError, FoldError, RunError, ShardError
+from trainer.ranks.agreement import Agreed, agree
 
 
 def classes(kind: type[CingulumError] = CingulumError) -> list[type[CingulumError]]:

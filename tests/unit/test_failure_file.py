@@ -12,7 +12,7 @@ from cingulum import cli
 from jobs import blame
 from jobs.blame import Blame
 from jobs.supervisor.record import left_by_ranks
-from trainer import failure_file
+from trainer.ranks import failure_file
 
 
 def test_the_first_word_of_a_process_stays_and_names_who_failed(tmp_path, monkeypatch):

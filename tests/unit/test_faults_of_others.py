@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainer import agreement
-from trainer import world as worlds
-from trainer.world import World
+from trainer.ranks import agreement
+from trainer.ranks import world as worlds
+from trainer.ranks.world import World
 
 LEFT = RuntimeError(
     "{{function_node __wrapped__HorovodAllreduce}} Horovod has been shut down. This was caused by"

@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from trainer import guarded_port
-from trainer.guarded_port import GuardedPort, NotOurs, enter
+from trainer.ranks import guarded_port
+from trainer.ranks.guarded_port import GuardedPort, NotOurs, enter
 
 SECRET = bytes(range(32))
 

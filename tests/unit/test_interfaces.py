@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainer import interfaces
-from trainer.interfaces import EVERY, LOOPBACK, listening_address
+from trainer.ranks import interfaces
+from trainer.ranks.interfaces import EVERY, LOOPBACK, listening_address
 
 CARDS = {"eth0": ["10.0.0.5"], "docker0": ["172.17.0.1"], "ib0": ["192.168.7.5"]}
 BTL, OOB = "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"

@@ -13,8 +13,8 @@ from jobs.launchers.mpirun import DETECTION
 from jobs.rendering import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec
-from trainer import launch
 from trainer.errors import JobError, LauncherError, LaunchError
+from trainer.ranks import launch
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - names a submission
 # The first lines of what `mpirun --version` says.

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import telemetry_lines
 
-from trainer import world as worlds
 from trainer.config import TelemetryConfig
+from trainer.ranks import world as worlds
 from trainer.telemetry import json_lines, records, scalars, stragglers, trace
 from trainer.telemetry.parts import Call, Layout, Timed
 from trainer.telemetry.recorder import Recorder

@@ -7,8 +7,8 @@ import os
 import pydantic
 import pytest
 
-from trainer import launch
 from trainer.config.strategy import RingConfig, ServerConfig
+from trainer.ranks import launch
 from trainer.strategies import ring
 
 ALLREDUCE = "OMPI_MCA_coll_tuned_allreduce_algorithm"

@@ -10,7 +10,7 @@ import pytest
 
 from trainer.config import EarlyStoppingConfig
 from trainer.errors import ConfigError
-from trainer.stopping import Patience, StopRequest, columns, improves
+from trainer.ranks.stopping import Patience, StopRequest, columns, improves
 
 METRICS = columns("accuracy", ("loss", "auc"))
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from trainer import launch
+from trainer.ranks import launch
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import world as worlds
 from trainer.errors import ConfigError, InputError
+from trainer.ranks import world as worlds
 from trainer.strategies import user_data
 
 Pair = namedtuple("Pair", "x y")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from trainer.errors import ConfigError
+from trainer.ranks.world import World
 from trainer.strategies.data import DistributedModel
 from trainer.strategies.parameter_server import async_state as state
 from trainer.strategies.parameter_server.async_server import Held, Shard
@@ -15,7 +16,6 @@ from trainer.strategies.parameter_server.async_worker import Gradients
 from trainer.tasks.losses import cross_entropy
 from trainer.tasks.scores import hits
 from trainer.telemetry.timeline import Timeline
-from trainer.world import World
 
 
 def network() -> keras.Model:

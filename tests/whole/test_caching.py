@@ -13,7 +13,6 @@ import pytest
 from shard_sets import SHAPE, flip_byte, make_mapped_set, make_shard_set, volume_of
 
 from trainer import caching, config
-from trainer.agreement import Agreed
 from trainer.data import memory
 from trainer.data.node_scratch import Lock, Place, lock_of
 from trainer.data.patches import Patches
@@ -21,7 +20,8 @@ from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import CingulumError, ConfigError, ScratchError, ShardError, Stopped
 from trainer.preparation import Data
-from trainer.world import World
+from trainer.ranks.agreement import Agreed
+from trainer.ranks.world import World
 
 VOLUME = int(np.prod(SHAPE)) * 2
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainer.rollcall import RollCall
-from trainer.world import World
+from trainer.ranks.rollcall import RollCall
+from trainer.ranks.world import World
 
 
 class Threaded(World):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer import world as worlds
 from trainer.models.batch_norm import SyncBatchNormalization
+from trainer.ranks import world as worlds
 from trainer.strategies import data, reduction
 from trainer.telemetry import parts, records
 from trainer.telemetry.parts import Call, Layout, Timed, covered, waited

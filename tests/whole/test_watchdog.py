@@ -9,11 +9,11 @@ import textwrap
 import threading
 import time
 
-from trainer.watchdog import Watchdog
+from trainer.ranks.watchdog import Watchdog
 
 
 def run(body: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    program = "import os, time\nfrom trainer.watchdog import Watchdog\n" + textwrap.dedent(body)
+    program = "import os, time\nfrom trainer.ranks.watchdog import Watchdog\n" + textwrap.dedent(body)
     started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     return done, time.monotonic() - started
@@ -69,8 +69,8 @@ def test_a_rank_that_never_gives_the_interpreter_back_is_ended_too():
     """The watching thread cannot run then; faulthandler's can."""
     done, seconds = run(
         """
-        import ctypes, trainer.watchdog
-        trainer.watchdog._LONGEST_TICK_S = 0.2
+        import ctypes, trainer.ranks.watchdog
+        trainer.ranks.watchdog._LONGEST_TICK_S = 0.2
         with Watchdog(0.4, "rank 0", lambda: os._exit(7)) as watchdog:
             time.sleep(0.3)
             watchdog.beat("computing")

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from trainer import world as worlds
+from trainer.ranks import world as worlds
 from trainer.telemetry import timeline
 
 

@@ -36,9 +36,9 @@ def main() -> None:
 
 
 def _by_ring(cell: Cell) -> None:
-    from trainer import launch
-    from trainer import world as worlds
     from trainer.config.strategy import RingConfig
+    from trainer.ranks import launch
+    from trainer.ranks import world as worlds
 
     ring = RingConfig(**cell.options)
     world = worlds.init(threads=1, environment=launch.ring_environment(ring))
@@ -56,9 +56,9 @@ def _by_ring(cell: Cell) -> None:
 
 
 def _by_servers(cell: Cell) -> None:
-    from trainer import launch
-    from trainer import world as worlds
     from trainer.config.strategy import ServerConfig
+    from trainer.ranks import launch
+    from trainer.ranks import world as worlds
 
     server = ServerConfig(count=cell.servers, **cell.options)
     environment = {**RARELY, **launch.server_environment(server)}
@@ -133,7 +133,7 @@ def _timed(
 
 def _computing(cell: Cell, world: Any) -> float:
     """Seconds of a step without any reduction, while every rank takes one: median of three."""
-    from trainer import world as worlds
+    from trainer.ranks import world as worlds
     from trainer.strategies import data
 
     model, optimizer, options = _network(cell)

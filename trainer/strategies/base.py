@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import keras
     import numpy as np
 
+    from trainer.ranks.world import World
     from trainer.tasks.base import PerSample
     from trainer.telemetry.timeline import Timeline
-    from trainer.world import World
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from trainer import world as worlds
 from trainer.errors import ConfigError
+from trainer.ranks import world as worlds
 from trainer.strategies import guards
 from trainer.strategies.data import broadcast_state
 from trainer.strategies.distributed_optimizer import is_distributed

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import ConfigError
+from trainer.ranks.world import World
 from trainer.strategies.base import Collected, Learner, Predictions
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
 from trainer.strategies.guards import average_statistics, check_divergence
@@ -19,7 +20,6 @@ from trainer.tasks.base import PerSample
 from trainer.tasks.losses import cross_entropy
 from trainer.tasks.scores import hits
 from trainer.telemetry.timeline import Timeline
-from trainer.world import World
 
 
 def build(

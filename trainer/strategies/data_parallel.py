@@ -6,16 +6,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from trainer import launch
 from trainer.config import RingConfig
+from trainer.ranks import launch
 from trainer.strategies.base import Learner, Plan, Strategy
 
 if TYPE_CHECKING:
     import keras
 
+    from trainer.ranks.world import World
     from trainer.tasks.base import PerSample
     from trainer.telemetry.timeline import Timeline
-    from trainer.world import World
 
 
 class DataParallel(Strategy):

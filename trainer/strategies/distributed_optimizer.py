@@ -15,8 +15,8 @@ from typing import Any
 import keras
 from keras.optimizers import LossScaleOptimizer
 
-from trainer import world as worlds
 from trainer.errors import ConfigError
+from trainer.ranks import world as worlds
 from trainer.strategies import reduction as reductions
 from trainer.strategies.first_update import FirstUpdate
 

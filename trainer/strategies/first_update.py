@@ -13,8 +13,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from trainer import world as worlds
 from trainer.errors import ConfigError, InputError
+from trainer.ranks import world as worlds
 
 _ever_reduced = False
 

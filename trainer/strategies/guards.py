@@ -12,7 +12,7 @@ import numpy as np
 
 from trainer.errors import DivergenceError, NotFiniteError
 from trainer.models.batch_norm import SyncBatchNormalization
-from trainer.world import World
+from trainer.ranks.world import World
 
 
 def weights_sha256(model: keras.Model) -> str:

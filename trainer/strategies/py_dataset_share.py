@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from trainer.errors import InputError
-from trainer.world import World
+from trainer.ranks.world import World
 
 
 class PyDatasetShare(keras.utils.PyDataset):

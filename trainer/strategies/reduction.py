@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from trainer.errors import ConfigError
+from trainer.ranks.world import World
 from trainer.telemetry.timeline import Buckets
-from trainer.world import World
 
 Kind = Literal["buckets", "per_tensor", "grouped"]
 Wire = Literal["none", "float16", "bfloat16"]

@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trainer import atomic, horovod_world, launch
+from trainer import atomic
 from trainer.config import RingConfig
 from trainer.errors import WorldError
-from trainer.world import World
+from trainer.ranks import horovod_world, launch
+from trainer.ranks.world import World
 
 
 def check(ring: RingConfig, world: World) -> None:

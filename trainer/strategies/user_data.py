@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer import world as worlds
 from trainer.errors import ConfigError, InputError
+from trainer.ranks import world as worlds
 
 
 def shard(*data: Any, batched: bool | None = None) -> Any:

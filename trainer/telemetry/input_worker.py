@@ -44,7 +44,7 @@ def main() -> None:
     """Time what the job on the command line describes; a line of JSON for every block, as it ends."""
     job = InputJob(**json.loads(sys.argv[1]))
     from trainer import quiet
-    from trainer import world as worlds
+    from trainer.ranks import world as worlds
 
     quiet.leave_out_what_keras_can_do_without()
     worlds.init()
@@ -83,8 +83,8 @@ def _learner(job: InputJob) -> Any:
 
     import trainer
     from trainer import models
-    from trainer import world as worlds
     from trainer.data.shards import ShardSet
+    from trainer.ranks import world as worlds
     from trainer.strategies import data
 
     keras.utils.set_random_seed(1)

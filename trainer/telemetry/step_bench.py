@@ -37,7 +37,7 @@ REDUCTIONS: tuple[tuple[str, dict[str, Any], dict[str, str]], ...] = (
     ("buckets of 1 MiB", {"bucket_mb": 1.0}, {}),
     ("buckets of 4 MiB", {"bucket_mb": 4.0}, {}),
     ("buckets of 1 MiB, cycle 5 ms", {"bucket_mb": 1.0}, {"HOROVOD_CYCLE_TIME": "5"}),
-    # What Open MPI does unless told otherwise; see SETTINGS in trainer/launch.py.
+    # What Open MPI does unless told otherwise; see SETTINGS in trainer/ranks/launch.py.
     ("buckets of 1 MiB, TCP put", {"bucket_mb": 1.0}, {"OMPI_MCA_btl_tcp_flags": "send,put,inplace"}),
 )
 

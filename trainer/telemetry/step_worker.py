@@ -44,7 +44,7 @@ def main() -> None:
     """Time what the job on the command line describes, a block each time that a line comes."""
     job = StepJob(**json.loads(sys.argv[1]))
     from trainer import quiet
-    from trainer import world as worlds
+    from trainer.ranks import world as worlds
 
     quiet.leave_out_what_keras_can_do_without()
     world = worlds.init(threads=1)
@@ -97,7 +97,7 @@ def _our_block(job: StepJob) -> Callable[[], list[float]]:
     import keras
 
     import trainer
-    from trainer import world as worlds
+    from trainer.ranks import world as worlds
     from trainer.strategies import data
 
     world = worlds.current()

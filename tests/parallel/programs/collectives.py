@@ -12,7 +12,7 @@ import numpy as np
 import sent_bytes
 
 import trainer
-from trainer import horovod_world
+from trainer.ranks import horovod_world
 
 world = trainer.init(threads=1)
 rank, size = world.rank, world.size

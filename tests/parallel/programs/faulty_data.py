@@ -24,7 +24,7 @@ reads = 0
 def main() -> int:
     from cingulum import cli
     from trainer import quiet
-    from trainer import world as worlds
+    from trainer.ranks import world as worlds
 
     quiet.leave_out_what_keras_can_do_without()
     world = worlds.init(1)

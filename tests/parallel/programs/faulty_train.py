@@ -25,9 +25,10 @@ fault, at_rank, at_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 def main() -> int:
     from cingulum import cli
     from trainer import config as configuration
-    from trainer import launch, quiet
-    from trainer import world as worlds
+    from trainer import quiet
     from trainer.errors import CingulumError
+    from trainer.ranks import launch
+    from trainer.ranks import world as worlds
 
     quiet.leave_out_what_keras_can_do_without()
     try:

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 import trainer
-from trainer import world as worlds
 from trainer.errors import ConfigError
+from trainer.ranks import world as worlds
 
 world = trainer.init(threads=1)
 said: list[str] = []

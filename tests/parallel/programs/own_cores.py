@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import trainer
-from trainer import world as worlds
 from trainer.quiet import import_tensorflow
+from trainer.ranks import world as worlds
 
 TASKS = Path("/proc/self/task")
 before = sorted(os.sched_getaffinity(0))

@@ -16,9 +16,9 @@ import numpy as np
 import sent_bytes
 import tensorflow as tf
 
-from trainer import horovod_world, launch
-from trainer import world as worlds
 from trainer.config import RingConfig
+from trainer.ranks import horovod_world, launch
+from trainer.ranks import world as worlds
 from trainer.strategies import data, reduction
 from trainer.strategies import ring as ring_of_run
 from trainer.strategies.distributed_optimizer import DistributedOptimizer

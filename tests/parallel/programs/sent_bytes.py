@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from trainer.world import World
+from trainer.ranks.world import World
 
 TCP_INFO_BYTES_SENT = slice(200, 208)  # struct tcp_info, tcpi_bytes_sent
 

@@ -18,8 +18,8 @@ from cases import BATCH, CASES, Case, batches, network, state
 
 import trainer
 from trainer.config import ServerConfig
+from trainer.ranks.world import init
 from trainer.strategies.parameter_server import serving, strategy
-from trainer.world import init
 
 ROUNDS = 4  # of the six batches: more than 20 steps
 

@@ -23,7 +23,7 @@ plain_read = os.preadv
 def main() -> int:
     from cingulum import cli
     from trainer import quiet
-    from trainer import world as worlds
+    from trainer.ranks import world as worlds
 
     quiet.leave_out_what_keras_can_do_without()
     world = worlds.init(1)

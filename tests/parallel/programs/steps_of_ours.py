@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from trainer import world as worlds
+from trainer.ranks import world as worlds
 from trainer.scaling.peers import work
 from trainer.scaling.peers.job import PeerJob
 

@@ -4,7 +4,7 @@ import sys
 import time
 
 import trainer
-from trainer import world as worlds
+from trainer.ranks import world as worlds
 
 trainer.init(threads=1)
 world = worlds.current()

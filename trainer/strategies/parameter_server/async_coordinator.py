@@ -17,7 +17,7 @@ import numpy as np
 
 from trainer import errors
 from trainer.errors import CingulumError, WorldError
-from trainer.mpi_world import Links
+from trainer.ranks.mpi_world import Links
 from trainer.strategies.parameter_server import async_state as state
 from trainer.strategies.parameter_server.async_server import Arrived, Post, Shard
 from trainer.strategies.parameter_server.async_state import Tag

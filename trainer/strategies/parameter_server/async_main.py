@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from trainer import atomic
-from trainer.agreement import Agreed
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError, told
-from trainer.interfaces import listening_address
-from trainer.mpi_world import Links
+from trainer.ranks.agreement import Agreed
+from trainer.ranks.interfaces import listening_address
+from trainer.ranks.mpi_world import Links
+from trainer.ranks.world import World
 from trainer.strategies.parameter_server.async_coordinator import Coordinator
 from trainer.strategies.parameter_server.async_server import Post
 from trainer.strategies.parameter_server.async_state import HEADER, share_address
 from trainer.strategies.parameter_server.lifelines import MEET_S, Hub
-from trainer.world import World
 
 # Where this names a file, the main process writes its exit code into it: after a process died, mpirun may
 # neither end nor know the code (jobs/surviving.py does).

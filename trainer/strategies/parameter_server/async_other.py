@@ -18,16 +18,16 @@ import numpy as np
 from trainer.checkpoint import random_states
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError
-from trainer.mpi_world import Links
-from trainer.stopping import StopRequest
+from trainer.ranks.mpi_world import Links
+from trainer.ranks.stopping import StopRequest
+from trainer.ranks.watchdog import Watchdog
+from trainer.ranks.world import World
 from trainer.strategies.base import Share, Story
 from trainer.strategies.parameter_server.async_server import FurtherServer, Post, Shard
 from trainer.strategies.parameter_server.async_state import Shares, share_address
 from trainer.strategies.parameter_server.async_worker import Ended, Gradients, Steps, Worker
 from trainer.strategies.parameter_server.lifelines import Lifeline
 from trainer.strategies.parameter_server.worker_times import WorkerTimes
-from trainer.watchdog import Watchdog
-from trainer.world import World
 
 _LOOK_S = 0.05
 

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.mpi_world import Links
+from trainer.ranks.mpi_world import Links
 from trainer.strategies.parameter_server import async_state as state
 from trainer.strategies.parameter_server.async_state import Shares, Tag
 from trainer.strategies.parameter_server.transport import Mailbox

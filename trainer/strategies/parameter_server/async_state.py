@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from trainer.errors import ConfigError
-from trainer.mpi_world import Links
+from trainer.ranks.mpi_world import Links
 from trainer.strategies.parameter_server import transport
 from trainer.strategies.parameter_server.layout import layout
 

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from trainer.ranks.world import World
 from trainer.strategies.base import Start, Update
 from trainer.strategies.data import DistributedModel
 from trainer.strategies.parameter_server.async_coordinator import Coordinator
@@ -19,7 +20,6 @@ from trainer.strategies.parameter_server.async_server import Held, Shard
 from trainer.strategies.parameter_server.async_state import Shares
 from trainer.strategies.parameter_server.staleness import Histogram
 from trainer.tasks.base import PerSample
-from trainer.world import World
 
 _LOOK_S = 0.2
 

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.mpi_world import Links
+from trainer.ranks.mpi_world import Links
 from trainer.strategies.parameter_server import async_state as state
 from trainer.strategies.parameter_server.async_server import Arrived, Post
 from trainer.strategies.parameter_server.async_state import Shares, Tag

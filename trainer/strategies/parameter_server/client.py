@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainer import errors
-from trainer.mpi_world import Links
+from trainer.ranks.mpi_world import Links
 from trainer.strategies.parameter_server.job import Job, keras_dtype
 from trainer.strategies.parameter_server.layout import Bundle, Piece
 from trainer.strategies.parameter_server.server_state import packed

@@ -4,7 +4,7 @@ MPI cannot say that a process is gone: a message to it is never delivered, and n
 closes the connections of a process that was killed, at once. A host without power, a cut link and a stopped
 process say nothing, and are given up after `silence_s`. Lines of JSON go both ways: a sign of life every
 second, and what a process has to say outside its work (a request to stop, an error, the end). First of all
-each side proves that it belongs to the run: trainer/guarded_port.py.
+each side proves that it belongs to the run: trainer/ranks/guarded_port.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.errors import WorldError
-from trainer.guarded_port import SECRET_BYTES, GuardedPort, enter
-from trainer.interfaces import EVERY, LOOPBACK, interface_addresses
+from trainer.ranks.guarded_port import SECRET_BYTES, GuardedPort, enter
+from trainer.ranks.interfaces import EVERY, LOOPBACK, interface_addresses
 
 BEAT_S = 1.0
 MEET_S = 60.0

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import CingulumError
-from trainer.mpi_world import Everyone, Links
-from trainer.rollcall import RollCall
+from trainer.ranks.mpi_world import Everyone, Links
+from trainer.ranks.rollcall import RollCall
 from trainer.strategies.parameter_server.job import Job
 from trainer.strategies.parameter_server.server_state import BundleState, clip_scale
 from trainer.strategies.parameter_server.server_times import ServerTimes

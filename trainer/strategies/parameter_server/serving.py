@@ -10,13 +10,13 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from trainer import world as worlds
 from trainer.errors import CingulumError
-from trainer.mpi_world import Everyone, Links
-from trainer.stopping import StopRequest
+from trainer.ranks import world as worlds
+from trainer.ranks.mpi_world import Everyone, Links
+from trainer.ranks.stopping import StopRequest
+from trainer.ranks.world import World
 from trainer.strategies.parameter_server.client import order_without_answer
 from trainer.strategies.parameter_server.server import Server
-from trainer.world import World
 
 _GOODBYE_S = 10.0
 

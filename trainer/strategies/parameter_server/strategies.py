@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from trainer import launch, mpi_world
 from trainer.config import RingConfig, RunConfig, ServerConfig
+from trainer.ranks import launch, mpi_world
 from trainer.strategies.base import Learner, Members, Plan, Story, Strategy
 
 if TYPE_CHECKING:
     import keras
 
-    from trainer.mpi_world import Links
+    from trainer.ranks.mpi_world import Links
+    from trainer.ranks.world import World
     from trainer.strategies.parameter_server.async_coordinator import Coordinator
     from trainer.tasks.base import PerSample
     from trainer.telemetry.timeline import Timeline
-    from trainer.world import World
 
 # An asynchronous process that says nothing for so long is given up, or `guards.timeout_s` if that is less.
 SILENCE_S = 15.0

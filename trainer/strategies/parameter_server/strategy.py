@@ -10,9 +10,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from trainer.agreement import agree
 from trainer.config import ServerConfig, micro_batch
 from trainer.errors import ConfigError
+from trainer.ranks.agreement import agree
+from trainer.ranks.world import World
 from trainer.strategies import data as data_parallel
 from trainer.strategies.base import Plan
 from trainer.strategies.distributed_optimizer import share_accumulated
@@ -26,7 +27,6 @@ from trainer.tasks.base import PerSample
 from trainer.tasks.losses import cross_entropy
 from trainer.tasks.scores import hits
 from trainer.telemetry.timeline import Timeline
-from trainer.world import World
 
 
 @dataclasses.dataclass(frozen=True)

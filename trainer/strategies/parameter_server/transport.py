@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.mpi_world import Links
+from trainer.ranks.mpi_world import Links
 
 # Sleep between two looks, from when something has just happened to when nothing has for a while. At 1 Gbit/s
 # a link carries 25 kB in the shortest: the kernel's buffers hold that.

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer import world as worlds
 from trainer.config.telemetry import TelemetryConfig
+from trainer.ranks import world as worlds
 from trainer.telemetry import json_lines, parts, records
 from trainer.telemetry.recorder import FLUSH_S, line
 from trainer.telemetry.timeline import Timeline

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from trainer import launch
 from trainer.errors import WorldError
-from trainer.world import Op, World, as_tensor
+from trainer.ranks import launch
+from trainer.ranks.world import Op, World, as_tensor
 
 # Longest time that MPI's own abort may take.
 _ABORT_S = 10

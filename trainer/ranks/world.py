@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from trainer import binding, failure_file, launch
 from trainer.errors import CingulumError, WorldError
 from trainer.quiet import import_tensorflow
+from trainer.ranks import binding, failure_file, launch
 
 if TYPE_CHECKING:
-    from trainer.mpi_world import Links
+    from trainer.ranks.mpi_world import Links
 
 # What Horovod says in every collective that was waiting when a rank called `shutdown` or ended by itself.
 _LEFT = ("Horovod has been shut down", "HorovodInternalError")
@@ -173,11 +173,11 @@ def init(
         launch.limit_threads(tf, threads, serves=servers > 0 and placement == "colocated")
         binding.keep_to_own_cores(tf, threads=threads, place=launch.unbound_place())
     if servers:
-        from trainer import mpi_world
+        from trainer.ranks import mpi_world
 
         _world = mpi_world.join(servers, placement, mode)
     elif several:
-        from trainer.horovod_world import HorovodWorld
+        from trainer.ranks.horovod_world import HorovodWorld
 
         _world = HorovodWorld()
     else:

@@ -14,10 +14,10 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from trainer import launch
 from trainer.errors import ConfigError, WorldError
-from trainer.horovod_world import HorovodWorld
-from trainer.world import World
+from trainer.ranks import launch
+from trainer.ranks.horovod_world import HorovodWorld
+from trainer.ranks.world import World
 
 Placement = Literal["separate", "colocated"]
 Mode = Literal["sync", "async"]

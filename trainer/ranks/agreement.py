@@ -11,10 +11,11 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from trainer import errors, failure_file, telling
-from trainer import world as worlds
+from trainer import errors, telling
 from trainer.errors import CingulumError
-from trainer.world import World
+from trainer.ranks import failure_file
+from trainer.ranks import world as worlds
+from trainer.ranks.world import World
 
 T = TypeVar("T")
 

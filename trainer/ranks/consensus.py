@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from trainer.errors import NotFiniteError
-from trainer.world import World
+from trainer.ranks.world import World
 
 # They ask this often. Asking at every step would cost a collective of a few milliseconds each time.
 _EVERY_S = 0.5

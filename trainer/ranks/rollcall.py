@@ -2,8 +2,8 @@
 
 MPI cannot say who is missing: all ranks that are left wait for each other. So every rank opens a port, tells
 the others its number at the start, and a thread answers whoever knows the run's secret
-(trainer/guarded_port.py: its proof is the answer). A stopped process, a host without power and a cut link do
-not answer, and are named by those who ask.
+(trainer/ranks/guarded_port.py: its proof is the answer). A stopped process, a host without power and a cut
+link do not answer, and are named by those who ask.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import secrets
 import socket
 from collections.abc import Sequence
 
-from trainer.guarded_port import SECRET_BYTES, GuardedPort, enter
-from trainer.interfaces import EVERY, listening_address
-from trainer.world import World
+from trainer.ranks.guarded_port import SECRET_BYTES, GuardedPort, enter
+from trainer.ranks.interfaces import EVERY, listening_address
+from trainer.ranks.world import World
 
 ANSWER_S = 2.0
 _AT_ONCE = 64
