@@ -1,7 +1,7 @@
 """Files that are old or new under their name, never half, whatever stops us and also after a power cut.
 
 In a run folder that this process writes under a lease (`through`), they are prepared in the lease's staging
-folder, and not beside their name: trainer/lease.py.
+folder, and not beside their name: trainer/leases/lease.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from trainer.errors import NO_SPACE, DiskFull
 
 if TYPE_CHECKING:
-    from trainer.lease import Lease
+    from trainer.leases.lease import Lease
 
 # Of this process, by run folder: a run has one, and whoever writes one of its files needs it.
 _leases: dict[Path, Lease] = {}

@@ -8,13 +8,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import checkpoint, preparation, restoring, run, starting, transfer
+from trainer import run, transfer
 from trainer.config import RunConfig
 from trainer.config.augment import active
-from trainer.preparation import Data
 from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
-from trainer.record import RunFolder
+from trainer.run_folder import checkpoint
+from trainer.run_folder.record import RunFolder
+from trainer.runs import preparation, restoring, starting
+from trainer.runs.preparation import Data
 from trainer.strategies import registry
 from trainer.strategies.base import Share, Strategy
 

@@ -9,20 +9,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import caching, opening, outcome, preparation, transfer
+from trainer import transfer
 from trainer.config import RunConfig
 from trainer.data import leaks
-from trainer.loop import Training
-from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.ranks.agreement import agree
 from trainer.ranks.rollcall import RollCall
 from trainer.ranks.stopping import Patience, StopRequest, columns
 from trainer.ranks.watchdog import Watchdog
 from trainer.ranks.world import World
-from trainer.record import RunFolder
-from trainer.restoring import restore
-from trainer.starting import take_lease
+from trainer.run_folder.record import RunFolder
+from trainer.runs import caching, opening, outcome, preparation
+from trainer.runs.loop import Training
+from trainer.runs.preparation import Data
+from trainer.runs.restoring import restore
+from trainer.runs.starting import take_lease
 from trainer.strategies import registry
 from trainer.strategies.base import Plan, Strategy
 from trainer.telemetry.recorder import Recorder

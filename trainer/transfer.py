@@ -9,13 +9,13 @@ from pathlib import Path
 
 import keras
 
-from trainer import resuming
 from trainer.config import TransferConfig
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import ConfigError, LeakError, RunError, ShardError
 from trainer.inference.saved_model import load_model, open_file
-from trainer.run_record import RunRecord
+from trainer.run_folder import resuming
+from trainer.run_folder.run_record import RunRecord
 
 # Training runs the file that its own configuration names, and with it come the layers in it.
 _OPTION = "Where you trust it: let this run's model.name be a network of that file (FILE:function)"

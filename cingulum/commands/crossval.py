@@ -113,11 +113,12 @@ def _train_one(
 
 def _train(crossval: CrossValidation, means: Means, *, keep_going: bool) -> dict[str, Any]:
     from cingulum.crossval import launching
-    from trainer import record, report
+    from trainer import report
     from trainer.crossval import folds as plans
     from trainer.crossval import tables
     from trainer.crossval.folds import Fold
     from trainer.progress import Counting
+    from trainer.run_folder import record
 
     total = len(crossval.folds)
     with plans.working(crossval) as lock, Counting("cross-validating", "runs") as counting:

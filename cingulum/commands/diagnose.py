@@ -29,10 +29,10 @@ def diagnose(
     """
     import json
 
-    from trainer.crossval import stored
+    from trainer.run_folder import crossval_folder
     from trainer.telemetry import evidence
 
-    if stored.is_crossval(run):
+    if crossval_folder.is_crossval(run):
         _diagnose_folds(run, as_json=as_json)
         return
     found = evidence.diagnose(run)
@@ -47,12 +47,12 @@ def _diagnose_folds(folder: Path, *, as_json: bool) -> None:
     """
     import json
 
-    from trainer.crossval import stored
     from trainer.errors import RunError
+    from trainer.run_folder import crossval_folder
     from trainer.telemetry import evidence
 
     judged, without = {}, {}
-    for run in stored.runs(folder):
+    for run in crossval_folder.runs(folder):
         try:
             judged[run] = evidence.diagnose(run)
         except RunError as error:

@@ -37,12 +37,11 @@ def evaluate(
     """
     import json
 
-    from trainer import resuming
-    from trainer.crossval import stored
     from trainer.ranks import launch
     from trainer.ranks import world as worlds
+    from trainer.run_folder import crossval_folder, resuming
 
-    if stored.is_crossval(run):
+    if crossval_folder.is_crossval(run):
         if launch.is_first():  # nothing is computed, and mpirun's other processes would say the same
             _show_crossval(run, split, as_json=as_json)
         return 0
@@ -50,9 +49,9 @@ def evaluate(
         resuming.open_finished(run)  # a wrong folder is told before TensorFlow is loaded
     world = worlds.init()
 
-    from trainer.finished_run import evaluate_run
     from trainer.ranks.agreement import together
     from trainer.report import against_volumes
+    from trainer.runs.finished_run import evaluate_run
 
     def body() -> int:
         metrics = evaluate_run(run, split.value, world, allow_code or ())
@@ -77,14 +76,14 @@ def _show_crossval(folder: Path, split: SplitName, *, as_json: bool) -> None:
     import json
 
     from cingulum.commands.crossval import readable
-    from trainer.crossval import stored
     from trainer.errors import RunError
+    from trainer.run_folder import crossval_folder
 
-    found = stored.summary(folder)
+    found = crossval_folder.summary(folder)
     if split is not SplitName.test:
         raise RunError(
             f"{folder}: a cross-validation is judged on subjects held out: the test split of each fold.",
-            cure=f"For one fold: cingulum evaluate {stored.runs(folder)[0]} --split {split.value}",
+            cure=f"For one fold: cingulum evaluate {crossval_folder.runs(folder)[0]} --split {split.value}",
         )
     typer.echo(json.dumps(found, indent=2) if as_json else readable(folder, found))
 

@@ -59,12 +59,11 @@ def explain(
     """
     import json
 
-    from trainer import resuming
-    from trainer.crossval import stored
     from trainer.quiet import import_tensorflow
+    from trainer.run_folder import crossval_folder, resuming
 
     # Before TensorFlow is loaded, which takes seconds.
-    folds = stored.finished_runs(run) if stored.is_crossval(run) else None
+    folds = crossval_folder.finished_runs(run) if crossval_folder.is_crossval(run) else None
     for one in folds or [run]:
         resuming.open_finished(one)
     import_tensorflow()

@@ -33,8 +33,8 @@ def export(
     """
     import json
 
-    from trainer import resuming
     from trainer.quiet import import_tensorflow
+    from trainer.run_folder import resuming
 
     resuming.open_finished(run)  # before TensorFlow is loaded, which takes seconds
     import_tensorflow()

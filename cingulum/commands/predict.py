@@ -55,10 +55,10 @@ def predict(
     """
     import json
 
-    from trainer import resuming
     from trainer.errors import ImageError
     from trainer.progress import Counting
     from trainer.quiet import import_tensorflow
+    from trainer.run_folder import resuming
 
     if not any(run.glob("fold-*/config.yaml")):
         resuming.open_finished(run)  # before TensorFlow is loaded, which takes seconds
@@ -133,7 +133,7 @@ def _folder_of_maps(run: Path, out: Path | None) -> Path:
 
 def _made_by(predictor: Predictor) -> dict[str, Any]:
     """What decides the rows of the table, as JSON values."""
-    from trainer import machine
+    from trainer.run_folder import machine
 
     first, views = predictor.ensemble.first, predictor.ensemble.views
     windows = predictor.windows

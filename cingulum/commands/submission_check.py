@@ -132,7 +132,7 @@ def unwritten(chain: Sequence[JobSpec]) -> None:
         RunError: one does, or a claim is damaged.
     """
     from jobs import chains
-    from trainer import claims, lease_taking
+    from trainer.leases import claims, lease_taking
 
     for folder in dict.fromkeys(folder for spec in chain for folder in chains.run_folders(spec)):
         other = claims.holder(Path(folder))
@@ -177,8 +177,8 @@ def _check_batch(config: RunConfig, resources: Resources, *, any_size: bool) -> 
 
 
 def _check_folder(config: RunConfig, kind: str, *, has_data: bool) -> None:
-    from trainer import record, resuming
-    from trainer.record import RunFolder
+    from trainer.run_folder import record, resuming
+    from trainer.run_folder.record import RunFolder
 
     folder = RunFolder(config.folder)
     if kind == "train" and folder.config.is_file():

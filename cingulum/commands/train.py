@@ -33,7 +33,7 @@ def train(
       mpirun -np 3 cingulum train examples/demo.yaml train.strategy=parameter-server
     """
     from trainer import config as configuration
-    from trainer import resuming
+    from trainer.run_folder import resuming
 
     def load() -> RunConfig:
         loaded = configuration.load(config, overrides or [])
@@ -116,7 +116,7 @@ class _Story:
         show(self.config, world, self.strategy, resume=self.resume, as_json=self.as_json)
 
     def prepare(self, world: World) -> Prepared:
-        from trainer.preparation import prepare
+        from trainer.runs.preparation import prepare
 
         return prepare(self.config, world, self.strategy or self.chosen(self.config))
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import IO
 
 from jobs.launchers import mpirun
-from trainer import record
 from trainer.crossval.folds import CrossValidation, Fold, hold
 from trainer.errors import FoldError, RunError, Stopped
 from trainer.ranks.stopping import StopRequest
+from trainer.run_folder import record
 
 POLL_S = 0.1
 # A training that is still importing may lose a signal, so it is told again.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from cingulum import cli
-from trainer import lease_taking
+from trainer.leases import lease_taking
 
 lease_taking.EARLIER_S = 1.0
 sys.exit(cli.run(["train", *sys.argv[1:]]))

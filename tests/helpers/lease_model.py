@@ -22,9 +22,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from trainer import claims, lease, lease_files, lease_taking
-from trainer.claims import Owner
 from trainer.errors import CingulumError
+from trainer.leases import claims, lease, lease_files, lease_taking
+from trainer.leases.claims import Owner
 
 RUN = "/runs/run"
 _CREATE = os.O_CREAT

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import tiny_runs
 
-from trainer import checkpoint
 from trainer.data.shards import ShardSet
+from trainer.run_folder import checkpoint
 
 PROGRAM = "faulty_data.py"
 # From the fault to the end of all ranks: until the shard's turn comes, pauses between tries, and ending.

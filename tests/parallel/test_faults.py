@@ -9,7 +9,7 @@ import pytest
 import tiny_runs
 from tiny_runs import PROGRAM
 
-from trainer import checkpoint
+from trainer.run_folder import checkpoint
 
 # Start, imports and tracing of two ranks on two busy cores, and the time a fault may take to end them.
 BOUND_S = 60

@@ -16,7 +16,7 @@ import tiny_runs
 from tiny_runs import PROGRAM
 
 from jobs.launchers import mpirun
-from trainer import checkpoint
+from trainer.run_folder import checkpoint
 
 # Of what is killed: so many times at any step, and while a checkpoint is written and renamed.
 KILLS = {"kill": 1, "kill-writing": 1, "kill-renaming": 1}

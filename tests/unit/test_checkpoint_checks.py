@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainer import checkpoint
+from trainer.run_folder import checkpoint
 
 NAMES = ("model.keras", "optimizer.npz", "rng.npz", "cursor.json")
 
@@ -142,7 +142,7 @@ def test_what_a_crash_left_is_removed_whatever_it_is_and_nothing_that_a_link_lea
 
 
 def test_another_runs_checkpoint_is_named_and_the_own_one_before_is_taken(tmp_path):
-    from trainer.checkpoint_checks import Owner
+    from trainer.run_folder.checkpoint_checks import Owner
 
     own = write(tmp_path, 1, run="aaaa")
     other = write(tmp_path, 2, run="bbbb")
@@ -155,7 +155,7 @@ def test_another_runs_checkpoint_is_named_and_the_own_one_before_is_taken(tmp_pa
 
 
 def test_a_checkpoint_from_before_runs_had_an_id_is_taken_and_a_doubt_is_told(tmp_path):
-    from trainer.checkpoint_checks import Owner
+    from trainer.run_folder.checkpoint_checks import Owner
 
     path = write(tmp_path, 1, config_sha256="c" * 64)
     assert checkpoint.find(tmp_path, Owner("aaaa", "c" * 64)) == checkpoint.Found(path)

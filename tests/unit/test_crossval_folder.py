@@ -11,8 +11,9 @@ import telemetry_lines
 from test_crossval_held_out import crossval
 
 from cingulum import cli
-from trainer.crossval import stored, tables
+from trainer.crossval import tables
 from trainer.errors import RunError
+from trainer.run_folder import crossval_folder
 from trainer.telemetry import records
 from trainer.telemetry.records import Step
 
@@ -76,15 +77,15 @@ def test_a_damaged_summary_is_named(finished, capsys, text):
 def test_the_first_seed_holds_every_subject_out_once(finished):
     (finished / "fold-9-seed-x").mkdir()
     (finished / "notes").mkdir()
-    every = [path.name for path in stored.runs(finished)]
+    every = [path.name for path in crossval_folder.runs(finished)]
     assert every == [f"fold-{fold}-seed-{seed}" for seed in (0, 1) for fold in range(3)]
-    assert [path.name for path in stored.finished_runs(finished)] == every[:3]
+    assert [path.name for path in crossval_folder.finished_runs(finished)] == every[:3]
 
 
 def test_a_cross_validation_without_a_fold_says_how_to_begin(tmp_path):
     (tmp_path / "crossval.yaml").write_text("")
     with pytest.raises(RunError, match="no fold"):
-        stored.runs(tmp_path)
+        crossval_folder.runs(tmp_path)
 
 
 def test_diagnose_judges_every_fold_that_told_of_its_time(finished, capsys):

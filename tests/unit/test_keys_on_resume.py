@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from trainer import config as configuration
-from trainer import resuming
 from trainer.errors import RunError
+from trainer.run_folder import resuming
 
 
 # Sections that may be absent are there, so that their keys can be changed.

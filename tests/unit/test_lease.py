@@ -13,10 +13,11 @@ from pathlib import Path
 import one_writer
 import pytest
 
-from trainer import atomic, claims, lease_taking
-from trainer.claims import Owner
+from trainer import atomic
 from trainer.errors import Fenced, RunError
-from trainer.lease import Lease
+from trainer.leases import claims, lease_taking
+from trainer.leases.claims import Owner
+from trainer.leases.lease import Lease
 
 
 @pytest.fixture(autouse=True)

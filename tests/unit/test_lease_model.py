@@ -15,7 +15,7 @@ import lease_model
 import pytest
 from lease_model import Execution, training
 
-from trainer import claims, lease, lease_files
+from trainer.leases import claims, lease, lease_files
 
 # One restart after the other of a job on one machine; of nobody's job, where nobody sees a process; seen, but
 # of no job. `nothing` puts no file, and leaves none.

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from trainer import config as configuration
-from trainer import machine, record, resuming
 from trainer.errors import RunError
-from trainer.record import RunFolder
+from trainer.run_folder import machine, record, resuming
+from trainer.run_folder.record import RunFolder
 
 
 def config(*overrides: str) -> configuration.RunConfig:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from trainer import config as configuration
-from trainer import resuming
 from trainer.config import RunConfig
 from trainer.errors import RunError
-from trainer.record import RunFolder
+from trainer.run_folder import resuming
+from trainer.run_folder.record import RunFolder
 
 TREE = "{name: a, data: {shards: s, classes: [x, y]}, model: {name: tiny}}"
 OWN = ["/env/bin/cingulum", "train", "a b.yaml", "train.epochs=3"]

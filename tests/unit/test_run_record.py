@@ -10,9 +10,9 @@ import pytest
 from made_up_run import make_run
 
 from trainer.errors import RunError
-from trainer.record import RunFolder
 from trainer.report.story import read
-from trainer.run_record import VERSION, RunRecord, owner
+from trainer.run_folder.record import RunFolder
+from trainer.run_folder.run_record import VERSION, RunRecord, owner
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "run-folder.md"
 # Of a run of before run.json had a version, but for most rows of its split.

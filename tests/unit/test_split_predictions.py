@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainer import split_predictions
-from trainer.clock import Clock
-from trainer.record import RunFolder
+from trainer.run_folder.record import RunFolder
+from trainer.runs import split_predictions
+from trainer.runs.clock import Clock
 from trainer.tasks.classification import Classification, log_softmax
 from trainer.tasks.segmentation import Segmentation
 

@@ -15,8 +15,8 @@ import pytest
 from jobs import sites
 from trainer import config
 from trainer.errors import ConfigError, JobError, RunError
-from trainer.record import RunFolder, load_config
 from trainer.report import story
+from trainer.run_folder.record import RunFolder, load_config
 
 HEAD = "name: a\ndata: {shards: s}\n"
 LAUGHS = (

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 from shard_sets import SHAPE, flip_byte, make_mapped_set, make_shard_set, volume_of
 
-from trainer import caching, config
+from trainer import config
 from trainer.data import memory
 from trainer.data.node_scratch import Lock, Place, lock_of
 from trainer.data.patches import Patches
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import CingulumError, ConfigError, ScratchError, ShardError, Stopped
-from trainer.preparation import Data
 from trainer.ranks.agreement import Agreed
 from trainer.ranks.world import World
+from trainer.runs import caching
+from trainer.runs.preparation import Data
 
 VOLUME = int(np.prod(SHAPE)) * 2
 

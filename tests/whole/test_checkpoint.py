@@ -12,9 +12,9 @@ import pytest
 
 keras = pytest.importorskip("keras")
 
-from trainer import checkpoint, checkpoint_checks  # noqa: E402
-from trainer.checkpoint import Cursor  # noqa: E402
 from trainer.errors import RunError  # noqa: E402
+from trainer.run_folder import checkpoint, checkpoint_checks  # noqa: E402
+from trainer.run_folder.checkpoint import Cursor  # noqa: E402
 
 
 def network(units: int = 3) -> keras.Model:

@@ -13,7 +13,7 @@ from made_up_run import make_run
 
 from cingulum import cli
 from trainer import report
-from trainer.record import RunFolder
+from trainer.run_folder.record import RunFolder
 from trainer.telemetry import records
 from trainer.telemetry.evidence import found, read_facts
 from trainer.telemetry.records import Step

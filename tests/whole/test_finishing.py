@@ -10,10 +10,10 @@ import pytest
 import tiny_runs
 
 from cingulum import cli
-from trainer.claims import Owner
 from trainer.data.shards import ShardSet
-from trainer.lease import Lease
-from trainer.run_record import VERSION
+from trainer.leases.claims import Owner
+from trainer.leases.lease import Lease
+from trainer.run_folder.run_record import VERSION
 
 # In the order in which they are written; of the figures, the first.
 WRITTEN = ("model.keras", "test.csv", "baseline.json", "run.json", ".png", "report.html", "result.json")

@@ -11,8 +11,8 @@ import pytest
 import tiny_runs
 
 from cingulum import cli
-from trainer import checkpoint
 from trainer.errors import CingulumError
+from trainer.run_folder import checkpoint
 
 SIZE = r"[0-9.]+ ([KM]i)?B"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tiny_runs
 
-from trainer import checkpoint
+from trainer.run_folder import checkpoint
 
 
 def test_ctrl_c_saves_the_step_and_tells_the_command_that_goes_on(tmp_path):

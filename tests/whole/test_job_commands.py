@@ -171,7 +171,7 @@ def test_a_run_of_another_configuration_is_refused_before_it_waits_in_a_queue(sl
 WRITES = """
 import os, sys
 from pathlib import Path
-from trainer import claims, lease_taking
+from trainer.leases import claims, lease_taking
 
 with lease_taking.take(Path("runs/mine"), claims.myself(os.environ)):
     print("taken", flush=True)

@@ -11,9 +11,9 @@ keras = pytest.importorskip("keras")
 
 from test_checkpoint import state, trained  # noqa: E402
 
-from trainer import checkpoint, checkpoint_checks, optimizer_state  # noqa: E402
-from trainer.checkpoint import Cursor  # noqa: E402
 from trainer.errors import RunError  # noqa: E402
+from trainer.run_folder import checkpoint, checkpoint_checks, optimizer_state  # noqa: E402
+from trainer.run_folder.checkpoint import Cursor  # noqa: E402
 
 OLD = Path(__file__).parent / "checkpoints_of_old" / "format-1"
 

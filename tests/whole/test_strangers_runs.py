@@ -19,7 +19,7 @@ from trainer import models, transfer
 from trainer.errors import RunError
 from trainer.inference.saved_model import load_model
 from trainer.models import own_code, own_imports
-from trainer.record import RunFolder
+from trainer.run_folder.record import RunFolder
 
 # A network file that says when it is run.
 OWN = """

@@ -22,16 +22,16 @@ from typing import IO, Literal
 import psutil
 
 from trainer import config as configuration
-from trainer import record
 from trainer.atomic import write_text
 from trainer.config import RunConfig
-from trainer.crossval.stored import CONFIG_NAME
 from trainer.data import leaks
 from trainer.data.shards import ShardSet
 from trainer.data.splits import Split
 from trainer.errors import ConfigError, LeakError, RunError
-from trainer.record import RunFolder
-from trainer.run_record import RunRecord
+from trainer.run_folder import record
+from trainer.run_folder.crossval_folder import CONFIG_NAME
+from trainer.run_folder.record import RunFolder
+from trainer.run_folder.run_record import RunRecord
 
 State = Literal["finished", "unfinished", "new"]
 
@@ -211,7 +211,7 @@ def splits(crossval: CrossValidation) -> dict[int, Split]:
     from trainer.quiet import import_tensorflow
 
     import_tensorflow()
-    from trainer.preparation import open_data
+    from trainer.runs.preparation import open_data
 
     first = [fold for fold in crossval.folds if fold.seed == crossval.seeds[0]]
     return {fold.number: open_data(fold.config).split for fold in first}

@@ -11,7 +11,7 @@ from trainer.crossval.folds import CrossValidation, Fold
 from trainer.errors import RunError
 from trainer.metrics import tables
 from trainer.metrics.tables import Line
-from trainer.run_record import RunRecord
+from trainer.run_folder.run_record import RunRecord
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer import record
 from trainer.atomic import write_text
 from trainer.crossval import figures, held_out
 from trainer.crossval.folds import CrossValidation, Fold
 from trainer.crossval.held_out import HeldOut
-from trainer.crossval.stored import SUMMARY_NAME
-from trainer.run_record import RunRecord
+from trainer.run_folder import record
+from trainer.run_folder.crossval_folder import SUMMARY_NAME
+from trainer.run_folder.run_record import RunRecord
 
 TABLE_NAME, PREDICTIONS_NAME = "crossval.csv", "predictions.csv"
 NOTE = (

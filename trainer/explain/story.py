@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from scipy import special
 
-from trainer import atomic, record
+from trainer import atomic
 from trainer.data.phantom import files
 from trainer.errors import InputError
 from trainer.explain import page, pictures, regions, sanity, score, subjects
@@ -24,6 +24,7 @@ from trainer.explain.group import MNI_OVERLAP, Group
 from trainer.explain.methods import Method
 from trainer.explain.names import BaselineName, MethodName
 from trainer.explain.subjects import Subject, Subjects
+from trainer.run_folder import record
 
 _RANDOMISED = 5  # networks with shuffled weights that a map's share is compared with
 _UNITS = {MethodName.gradcam: "score", MethodName.integrated_gradients: "score", MethodName.occlusion: "fall"}

@@ -10,12 +10,12 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from trainer import finished_run
 from trainer.data.preprocess import prepare
 from trainer.errors import RunError
 from trainer.inference.member import Member
 from trainer.inference.requests import People, requests
-from trainer.preparation import Data
+from trainer.runs import finished_run
+from trainer.runs.preparation import Data
 
 # With `_mosaic.png` behind it, a name stays far below the 255 bytes of file systems.
 _MOST_BYTES = 150

@@ -15,14 +15,14 @@ import keras
 import numpy as np
 from markupsafe import Markup
 
-from trainer import record
 from trainer.config import RunConfig
 from trainer.data.shards import ShardSet, Volume
 from trainer.errors import InputError
 from trainer.metrics.bootstrap import TOO_FEW
-from trainer.record import RunFolder
 from trainer.report.augmentation import phrases
-from trainer.run_record import RunRecord
+from trainer.run_folder import record
+from trainer.run_folder.record import RunFolder
+from trainer.run_folder.run_record import RunRecord
 
 # Punctuation with a meaning inside of a line (CommonMark 0.31, 2.4; tables: GitHub's extension).
 _INSIDE = re.compile(r"([\\`*\[\]<>#|~&$!])")

@@ -10,12 +10,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from trainer import atomic, resuming
+from trainer import atomic
 from trainer.errors import CingulumError, RunError
 from trainer.export import card
 from trainer.export.formats import FORMATS, Format
 from trainer.inference.saved_model import load_model
-from trainer.record import write_json
+from trainer.run_folder import resuming
+from trainer.run_folder.record import write_json
 
 # Kernels of other programs add in another order, which makes about 1e-6 of the largest output in float32; a
 # conversion that went wrong makes something of its own size.

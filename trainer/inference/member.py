@@ -13,13 +13,13 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from trainer import record, resuming
 from trainer.data.covariates import Covariates
 from trainer.data.preprocess import Recipe
 from trainer.errors import RunError
 from trainer.inference import patchwise
 from trainer.inference.saved_model import load_model
-from trainer.run_record import RunRecord
+from trainer.run_folder import record, resuming
+from trainer.run_folder.run_record import RunRecord
 
 # In one call of a network of patches.
 _PATCHES_AT_ONCE = 4

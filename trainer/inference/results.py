@@ -12,7 +12,7 @@ from typing import Any
 from trainer.atomic import write_text
 from trainer.data import tables
 from trainer.errors import CohortError, RunError
-from trainer.record import read_json, write_json
+from trainer.run_folder.record import read_json, write_json
 
 # Each writing replaces the whole file, so it must not follow every image.
 _WRITE_EVERY_S = 5.0

@@ -8,12 +8,12 @@ from pathlib import Path
 import keras
 
 import trainer.models  # noqa: F401 - makes our layers known to Keras
-from trainer import resuming
 from trainer.errors import RunError
 from trainer.inference import model_file
 from trainer.models import own_code
-from trainer.record import RunFolder
-from trainer.run_record import RunRecord
+from trainer.run_folder import resuming
+from trainer.run_folder.record import RunFolder
+from trainer.run_folder.run_record import RunRecord
 
 # How a command is told to run a file.
 _OPTION = "Where you trust it: --allow-code FILE"

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer import resuming
 from trainer.errors import RunError
-from trainer.record import RunFolder
-from trainer.run_record import RunRecord
+from trainer.run_folder import resuming
+from trainer.run_folder.record import RunFolder
+from trainer.run_folder.run_record import RunRecord
 
 # A line of a table, by column.
 Line = dict[str, str]

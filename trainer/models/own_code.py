@@ -17,7 +17,7 @@ import keras
 
 from trainer.errors import RunError
 from trainer.models import own, own_imports
-from trainer.run_record import RunRecord
+from trainer.run_folder.run_record import RunRecord
 
 # SHA-256 of the file that registered a class, by the class's registered name.
 _registered_by: dict[str, str] = {}

@@ -24,8 +24,8 @@ def write(folder: Path, result: dict[str, Any] | None = None) -> Path:
         OSError: a file cannot be written.
     """
     # Metrics are needed on every rank, templates and pictures on one: import them when they are.
-    from trainer.crossval.stored import SUMMARY_NAME
     from trainer.report import crossval_page, run_page, story
+    from trainer.run_folder.crossval_folder import SUMMARY_NAME
 
     folder = Path(folder)
     if (folder / SUMMARY_NAME).is_file():

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from trainer.crossval import stored
 from trainer.errors import RunError
 from trainer.metrics.bootstrap import TOO_FEW
 from trainer.report import charts_classes, charts_crossval, charts_training, cohort, methods
@@ -18,6 +17,7 @@ from trainer.report.judgement import Tile, interval, share
 from trainer.report.page import Page, template
 from trainer.report.predictions import Predictions
 from trainer.report.story import Story, number, read
+from trainer.run_folder import crossval_folder
 
 # The figures worth a tile or a column, in this order: name in crossval.json, words, decimals.
 _NAMES: dict[str, tuple[str, int]] = {
@@ -60,7 +60,7 @@ def render(folder: Path) -> Page:
     Raises:
         RunError: crossval.json is damaged.
     """
-    summary = stored.summary(folder)
+    summary = crossval_folder.summary(folder)
     runs = _runs(folder, summary)
     stories = [run.story for run in runs if run.story is not None]
     names = [

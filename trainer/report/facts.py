@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from trainer.report.story import Story, number
-from trainer.run_record import Processor
+from trainer.run_folder.run_record import Processor
 
 Fact = tuple[str, str]
 

@@ -16,7 +16,7 @@ from trainer.report.facts import watt_hours
 from trainer.report.methods_training import network, selection, training
 from trainer.report.sentences import blank, count, get
 from trainer.report.story import Story, number
-from trainer.run_record import Processor
+from trainer.run_folder.run_record import Processor
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from trainer.data.shards import ShardSet
 from trainer.errors import ConfigError, RunError, ShardError
 from trainer.report import predictions
 from trainer.report.predictions import Found
-from trainer.run_record import RunRecord
+from trainer.run_folder.run_record import RunRecord
 
 # Types of those values of result.json and baseline.json that are taken apart.
 _KINDS: dict[str, tuple[type, ...]] = {

@@ -2,7 +2,7 @@
 
 A strategy is a subclass of `Strategy`, found by `registry.of(config)`; nobody else asks which one it is. It
 says what each launched process does (`members`, `take_part`), divides an update (`plan`), and makes the
-`Learner` that the loop of trainer/loop.py trains. Importing this file loads neither TensorFlow nor MPI:
+`Learner` that the loop of trainer/runs/loop.py trains. Importing this file loads neither TensorFlow nor MPI:
 `members` and `environment` are asked before these start.
 """
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer import record
 from trainer.errors import CingulumError, ConfigError, RunError
-from trainer.record import RunFolder
-from trainer.run_record import RunRecord
+from trainer.run_folder import record
+from trainer.run_folder.record import RunFolder
+from trainer.run_folder.run_record import RunRecord
 from trainer.telemetry import records
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.records import RunTelemetry

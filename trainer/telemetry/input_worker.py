@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _block(learner: Any, batches: Iterator[Any], steps: int) -> dict[str, Any]:
-    """Train as `trainer.loop` does: next batch, step; the loss is fetched at the end, not after each step."""
+    """Train as `trainer.runs.loop` does: next batch, step; the loss is fetched at the end, not before."""
     timeline, loss = [], None
     began = time.perf_counter()
     for _ in range(steps):

@@ -27,7 +27,7 @@ def main() -> int:
     os.environ["CINGULUM_SCRATCH"] = scratch.format(rank=world.rank)
     from trainer.data import scratch_copy
     from trainer.data.stored_bytes import StoredBytes
-    from trainer.loop import Training
+    from trainer.runs.loop import Training
 
     found = {"copied": 0, "read": 0}
     plain_copy, plain_read, plain_run = scratch_copy._read_into, StoredBytes.read_into, Training.run

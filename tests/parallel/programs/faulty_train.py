@@ -46,8 +46,8 @@ def main() -> int:
             placement=server.placement,
             mode=server.mode,
         )
-    from trainer import checkpoint
-    from trainer.loop import Training
+    from trainer.run_folder import checkpoint
+    from trainer.runs.loop import Training
     from trainer.strategies.parameter_server.server import Server
 
     if at_rank == -1 and world.is_server:

@@ -27,7 +27,7 @@ def main() -> int:
 
     quiet.leave_out_what_keras_can_do_without()
     world = worlds.init(1)
-    from trainer.loop import Training
+    from trainer.runs.loop import Training
 
     is_last = world.rank == world.size - 1
     plain_run = Training.run

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from trainer.checkpoint import random_states
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError
 from trainer.ranks.mpi_world import Links
 from trainer.ranks.stopping import StopRequest
 from trainer.ranks.watchdog import Watchdog
 from trainer.ranks.world import World
+from trainer.run_folder.checkpoint import random_states
 from trainer.strategies.base import Share, Story
 from trainer.strategies.parameter_server.async_server import FurtherServer, Post, Shard
 from trainer.strategies.parameter_server.async_state import Shares, share_address

@@ -7,15 +7,16 @@ from typing import Any
 
 import keras
 
-from trainer import atomic, checkpoint, machine, record
-from trainer.checkpoint import Cursor
+from trainer import atomic
 from trainer.config import RunConfig
 from trainer.models import own_code
-from trainer.preparation import Data
 from trainer.ranks.horovod_world import mpi_settings
 from trainer.ranks.world import World
-from trainer.record import RunFolder
-from trainer.run_record import Resumption, RunRecord
+from trainer.run_folder import checkpoint, machine, record
+from trainer.run_folder.checkpoint import Cursor
+from trainer.run_folder.record import RunFolder
+from trainer.run_folder.run_record import Resumption, RunRecord
+from trainer.runs.preparation import Data
 from trainer.telemetry import json_lines
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 
-from trainer import atomic, claims, lease_taking, record, resuming
+from trainer import atomic
 from trainer.config import RunConfig
 from trainer.errors import RunError
-from trainer.lease import Lease
+from trainer.leases import claims, lease_taking
+from trainer.leases.lease import Lease
 from trainer.progress import Reporter
 from trainer.ranks.watchdog import Watchdog
-from trainer.record import RunFolder
+from trainer.run_folder import record, resuming
+from trainer.run_folder.record import RunFolder
 
 
 def take_lease(

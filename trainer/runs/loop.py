@@ -9,22 +9,23 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from trainer import checkpoint, preparation, record, resuming, saving, split_predictions
-from trainer.checkpoint import Cursor
-from trainer.clock import Clock
 from trainer.config import RunConfig
 from trainer.data.reader_time import ReaderTime
 from trainer.errors import Fenced, NotFiniteError, Stopped
-from trainer.lease import Lease
-from trainer.preparation import Data
+from trainer.leases.lease import Lease
 from trainer.progress import Reporter
 from trainer.ranks import consensus
 from trainer.ranks.agreement import Agreed, agree
 from trainer.ranks.stopping import Patience, StopRequest
 from trainer.ranks.watchdog import Watchdog
 from trainer.ranks.world import World
-from trainer.record import RunFolder
-from trainer.run_record import owner
+from trainer.run_folder import checkpoint, record, resuming
+from trainer.run_folder.checkpoint import Cursor
+from trainer.run_folder.record import RunFolder
+from trainer.run_folder.run_record import owner
+from trainer.runs import preparation, saving, split_predictions
+from trainer.runs.clock import Clock
+from trainer.runs.preparation import Data
 from trainer.strategies.base import Learner, Plan, Predictions, Start
 from trainer.strategies.guards import check_finite
 from trainer.telemetry.recorder import Recorder

@@ -6,16 +6,18 @@ import dataclasses
 
 import keras
 
-from trainer import checkpoint, preparation, transfer
-from trainer.checkpoint import Cursor
+from trainer import transfer
 from trainer.config import RunConfig
 from trainer.errors import RunError
-from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
-from trainer.record import RunFolder
-from trainer.run_record import RunRecord, owner
+from trainer.run_folder import checkpoint
+from trainer.run_folder.checkpoint import Cursor
+from trainer.run_folder.record import RunFolder
+from trainer.run_folder.run_record import RunRecord, owner
+from trainer.runs import preparation
+from trainer.runs.preparation import Data
 
 
 def restore(

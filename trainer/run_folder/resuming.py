@@ -14,11 +14,12 @@ from pathlib import Path
 import psutil
 import yaml
 
-from trainer import claims, lease_taking, record
 from trainer import config as configuration
 from trainer.config import RunConfig
 from trainer.errors import RunError
-from trainer.record import RunFolder
+from trainer.leases import claims, lease_taking
+from trainer.run_folder import record
+from trainer.run_folder.record import RunFolder
 
 _MPIRUN = ("mpirun", "mpiexec", "orterun", "prterun")
 # A job of ours has dozens of options for its hosts and variables: no command for a person to type.

@@ -1,6 +1,6 @@
 """What the lease on a run folder asks of the file system, in calls that may meet those of another start.
 
-As in trainer/lease.py, `os.` calls on names as text.
+As in trainer/leases/lease.py, `os.` calls on names as text.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer import claims
-from trainer.claims import Owner
 from trainer.errors import RunError
+from trainer.leases import claims
+from trainer.leases.claims import Owner
 
 # Removing a staging folder competes with its owner's last call, and with files that are open on this host.
 _TRIES = 100

@@ -3,7 +3,7 @@
     checkpoints/step-00000120/
       model.keras      an ordinary Keras model: `keras.saving.load_model` opens it without our code
       averaged.keras   the same with the averaged weights, where the optimizer keeps an average (EMA)
-      optimizer.npz    every variable of the optimizer: see trainer/optimizer_state.py
+      optimizer.npz    every variable of the optimizer: see trainer/run_folder/optimizer_state.py
       rng.npz          states of the random generators in the network (Keras leaves them out of model.keras)
       cursor.json      where training stands: see `Cursor`
       manifest.json    format, run and start that wrote it, configuration hash, size and sha256 of each file
@@ -27,9 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer import atomic, optimizer_state
+from trainer import atomic
 from trainer.atomic import sync
-from trainer.checkpoint_checks import (
+from trainer.errors import RunError
+from trainer.run_folder import optimizer_state
+from trainer.run_folder.checkpoint_checks import (
     AVERAGED,
     FORMAT_VERSION,
     MANIFEST,
@@ -41,7 +43,6 @@ from trainer.checkpoint_checks import (
     run_of,
     step_of,
 )
-from trainer.errors import RunError
 
 if TYPE_CHECKING:
     import keras
@@ -127,7 +128,7 @@ def save(
         averaged: a context in which the network holds its averaged weights, where there are such.
         config_sha256: `record.digest` of the configuration.
         run: identity of the run, `id` in its run.json.
-        start: number of the start that writes (trainer/lease.py).
+        start: number of the start that writes (trainer/leases/lease.py).
 
     Raises:
         Fenced: another start has taken over the run.

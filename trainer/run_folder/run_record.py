@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from trainer import record
-from trainer.checkpoint_checks import Owner
 from trainer.errors import RunError
-from trainer.record import RunFolder
+from trainer.run_folder import record
+from trainer.run_folder.checkpoint_checks import Owner
+from trainer.run_folder.record import RunFolder
 
 # Of the file's form. Files of before it was counted name none, and count as 0: they may lack any key.
 VERSION = 1

@@ -1,6 +1,6 @@
 """Take the lease on a run folder: wait for its owner, claim the next number, fence off all earlier starts.
 
-As in trainer/lease.py, `os.` calls on names as text.
+As in trainer/leases/lease.py, `os.` calls on names as text.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer import claims, lease_files
-from trainer.claims import Owner
 from trainer.errors import Fenced, RunError
-from trainer.lease import Lease
+from trainer.leases import claims, lease_files
+from trainer.leases.claims import Owner
+from trainer.leases.lease import Lease
 
 # A start of the same job before this one has so long to end by itself.
 EARLIER_S = 20.0

@@ -22,11 +22,11 @@ from trainer.data.node_scratch import Place
 from trainer.data.scratch_copy import ScratchCopy
 from trainer.data.shards import ShardSet
 from trainer.errors import CingulumError, ConfigError, Stopped
-from trainer.preparation import Data
 from trainer.progress import Reporter
 from trainer.ranks.agreement import Agreed, agree
 from trainer.ranks.watchdog import Beat
 from trainer.ranks.world import World
+from trainer.runs.preparation import Data
 
 # Ranks tell each other this often how far their copies are.
 TALK_EVERY_S = 0.2

@@ -1,9 +1,8 @@
 """The lease on a run folder: at most one start writes it, whatever became of those before.
 
 Every write is a rename out of the start's own staging folder, and what is removed is renamed into it. To take
-a run over (trainer/lease_taking.py) is to remove the staging folders of all earlier starts, before anything
-is read: whatever an earlier start was about to do then fails. docs/decisions/0043-lease.md;
-trainer/claims.py has the files.
+a run over (lease_taking.py) is to remove the staging folders of all earlier starts, before anything is read:
+whatever an earlier start was about to do then fails. docs/decisions/0043-lease.md; claims.py has the files.
 
 All calls of the file system are `os.` calls on names as text: tests/helpers/lease_model.py puts a model of a
 file system in their place, and searches for interleavings that break the promise.
@@ -20,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from trainer import claims, lease_files
-from trainer.claims import Owner
 from trainer.errors import Fenced, RunError
+from trainer.leases import claims, lease_files
+from trainer.leases.claims import Owner
 
 
 class Lease:

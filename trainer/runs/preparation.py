@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer import models, network_size, tasks, transfer
+from trainer import models, tasks, transfer
 from trainer.config import RunConfig
 from trainer.data import balance, order, pipeline, splits
 from trainer.data.batch_reader import Batches
@@ -25,6 +25,7 @@ from trainer.errors import ModelError
 from trainer.inference import patchwise
 from trainer.inference.sliding import Windows
 from trainer.ranks.world import World
+from trainer.runs import network_size
 from trainer.strategies import optimizers
 from trainer.strategies.base import Share, Strategy
 from trainer.tasks import Task

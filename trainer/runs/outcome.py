@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from trainer import atomic, checkpoint, preparation, record, report, split_predictions
+from trainer import atomic, report
 from trainer.errors import RunError
-from trainer.loop import Training
 from trainer.ranks.agreement import agree
 from trainer.report import case_maps
-from trainer.run_record import RunRecord, owner
+from trainer.run_folder import checkpoint, record
+from trainer.run_folder.run_record import RunRecord, owner
+from trainer.runs import preparation, split_predictions
+from trainer.runs.loop import Training
 from trainer.strategies.base import Predictions
 from trainer.strategies.data import broadcast_state
 from trainer.strategies.guards import weights_sha256

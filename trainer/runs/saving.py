@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from trainer import checkpoint, record
-from trainer.checkpoint import Cursor
 from trainer.config import RunConfig
 from trainer.errors import NO_SPACE, CingulumError, no_space
-from trainer.record import RunFolder
+from trainer.run_folder import checkpoint, record
+from trainer.run_folder.checkpoint import Cursor
+from trainer.run_folder.record import RunFolder
 from trainer.strategies.base import Learner
 from trainer.strategies.data import averaged_weights
 

@@ -1,0 +1,1 @@
+"""What lies in a run folder: its record, its checkpoints, and the command that goes on with it."""

@@ -1,0 +1,1 @@
+"""The chapters of a run: from its preparation to what comes of it."""
