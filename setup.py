@@ -5,9 +5,9 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "trainer.data._halves",
-            ["trainer/data/halves.c", "trainer/data/blosc_halves.c"],
-            depends=["trainer/data/halves.h"],
+            "trainer.data.shards.shards._halves",
+            ["trainer/data/shards/halves.c", "trainer/data/shards/blosc_halves.c"],
+            depends=["trainer/data/shards/halves.h"],
             extra_compile_args=["-O3"],
             optional=True,
         )

@@ -19,14 +19,14 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 
-from trainer.data import codecs, stored_types
-from trainer.data.codec_choice import decode_all
-from trainer.data.index import SetMeta, VolumeMeta
-from trainer.data.layout import Layout
+from trainer.data.images.preprocess import Recipe, prepare
+from trainer.data.importing.codec_choice import decode_all
 from trainer.data.phantom import image, people, template
-from trainer.data.preprocess import Recipe, prepare
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
+from trainer.data.shards import codecs, stored_types
+from trainer.data.shards.index import SetMeta, VolumeMeta
+from trainer.data.shards.layout import Layout
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
 
 ROUNDS = 5
 PATCH = 64

@@ -26,9 +26,9 @@ from trainer.quiet import import_tensorflow
 tf = import_tensorflow()
 
 from trainer.config import AugmentConfig, DataConfig, RunConfig, TrainConfig  # noqa: E402
-from trainer.data.batch_reader import Batches, signature  # noqa: E402
-from trainer.data.pipeline import Samples, training_batches  # noqa: E402
-from trainer.data.shards import ShardSet  # noqa: E402
+from trainer.data.loading.batch_reader import Batches, signature  # noqa: E402
+from trainer.data.loading.pipeline import Samples, training_batches  # noqa: E402
+from trainer.data.shards.shards import ShardSet  # noqa: E402
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ import tensorflow as tf
 from sklearn.metrics import roc_auc_score
 
 from trainer import models
-from trainer.data.shards import ShardSet
+from trainer.data.shards.shards import ShardSet
 
 _TEST_SHARE = 0.3
 _SHOWN = (0, 1, 2, 5, 10, 20, 30, 40, 60, 80)

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.data.shards import ShardSet
-from trainer.data.stored_bytes import BLOCK
+from trainer.data.shards.shards import ShardSet
+from trainer.data.shards.stored_bytes import BLOCK
 
 
 class Way(NamedTuple):

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data.block_shuffle import BLOCK, WINDOW, block_shuffle
-from trainer.data.order import order
+from trainer.data.loading.block_shuffle import BLOCK, WINDOW, block_shuffle
+from trainer.data.loading.order import order
 
 SHARD = 512  # volumes
 SHARE = 0.3  # of the samples, in the class that comes last in the list

@@ -100,7 +100,7 @@ def check_packages() -> Finding:
 
 def check_compiled_cast() -> Finding:
     """The loader's one compiled part, without which it works more slowly."""
-    from trainer.data import halves
+    from trainer.data.shards import halves
 
     if halves.LIBRARY is not None:
         return Finding("compiled cast", "ok", "float16 is read at full speed")

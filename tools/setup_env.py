@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 HOROVOD_BUILD = ROOT / "docker" / "horovod" / "build.py"
 HOROVOD_CHANGES = HOROVOD_BUILD.with_name("changes.py")
-COMPILED = sorted((ROOT / "trainer" / "data").glob("*halves.[ch]"))
+COMPILED = sorted((ROOT / "trainer" / "data" / "shards").glob("*halves.[ch]"))
 OLDEST, NEWEST = (3, 10), (3, 13)
 
 

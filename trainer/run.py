@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainer import transfer
 from trainer.config import RunConfig
-from trainer.data import leaks
+from trainer.data.splits import leaks
 from trainer.progress import Reporter
 from trainer.ranks.agreement import agree
 from trainer.ranks.rollcall import RollCall

@@ -10,8 +10,8 @@ from pathlib import Path
 import keras
 
 from trainer.config import TransferConfig
-from trainer.data.shards import ShardSet
-from trainer.data.splits import Split
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits.splits import Split
 from trainer.errors import ConfigError, LeakError, RunError, ShardError
 from trainer.inference.saved_model import load_model, open_file
 from trainer.run_folder import resuming

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from trainer.data.shards import ShardSet
+    from trainer.data.shards.shards import ShardSet
     from trainer.report.augmentation_sheet import Row
 
 
@@ -44,7 +44,7 @@ def augment(
     from trainer import atomic
     from trainer import config as configuration
     from trainer.config.augment import active
-    from trainer.data.shards import ShardSet
+    from trainer.data.shards.shards import ShardSet
     from trainer.errors import ConfigError
     from trainer.report import augmentation_sheet
 

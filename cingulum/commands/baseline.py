@@ -44,7 +44,7 @@ def baseline(
     import json
 
     from trainer.baseline import scores
-    from trainer.data.shards import ShardSet
+    from trainer.data.shards.shards import ShardSet
     from trainer.errors import InputError
     from trainer.progress import Counting
 

@@ -14,7 +14,7 @@ import typer
 from trainer.errors import CohortError, ConfigError, Stopped
 
 if TYPE_CHECKING:
-    from trainer.data.import_request import ImportRequest, ImportResult
+    from trainer.data.importing.import_request import ImportRequest, ImportResult
 
 _COLOURS = {"bad": "red", "warning": "yellow"}
 
@@ -124,8 +124,8 @@ def import_images(
       cingulum import my-bids shards/maps --maps probseg
       cingulum import my-bids shards/fast --codec auto
     """
-    from trainer.data.import_request import ImportRequest
-    from trainer.data.recipe import Recipe
+    from trainer.data.images.recipe import Recipe
+    from trainer.data.importing.import_request import ImportRequest
 
     if map_labels is not None and maps is None:
         raise ConfigError(
@@ -171,9 +171,9 @@ def _names(text: str | None) -> tuple[str, ...]:
 def _with_progress(request: ImportRequest) -> ImportResult:
     """Run the import under a progress bar; at its end, however it ends, every kind of finding has a line."""
     from cingulum.commands.import_findings import Findings
-    from trainer.data import importing
-    from trainer.data.findings import Finding
-    from trainer.data.import_request import Progress as News
+    from trainer.data.images.findings import Finding
+    from trainer.data.importing import importing
+    from trainer.data.importing.import_request import Progress as News
     from trainer.progress import Counting
 
     with _stopping_when_asked(), Counting("checking" if request.dry_run else "importing", "images") as bar:
@@ -223,7 +223,7 @@ def _tell(result: ImportResult, rehearsed: Path | None) -> None:
         typer.echo(f"{result.target}: is already done, {result.volumes} volumes ({classes})")
         return
     if rehearsed is not None:
-        from trainer.data.importing import complaint
+        from trainer.data.importing.importing import complaint
 
         if result.left_out:
             total = result.volumes + len(result.left_out)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from trainer.data.file_names import first_three
+from trainer.data.sources.file_names import first_three
 
 if TYPE_CHECKING:
-    from trainer.data.findings import Finding
+    from trainer.data.images.findings import Finding
 
 
 class Findings:

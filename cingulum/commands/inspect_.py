@@ -22,8 +22,8 @@ def inspect_shards(
     """
     import json
 
-    from trainer.data.shards import ShardSet
-    from trainer.data.summary import summary
+    from trainer.data.shards.shards import ShardSet
+    from trainer.data.shards.summary import summary
 
     content = summary(ShardSet.open(shards))
     if as_json:

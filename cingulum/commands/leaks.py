@@ -23,8 +23,8 @@ def leaks(
     """
     import json
 
-    from trainer.data.leaks import duplicates
-    from trainer.data.shards import ShardSet
+    from trainer.data.shards.shards import ShardSet
+    from trainer.data.splits.leaks import duplicates
     from trainer.progress import Counting
 
     shard_set = ShardSet.open(shards)

@@ -27,7 +27,7 @@ def scratch(
     import json
 
     from trainer import byte_sizes
-    from trainer.data.node_scratch import Place
+    from trainer.data.loading.node_scratch import Place
 
     place = Place.find(folder)
     found = place.clean() if clean else place.contents()

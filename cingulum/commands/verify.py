@@ -20,7 +20,7 @@ def verify_shards(
     """
     import json
 
-    from trainer.data.verify import verify
+    from trainer.data.shards.verify import verify
     from trainer.progress import Counting
 
     with Counting("verifying", "volumes") as counting:

@@ -111,7 +111,7 @@ def test_the_image_holds_no_compiler_and_nothing_of_its_build(user):
     )
     assert user.run(*in_container(user, "bash", "-c", script)) == ""
     user.run(
-        *in_container(user, "python", "-c", "from trainer.data import halves; assert halves.LIBRARY")
+        *in_container(user, "python", "-c", "from trainer.data.shards import halves; assert halves.LIBRARY")
     )  # what setup.py compiles
 
 

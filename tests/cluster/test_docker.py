@@ -189,7 +189,7 @@ def test_an_image_holds_no_compiler_no_keys_and_nothing_of_its_build(daemon, ima
     )
     command = ("run", "--rm", "--network=none", "--user=0", "--entrypoint=bash", image, "-c", script)
     assert daemon.client(*command) == ""
-    in_container(daemon, "python", "-c", "from trainer.data import halves; assert halves.LIBRARY")
+    in_container(daemon, "python", "-c", "from trainer.data.shards import halves; assert halves.LIBRARY")
 
 
 def test_the_health_checks_tell_a_sound_container_from_a_broken_one(daemon):

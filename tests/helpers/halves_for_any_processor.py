@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from trainer.data import halves
+from trainer.data.shards import halves
 
 SOURCES = Path(halves.__file__).parent
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.data.batch_reader import Batches
+from trainer.data.loading.batch_reader import Batches
 
 
 def as_arrays(batches: Batches) -> list[Any]:

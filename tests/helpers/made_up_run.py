@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import telemetry_lines
 
-from trainer.data.index import SetMeta, VolumeMeta
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
-from trainer.data.splits import Split
+from trainer.data.shards.index import SetMeta, VolumeMeta
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits.splits import Split
 from trainer.metrics.classification import classification_metrics
 from trainer.metrics.regression import regression_metrics
 from trainer.metrics.segmentation import sample_statistics, segmentation_metrics

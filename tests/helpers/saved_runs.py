@@ -11,7 +11,7 @@ import keras
 import yaml
 
 from trainer import models
-from trainer.data.preprocess import Recipe
+from trainer.data.images.preprocess import Recipe
 from trainer.strategies.guards import weights_sha256
 
 SIZE, SPACING = 16, 12.0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.data.index import SetMeta, VolumeMeta
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
+from trainer.data.shards.index import SetMeta, VolumeMeta
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
 
 SHAPE = (6, 5, 4, 1)
 META = SetMeta(

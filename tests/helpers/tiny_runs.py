@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from trainer.data.index import SetMeta, VolumeMeta
-from trainer.data.preprocess import Recipe
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
+from trainer.data.images.preprocess import Recipe
+from trainer.data.shards.index import SetMeta, VolumeMeta
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
 
 PROGRAM = "faulty_train.py"
 

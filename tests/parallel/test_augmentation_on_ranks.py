@@ -8,7 +8,7 @@ import numpy as np
 from conftest import Launch
 from tiny_runs import make_shards
 
-from trainer.data.shards import ShardSet
+from trainer.data.shards.shards import ShardSet
 
 
 def test_one_rank_and_two_see_the_same_augmented_volumes_and_maps(launch: Launch, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tiny_runs
 
-from trainer.data.shards import ShardSet
+from trainer.data.shards.shards import ShardSet
 from trainer.run_folder import checkpoint
 
 PROGRAM = "faulty_data.py"

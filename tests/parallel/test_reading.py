@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from conftest import Launch
 
-from trainer.data.index import SetMeta, VolumeMeta
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
+from trainer.data.shards.index import SetMeta, VolumeMeta
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
 
 VOLUMES, SHAPE, GLOBAL_BATCH = 24, (8, 8, 8, 1), 4
 

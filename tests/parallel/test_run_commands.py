@@ -274,7 +274,7 @@ def image_file(path: Path) -> Path:
 def test_raw_images_are_prepared_as_in_training_and_predicted(finished, tmp_path, capsys):
     import keras
 
-    from trainer.data.preprocess import Recipe, prepare
+    from trainer.data.images.preprocess import Recipe, prepare
 
     image, table = image_file(tmp_path / "scan.nii.gz"), tmp_path / "table.csv"
     assert cli.run(["predict", str(finished), str(image), "--output", str(table)]) == 0

@@ -11,8 +11,8 @@ import pytest
 import tiny_runs
 from tiny_runs import PROGRAM, result
 
-from trainer.data.node_scratch import Place
-from trainer.data.shards import ShardSet
+from trainer.data.loading.node_scratch import Place
+from trainer.data.shards.shards import ShardSet
 
 COUNTED = "cached_train.py"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.data.findings import bad
+from trainer.data.images.findings import bad
 from trainer.errors import CingulumError, ConfigError, ImageError, ShardError, Stopped
 from trainer.ranks.agreement import Agreed, agree, together
 from trainer.ranks.world import World
@@ -75,7 +75,7 @@ def test_a_path_that_cannot_be_used_is_bad_input(kind):
 
 
 def test_an_error_of_a_derived_class_arrives_as_its_kind():
-    from trainer.data.findings import ImageFault
+    from trainer.data.images.findings import ImageFault
 
     with pytest.raises(Agreed) as caught:
         agree(World(), fail(ImageFault(Path("a.nii"), bad("empty", "is empty.", "Get it again."))))

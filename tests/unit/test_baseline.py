@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from trainer.data.index import Volume
-from trainer.data.splits import Split
+from trainer.data.shards.index import Volume
+from trainer.data.splits.splits import Split
 from trainer.report.baseline import tissue_baseline
 
 CLASSES = ("NC", "AD")

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.data import batch_reader, thread_memory
-from trainer.data.batch_reader import Batches, signature
+from trainer.data.loading import batch_reader
+from trainer.data.loading.batch_reader import Batches, signature
+from trainer.data.shards import thread_memory
 from trainer.errors import ShardError
 
 SAMPLES = 3

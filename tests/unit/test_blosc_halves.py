@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.data import codecs, halves
+from trainer.data.shards import codecs, halves
 
 ALL = np.arange(2**16, dtype=np.uint16).view(np.float16)
 KINDS = ("noise", "smooth", "sparse", "steps")

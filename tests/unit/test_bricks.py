@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from shard_sets import META, flip_byte, make_mapped_set, make_shard_set, map_of, rows_of, volume_of
 from test_shards import rewrite_index
 
-from trainer.data import bricks, codecs, stored_types
-from trainer.data.layout import Layout
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
-from trainer.data.verify import verify
+from trainer.data.shards import bricks, codecs, stored_types
+from trainer.data.shards.layout import Layout
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
+from trainer.data.shards.verify import verify
 from trainer.errors import ShardError
 
 SHAPE = (7, 6, 8, 2)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from shard_sets import SHAPE, flip_byte, make_mapped_set, make_shard_set, volume_of
 
-from trainer.data.cache import KeptVolumes, Use
-from trainer.data.shards import ShardSet
+from trainer.data.loading.cache import KeptVolumes, Use
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import ShardError
 
 BYTES = int(np.prod(SHAPE)) * 2

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.data import casting, halves
-from trainer.data.casting import cast_into, is_finite
+from trainer.data.shards import casting, halves
+from trainer.data.shards.casting import cast_into, is_finite
 
 # Every float16 there is: subnormal ones, both zeros, infinities and all that are not a number.
 HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)

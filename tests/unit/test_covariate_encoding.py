@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainer.data.covariates import Covariates
+from trainer.data.loading.covariates import Covariates
 from trainer.errors import CohortError
 
 

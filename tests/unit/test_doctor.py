@@ -45,7 +45,7 @@ def test_a_package_that_is_too_old_is_named(monkeypatch):
 
 
 def test_a_missing_compiled_cast_is_worth_a_note(monkeypatch):
-    from trainer.data import halves
+    from trainer.data.shards import halves
 
     assert doctor.check_compiled_cast().state == "ok"
     monkeypatch.setattr(halves, "LIBRARY", None)

@@ -19,10 +19,11 @@ from shard_sets import make_mapped_set, make_shard_set
 from test_shards import rewrite_index
 
 from cingulum import cli
-from trainer.data import bricks, codecs, import_state
-from trainer.data.index_reading import MOST_BYTES
-from trainer.data.shards import ShardSet
-from trainer.data.verify import verify
+from trainer.data.importing import import_state
+from trainer.data.shards import bricks, codecs
+from trainer.data.shards.index_reading import MOST_BYTES
+from trainer.data.shards.shards import ShardSet
+from trainer.data.shards.verify import verify
 from trainer.errors import ShardError
 
 

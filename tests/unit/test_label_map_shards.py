@@ -14,11 +14,11 @@ from shard_sets import CLASSES, META, SHAPE, flip_byte, make_mapped_set, make_sh
 from test_shards import rewrite_index
 
 from cingulum.commands.inspect_ import inspect_shards
-from trainer.data import codecs, shard_image
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
-from trainer.data.summary import summary
-from trainer.data.verify import Problem, verify
+from trainer.data.shards import codecs, shard_image
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
+from trainer.data.shards.summary import summary
+from trainer.data.shards.verify import Problem, verify
 from trainer.errors import ShardError
 
 MAPPED = dataclasses.replace(META, map_classes=CLASSES)

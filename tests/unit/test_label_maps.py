@@ -8,13 +8,13 @@ import pytest
 from made_images import AXIS_CODES, affine, cut, head, labels, nifti, shares
 from scipy import ndimage
 
-from trainer.data import label_maps
-from trainer.data.cut import Cut
-from trainer.data.findings import ImageFault
-from trainer.data.map_recipe import MapRecipe
-from trainer.data.map_request import numbered
-from trainer.data.preprocess import prepare
-from trainer.data.recipe import Recipe
+from trainer.data.images import label_maps
+from trainer.data.images.cut import Cut
+from trainer.data.images.findings import ImageFault
+from trainer.data.images.map_recipe import MapRecipe
+from trainer.data.images.preprocess import prepare
+from trainer.data.images.recipe import Recipe
+from trainer.data.sources.map_request import numbered
 from trainer.errors import ConfigError
 
 SHARES = MapRecipe("probseg", ("background", "grey", "white", "csf"))

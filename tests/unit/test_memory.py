@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.data import memory
+from trainer.data.loading import memory
 
 FREE = 1000
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cingulum import cli
-from trainer.data.node_scratch import Lock, Place, lock_of
+from trainer.data.loading.node_scratch import Lock, Place, lock_of
 from trainer.errors import ScratchError
 
 HASH = "c0ffee"
@@ -145,7 +145,7 @@ def test_who_becomes_alone_on_a_removed_file_is_not(tmp_path):
 def test_of_many_who_leave_at_once_one_is_the_last(tmp_path):
     """Real processes: each gives up its share and looks for those of the others."""
     program = (
-        "import sys; from pathlib import Path; from trainer.data.node_scratch import Lock\n"
+        "import sys; from pathlib import Path; from trainer.data.loading.node_scratch import Lock\n"
         "lock = Lock.take(Path(sys.argv[1]), alone=False)\n"
         "print('held', flush=True); sys.stdin.readline()\n"
         "print(lock.become_alone(), flush=True); sys.stdin.readline()\n"

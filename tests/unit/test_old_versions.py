@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from shard_sets import CLASSES, SHAPE, flip_byte, make_shard_set, map_of, volume_of
 
-from trainer.data.index import FORMAT_VERSION
-from trainer.data.shards import ShardSet
-from trainer.data.summary import summary
-from trainer.data.verify import verify
+from trainer.data.shards.index import FORMAT_VERSION
+from trainer.data.shards.shards import ShardSet
+from trainer.data.shards.summary import summary
+from trainer.data.shards.verify import verify
 from trainer.errors import ShardError
 
 OLD = Path(__file__).parent / "sets_of_old"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from trainer.data.order import micro_batch_positions, order, steps_per_epoch, weights
+from trainer.data.loading.order import micro_batch_positions, order, steps_per_epoch, weights
 from trainer.errors import ConfigError
 
 SIZES = {"n": some.integers(1, 60), "global_batch": some.integers(1, 70)}

@@ -12,11 +12,11 @@ from read_configs import reading
 from shard_sets import META, SHAPE, make_mapped_set, make_shard_set, map_of, meta_of, volume_of
 
 from trainer.config import AugmentConfig, PatchConfig
-from trainer.data.order import order
-from trainer.data.patches import Patches
-from trainer.data.pipeline import Samples, training_batches
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
+from trainer.data.loading.order import order
+from trainer.data.loading.patches import Patches
+from trainer.data.loading.pipeline import Samples, training_batches
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import ConfigError
 
 EDGE = 16

@@ -14,11 +14,11 @@ from read_configs import reading
 from shard_sets import flip_byte, make_shard_set, volume_of
 
 from trainer.config import AugmentConfig
-from trainer.data import order
 from trainer.data.augment import augment as augment_both
-from trainer.data.balance import balanced_rows, balanced_weights
-from trainer.data.pipeline import Samples, evaluation_batches, training_batches
-from trainer.data.shards import ShardSet
+from trainer.data.loading import order
+from trainer.data.loading.pipeline import Samples, evaluation_batches, training_batches
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits.balance import balanced_rows, balanced_weights
 from trainer.errors import ConfigError, ShardError
 
 ROWS = (1, 2, 4, 5, 6, 8, 9)

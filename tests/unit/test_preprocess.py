@@ -10,10 +10,10 @@ import pytest
 from made_images import affine, head, nifti
 from scipy import ndimage
 
-from trainer.data import foreground
-from trainer.data.findings import ImageFault
-from trainer.data.preprocess import Recipe, prepare
-from trainer.data.resampling import resample, resample_part, resampled_affine, weights
+from trainer.data.images import foreground
+from trainer.data.images.findings import ImageFault
+from trainer.data.images.preprocess import Recipe, prepare
+from trainer.data.images.resampling import resample, resample_part, resampled_affine, weights
 from trainer.errors import ConfigError
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from made_images import affine, head, nifti
 
-from trainer.data import quality, reading
-from trainer.data.findings import Finding, bad, note, status, warning
-from trainer.data.reading import Image
+from trainer.data.images import quality, reading
+from trainer.data.images.findings import Finding, bad, note, status, warning
+from trainer.data.images.reading import Image
 
 
 def image(data: np.ndarray | None = None, matrix: np.ndarray | None = None) -> Image:

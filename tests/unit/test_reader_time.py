@@ -10,8 +10,8 @@ from read_configs import reading
 from shard_sets import make_shard_set
 
 from trainer.config import AugmentConfig
-from trainer.data.pipeline import Samples, training_batches
-from trainer.data.reader_time import ReaderTime, input_verdict
+from trainer.data.loading.pipeline import Samples, training_batches
+from trainer.data.loading.reader_time import ReaderTime, input_verdict
 
 
 def test_seconds_of_all_threads_add_up():

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from made_images import AXIS_CODES, affine, head, nifti
 
-from trainer.data import quality, reading
-from trainer.data.findings import ImageFault
-from trainer.data.preprocess import Recipe, prepare
+from trainer.data.images import quality, reading
+from trainer.data.images.findings import ImageFault
+from trainer.data.images.preprocess import Recipe, prepare
 
 # nibabel 5.4 leaves the file of an MGH image, and those of damaged images, to the garbage collector to close.
 pytestmark = [

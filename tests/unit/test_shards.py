@@ -20,10 +20,10 @@ import pytest
 from numcodecs import blosc
 from shard_sets import META, SHAPE, flip_byte, make_shard_set, meta_of, rows_of, volume_of
 
-from trainer.data import codecs, shard_writer
-from trainer.data.index import FORMAT_VERSION, canonical_json
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
+from trainer.data.shards import codecs, shard_writer
+from trainer.data.shards.index import FORMAT_VERSION, canonical_json
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import CingulumError, ShardError
 
 
@@ -387,7 +387,9 @@ def test_what_is_no_whole_shard_set_is_refused_with_a_reason_and_a_cure(tmp_path
 
 
 def test_many_threads_read_the_same_as_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.data.stored_bytes.MOST_OPEN", 2)  # files are closed under other threads
+    monkeypatch.setattr(
+        "trainer.data.shards.stored_bytes.MOST_OPEN", 2
+    )  # files are closed under other threads
     shards = make_shard_set(tmp_path, 24, per_shard=3)
     rows = np.random.default_rng(0).integers(0, 24, 400)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -396,7 +398,7 @@ def test_many_threads_read_the_same_as_one(tmp_path, monkeypatch):
 
 
 def test_at_most_so_many_files_stay_open(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.data.stored_bytes.MOST_OPEN", 2)
+    monkeypatch.setattr("trainer.data.shards.stored_bytes.MOST_OPEN", 2)
     shards = make_shard_set(tmp_path, 12, per_shard=1)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for row in range(12):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from made_images import bids, image_of, nifti
 
-from trainer.data import sources
-from trainer.data.foreign_files import said_of
+from trainer.data.sources import sources
+from trainer.data.sources.foreign_files import said_of
 from trainer.errors import CohortError, ConfigError
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from made_images import affine, bids, head, image_of, nifti
 
-from trainer.data import sources
-from trainer.data.listing import Listing
+from trainer.data.sources import sources
+from trainer.data.sources.listing import Listing
 from trainer.errors import CohortError
 
 

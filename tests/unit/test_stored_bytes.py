@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from shard_sets import make_mapped_set, make_shard_set, volume_of
 
-from trainer.data import stored_bytes
-from trainer.data.shards import ShardSet
+from trainer.data.shards import stored_bytes
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import ShardError
 
 

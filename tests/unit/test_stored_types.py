@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from shard_sets import META, SHAPE, meta_of
 
-from trainer.data import codecs, stored_types
-from trainer.data.casting import cast_into
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
-from trainer.data.verify import verify
+from trainer.data.shards import codecs, stored_types
+from trainer.data.shards.casting import cast_into
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
+from trainer.data.shards.verify import verify
 
 VALUES = np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
 # The largest rounding error of a value, relative to the value; of int16 relative to the largest one.

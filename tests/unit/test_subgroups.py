@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from trainer.data.index import VolumeMeta
+from trainer.data.shards.index import VolumeMeta
 from trainer.metrics.classification import classification_metrics
 from trainer.metrics.regression import regression_metrics
 from trainer.metrics.subgroups import (

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.data import thread_memory
-from trainer.data.thread_memory import HUGE_PAGE, aligned, on_huge_pages, scratch
+from trainer.data.shards import thread_memory
+from trainer.data.shards.thread_memory import HUGE_PAGE, aligned, on_huge_pages, scratch
 
 
 def huge_bytes_at(address: int) -> int:

@@ -13,7 +13,7 @@ from shard_sets import make_shard_set
 
 from trainer import models, transfer
 from trainer.config import OptimizerConfig, TransferConfig
-from trainer.data.splits import Split
+from trainer.data.splits.splits import Split
 from trainer.errors import ConfigError, LeakError, RunError
 from trainer.strategies import optimizers
 from trainer.strategies.rate_factors import scale_rates

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from cingulum.commands.inspect_ import inspect_shards
 from cingulum.commands.verify import verify_shards
-from trainer.data import codecs, shard_image
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
-from trainer.data.summary import summary
-from trainer.data.verify import Problem, verify
+from trainer.data.shards import codecs, shard_image
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
+from trainer.data.shards.summary import summary
+from trainer.data.shards.verify import Problem, verify
 from trainer.errors import ShardError
 
 

@@ -14,9 +14,9 @@ import pytest
 import xxhash
 from shard_sets import SHAPE, make_mapped_set, make_shard_set, map_of, volume_of
 
-from trainer.data import codecs, thread_memory
-from trainer.data.stored_bytes import ReadFault
-from trainer.data.whole_chunks import Place, WholeChunks
+from trainer.data.shards import codecs, thread_memory
+from trainer.data.shards.stored_bytes import ReadFault
+from trainer.data.shards.whole_chunks import Place, WholeChunks
 from trainer.errors import ShardError
 
 

@@ -13,9 +13,9 @@ from shard_sets import META, meta_of
 from cingulum import cli
 from trainer.baseline import features, models, scores
 from trainer.config import SplitConfig
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
-from trainer.data.splits import Split, split
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits.splits import Split, split
 from trainer.errors import CohortError
 
 SHAPE = (6, 6, 6, 1)

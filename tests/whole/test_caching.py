@@ -13,11 +13,11 @@ import pytest
 from shard_sets import SHAPE, flip_byte, make_mapped_set, make_shard_set, volume_of
 
 from trainer import config
-from trainer.data import memory
-from trainer.data.node_scratch import Lock, Place, lock_of
-from trainer.data.patches import Patches
-from trainer.data.shards import ShardSet
-from trainer.data.splits import Split
+from trainer.data.loading import memory
+from trainer.data.loading.node_scratch import Lock, Place, lock_of
+from trainer.data.loading.patches import Patches
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits.splits import Split
 from trainer.errors import CingulumError, ConfigError, ScratchError, ShardError, Stopped
 from trainer.ranks.agreement import Agreed
 from trainer.ranks.world import World

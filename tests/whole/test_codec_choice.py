@@ -14,14 +14,15 @@ from typer.testing import CliRunner
 
 from cingulum.commands.import_ import import_images
 from cingulum.commands.inspect_ import inspect_shards
-from trainer.data import codec_choice, codecs, stored_types
-from trainer.data.codec_choice import Measured, choose, disk_speed, pick
-from trainer.data.import_request import ImportRequest
-from trainer.data.importing import run
-from trainer.data.layout import Layout
-from trainer.data.preprocess import Recipe, prepare
-from trainer.data.shards import ShardSet
-from trainer.data.verify import verify
+from trainer.data.images.preprocess import Recipe, prepare
+from trainer.data.importing import codec_choice
+from trainer.data.importing.codec_choice import Measured, choose, disk_speed, pick
+from trainer.data.importing.import_request import ImportRequest
+from trainer.data.importing.importing import run
+from trainer.data.shards import codecs, stored_types
+from trainer.data.shards.layout import Layout
+from trainer.data.shards.shards import ShardSet
+from trainer.data.shards.verify import verify
 from trainer.errors import CingulumError, CohortError, ShardError
 
 app = typer.Typer()

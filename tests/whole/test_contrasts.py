@@ -11,15 +11,15 @@ from made_images import add_t2, affine, bids, cut, head, image_of, nifti, t2
 from test_importing import Halt, _halt_after, files, request
 
 from cingulum import cli
-from trainer.data import contrasts
-from trainer.data.cut import Cut
-from trainer.data.findings import ImageFault
-from trainer.data.importing import run
-from trainer.data.preprocess import prepare
-from trainer.data.reading import read
-from trainer.data.recipe import Recipe
-from trainer.data.shards import ShardSet
-from trainer.data.verify import verify
+from trainer.data.images import contrasts
+from trainer.data.images.cut import Cut
+from trainer.data.images.findings import ImageFault
+from trainer.data.images.preprocess import prepare
+from trainer.data.images.reading import read
+from trainer.data.images.recipe import Recipe
+from trainer.data.importing.importing import run
+from trainer.data.shards.shards import ShardSet
+from trainer.data.shards.verify import verify
 from trainer.errors import CohortError, ConfigError, ImageError
 
 ONE = Recipe(size=24, spacing=8.0, dtype="float32")

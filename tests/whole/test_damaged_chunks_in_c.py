@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from halves_for_any_processor import compiled
 
-from trainer.data import codecs
+from trainer.data.shards import codecs
 
 # Reads cases from its input (bytes of the chunk, values, the chunk) and decodes each into memory of just that
 # size; says how many were decoded. AddressSanitizer ends it at the first byte beyond. The library's LZ4 needs

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainer.data.images.preprocess import Recipe, prepare
 from trainer.data.phantom import bids, image, people, template
 from trainer.data.phantom.cohort import make_cohort
-from trainer.data.preprocess import Recipe, prepare
 from trainer.errors import InputError
 from trainer.explain import regions
 from trainer.explain.regions import Shares, Truth

@@ -15,13 +15,13 @@ from saved_runs import save_run
 
 from cingulum import cli
 from trainer import models
-from trainer.data.covariates import Covariates
-from trainer.data.index import SetMeta, VolumeMeta
+from trainer.data.images.preprocess import Recipe, prepare
+from trainer.data.loading.covariates import Covariates
 from trainer.data.phantom import people
 from trainer.data.phantom.cohort import make_cohort
-from trainer.data.preprocess import Recipe, prepare
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
+from trainer.data.shards.index import SetMeta, VolumeMeta
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
 from trainer.explain.group import Group
 
 RECIPE = Recipe.of_size(16)

@@ -10,7 +10,7 @@ import pytest
 import tiny_runs
 
 from cingulum import cli
-from trainer.data.shards import ShardSet
+from trainer.data.shards.shards import ShardSet
 from trainer.leases.claims import Owner
 from trainer.leases.lease import Lease
 from trainer.run_folder.run_record import VERSION

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 from shard_sets import SHAPE, make_mapped_set, make_shard_set, volume_of
 
-from trainer.data import codecs
-from trainer.data.index import Volume, canonical_json
-from trainer.data.shards import ShardSet
+from trainer.data.shards import codecs
+from trainer.data.shards.index import Volume, canonical_json
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import ShardError
 
 # Every kind of set that there is; new codecs come in by themselves.

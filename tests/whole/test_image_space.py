@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_images import AXIS_CODES, nifti
 
-from trainer.data.preprocess import Recipe, prepare
+from trainer.data.images.preprocess import Recipe, prepare
 from trainer.inference import space
 from trainer.inference.space import Grid
 

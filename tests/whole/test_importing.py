@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from made_images import affine, bids, cut, gzip_of, head, image_of, nifti
 
-from trainer.data import import_state
-from trainer.data.import_request import ImportRequest, ImportResult, Progress
-from trainer.data.importing import run
-from trainer.data.preprocess import Recipe, prepare
-from trainer.data.shards import ShardSet
-from trainer.data.sources import find
+from trainer.data.images.preprocess import Recipe, prepare
+from trainer.data.importing import import_state
+from trainer.data.importing.import_request import ImportRequest, ImportResult, Progress
+from trainer.data.importing.importing import run
+from trainer.data.shards.shards import ShardSet
+from trainer.data.sources.sources import find
 from trainer.errors import CingulumError, CohortError, ShardError
 
 RECIPE = Recipe.of_size(16)
@@ -282,15 +282,15 @@ def _halt_after(monkeypatch, writes: int) -> None:
 _IMPORT = """
 import sys
 from pathlib import Path
-import trainer.data.shard_writer as shard_writer, time
+import trainer.data.shards.shard_writer as shard_writer, time
 write = shard_writer.write_atomically
 def slow(path, content):
     write(path, content)
     time.sleep(0.05)
 shard_writer.write_atomically = slow
-from trainer.data.import_request import ImportRequest
-from trainer.data.importing import run
-from trainer.data.preprocess import Recipe
+from trainer.data.importing.import_request import ImportRequest
+from trainer.data.importing.importing import run
+from trainer.data.images.preprocess import Recipe
 if __name__ == "__main__":
     source, target, workers = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     run(ImportRequest(source, target, "diagnosis", Recipe.of_size(16), workers=workers, volumes_per_shard=2))

@@ -22,7 +22,7 @@ from made_images import bids, head, image_of, nifti
 from typer.testing import CliRunner
 
 from cingulum.commands.import_ import import_images
-from trainer.data.shards import ShardSet
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import CingulumError, CohortError, ConfigError, ShardError
 
 app = typer.Typer()
@@ -190,7 +190,7 @@ import cingulum.commands
 from cingulum.commands.import_ import import_images
 cingulum.commands.COMMANDS.setdefault("import", import_images)
 cingulum.commands.COMMANDS.setdefault("nothing", lambda: None)
-import trainer.data.importing as importing
+import trainer.data.importing.importing as importing
 examine = importing.examine
 def slow(task):
     time.sleep(0.1)

@@ -9,11 +9,11 @@ import pytest
 from made_images import bids
 from test_fuzz_shards import DAMAGES
 
-from trainer.data import import_state
-from trainer.data.import_request import ImportRequest
-from trainer.data.importing import run
-from trainer.data.preprocess import Recipe
-from trainer.data.shard_writer import ShardWriter
+from trainer.data.images.preprocess import Recipe
+from trainer.data.importing import import_state
+from trainer.data.importing.import_request import ImportRequest
+from trainer.data.importing.importing import run
+from trainer.data.shards.shard_writer import ShardWriter
 
 
 @pytest.fixture(scope="module")

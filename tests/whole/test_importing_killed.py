@@ -22,10 +22,10 @@ import psutil
 import pytest
 from made_images import bids
 
-from trainer.data.import_request import ImportRequest
-from trainer.data.importing import run
-from trainer.data.preprocess import Recipe
-from trainer.data.shards import ShardSet
+from trainer.data.images.preprocess import Recipe
+from trainer.data.importing.import_request import ImportRequest
+from trainer.data.importing.importing import run
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import ShardError
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +37,10 @@ RECIPE = Recipe.of_size(16)
 _IMPORTS = """
 import json, os, signal, sys
 from pathlib import Path
-from trainer.data.import_request import ImportRequest
-from trainer.data.importing import run
-from trainer.data.preprocess import Recipe
-import trainer.data.quality_sheet
+from trainer.data.importing.import_request import ImportRequest
+from trainer.data.importing.importing import run
+from trainer.data.images.preprocess import Recipe
+import trainer.data.importing.quality_sheet
 
 def changes(event, given):
     if event == "open":
@@ -196,9 +196,9 @@ def test_killed_from_outside_its_workers_end_and_it_goes_on(cohort, whole, tmp_p
 _WITH_WORKERS = """
 import sys, time
 from pathlib import Path
-import trainer.data.importing as importing
-from trainer.data.import_request import ImportRequest
-from trainer.data.preprocess import Recipe
+import trainer.data.importing.importing as importing
+from trainer.data.importing.import_request import ImportRequest
+from trainer.data.images.preprocess import Recipe
 examine = importing.examine
 def slow(task):
     time.sleep(0.05)

@@ -30,16 +30,16 @@ from PIL import Image
 from test_importing import Halt, _halt_after, files, request
 
 from cingulum import cli
-from trainer.data import label_maps
-from trainer.data.bids_names import best_match
-from trainer.data.examination import Examined
-from trainer.data.import_state import mark
-from trainer.data.importing import run
-from trainer.data.map_recipe import MapRecipe
-from trainer.data.preprocess import prepare
-from trainer.data.recipe import Recipe
-from trainer.data.shards import ShardSet
-from trainer.data.verify import verify
+from trainer.data.images import label_maps
+from trainer.data.images.map_recipe import MapRecipe
+from trainer.data.images.preprocess import prepare
+from trainer.data.images.recipe import Recipe
+from trainer.data.importing.examination import Examined
+from trainer.data.importing.import_state import mark
+from trainer.data.importing.importing import run
+from trainer.data.shards.shards import ShardSet
+from trainer.data.shards.verify import verify
+from trainer.data.sources.bids_names import best_match
 from trainer.errors import CohortError, ConfigError, ShardError
 
 RECIPE = Recipe.of_size(16)

@@ -13,13 +13,14 @@ from shard_sets import META, make_shard_set, meta_of
 
 from cingulum import cli
 from trainer.config import SplitConfig
-from trainer.data import leaks, preprocess
-from trainer.data.leaks import check, duplicates
-from trainer.data.miniature import EDGE, miniature
+from trainer.data.images import preprocess
+from trainer.data.images.miniature import EDGE, miniature
 from trainer.data.phantom import image, people, template
-from trainer.data.shard_writer import ShardWriter
-from trainer.data.shards import ShardSet
-from trainer.data.splits import Split, split
+from trainer.data.shards.shard_writer import ShardWriter
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits import leaks
+from trainer.data.splits.leaks import check, duplicates
+from trainer.data.splits.splits import Split, split
 from trainer.errors import LeakError
 
 SIZE = 32

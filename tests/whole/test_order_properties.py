@@ -18,10 +18,10 @@ from shard_sets import make_shard_set
 
 from trainer.config import SplitConfig
 from trainer.config.section import LARGEST_SEED
-from trainer.data import splits
-from trainer.data.order import order, steps_per_epoch, weights
-from trainer.data.pipeline import Samples, evaluation_batches, training_batches
-from trainer.data.shards import ShardSet
+from trainer.data.loading.order import order, steps_per_epoch, weights
+from trainer.data.loading.pipeline import Samples, evaluation_batches, training_batches
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits import splits
 
 CLASSES = ("AD", "NC")
 

@@ -12,8 +12,8 @@ ENDS_EARLY = """
 import sys
 import numpy as np
 from trainer.config import RunConfig
-from trainer.data.pipeline import Samples, training_batches
-from trainer.data.shards import ShardSet
+from trainer.data.loading.pipeline import Samples, training_batches
+from trainer.data.shards.shards import ShardSet
 config = RunConfig.model_validate({
     "name": "test", "train": {"global_batch": 4},
     "data": {"shards": sys.argv[1], "augment": {}, "reader_threads": 4, "prefetch": 8},
@@ -40,7 +40,7 @@ def test_a_process_can_end_in_the_middle_of_an_epoch(tmp_path):
 STUCK = """
 import sys, threading
 import numpy as np
-from trainer.data.batch_reader import Batches, signature
+from trainer.data.loading.batch_reader import Batches, signature
 def fill(number, places):
     if number == 3:
         threading.Event().wait()

@@ -15,7 +15,7 @@ from saved_runs import SIZE, SPACING, classifier, everywhere, regressor, save_ru
 
 from cingulum import cli
 from trainer import models
-from trainer.data.preprocess import Recipe, prepare
+from trainer.data.images.preprocess import Recipe, prepare
 from trainer.inference import segmentation
 from trainer.inference.space import Grid, labels_on
 from trainer.inference.views import averaged, views

@@ -12,7 +12,7 @@ from shard_sets import make_shard_set
 
 from trainer.config.data import DataConfig
 from trainer.config.run import GuardConfig
-from trainer.data.pipeline import Samples, evaluation_batches, training_batches
+from trainer.data.loading.pipeline import Samples, evaluation_batches, training_batches
 from trainer.errors import ShardError
 
 ROWS = (1, 2, 4, 5, 6, 8, 9)

@@ -16,19 +16,19 @@ import numpy as np
 import pytest
 from shard_sets import flip_byte, make_mapped_set, make_shard_set, volume_of
 
-from trainer.data import scratch_copy
-from trainer.data.node_scratch import Place
-from trainer.data.scratch_copy import ScratchCopy
-from trainer.data.shards import ShardSet
+from trainer.data.loading import scratch_copy
+from trainer.data.loading.node_scratch import Place
+from trainer.data.loading.scratch_copy import ScratchCopy
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import ScratchError, ShardError
 
 # A process that copies in small blocks, each of which takes long: `python -c SLOW SHARDS SCRATCH SECONDS`.
 SLOW = """
 import sys, time
 from pathlib import Path
-from trainer.data import scratch_copy
-from trainer.data.node_scratch import Place
-from trainer.data.shards import ShardSet
+from trainer.data.loading import scratch_copy
+from trainer.data.loading.node_scratch import Place
+from trainer.data.shards.shards import ShardSet
 shards, folder, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
 scratch_copy.BLOCK = 2000
 plain = scratch_copy._read_into

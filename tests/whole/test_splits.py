@@ -14,8 +14,8 @@ from hypothesis import strategies as some
 from shard_sets import meta_of
 
 from trainer.config import SplitConfig
-from trainer.data.index import Volume
-from trainer.data.splits import Split, check_disjoint, split
+from trainer.data.shards.index import Volume
+from trainer.data.splits.splits import Split, check_disjoint, split
 from trainer.errors import CohortError
 
 LABELS = ("AD", "NC")

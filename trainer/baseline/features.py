@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.data.foreground import otsu
-from trainer.data.index import Volume
-from trainer.data.shards import ShardSet
+from trainer.data.images.foreground import otsu
+from trainer.data.shards.index import Volume
+from trainer.data.shards.shards import ShardSet
 from trainer.data.workers import default_workers
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)

@@ -15,7 +15,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from trainer.data.splits import Split
+from trainer.data.splits.splits import Split
 
 # Fits take one thread: on matrices this small, many threads wait for one another most of the time.
 

@@ -12,8 +12,8 @@ from sklearn.dummy import DummyRegressor
 from trainer.baseline import features, models
 from trainer.baseline.features import Features
 from trainer.config import SplitConfig
-from trainer.data.shards import ShardSet
-from trainer.data.splits import Split, split
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits.splits import Split, split
 from trainer.errors import CohortError
 from trainer.metrics.classification import classification_metrics
 from trainer.metrics.regression import regression_metrics

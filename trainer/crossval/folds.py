@@ -24,9 +24,9 @@ import psutil
 from trainer import config as configuration
 from trainer.atomic import write_text
 from trainer.config import RunConfig
-from trainer.data import leaks
-from trainer.data.shards import ShardSet
-from trainer.data.splits import Split
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits import leaks
+from trainer.data.splits.splits import Split
 from trainer.errors import ConfigError, LeakError, RunError
 from trainer.run_folder import record
 from trainer.run_folder.crossval_folder import CONFIG_NAME

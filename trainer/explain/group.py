@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import ndimage
 
-from trainer.data import foreground
+from trainer.data.images import foreground
 from trainer.explain.regions import onto
 
 _CENTRE = (0.5, -16.5, 5.5)  # of the MNI152 brain, in mm

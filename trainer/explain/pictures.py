@@ -13,7 +13,7 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from scipy import ndimage
 
-from trainer.data import foreground
+from trainer.data.images import foreground
 
 _DPI = 110
 _SLICES = 15

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from trainer.data import reading
+from trainer.data.images import reading
 from trainer.data.phantom import bids
 from trainer.errors import InputError
 from trainer.metrics.bootstrap import interval

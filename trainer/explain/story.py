@@ -280,7 +280,7 @@ def _target(request: Request, chosen: Subjects) -> int | None:
 def _is_phantom(request: Request) -> bool:
     """Whether the run was trained on phantoms, as its shard set's source says."""
     try:
-        from trainer.data.shards import ShardSet
+        from trainer.data.shards.shards import ShardSet
 
         config = record.load_config(record.RunFolder(request.run))
         return "phantom" in ShardSet.open(config.data.shards).source.lower()

@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from trainer.data.preprocess import prepare
+from trainer.data.images.preprocess import prepare
 from trainer.errors import RunError
 from trainer.inference.member import Member
 from trainer.inference.requests import People, requests

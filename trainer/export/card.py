@@ -16,7 +16,7 @@ import numpy as np
 from markupsafe import Markup
 
 from trainer.config import RunConfig
-from trainer.data.shards import ShardSet, Volume
+from trainer.data.shards.shards import ShardSet, Volume
 from trainer.errors import InputError
 from trainer.metrics.bootstrap import TOO_FEW
 from trainer.report.augmentation import phrases

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from trainer.data.covariates import Covariates
-from trainer.data.preprocess import Recipe
+from trainer.data.images.preprocess import Recipe
+from trainer.data.loading.covariates import Covariates
 from trainer.errors import RunError
 from trainer.inference import patchwise
 from trainer.inference.saved_model import load_model

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.data import reading
-from trainer.data.preprocess import Prepared, Recipe, prepare
+from trainer.data.images import reading
+from trainer.data.images.preprocess import Prepared, Recipe, prepare
 from trainer.errors import CingulumError, CohortError, ImageError, RunError
 from trainer.inference import answers, segmentation
 from trainer.inference.ensemble import Ensemble

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.data import tables
-from trainer.data.listing import IMAGE_COLUMNS, SESSION_COLUMNS, SUBJECT_COLUMNS, person
-from trainer.data.reading import stem
-from trainer.data.tables import Row, Table
+from trainer.data.images.reading import stem
+from trainer.data.sources import tables
+from trainer.data.sources.listing import IMAGE_COLUMNS, SESSION_COLUMNS, SUBJECT_COLUMNS, person
+from trainer.data.sources.tables import Row, Table
 from trainer.errors import CohortError, ImageError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.atomic import write_text
-from trainer.data import tables
+from trainer.data.sources import tables
 from trainer.errors import CohortError, RunError
 from trainer.run_folder.record import read_json, write_json
 

@@ -9,7 +9,7 @@ from typing import Any
 import nibabel
 import numpy as np
 
-from trainer.data.preprocess import Prepared
+from trainer.data.images.preprocess import Prepared
 from trainer.inference import answers, sliding, space
 from trainer.inference.ensemble import Ensemble
 from trainer.inference.sliding import Slabs, Windows

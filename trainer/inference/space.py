@@ -49,7 +49,7 @@ def labels_on(target: Grid, slabs: Slabs, source: Grid) -> np.ndarray:
 
     Args:
         target: of the image; its axes must run along those of `source`, in any order and direction, as they
-            do where the source was made by `trainer.data.preprocess`.
+            do where the source was made by `trainer.data.images.preprocess`.
         slabs: first plane and probabilities float32 (n, H, W, K), in order, without gaps, from the first
             plane of the source to the last, as `sliding.blend` yields them.
         source: the grid that the probabilities are on.

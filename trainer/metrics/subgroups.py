@@ -12,7 +12,7 @@ from trainer.metrics.regression import regression_metrics
 from trainer.metrics.segmentation import segmentation_metrics
 
 if TYPE_CHECKING:
-    from trainer.data.index import VolumeMeta
+    from trainer.data.shards.index import VolumeMeta
 
 UNKNOWN = "unknown"
 # From places in the table, int (n,), to figures of those subjects.

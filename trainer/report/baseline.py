@@ -12,8 +12,8 @@ from trainer.baseline.models import classifier
 from trainer.metrics.classification import classification_metrics
 
 if TYPE_CHECKING:
-    from trainer.data.shards import Volume
-    from trainer.data.splits import Split
+    from trainer.data.shards.shards import Volume
+    from trainer.data.splits.splits import Split
 
 
 def tissue_baseline(

@@ -9,7 +9,7 @@ import nibabel
 import numpy as np
 
 from trainer.atomic import make_folder, write_bytes
-from trainer.data.reading import DAMAGED
+from trainer.data.images.reading import DAMAGED
 
 
 def path_of(run_folder: Path, row: int) -> Path:

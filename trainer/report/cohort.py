@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.data.index import Volume
+from trainer.data.shards.index import Volume
 from trainer.report.figure import Table, table
 from trainer.report.story import Story
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import yaml_reader
-from trainer.data.shards import ShardSet
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import ConfigError, RunError, ShardError
 from trainer.report import predictions
 from trainer.report.predictions import Found

@@ -16,11 +16,11 @@ from typing import Any
 
 from trainer import byte_sizes
 from trainer.config import RunConfig
-from trainer.data import memory, order, page_cache
-from trainer.data.cache import KeptVolumes
-from trainer.data.node_scratch import Place
-from trainer.data.scratch_copy import ScratchCopy
-from trainer.data.shards import ShardSet
+from trainer.data.loading import memory, order, page_cache
+from trainer.data.loading.cache import KeptVolumes
+from trainer.data.loading.node_scratch import Place
+from trainer.data.loading.scratch_copy import ScratchCopy
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import CingulumError, ConfigError, Stopped
 from trainer.progress import Reporter
 from trainer.ranks.agreement import Agreed, agree

@@ -9,31 +9,20 @@ from typing import Any
 
 import keras
 
-<<<<<<<< HEAD:trainer/runs/finished_run.py
-from trainer.runs import caching, preparation, split_predictions
-from trainer.run_folder import record, resuming
 from trainer import tasks
-========
-from trainer import tasks
->>>>>>>> fca56fa (Part the folder of a run, the lease on it, and the chapters of a run):trainer/runs/prediction.py
 from trainer.config import RunConfig
-from trainer.data.shards import ShardSet
-from trainer.data.splits import Split
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits.splits import Split
 from trainer.errors import RunError
 from trainer.inference.saved_model import load_model
 from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
-<<<<<<<< HEAD:trainer/runs/finished_run.py
+from trainer.run_folder import record, resuming
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
-from trainer.strategies.base import Share
-========
-from trainer.run_folder import record
-from trainer.run_folder.record import RunFolder
-from trainer.run_folder.run_record import RunRecord
-from trainer.runs import caching, evaluation, preparation
+from trainer.runs import caching, preparation, split_predictions
 from trainer.runs.preparation import Data
->>>>>>>> fca56fa (Part the folder of a run, the lease on it, and the chapters of a run):trainer/runs/prediction.py
+from trainer.strategies.base import Share
 from trainer.strategies.data import DistributedModel
 
 

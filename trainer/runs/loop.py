@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from trainer.config import RunConfig
-from trainer.data.reader_time import ReaderTime
+from trainer.data.loading.reader_time import ReaderTime
 from trainer.errors import Fenced, NotFiniteError, Stopped
 from trainer.leases.lease import Lease
 from trainer.progress import Reporter

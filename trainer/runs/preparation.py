@@ -13,14 +13,15 @@ import tensorflow as tf
 
 from trainer import models, tasks, transfer
 from trainer.config import RunConfig
-from trainer.data import balance, order, pipeline, splits
-from trainer.data.batch_reader import Batches
-from trainer.data.covariates import Covariates
-from trainer.data.patches import Patches
-from trainer.data.pipeline import Samples
-from trainer.data.reader_time import ReaderTime
-from trainer.data.shards import ShardSet
-from trainer.data.splits import Split
+from trainer.data.loading import order, pipeline
+from trainer.data.loading.batch_reader import Batches
+from trainer.data.loading.covariates import Covariates
+from trainer.data.loading.patches import Patches
+from trainer.data.loading.pipeline import Samples
+from trainer.data.loading.reader_time import ReaderTime
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits import balance, splits
+from trainer.data.splits.splits import Split
 from trainer.errors import ModelError
 from trainer.inference import patchwise
 from trainer.inference.sliding import Windows

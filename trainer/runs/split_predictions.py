@@ -9,18 +9,11 @@ from typing import Any
 
 from trainer.atomic import make_folder, write_text
 from trainer.config import RunConfig
-<<<<<<<< HEAD:trainer/runs/split_predictions.py
-from trainer.runs.preparation import Data
 from trainer.ranks.watchdog import Beat, no_beat
-from trainer.run_folder.record import RunFolder, write_json
-from trainer.strategies.base import Learner, Predictions, Share
-========
-from trainer.ranks.world import World
 from trainer.run_folder.record import RunFolder, write_json
 from trainer.runs import preparation
 from trainer.runs.preparation import Data
-from trainer.strategies.data import DistributedModel, Predictions
->>>>>>>> fca56fa (Part the folder of a run, the lease on it, and the chapters of a run):trainer/runs/evaluation.py
+from trainer.strategies.base import Learner, Predictions, Share
 
 # Resamples behind every interval.
 BOOTSTRAP = 2000

@@ -10,7 +10,7 @@ who read it there, such as the report.
 from __future__ import annotations
 
 from trainer.config import RunConfig
-from trainer.data.shards import ShardSet
+from trainer.data.shards.shards import ShardSet
 from trainer.tasks import sides
 from trainer.tasks.base import Task
 from trainer.tasks.classification import Classification

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     import keras
 
-    from trainer.data.index import Volume
+    from trainer.data.shards.index import Volume
 
 # From targets and outputs `(B, ...)` to one float32 number per sample `(B,)`; TensorFlow.
 PerSample = Callable[[Any, Any], Any]

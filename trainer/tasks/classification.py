@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainer.config import RunConfig
-from trainer.data.shards import ShardSet
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import CohortError
 from trainer.metrics.classification import classification_metrics
 from trainer.tasks import losses, scores
@@ -19,7 +19,7 @@ from trainer.tasks.base import PerSample
 if TYPE_CHECKING:
     import keras
 
-    from trainer.data.index import Volume
+    from trainer.data.shards.index import Volume
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainer.config import RunConfig
-from trainer.data.shards import ShardSet
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import CohortError
 from trainer.metrics.regression import regression_metrics
 from trainer.tasks import losses
@@ -20,7 +20,7 @@ from trainer.tasks.base import PerSample
 if TYPE_CHECKING:
     import keras
 
-    from trainer.data.index import Volume
+    from trainer.data.shards.index import Volume
 
 
 @dataclass(frozen=True)

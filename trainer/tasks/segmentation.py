@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainer.config import RunConfig
-from trainer.data.shards import ShardSet
+from trainer.data.shards.shards import ShardSet
 from trainer.errors import CohortError
 from trainer.metrics import segmentation as label_maps
 from trainer.tasks import losses, scores
@@ -18,7 +18,7 @@ from trainer.tasks.base import PerSample
 if TYPE_CHECKING:
     import keras
 
-    from trainer.data.index import Volume
+    from trainer.data.shards.index import Volume
 
 
 # Of each class, per volume: see `sample_statistics`; distances in mm, volumes in mL.

@@ -83,7 +83,7 @@ def _learner(job: InputJob) -> Any:
 
     import trainer
     from trainer import models
-    from trainer.data.shards import ShardSet
+    from trainer.data.shards.shards import ShardSet
     from trainer.ranks import world as worlds
     from trainer.strategies import data
 
@@ -98,8 +98,8 @@ def _real_batches(job: InputJob) -> Iterator[Any]:
     import numpy as np
 
     from trainer.config import RunConfig
-    from trainer.data import pipeline
-    from trainer.data.shards import ShardSet
+    from trainer.data.loading import pipeline
+    from trainer.data.shards.shards import ShardSet
 
     shards = ShardSet.open(Path(job.shards))
     samples = pipeline.Samples(shards, range(len(shards)), (np.arange(len(shards)) % 2).astype(np.int32))

@@ -9,8 +9,8 @@ import numpy as np
 
 import trainer
 from trainer.config import AugmentConfig, DataConfig, RunConfig, TrainConfig
-from trainer.data.pipeline import Samples, training_batches
-from trainer.data.shards import ShardSet
+from trainer.data.loading.pipeline import Samples, training_batches
+from trainer.data.shards.shards import ShardSet
 
 STEPS, BATCH = 6, 4
 

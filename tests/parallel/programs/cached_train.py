@@ -25,8 +25,8 @@ def main() -> int:
     quiet.leave_out_what_keras_can_do_without()
     world = worlds.init(1)
     os.environ["CINGULUM_SCRATCH"] = scratch.format(rank=world.rank)
-    from trainer.data import scratch_copy
-    from trainer.data.stored_bytes import StoredBytes
+    from trainer.data.loading import scratch_copy
+    from trainer.data.shards.stored_bytes import StoredBytes
     from trainer.runs.loop import Training
 
     found = {"copied": 0, "read": 0}

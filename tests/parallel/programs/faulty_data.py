@@ -28,7 +28,7 @@ def main() -> int:
 
     quiet.leave_out_what_keras_can_do_without()
     world = worlds.init(1)
-    from trainer.data import stored_bytes
+    from trainer.data.shards import stored_bytes
     from trainer.runs.loop import Training
 
     if world.rank == at_rank:

@@ -16,9 +16,9 @@ import numpy as np
 
 import trainer
 from trainer.config import AugmentConfig, DataConfig, RunConfig, TrainConfig
-from trainer.data import order
-from trainer.data.pipeline import Samples, training_batches
-from trainer.data.shards import ShardSet
+from trainer.data.loading import order
+from trainer.data.loading.pipeline import Samples, training_batches
+from trainer.data.shards.shards import ShardSet
 
 world = trainer.init(threads=1)
 path, global_batch, prefetch = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

@@ -1,8 +1,8 @@
 """Resampling of a volume and its label map: affine and elastic changes together, once.
 
 Volumes linearly, label maps to the nearest voxel. What comes from outside is the background: the least value
-of the channel, which `trainer.data.preprocess` gives to the air around a head (its `clip_low`, standardised),
-and class 0 of the label map.
+of the channel, which `trainer.data.images.preprocess` gives to the air around a head (its `clip_low`,
+standardised), and class 0 of the label map.
 """
 
 from __future__ import annotations

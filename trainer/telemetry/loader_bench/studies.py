@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.data import codecs
+from trainer.data.shards import codecs
 from trainer.errors import InputError
 from trainer.telemetry.loader_bench.job import MARK_VOXELS, LoaderJob
 from trainer.telemetry.loader_bench.measure import NOT_INSTALLED, LoaderStudy

@@ -9,11 +9,11 @@ from pathlib import Path
 import nibabel
 import numpy as np
 
-from trainer.data.index import SetMeta, VolumeMeta
+from trainer.data.images.preprocess import prepare
+from trainer.data.images.recipe import Recipe
 from trainer.data.phantom import image, people, template
-from trainer.data.preprocess import prepare
-from trainer.data.recipe import Recipe
-from trainer.data.shard_writer import ShardWriter
+from trainer.data.shards.index import SetMeta, VolumeMeta
+from trainer.data.shards.shard_writer import ShardWriter
 from trainer.errors import InputError
 from trainer.telemetry.loader_bench.checking import Source, marked, sampled
 from trainer.telemetry.loader_bench.job import LoaderJob

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numcodecs import blosc
 
-from trainer.data.casting import cast_into
-from trainer.data.shards import ShardSet
+from trainer.data.shards.casting import cast_into
+from trainer.data.shards.shards import ShardSet
 from trainer.telemetry.loader_bench.checking import Source
 from trainer.telemetry.loader_bench.job import LoaderJob
 

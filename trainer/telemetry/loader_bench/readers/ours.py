@@ -15,8 +15,8 @@ from trainer.telemetry.loader_bench.job import LoaderJob
 import_tensorflow()
 
 from trainer.config import RunConfig  # noqa: E402
-from trainer.data import pipeline  # noqa: E402
-from trainer.data.shards import ShardSet  # noqa: E402
+from trainer.data.loading import pipeline  # noqa: E402
+from trainer.data.shards.shards import ShardSet  # noqa: E402
 
 AHEAD = 2
 
@@ -44,7 +44,7 @@ class Reader:
         if self._kind == "past_cache":
             self._shards.go_past_cache()
         if self._kind == "memory":
-            from trainer.data.cache import KeptVolumes
+            from trainer.data.loading.cache import KeptVolumes
 
             self._shards = KeptVolumes(self._shards, budget=sys.maxsize)
         job = self._job

@@ -1,0 +1,220 @@
+"""From image files to the array a network sees: the one way, for import and for prediction alike.
+
+1. Axes to RAS+ (nearest, no interpolation). 2. Resampled to cubic voxels. 3. A cube cut out, or padded,
+about the head or brain. 4. Intensities clipped and standardised over the foreground. 5. Rounded to the
+stored type.
+Further contrasts of the same head are brought onto the grid of the first and standardised each on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+
+from trainer.data.images import contrasts, foreground, quality, reading
+from trainer.data.images.cut import Cut
+from trainer.data.images.findings import Finding, ImageFault, about, bad, note, warning
+from trainer.data.images.reading import Image
+from trainer.data.images.recipe import Recipe
+from trainer.data.images.resampling import resample
+from trainer.data.shards import stored_types
+from trainer.errors import ImageError
+
+# Share of the foreground above the cube's lower face that may be cut off before a person should look.
+_MOST_CUT = 0.02
+
+_UNLIKE_A_SCAN = "Check that it is an intensity image, not a mask or a map of labels."
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a recipe makes of an image.
+
+    Attributes:
+        array: (D, H, W, C), rounded to the recipe's dtype, float32 where that is bfloat16 or int16; D runs
+            left to right, H back to front, W bottom to top.
+        affine: (4, 4) float64, from voxel indices (d, h, w) to millimetres in RAS+ space.
+        cut: how the cube was cut from the first image, its axes in RAS+.
+        report: the numbers: clip_low, clip_high, mean, standard_deviation, foreground_ml, cut_share; those of
+            further contrasts under their names.
+        findings: warnings and notes.
+    """
+
+    array: np.ndarray
+    affine: np.ndarray
+    cut: Cut
+    report: dict[str, Any]
+    findings: tuple[Finding, ...]
+
+
+def prepare(path: Path | Sequence[Path], recipe: Recipe) -> Prepared:
+    """Read one image file, or one for each contrast, and make of it what a network sees.
+
+    Args:
+        path: of the image; where the recipe has contrasts, the path of each in their order.
+        recipe: what is to be made of it.
+
+    Raises:
+        ImageFault: (an ImageError) a file cannot be read or fails quality control.
+        ImageError: there are more or fewer files than the recipe has contrasts.
+    """
+    paths = [path] if isinstance(path, Path) else list(path)
+    _check_count(paths, recipe)
+    read = [checked(one, recipe) for one in paths]
+    for one, (_, findings) in zip(paths, read, strict=True):
+        for finding in findings:
+            if finding.severity == "bad":
+                raise ImageFault(one, finding)
+    prepared = prepare_image(paths[0], read[0][0], recipe, [image for image, _ in read[1:]])
+    found = [*read[0][1]]
+    for name, (_, findings) in zip(recipe.contrasts[1:], read[1:], strict=True):
+        found += [about(finding, f"its {name} image") for finding in findings]
+    return replace(prepared, findings=(*found, *prepared.findings))
+
+
+def checked(path: Path, recipe: Recipe) -> tuple[Image, list[Finding]]:
+    """An image as it was stored, and what quality control says of it.
+
+    Raises:
+        ImageFault: it cannot be read.
+    """
+    image = reading.read(path, volume=recipe.volume)
+    return image, quality.check(image, replace_not_finite=recipe.nan == "zero")
+
+
+def _check_count(paths: Sequence[Path], recipe: Recipe) -> None:
+    wanted = max(1, len(recipe.contrasts))
+    if len(paths) != wanted:
+        named = ", ".join(str(path) for path in paths) or "nothing"
+        what = (
+            f"one image of each contrast, {', '.join(recipe.contrasts)}" if wanted > 1 else "a single image"
+        )
+        raise ImageError(
+            f"{named}: {len(paths)} image{'s' * (len(paths) != 1)} given where the network takes {what}.",
+            cure=f"Give {what}" + (", in this order." if wanted > 1 else "."),
+        )
+
+
+def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Image] = ()) -> Prepared:
+    """Like `prepare`, for images that were read and passed `quality.check`; `path` names them in errors.
+
+    Args:
+        path: of the first image.
+        image: of the first contrast, which decides grid and cube.
+        recipe: what is to be made of it.
+        others: the image of each further contrast, in the recipe's order.
+    """
+    data, affine = quality.to_canonical(_finite(image, recipe))
+    x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(affine))
+    resampled = resample(data, (x, y, z), recipe.spacing)
+
+    inside = foreground.mask(resampled)
+    if not inside.any():
+        raise ImageFault(
+            path, bad("no-foreground", "nothing stands out from the background.", _UNLIKE_A_SCAN)
+        )
+    numbers = _intensities(path, resampled, inside, recipe)
+    start = foreground.crop_start(foreground.box(inside), recipe.size)
+    cut = Cut(data.shape, affine, recipe.spacing, start, recipe.size)
+    report: dict[str, Any] = {
+        **numbers,
+        "foreground_ml": round(float(inside.sum()) * recipe.spacing**3 / 1000, 3),
+        **_cut(inside, start, recipe.size),
+    }
+    channels = [_standardised(resampled, numbers, cut)]
+    findings = _remarks(report)
+    for name, other in zip(recipe.contrasts[1:], others, strict=True):
+        try:
+            channel, report[name], seen = _further(path, name, other, inside, cut, recipe)
+        except ImageFault as fault:
+            raise ImageFault(path, about(fault.finding, f"its {name} image")) from None
+        channels.append(channel)
+        findings += seen
+    array = stored_types.rounded(np.stack(channels, axis=-1), recipe.dtype)
+    return Prepared(array, cut.cube_affine, cut, report, tuple(findings))
+
+
+def _further(
+    path: Path, name: str, image: Image, inside: np.ndarray, cut: Cut, recipe: Recipe
+) -> tuple[np.ndarray, dict[str, float], list[Finding]]:
+    """A further contrast in the cube of the first, its numbers, and warnings about its place."""
+    aligned = contrasts.align(_finite(image, recipe), inside.shape, cut.grid_affine, recipe.spacing)
+    findings = contrasts.judge(aligned, inside, _bounds(cut.start, cut.size), recipe.spacing)
+    for finding in findings:
+        if finding.severity == "bad":
+            raise ImageFault(path, finding)
+    there = np.isfinite(aligned)
+    aligned = contrasts.filled(aligned)
+    # Over the first's foreground and its own: Otsu's threshold leaves out what is dark in one contrast (CSF
+    # in T1w), and may take in nothing else in another.
+    both = there & (inside | foreground.mask(aligned))
+    numbers = _intensities(path, aligned, both, recipe, everywhere=there)
+    channel = _standardised(aligned, numbers, cut)
+    return channel, numbers, [about(finding, f"its {name} image") for finding in findings]
+
+
+def _finite(image: Image, recipe: Recipe) -> Image:
+    if recipe.nan != "zero":
+        return image
+    return replace(image, data=np.nan_to_num(image.data, nan=0.0, posinf=0.0, neginf=0.0))
+
+
+def _standardised(data: np.ndarray, numbers: dict[str, float], cut: Cut) -> np.ndarray:
+    """The cube of one contrast, (D, H, W) float32, clipped and standardised."""
+    cube = foreground.crop(data, cut.start, cut.size, numbers["clip_low"])
+    cube = np.clip(cube, numbers["clip_low"], numbers["clip_high"])
+    return (cube - np.float32(numbers["mean"])) / np.float32(numbers["standard_deviation"])
+
+
+def _intensities(
+    path: Path, data: np.ndarray, inside: np.ndarray, recipe: Recipe, everywhere: np.ndarray | None = None
+) -> dict[str, float]:
+    """The numbers of the normalisation; over the whole image, so that they do not depend on the crop."""
+    low = float(np.percentile(data if everywhere is None else data[everywhere], recipe.low_percentile))
+    high = float(np.percentile(data[inside], recipe.high_percentile))
+    values = np.clip(data[inside], low, high).astype(np.float64)
+    mean, deviation = float(values.mean()), float(values.std())
+    if deviation <= 1e-6 * max(abs(low), abs(high)):
+        raise ImageFault(
+            path, bad("constant", "its foreground has the same value everywhere.", _UNLIKE_A_SCAN)
+        )
+    return {"clip_low": low, "clip_high": high, "mean": mean, "standard_deviation": deviation}
+
+
+def _cut(inside: np.ndarray, start: tuple[int, int, int], size: int) -> dict[str, float]:
+    """Which share of the foreground, and of that above the cube's lower face, lies outside the cube."""
+    total = int(inside.sum())
+    kept = int(inside[_bounds(start, size)].sum())
+    above = int(inside[:, :, max(0, start[2]) :].sum())
+    return {
+        "cut_share": round(1 - kept / total, 4),
+        "cut_share_above_neck": round(1 - kept / max(1, above), 4),
+    }
+
+
+def _bounds(start: tuple[int, int, int], size: int) -> tuple[slice, ...]:
+    """The part of the resampled image that the cube keeps."""
+    return tuple(slice(max(0, first), max(0, first + size)) for first in start)
+
+
+def _remarks(report: dict[str, Any]) -> list[Finding]:
+    if report["cut_share_above_neck"] > _MOST_CUT:
+        message = f"{100 * report['cut_share_above_neck']:.0f} % of its foreground lies outside the cube."
+        return [
+            warning(
+                "cropped", message, "Look at it in the sheet; a larger --spacing or --size takes in more."
+            )
+        ]
+    if report["cut_share"] > _MOST_CUT:
+        return [
+            note(
+                "neck",
+                f"{100 * report['cut_share']:.0f} % of its foreground, below the cube, was left out (neck).",
+            )
+        ]
+    return []

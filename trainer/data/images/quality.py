@@ -1,0 +1,213 @@
+"""Quality control of one image: what was read, judged before anything is made of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import nibabel
+import numpy as np
+
+from trainer.data.images.findings import Finding, bad, note, warning
+from trainer.data.images.reading import Image
+
+# Usual head scans have 0.4 to 2 mm voxels; outside these bounds the unit or the header is more likely wrong.
+SMALLEST_VOXEL_MM = 0.3
+LARGEST_VOXEL_MM = 5.0
+LARGEST_ANISOTROPY = 4.0
+# A whole head needs about 250 mm; no scanner bore lets in a metre.
+SMALLEST_EXTENT_MM = 60.0
+LARGEST_EXTENT_MM = 1000.0
+# An 8-bit scan uses most of its 256 values; maps of labels have a few dozen.
+FEWEST_VALUES = 32
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one image is, for the table.
+
+    Attributes:
+        voxel_mm: size of a stored voxel along the stored axes.
+        orientation: where the stored axes point, such as 'LPI'.
+        content_sha256: of the voxel values with the axes moved to RAS+, the same for copies in other formats.
+    """
+
+    format: str
+    shape: tuple[int, ...]
+    dtype: str
+    voxel_mm: tuple[float, ...]
+    orientation: str
+    minimum: float
+    maximum: float
+    mean: float
+    not_finite: int
+    content_sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; numbers that JSON has no word for become None."""
+        tree = dict(vars(self))
+        tree["shape"], tree["voxel_mm"] = list(self.shape), list(self.voxel_mm)
+        for name in ("minimum", "maximum", "mean"):
+            tree[name] = tree[name] if np.isfinite(tree[name]) else None
+        tree["voxel_mm"] = [size if np.isfinite(size) else None for size in tree["voxel_mm"]]
+        return tree
+
+
+def check(image: Image, *, replace_not_finite: bool = False) -> list[Finding]:
+    """Everything wrong or remarkable with an image; empty when there is nothing to say."""
+    geometry = check_affine(image)
+    if not geometry:
+        geometry = _check_voxels_size(image)
+    return geometry + _check_orientation(image) + _check_values(image.data, replace_not_finite)
+
+
+def check_affine(image: Image) -> list[Finding]:
+    """Whether an image has a usable place in space: empty, or why not."""
+    cure = "Write the right orientation into its header (fslorient), or convert the original DICOM again."
+    if not np.isfinite(image.affine).all():
+        return [bad("affine", "the affine in its header has entries that are NaN or infinite.", cure)]
+    sizes = nibabel.affines.voxel_sizes(image.affine)
+    scaled = abs(np.linalg.det(image.affine[:3, :3])) / max(float(np.prod(sizes)), 1e-300)
+    if scaled < 1e-3:
+        return [
+            bad(
+                "affine",
+                "the affine in its header is singular: axes that point the same way, or voxels of size 0.",
+                cure,
+            )
+        ]
+    if np.isnan(nibabel.io_orientation(image.affine)).any():
+        return [bad("affine", "the affine in its header maps no axis to one of the body's.", cure)]
+    return []
+
+
+def facts(image: Image) -> Facts:
+    """Describe an image for the table."""
+    finite = image.data[np.isfinite(image.data)]
+    usable = np.isfinite(image.affine).all() and abs(np.linalg.det(image.affine[:3, :3])) > 0
+    sizes = nibabel.affines.voxel_sizes(image.affine) if usable else [float("nan")] * 3
+    return Facts(
+        format=image.format,
+        shape=image.stored_shape,
+        dtype=image.stored_dtype,
+        voxel_mm=tuple(round(float(size), 4) for size in sizes),
+        orientation="".join(nibabel.aff2axcodes(image.affine)) if usable else "?",
+        minimum=float(finite.min()) if finite.size else float("nan"),
+        maximum=float(finite.max()) if finite.size else float("nan"),
+        mean=float(finite.mean(dtype=np.float64)) if finite.size else float("nan"),
+        not_finite=int(image.data.size - finite.size),
+        content_sha256=content_sha256(image) if usable else "",
+    )
+
+
+def content_sha256(image: Image) -> str:
+    """SHA-256 of shape and values after the axes were moved to RAS+."""
+    data, _ = to_canonical(image)
+    digest = hashlib.sha256(repr(data.shape).encode())
+    digest.update(np.ascontiguousarray(data).data)
+    return digest.hexdigest()
+
+
+def to_canonical(image: Image) -> tuple[np.ndarray, np.ndarray]:
+    """Data (X, Y, Z) and affine with the axes permuted and flipped to run right, anterior, superior (RAS+).
+
+    No value is interpolated: an oblique image keeps its tilt in the affine.
+    """
+    orientation = nibabel.io_orientation(image.affine)
+    data = nibabel.apply_orientation(image.data, orientation)
+    return data, image.affine @ nibabel.orientations.inv_ornt_aff(orientation, image.data.shape)
+
+
+def _check_voxels_size(image: Image) -> list[Finding]:
+    sizes = nibabel.affines.voxel_sizes(image.affine)
+    text = " x ".join(f"{size:.4g}" for size in sizes) + " mm"
+    extent = [size * length for size, length in zip(sizes, image.data.shape, strict=True)]
+    cure = "Check the voxel size in the header (micrometres or metres instead of millimetres?)."
+    if max(extent) > LARGEST_EXTENT_MM:
+        return [
+            bad(
+                "extent",
+                f"covers {max(extent):.5g} mm with voxels of {text}: more than a scanner holds.",
+                cure,
+            )
+        ]
+    if max(extent) < 1:
+        return [bad("extent", f"covers less than 1 mm, with voxels of {text}.", cure)]
+    findings = []
+    if min(sizes) < SMALLEST_VOXEL_MM or max(sizes) > LARGEST_VOXEL_MM:
+        message = f"has voxels of {text}; usual are {SMALLEST_VOXEL_MM} to {LARGEST_VOXEL_MM:g} mm."
+        findings.append(warning("voxel-size", message, cure))
+    if max(sizes) / min(sizes) > LARGEST_ANISOTROPY:
+        message = f"has voxels {max(sizes) / min(sizes):.1f} times longer than wide ({text})."
+        findings.append(
+            warning(
+                "anisotropy", message, "A localiser or a thick-slice scan? Use the 3D scan if there is one."
+            )
+        )
+    if min(extent) < SMALLEST_EXTENT_MM:
+        message = f"covers only {min(extent):.4g} mm along one axis: not a whole head."
+        findings.append(
+            warning("small-extent", message, "Check that it is a scan of the whole brain, in millimetres.")
+        )
+    return findings
+
+
+def _check_orientation(image: Image) -> list[Finding]:
+    findings = []
+    if not image.oriented:
+        message = "its header does not say which side is left; nibabel's default was taken."
+        findings.append(
+            warning(
+                "unoriented",
+                message,
+                "Look at it in the sheet; convert the original to NIfTI with dcm2niix if you can.",
+            )
+        )
+    if np.isfinite(image.affine).all() and np.linalg.det(image.affine[:3, :3]) < 0:
+        findings.append(
+            note("left-handed", "its axes are left-handed (radiological storage); they were flipped to RAS+.")
+        )
+    return findings
+
+
+def _check_values(data: np.ndarray, replace_not_finite: bool) -> list[Finding]:
+    broken = int(data.size - np.count_nonzero(np.isfinite(data)))
+    if broken == data.size:
+        return [
+            bad(
+                "not-finite",
+                "has no finite value: all voxels are NaN or infinite.",
+                "Make it again from the original scan.",
+            )
+        ]
+    if broken:
+        share = f"{broken} of {data.size} voxels are NaN or infinite"
+        if not replace_not_finite:
+            cure = "Make it again, or import with --nan zero if they are background."
+            return [bad("not-finite", f"{share}.", cure)]
+        zeroed = [warning("not-finite", f"{share}; they were set to 0.", "Look at it in the sheet.")]
+        return zeroed + _check_contrast(np.nan_to_num(data, nan=0.0, posinf=0.0, neginf=0.0))
+    return _check_contrast(data)
+
+
+def _check_contrast(data: np.ndarray) -> list[Finding]:
+    low, high = float(data.min()), float(data.max())
+    if low == high == 0:
+        return [bad("all-zero", "is zero everywhere.", "Make it again from the original scan.")]
+    if low == high:
+        return [
+            bad(
+                "constant",
+                f"has the same value everywhere ({low:g}).",
+                "Make it again from the original scan.",
+            )
+        ]
+    cure = "Import the scan it was made from, not a mask or a map of labels."
+    if np.all((data == low) | (data == high)):
+        return [bad("mask", f"has only the two values {low:g} and {high:g}.", cure)]
+    # Every so many voxels are enough to see that a scan has many values.
+    distinct = np.unique(data.ravel()[:: max(1, data.size // 100_000)]).size
+    if distinct < FEWEST_VALUES:
+        return [warning("few-values", f"has only about {distinct} different values.", cure)]
+    return []

@@ -1,0 +1,284 @@
+"""One image file, in any format nibabel reads, as a three-dimensional float32 array with its affine."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import nibabel
+import numpy as np
+from nibabel.filebasedimages import ImageFileError
+from nibabel.imageglobals import LoggingOutputSuppressor
+from nibabel.spatialimages import HeaderDataError, HeaderTypeError, SpatialImage
+from nibabel.wrapstruct import WrapStructError
+
+from trainer.data.images.findings import Finding, ImageFault, bad
+
+# Longest first, so that `.nii.gz` is seen before `.gz`.
+SUFFIXES = (
+    ".nii.gz",
+    ".nii.bz2",
+    ".mgh.gz",
+    ".mnc.gz",
+    ".img.gz",
+    ".hdr.gz",
+    ".nii",
+    ".img",
+    ".hdr",
+    ".mgh",
+    ".mgz",
+    ".mnc",
+)
+
+# 1024^3 voxels take 4 GiB as float32; a header that asks for more is damaged rather than large.
+MOST_VOXELS = 1024**3
+
+# What nibabel 5.4, its netCDF reader and h5py raise on damaged files; tests/whole/test_reading_damaged.py
+# flips and cuts bytes in all formats to keep this list complete.
+DAMAGED = (
+    ImageFileError, HeaderDataError, HeaderTypeError, WrapStructError, OSError, EOFError, zlib.error,
+    struct.error, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError,
+    ArithmeticError, MemoryError, NotImplementedError, RuntimeError,
+)  # fmt: skip
+
+_CONVERT = "Convert it to NIfTI (for DICOM: dcm2niix) and import that."
+_COPY_AGAIN = "Copy or download the file again."
+
+
+@dataclass(frozen=True)
+class Image:
+    """One volume as it was stored, axes not yet moved.
+
+    Attributes:
+        data: (X, Y, Z) float32, scaling applied.
+        affine: (4, 4) float64, voxel indices to millimetres in RAS+ space.
+        format: nibabel's name of the format, such as Nifti1Image.
+        stored_shape: shape in the file, all axes.
+        stored_dtype: NumPy's name of the type on disk, with byte order, such as '>i2'.
+        oriented: False where the file cannot say which side is left (Analyze; NIfTI with both codes 0).
+    """
+
+    data: np.ndarray
+    affine: np.ndarray
+    format: str
+    stored_shape: tuple[int, ...]
+    stored_dtype: str
+    oriented: bool
+
+
+def suffix(path: Path) -> str | None:
+    """The image suffix of a file name, such as `.nii.gz`; None where it has none."""
+    name = path.name.lower()
+    return next((known for known in SUFFIXES if name.endswith(known)), None)
+
+
+def stem(path: Path) -> str:
+    """The file name without its image suffix."""
+    known = suffix(path)
+    return path.name[: -len(known)] if known else path.stem
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """The files that make up an image: header and data for Analyze and NIfTI pairs, else the one."""
+    known = suffix(path)
+    if known is None or known.removesuffix(".gz") not in (".img", ".hdr"):
+        return (path,)
+    ending = path.name[-len(known) :]
+    swap = {"i": ("hdr", "img"), "I": ("HDR", "IMG"), "h": ("hdr", "img"), "H": ("HDR", "IMG")}[ending[1]]
+    return tuple(path.with_name(stem(path) + "." + part + ending[4:]) for part in swap)
+
+
+def read(path: Path, *, volume: int | None = None) -> Image:
+    """Read one image.
+
+    Trailing axes of length 1 are dropped. Of a four-dimensional image, `volume` (counted from 0) picks
+    one; without it such an image is refused, since which volume is meant cannot be known.
+
+    Raises:
+        ImageFault: the file is missing, empty, damaged, of an unknown format, or no 3D grey-value volume.
+    """
+    for part in files_of(path):
+        _check_file(part)
+    with LoggingOutputSuppressor():
+        stored = _open(path)
+        index = _index_of_volume(path, stored.shape, volume)
+        _check_voxel_type(path, stored.get_data_dtype())
+        data = _voxels(path, stored, index)
+    return Image(
+        data=data,
+        affine=_affine(path, stored),
+        format=type(stored).__name__,
+        stored_shape=tuple(int(n) for n in stored.shape),
+        stored_dtype=stored.get_data_dtype().str,
+        oriented=_oriented(stored),
+    )
+
+
+def _check_file(path: Path) -> None:
+    if path.is_symlink() and not path.exists():
+        raise _fault(
+            path,
+            "broken-link",
+            "is a link to a file that is not there.",
+            "Fetch it (datalad get, git annex get) or mend the link.",
+        )
+    if not path.exists():
+        raise _fault(path, "missing-file", "there is no such file.", "Mend the path, or put the file there.")
+    if not path.is_file():
+        raise _fault(path, "not-a-file", "is a folder, not an image file.", "Give the path of an image file.")
+    try:
+        with path.open("rb") as file:
+            start = file.read(132)
+    except OSError as error:
+        cure = "Give yourself the right to read it (chmod u+r) or copy it again."
+        raise _fault(path, "unreadable", f"cannot be read ({error.strerror}).", cure) from None
+    if not start:
+        raise _fault(path, "empty-file", "is empty (0 bytes).", _COPY_AGAIN)
+    gzipped, named_gz = start[:2] == b"\x1f\x8b", path.name.lower().endswith((".gz", ".mgz"))
+    if named_gz and not gzipped:
+        plain = path.name[:-3] if path.name.lower().endswith(".gz") else path.name[:-4] + ".mgh"
+        raise _fault(
+            path,
+            "wrong-magic",
+            "is named as compressed but is no gzip file.",
+            f"If it is not compressed, rename it to {plain}.",
+        )
+    if gzipped and not named_gz:
+        raise _fault(
+            path,
+            "wrong-magic",
+            "is a gzip file but its name does not say so.",
+            f"Rename it to {path.name}.gz.",
+        )
+    if start[128:132] == b"DICM":
+        raise _fault(path, "wrong-magic", "is a DICOM file.", _CONVERT)
+    _check_compressed(path)
+
+
+def _open(path: Path) -> SpatialImage:
+    try:
+        # A pair is opened by its data file: nibabel finds the header beside it.
+        stored = nibabel.load(files_of(path)[-1])
+    except ImageFileError:
+        raise _fault(
+            path, "wrong-magic", "is no image of a format we know (NIfTI, Analyze, MGH, MINC).", _CONVERT
+        ) from None
+    except DAMAGED as error:
+        raise _damaged(path, error) from None
+    if not isinstance(stored, SpatialImage):
+        cure = "Import volumes; surfaces and CIFTI files hold none."
+        raise _fault(path, "not-a-volume", f"is a {type(stored).__name__}, not a volume on a grid.", cure)
+    return stored
+
+
+def _check_compressed(path: Path) -> None:
+    """Read a compressed file to its end, where its checksum is; nibabel stops at the last voxel."""
+    name = path.name.lower()
+    opener = bz2.open if name.endswith(".bz2") else gzip.open if name.endswith((".gz", ".mgz")) else None
+    if opener is None:
+        return
+    try:
+        with opener(path) as file:
+            while file.read(1 << 20):
+                pass
+    except (OSError, EOFError, zlib.error) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        message = f"the compressed file ends early or is damaged ({reason})."
+        raise _fault(path, "truncated", message, _COPY_AGAIN) from None
+
+
+def _index_of_volume(path: Path, shape: tuple[int, ...], volume: int | None) -> tuple[int | slice, ...]:
+    """Where the volume lies in the stored array, as an index over all its axes."""
+    kept = len(shape)
+    while kept > 3 and shape[kept - 1] == 1:
+        kept -= 1
+    dropped: tuple[int | slice, ...] = (0,) * (len(shape) - kept)
+    text = " x ".join(str(n) for n in shape)
+    if kept < 3 or min(shape[:3]) == 1:
+        raise _fault(path, "two-dimensional", f"is a single slice ({text}).", "Import whole volumes.")
+    if min(shape[:3]) < 1:
+        raise _fault(path, "bad-shape", f"has an axis of length {min(shape[:3])} ({text}).", _COPY_AGAIN)
+    if kept > 4:
+        cure = "Save the volume you mean as a 3D image: vector and tensor images are not supported."
+        raise _fault(path, "five-dimensional", f"has {kept} dimensions ({text}).", cure)
+    if int(np.prod([int(n) for n in shape[:3]], dtype=object)) > MOST_VOXELS:
+        raise _fault(
+            path,
+            "too-large",
+            f"its header asks for {text} voxels, more than we read (1024 x 1024 x 1024).",
+            _COPY_AGAIN,
+        )
+    if kept == 3:
+        return (slice(None),) * 3 + dropped
+    if volume is None:
+        cure = "Choose one with --volume N (from 0), or average them into a 3D image first."
+        raise _fault(path, "four-dimensional", f"holds {shape[3]} volumes ({text}).", cure)
+    if not 0 <= volume < shape[3]:
+        raise _fault(
+            path,
+            "four-dimensional",
+            f"has no volume {volume}: it holds {shape[3]}.",
+            f"--volume takes 0 to {shape[3] - 1} here.",
+        )
+    return (slice(None),) * 3 + (volume,) + dropped
+
+
+def _check_voxel_type(path: Path, dtype: np.dtype) -> None:
+    if dtype.fields is not None:
+        raise _fault(
+            path, "colour", "holds colours, not grey values.", "Import the image it was coloured from."
+        )
+    if dtype.kind not in "iufb":
+        raise _fault(
+            path, "voxel-type", f"holds values of type {dtype}.", "Save the magnitude as a real-valued image."
+        )
+
+
+def _voxels(path: Path, stored: SpatialImage, index: tuple[int | slice, ...]) -> np.ndarray:
+    try:
+        # Values beyond float32 become infinite here, and quality control says so.
+        with np.errstate(all="ignore"):
+            return np.ascontiguousarray(stored.dataobj[index], dtype=np.float32)
+    except DAMAGED as error:
+        raise _damaged(path, error) from None
+
+
+def _affine(path: Path, stored: SpatialImage) -> np.ndarray:
+    affine = stored.affine
+    if affine is None:
+        raise _fault(
+            path,
+            "affine",
+            "says nothing about its place in space (no affine).",
+            "Save it with an orientation.",
+        )
+    return np.asarray(affine, dtype=np.float64)
+
+
+def _oriented(stored: SpatialImage) -> bool:
+    header = stored.header
+    if isinstance(header, nibabel.Nifti1Header):  # its subclass Nifti1PairHeader and NIfTI-2 too
+        return bool(header["qform_code"] > 0 or header["sform_code"] > 0)
+    # Plain Analyze stores no orientation; SPM's variants only through a .mat file beside.
+    return not isinstance(stored, nibabel.AnalyzeImage)
+
+
+def _damaged(path: Path, error: BaseException) -> ImageFault:
+    reason = " ".join(str(error).split())[:160] or type(error).__name__
+    if (
+        isinstance(error, EOFError | zlib.error)
+        or "Expected" in reason
+        or "end-of-stream" in reason
+        or "CRC" in reason
+    ):
+        return _fault(path, "truncated", f"ends early or is damaged ({reason}).", _COPY_AGAIN)
+    return _fault(path, "damaged", f"cannot be read as an image ({reason}).", _COPY_AGAIN)
+
+
+def _fault(path: Path, code: str, message: str, cure: str) -> ImageFault:
+    finding: Finding = bad(code, message, cure)
+    return ImageFault(path, finding)

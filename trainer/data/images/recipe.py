@@ -1,0 +1,113 @@
+"""How images become volumes: all that decides it, as one value that is stored with a set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from trainer.data.images.map_recipe import MapRecipe
+from trainer.data.shards.stored_types import STORED_TYPES
+from trainer.errors import ConfigError
+
+# Length of the default cube's edge. An adult brain is at most about 180 mm long (ICBM152: 145 x 180 x 150).
+DEFAULT_EXTENT_MM = 192.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides what is made of an image. The same recipe and the same file give the same bytes.
+
+    Attributes:
+        size: edge of the cube in voxels: D = H = W.
+        spacing: edge of a voxel in mm.
+        dtype: type stored, one of `stored_types.STORED_TYPES`.
+        normalisation: 'zscore': values are clipped to the `low_percentile` of the resampled image and the
+            `high_percentile` of its foreground, then the foreground's mean is subtracted and the result
+            divided by the foreground's standard deviation.
+        foreground: 'otsu': the largest connected part brighter than Otsu's threshold.
+        volume: which volume of four-dimensional images, from 0; None refuses them.
+        nan: 'refuse' images with NaN or infinite values, or make them 'zero'.
+        contrasts: names of the channels where there are several, such as ("T1w", "T2w"); the first decides
+            grid and cube.
+        maps: what the label maps are made of, where there are some.
+    """
+
+    size: int
+    spacing: float
+    dtype: str = "float16"
+    normalisation: str = "zscore"
+    foreground: str = "otsu"
+    low_percentile: float = 0.5
+    high_percentile: float = 99.5
+    volume: int | None = None
+    nan: str = "refuse"
+    version: int = 1
+    contrasts: tuple[str, ...] = ()
+    maps: MapRecipe | None = None
+
+    def __post_init__(self) -> None:
+        allowed: dict[str, Sequence[Any]] = {
+            "dtype": STORED_TYPES,
+            "normalisation": ("zscore",),
+            "foreground": ("otsu",),
+            "nan": ("refuse", "zero"),
+            "version": (1,),
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                known = ", ".join(repr(value) for value in values)
+                raise ConfigError(
+                    f"preprocessing: {name} is {getattr(self, name)!r}; known are {known}.",
+                    cure=f"Use {known}.",
+                )
+        if not 8 <= self.size <= 512:
+            raise ConfigError(
+                f"preprocessing: size is {self.size}.",
+                cure="Give an edge of 8 to 512 voxels, such as --size 96.",
+            )
+        if not 0.1 <= self.spacing <= 20:
+            raise ConfigError(
+                f"preprocessing: spacing is {self.spacing} mm.",
+                cure="Give 0.1 to 20 mm, such as --spacing 2.",
+            )
+        if len(self.contrasts) == 1 or len(set(filter(None, self.contrasts))) < len(self.contrasts):
+            raise ConfigError(
+                f"preprocessing: contrasts are {', '.join(map(repr, self.contrasts))}.",
+                cure="Give each once, and two or more, such as T1w,T2w.",
+            )
+
+    @classmethod
+    def of_size(cls, size: int, **others: Any) -> Recipe:
+        """The recipe whose cube of `size` voxels covers 192 mm."""
+        return cls(size=size, spacing=DEFAULT_EXTENT_MM / size if size else 0.0, **others)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """(D, H, W, C) of what comes out."""
+        return (self.size, self.size, self.size, max(1, len(self.contrasts)))
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; of contrasts and maps nothing where there are none."""
+        tree = {**asdict(self), "contrasts": list(self.contrasts)}
+        tree["maps"] = self.maps.to_json() if self.maps else None
+        return {key: value for key, value in tree.items() if key not in ("contrasts", "maps") or value}
+
+    @classmethod
+    def from_json(cls, tree: dict[str, Any]) -> Recipe:
+        """The inverse of `to_json`.
+
+        Raises:
+            ConfigError: an unknown key, or one missing that has no default (made by another version).
+        """
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(tree) - known):
+            raise ConfigError(
+                f"preprocessing: unknown key {unknown[0]!r}.",
+                cure="It was made by a newer version: update cingulum, or import again.",
+            )
+        if missing := sorted({"size", "spacing"} - set(tree)):
+            raise ConfigError(f"preprocessing: {missing[0]!r} is missing.", cure="Import the images again.")
+        several = tuple(map(str, tree.get("contrasts", ())))
+        maps = MapRecipe.from_json(tree["maps"]) if tree.get("maps") else None
+        return cls(**{**tree, "contrasts": several, "maps": maps})

@@ -1,0 +1,200 @@
+"""One image, start to end: read, judged, prepared, pictured. What a worker process does."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+
+from trainer.data.images import label_maps, preprocess, quality, reading
+from trainer.data.images.findings import Finding, ImageFault, Status, about, status, warning
+from trainer.data.images.preprocess import Prepared
+from trainer.data.images.recipe import Recipe
+from trainer.data.images.slices import mid_slices, png, with_borders
+from trainer.data.sources.listing import SourceImage
+
+Stamp = list[list[int]]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was found out about one image.
+
+    Attributes:
+        identity: `SourceImage.identity` of the image.
+        stamp: [size in bytes, time of change in ns] of each file read: tells a rerun whether it is the same.
+        sha256: of the image file; of header and data one after the other for a pair; empty if unreadable.
+        findings: all, those of the listing first.
+        facts: see `quality.Facts`; None where it cannot be read.
+        report: numbers of the preprocessing; None for a bad image.
+        tissue: mL of each tissue, where the source has maps.
+        picture: PNG of its mid-slices, a row per contrast, base64; empty where it cannot be read.
+        affine: of `array`.
+        further: path (as in the listing) and SHA-256 of each file of further contrasts and of the label map.
+        array: (D, H, W, C), only where the image is usable; not in JSON.
+        label_map: (D, H, W) uint8, only where the image is usable and maps are asked for; not in JSON.
+    """
+
+    identity: list[Any]
+    stamp: Stamp
+    sha256: str
+    findings: tuple[Finding, ...]
+    facts: dict[str, Any] | None = None
+    report: dict[str, Any] | None = None
+    tissue: dict[str, float] | None = None
+    picture: str = ""
+    affine: list[list[float]] | None = None
+    further: dict[str, str] = field(default_factory=dict)
+    array: np.ndarray | None = None
+    label_map: np.ndarray | None = None
+
+    @property
+    def status(self) -> Status:
+        """The worst finding."""
+        return status(self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the arrays, as a JSON object."""
+        tree = dict(vars(self))
+        del tree["array"], tree["label_map"]
+        tree["findings"] = [finding.to_json() for finding in self.findings]
+        return tree
+
+    @classmethod
+    def from_json(cls, tree: dict[str, Any]) -> Examined:
+        """The inverse of `to_json`, without the arrays."""
+        return cls(**{**tree, "findings": tuple(Finding.from_json(finding) for finding in tree["findings"])})
+
+
+def examine(task: tuple[SourceImage, Recipe]) -> Examined:
+    """Read one image and make what the recipe says of it. A bad image is a result, not an exception."""
+    image, recipe = task
+    found = list(image.findings)
+    known: dict[str, Any] = {"identity": image.identity, "stamp": stamp(image), "sha256": ""}
+    try:
+        stored, remarks = preprocess.checked(image.path, recipe)
+    except ImageFault as fault:
+        return Examined(**known, findings=(*found, fault.finding))
+    known["sha256"] = source_sha256(image.path)
+    known["facts"] = quality.facts(stored).to_json()
+    found += remarks
+    others, remarks = _further_contrasts(image, recipe)
+    found += remarks
+    if status(found) == "bad":
+        return Examined(**known, findings=tuple(found), picture=_picture_of_stored(stored))
+    try:
+        prepared = preprocess.prepare_image(image.path, stored, recipe, others)
+        label_map, remarks = _label_map(image, prepared, recipe)
+    except ImageFault as fault:
+        return Examined(**known, findings=(*found, fault.finding), picture=_picture_of_stored(stored))
+    known["further"] = {file.source: source_sha256(file.path) for file in image.further}
+    found += remarks
+    tissue, complaints = _tissue(image)
+    return Examined(
+        **known,
+        picture=_picture_of_prepared(prepared.array, label_map),
+        findings=(*found, *prepared.findings, *complaints),
+        report=prepared.report,
+        tissue=tissue,
+        affine=prepared.affine.tolist(),
+        array=prepared.array,
+        label_map=label_map,
+    )
+
+
+def _further_contrasts(image: SourceImage, recipe: Recipe) -> tuple[list[reading.Image], list[Finding]]:
+    """The images of the further contrasts, and what is wrong with them."""
+    stored, found = [], []
+    for file in image.contrasts:
+        try:
+            other, remarks = preprocess.checked(file.path, recipe)
+        except ImageFault as fault:
+            remarks = [fault.finding]
+        else:
+            stored.append(other)
+        found += [about(finding, f"its {file.name} image {file.path.name}") for finding in remarks]
+    return stored, found
+
+
+def _label_map(
+    image: SourceImage, prepared: Prepared, recipe: Recipe
+) -> tuple[np.ndarray | None, list[Finding]]:
+    if recipe.maps is None:
+        return None, []
+    return label_maps.prepare([file.path for file in image.maps], prepared.cut, recipe.maps)
+
+
+def stamp(image: SourceImage) -> Stamp:
+    """Size and time of change of every file that decides what an image becomes; [-1, -1] if not there."""
+    further = [part for file in image.further for part in reading.files_of(file.path)]
+    paths = [*reading.files_of(image.path), *(path for _, path in image.tissue_maps), *further]
+    stamps = []
+    for path in paths:
+        try:
+            entry = path.stat()
+            stamps.append([entry.st_size, entry.st_mtime_ns])
+        except OSError:
+            stamps.append([-1, -1])
+    return stamps
+
+
+def source_sha256(path: Path) -> str:
+    """SHA-256 of an image's file, or of header and data one after the other."""
+    digest = hashlib.sha256()
+    for part in reading.files_of(path):
+        digest.update(part.read_bytes())
+    return digest.hexdigest()
+
+
+def _picture_of_stored(stored: reading.Image) -> str:
+    if not np.isfinite(stored.affine).all() or np.isnan(nibabel.io_orientation(stored.affine)).any():
+        return ""
+    data, affine = quality.to_canonical(stored)
+    x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(affine))
+    return _as_text(_sheet(data, (x, y, z))) if min(x, y, z) > 0 else ""
+
+
+def _picture_of_prepared(array: np.ndarray, label_map: np.ndarray | None) -> str:
+    """A row for each contrast, the first with the borders of the label map."""
+    rows = [_sheet(channel.astype(np.float32), (1.0, 1.0, 1.0)) for channel in np.moveaxis(array, -1, 0)]
+    if label_map is None:
+        return _as_text(np.concatenate(rows))
+    coloured = [with_borders(rows[0], label_map)]
+    coloured += [np.repeat(row[..., None], 3, axis=2) for row in rows[1:]]
+    return _as_text(np.concatenate(coloured))
+
+
+def _sheet(data: np.ndarray, voxel: tuple[float, float, float]) -> np.ndarray:
+    finite = data[np.isfinite(data)]
+    low, high = (float(v) for v in np.percentile(finite, [1.0, 99.8])) if finite.size else (0.0, 1.0)
+    return mid_slices(data, voxel, low, high)
+
+
+def _as_text(sheet: np.ndarray) -> str:
+    return base64.b64encode(png(sheet)).decode()
+
+
+def _tissue(image: SourceImage) -> tuple[dict[str, float] | None, list[Finding]]:
+    """mL of each tissue: the sum of its probabilities times the volume of a voxel."""
+    amounts: dict[str, float] = {}
+    for tissue, path in image.tissue_maps:
+        try:
+            stored = reading.read(path)
+        except ImageFault as fault:
+            return None, [_tissue_warning(path, fault.finding.message)]
+        voxel_ml = abs(float(np.linalg.det(stored.affine[:3, :3]))) / 1000
+        amount = float(stored.data.sum(dtype=np.float64)) * voxel_ml
+        if not np.isfinite(amount):
+            return None, [_tissue_warning(path, "holds values that are NaN or infinite.")]
+        amounts[tissue] = round(amount, 3)
+    return amounts or None, []
+
+
+def _tissue_warning(path: Path, reason: str) -> Finding:
+    message = f"its tissue map {path.name} {reason} Its tissue volumes were left out."
+    return warning("tissue-map", message, "Make the derivatives again.")

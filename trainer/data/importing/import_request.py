@@ -1,0 +1,105 @@
+"""What an import is asked for, what it tells on its way, and what it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer.data.images.findings import Finding
+from trainer.data.images.recipe import Recipe
+from trainer.data.importing.examination import Examined
+from trainer.data.shards import codecs
+from trainer.data.sources.listing import Listing
+
+
+@dataclass(frozen=True)
+class ImportRequest:
+    """What to import, from where, to where, and how; see `cingulum import --help`.
+
+    `contrasts`, where there are several, stands in place of `contrast`. `maps` and `map_labels` are as typed.
+    `codec` may be 'auto'; `run` puts the codec that it chooses in its place.
+    """
+
+    source: Path
+    target: Path
+    label: str
+    recipe: Recipe
+    labels: Path | None = None
+    contrast: str = "T1w"
+    contrasts: tuple[str, ...] = ()
+    maps: str | None = None
+    map_labels: str | None = None
+    classes: tuple[str, ...] | None = None
+    run: int | None = None
+    workers: int | None = None
+    on_error: Literal["fail", "skip"] = "fail"
+    volumes_per_shard: int = 16
+    codec: str = codecs.DEFAULT
+    bricks: int | None = None
+    overwrite: bool = False
+    dry_run: bool = False
+
+    def recipe_for(self, listing: Listing) -> Recipe:
+        """The recipe with the contrasts asked for and the maps that were found."""
+        return replace(self.recipe, contrasts=self.contrasts, maps=listing.maps)
+
+    def decisive(self, listing: Listing) -> dict[str, Any]:
+        """The parameters that decide what is in the set, as JSON."""
+        one_contrast = listing.kind == "bids" and not self.contrasts
+        return {
+            "source": listing.name,
+            "label": self.label,
+            "contrast": self.contrast if one_contrast else None,
+            "classes": list(self.classes) if self.classes else None,
+            "volumes_per_shard": self.volumes_per_shard,
+            "codec": self.codec,
+            **({"bricks": self.bricks} if self.bricks else {}),
+            **({"run": self.run} if self.run is not None else {}),
+            "recipe": self.recipe_for(listing).to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One image further.
+
+    Attributes:
+        done: images taken so far.
+        kept: True where it was taken over from an import that was stopped.
+    """
+
+    done: int
+    total: int
+    source: str
+    findings: tuple[Finding, ...]
+    kept: bool
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """What an import did.
+
+    Attributes:
+        volumes: number of volumes in the set (or that would be, in a dry run).
+        classes: number of volumes of each label.
+        left_out: bad images with their findings.
+        warnings: number of usable images with warnings.
+        kept: images taken over from an import that was stopped.
+        already_done: the set was whole before; nothing was done.
+        codec: of the set; 'auto' in a dry run that does not choose.
+        codec_choice: what was measured to choose it (`codec_choice.Choice.to_json`); None where it was named.
+    """
+
+    target: Path
+    volumes: int
+    classes: dict[str, int]
+    left_out: tuple[Examined, ...]
+    warnings: int
+    kept: int
+    seconds: float
+    already_done: bool
+    content_hash: str | None
+    cohort_findings: tuple[Finding, ...]
+    codec: str
+    codec_choice: dict[str, Any] | None

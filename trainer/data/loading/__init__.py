@@ -1,0 +1,1 @@
+"""From shards to batches: the order of samples, caches, threads that read."""

@@ -1,0 +1,254 @@
+"""A host's local scratch: our folder on it, who uses what lies there, and cleaning.
+
+    <scratch>/cingulum-<uid>/        ours alone, mode 0700
+        <content hash>/              a copy of a shard set; whole when its index.json is there
+        <content hash>.lock          flock: shared by those who read the copy, exclusive to make or remove it
+
+A lock ends with the process that holds it, however that ends, so nothing has to be cleaned up after a kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.data.shards.index import INDEX_NAME
+from trainer.errors import ScratchError
+
+# Where to look, in this order, before the system's folder for temporary files.
+VARIABLES = ("CINGULUM_SCRATCH", "SLURM_TMPDIR", "TMPDIR")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder for scratch.
+
+    Attributes:
+        folder: on this host.
+        chosen_by: what named it, such as `$TMPDIR`.
+    """
+
+    folder: Path
+    chosen_by: str
+
+    @classmethod
+    def find(cls, configured: Path | None, environment: Mapping[str, str] | None = None) -> Place:
+        """What the configuration names, else the environment, else the system."""
+        if configured is not None:
+            return cls(configured.absolute(), "data.scratch")
+        environment = os.environ if environment is None else environment
+        for name in VARIABLES:
+            if environment.get(name):
+                return cls(Path(environment[name]).absolute(), f"${name}")
+        return cls(Path(tempfile.gettempdir()), "the system's folder for temporary files")
+
+    @property
+    def ours(self) -> Path:
+        """Our folder in it."""
+        return self.folder / f"cingulum-{os.geteuid()}"
+
+    def open(self) -> Path:
+        """Our folder in it, made where it is missing.
+
+        Raises:
+            ScratchError: there is no such place, we may not write there, or somebody else's folder, a link or
+                one that others may enter has the name of ours.
+        """
+        cure = f"{self.chosen_by} named it; data.scratch=FOLDER names another, data.cache=none needs none."
+        try:
+            mode = self.folder.stat().st_mode
+            if not stat.S_ISDIR(mode):
+                raise ScratchError(f"{self.folder}: scratch is to be a folder.", cure=cure)
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                raise ScratchError(
+                    f"{self.folder}: everybody may replace what lies here (it has no sticky bit).",
+                    cure="Make a folder of your own in it, mode 0700, and name that by data.scratch.",
+                )
+            make_ours(self.ours)
+        except OSError as error:
+            raise ScratchError(
+                f"{self.folder}: cannot be used as scratch ({error.strerror}).", cure=cure
+            ) from None
+        return self.ours
+
+    def contents(self) -> list[Content]:
+        """What lies in our folder, by name; nothing where there is no such folder.
+
+        Raises:
+            ScratchError: what has the name of our folder is not ours.
+        """
+        return self._contents(clean=False)
+
+    def clean(self) -> list[Content]:
+        """Remove whatever nobody uses; returns what was there.
+
+        Raises:
+            ScratchError: what has the name of our folder is not ours.
+            OSError: a file cannot be removed.
+        """
+        return self._contents(clean=True)
+
+    def _contents(self, *, clean: bool) -> list[Content]:
+        if not os.path.lexists(self.ours):
+            return []
+        make_ours(self.ours)
+        found = []
+        # A lock without a copy is what a run leaves that could not copy.
+        for name in sorted({entry.name.removesuffix(".lock") for entry in self.ours.iterdir()}):
+            copy = self.ours / name
+            lock = Lock.take(lock_of(copy), alone=True)
+            gone = clean and lock is not None
+            if copy.is_dir():
+                whole = (copy / INDEX_NAME).is_file()
+                found.append(Content(copy, bytes_in(copy), whole, in_use=lock is None, removed=gone))
+            if lock is not None:
+                remove(copy, lock) if gone or not copy.is_dir() else lock.close()
+        return found
+
+
+def make_ours(folder: Path) -> None:
+    """Make a folder that only we may enter, or make sure that it is one.
+
+    Raises:
+        ScratchError: something else has its name, as in an attack by a link in a shared folder.
+        OSError: it cannot be made.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        what = "a link" if stat.S_ISLNK(found.st_mode) else "no folder"
+        raise ScratchError(f"{folder}: is {what}.", cure=f"See who made it, and remove it: ls -ld {folder}")
+    if found.st_uid != os.geteuid():
+        raise ScratchError(
+            f"{folder}: belongs to user {found.st_uid}, not to us.",
+            cure="Name another place by data.scratch, and tell the administrator of this host.",
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise ScratchError(
+            f"{folder}: other users may enter it (mode {stat.S_IMODE(found.st_mode):04o}).",
+            cure=f"If you trust what is in it: chmod 700 {folder}; else remove it.",
+        )
+
+
+class Lock:
+    """Holds a lock file, together with others or alone, until `close` or the end of the process.
+
+    Use `take`.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: Path, *, alone: bool) -> Lock | None:
+        """The lock, or None while somebody holds it in a way that excludes ours. Never waits.
+
+        Raises:
+            OSError: the file cannot be made, or its file system knows no locks.
+        """
+        while True:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            lock = cls(path, os.open(path, flags, 0o600))
+            try:
+                if not lock._try(fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
+                    lock.close()
+                    return None
+                if lock._is_in_place():
+                    return lock
+            except BaseException:
+                lock.close()
+                raise
+            lock.close()  # who held it has removed the file meanwhile: ours is nobody's lock any more
+
+    def become_alone(self) -> bool:
+        """Exclude all others from now on; False where others hold it, or the file is gone: then it is closed.
+
+        Of several holders that give up their share by this at once, one succeeds: each gives up its share
+        before it looks for those of the others.
+        """
+        if self._try(fcntl.LOCK_EX) and self._is_in_place():
+            return True
+        self.close()
+        return False
+
+    def remove(self) -> None:
+        """Remove the file and close it; only who is alone may."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Give it up."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _try(self, how: int) -> bool:
+        try:
+            fcntl.flock(self._descriptor, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _is_in_place(self) -> bool:
+        try:
+            named = self.path.stat()
+        except FileNotFoundError:
+            return False
+        mine = os.fstat(self._descriptor)
+        return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What lies on scratch under one content hash.
+
+    Attributes:
+        path: its folder.
+        nbytes: what its files hold, in bytes.
+        whole: whether it is a whole copy, as far as its index being there tells.
+        in_use: whether somebody reads it or makes it now.
+        removed: whether it was there until now.
+    """
+
+    path: Path
+    nbytes: int
+    whole: bool
+    in_use: bool
+    removed: bool = False
+
+
+def lock_of(copy: Path) -> Path:
+    """The lock file of a copy."""
+    return copy.with_name(f"{copy.name}.lock")
+
+
+def remove(copy: Path, lock: Lock) -> None:
+    """Remove a copy and then its lock, which is held alone."""
+    if copy.is_symlink():
+        copy.unlink()
+    elif copy.is_dir():
+        # First the index: what a kill leaves now is no whole set.
+        (copy / INDEX_NAME).unlink(missing_ok=True)
+        shutil.rmtree(copy)
+    lock.remove()
+
+
+def bytes_in(copy: Path) -> int:
+    """Bytes of the files in a folder, as they are while others write or remove them."""
+    total = 0
+    try:
+        with os.scandir(copy) as entries:
+            for entry in entries:
+                total += entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:
+        pass
+    return total

@@ -1,0 +1,261 @@
+"""From shards to batches: micro-batches for training, and every volume once for evaluation."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.config import RunConfig, micro_batch
+from trainer.data import augment as augmentation
+from trainer.data.loading import order
+from trainer.data.loading.batch_reader import Arrange, Batches, Fill, Part, signature
+from trainer.data.loading.patches import Patches
+from trainer.data.loading.reader_time import ReaderTime
+from trainer.data.shards.shards import Origin, ShardSet
+from trainer.errors import ConfigError
+
+# The kernel is told of so many samples per thread before they are read, so that a disk works while threads
+# decode: with one read per thread it would wait for them.
+TOLD_AHEAD = 2
+# Past the page cache nothing is read ahead for us: so many more threads wait for a disk while others decode.
+WAITING = 2
+
+# Micro-batches of which the samples are remembered: more than are begun, or told to the kernel, at once.
+_KEPT = 64
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What is read, and what belongs to it.
+
+    Attributes:
+        shards: the shard set.
+        rows: of `shards.volumes`; a row may come several times in training, and is augmented differently each
+            time.
+        targets: int32 or float32 (len(rows),), the class or the number of each row; None for label maps.
+        covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
+        class_weights: float32 (classes,), multiplies the weight of each sample of that class in training, as
+            it is. With `balanced_weights` the mean weight over the training list stays 1.
+        patches: what training takes of each volume; None for all of it.
+    """
+
+    shards: ShardSet
+    rows: Sequence[int]
+    targets: np.ndarray | None
+    covariates: np.ndarray | None = None
+    class_weights: np.ndarray | None = None
+    patches: Patches | None = None
+
+    def parts(self, shape: tuple[int, ...]) -> list[Part]:
+        """Shape and type of input (and covariates), target and weight of a sample of this shape."""
+        told: list[Part] = [] if self.covariates is None else [(self.covariates.shape[1:], np.float32)]
+        target: Part = shape[:3], np.uint8
+        if self.targets is not None:
+            target = (), np.float32 if self.targets.dtype == np.float32 else np.int32
+        return [(shape, np.float32), *told, target, ((), np.float32)]
+
+    def read_into(self, position: int, x: np.ndarray, y: np.ndarray, origin: Origin | None = None) -> None:
+        """Volume and target of this place in the list, or the part of both that begins at `origin`."""
+        row = self.rows[position]
+        self.shards.read_into(row, x, origin)
+        if self.targets is None:
+            self.shards.read_map_into(row, y, origin)
+        else:
+            y[...] = self.targets[position]
+
+
+class _MicroBatch(NamedTuple):
+    """Of one micro-batch on one rank: the epoch, and position and weight of each sample."""
+
+    epoch: int
+    positions: list[int]
+    weights: list[float]
+
+
+def training_batches(
+    samples: Samples,
+    config: RunConfig,
+    steps: range,
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    spent: ReaderTime | None = None,
+    step_of: Callable[[int], int] | None = None,
+) -> Batches:
+    """The micro-batches of one rank for some steps of a run.
+
+    Steps count over the whole run: step s is step s % steps_per_epoch of epoch s // steps_per_epoch. The
+    elements are the same whatever `data.reader_threads`, `data.prefetch` and `data.read_ahead`, and over all
+    ranks whatever the world size.
+
+    Args:
+        samples: what is read; positions in `order` count in its rows.
+        config: how: `train.seed`, `global_batch` and `accumulation`, and all of `data` that is about reading.
+        steps: first step to one after the last.
+        rank: this rank.
+        world_size: number of ranks.
+        spent: counts the seconds of the threads.
+        step_of: from 0, 1, ... to the steps to take instead of those in `steps`; called in reading threads,
+            and may wait.
+
+    Returns:
+        len(steps) * accumulation times (x, y, w): x float32 (b, D, H, W, C), or a pair of it
+        and float32 (b, k) with covariates; y (b,) as `targets`, or uint8 (b, D, H, W); w float32 (b,) with 0
+        for the fill of an epoch's last step, where b is global_batch / (world_size * accumulation). With
+        patches, D, H and W are theirs.
+
+    Raises:
+        ConfigError: the global batch cannot be cut into equal micro-batches, or is larger than the training
+            list. Iterating raises ShardError where a volume is damaged.
+    """
+    n, shards, patches = len(samples.rows), samples.shards, samples.patches
+    seed, global_batch, accumulation = config.train.seed, config.train.global_batch, config.train.accumulation
+    batch = _micro_batch_size(global_batch, world_size, accumulation, n)
+    per_epoch = order.steps_per_epoch(n, global_batch)
+    keys = _distinct(samples.rows, len(shards))
+    spent = spent or ReaderTime()
+    changes = None if config.data.augment.is_idle else config.data.augment
+    batches = len(steps) * accumulation
+    soon = TOLD_AHEAD * config.data.reader_threads
+
+    # Computed once for all samples of it: threads hold Python's lock meanwhile, one after the other.
+    @functools.lru_cache(maxsize=_KEPT)
+    def samples_of(micro_batch: int) -> _MicroBatch:
+        number, micro = divmod(micro_batch, accumulation)
+        epoch, step = divmod(steps[number] if step_of is None else step_of(number), per_epoch)
+        mine = order.micro_batch_positions(global_batch, rank, world_size, accumulation, micro)
+        positions = order.order(seed, epoch, step, global_batch, n, shuffle=config.data.shuffle)[mine]
+        return _MicroBatch(epoch, positions.tolist(), order.weights(step, global_batch, n)[mine].tolist())
+
+    def fill(number: int, places: Sequence[np.ndarray]) -> None:
+        began = spent.now()
+        # Where steps may have to be waited for, the kernel is not told of later ones.
+        if step_of is None and patches is None and number + soon < batches * batch:
+            later, place = divmod(number + soon, batch)
+            row = samples.rows[samples_of(later).positions[place]]
+            shards.will_read(row, with_map=samples.targets is None)
+        x, *told, y, w = places
+        micro_batch, place = divmod(number, batch)
+        epoch, positions, weights = samples_of(micro_batch)
+        position, weight = positions[place], weights[place]
+        if samples.class_weights is not None and samples.targets is not None:
+            weight = weight * samples.class_weights[samples.targets[position]]
+        key = keys[position]
+        origin = None if patches is None else patches.origin(seed, epoch, key, samples.rows[position])
+        samples.read_into(position, x, y, origin)
+        read = spent.now()
+        if changes is not None:
+            changed, label_map = augmentation.augment(
+                x,
+                changes,
+                seed,
+                epoch,
+                key,
+                y if samples.targets is None else None,
+                voxel_mm=shards.voxel_size,
+            )
+            if changed is not x:
+                x[...] = changed
+            if label_map is not None and label_map is not y:
+                y[...] = label_map
+        ended = spent.now()
+        spent.add(ended - began, ended - read)
+        _tell(told, samples.covariates, position)
+        w[...] = weight
+
+    spec = signature(batch, *samples.parts(shards.shape if patches is None else patches.shape))
+    return _batches(samples, config, fill, batches, spec, ahead=config.data.prefetch, before=0)
+
+
+def evaluation_batches(samples: Samples, config: RunConfig, *, rank: int = 0, world_size: int = 1) -> Batches:
+    """Each of the rows exactly once over all ranks, in as many batches on one rank as on any other.
+
+    Args:
+        samples: what is read, each row once and whole.
+        config: how: `data.evaluation_batch`, and all of `data` that is about reading.
+        rank: this rank.
+        world_size: number of ranks.
+
+    Returns:
+        Batches (row, x, y, w): row int64 (batch,), and x, y, w as those of `training_batches`. The last ones
+        are filled up with empty volumes of row -1, target 0 and weight 0.
+    """
+    rows, batch = samples.rows, config.data.evaluation_batch
+    steps = order.steps_per_epoch(len(rows), world_size * batch)
+
+    def fill(number: int, places: Sequence[np.ndarray]) -> None:
+        row, x, *told, y, w = places
+        step, place = divmod(number, batch)
+        position = (step * world_size + rank) * batch + place
+        if position >= len(rows):
+            for part, nothing in ((row, -1), (x, 0), (y, 0), (w, 0), *((part, 0) for part in told)):
+                part[...] = nothing
+            return
+        row[...] = rows[position]
+        samples.read_into(position, x, y)
+        _tell(told, samples.covariates, position)
+        w[...] = 1
+
+    spec = signature(batch, ((), np.int64), *samples.parts(samples.shards.shape))
+    return _batches(samples, config, fill, steps, spec, ahead=2, before=1)
+
+
+def _batches(
+    samples: Samples,
+    config: RunConfig,
+    fill: Fill,
+    batches: int,
+    spec: Sequence[tf.TensorSpec],
+    *,
+    ahead: int,
+    before: int,
+) -> Batches:
+    """Batches as `fill` makes their samples; `before` parts come before volume and covariates."""
+    shards = samples.shards
+    return Batches(
+        fill,
+        batches,
+        spec,
+        threads=config.data.reader_threads + (WAITING if shards.past_cache else 0),
+        ahead=ahead,
+        ahead_bytes=config.data.read_ahead << 20,
+        overdue=functools.partial(shards.overdue, config.data.read_timeout),
+        arrange=_paired(samples.covariates, before=before),
+    )
+
+
+def _tell(told: Sequence[np.ndarray], covariates: np.ndarray | None, position: int) -> None:
+    if covariates is not None:
+        told[0][...] = covariates[position]
+
+
+def _paired(covariates: np.ndarray | None, *, before: int) -> Arrange:
+    """Volume and covariates as one input; `before` parts come before them."""
+    if covariates is None:
+        return tuple
+    return lambda parts: (*parts[:before], (parts[before], parts[before + 1]), *parts[before + 2 :])
+
+
+def _distinct(rows: Sequence[int], volumes: int) -> list[int]:
+    """A number for each place of the list: the row, and another one each time it comes again."""
+    times: dict[int, int] = {}
+    numbers = []
+    for row in rows:
+        numbers.append(row + volumes * times.get(row, 0))
+        times[row] = times.get(row, 0) + 1
+    return numbers
+
+
+def _micro_batch_size(global_batch: int, world_size: int, accumulation: int, n: int) -> int:
+    size = micro_batch(global_batch, world_size=world_size, accumulation=accumulation)
+    if global_batch > n:
+        raise ConfigError(
+            f"train.global_batch: {global_batch} is more than the {n} training volumes.",
+            cure="Set it lower, or give training a larger share (data.split).",
+        )
+    return size

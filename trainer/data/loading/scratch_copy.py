@@ -1,0 +1,292 @@
+"""One copy of a shard set on a host's local scratch, however many processes and jobs of the host want it.
+
+Whoever gets the lock alone copies; the others find the copy whole when the lock is free again. Each then
+holds the lock together with the others as long as it reads. A copy is made as a set is written: a shard under
+another name until its checksum is found right, the index last. So what a killed process leaves is never taken
+for a whole set, and the next one goes on with it.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import queue
+import threading
+from pathlib import Path
+
+from trainer import atomic, byte_sizes
+from trainer.data.loading.node_scratch import Lock, Place, bytes_in, lock_of, make_ours, remove
+from trainer.data.shards.index import INDEX_NAME, ShardRecord
+from trainer.data.shards.shards import ShardSet
+from trainer.errors import DamagedShardError, ScratchError, ShardError
+
+# Read and written at once by each thread.
+BLOCK = 4 << 20
+# How often to look whether a lock is free.
+POLL_S = 0.05
+CLEAN = "cingulum scratch --clean"
+
+
+class ScratchCopy:
+    """A copy on local scratch that this process makes, or waits for, and then reads.
+
+    Args:
+        shards: the set.
+        place: the scratch.
+        threads: that copy, each a shard at a time.
+
+    Attributes:
+        folder: of the copy.
+        bytes_copied: bytes that this process has read from the set's own folder.
+        bytes_wanted: bytes that it set out to copy; 0 while it waits, and where it finds the copy whole.
+    """
+
+    def __init__(self, shards: ShardSet, place: Place, threads: int) -> None:
+        self.folder = place.ours / shards.content_hash
+        self.bytes_copied = 0
+        self.bytes_wanted = 0
+        self._shards = shards
+        self._place = place
+        self._threads = threads
+        self._counting = threading.Lock()
+        self._cancelled = threading.Event()
+        self._lock: Lock | None = None
+
+    @property
+    def about_place(self) -> str:
+        """What named the scratch, and whether a copy there is of any use."""
+        said = f"named by {self._place.chosen_by}"
+        try:
+            alike = self._place.folder.stat().st_dev == self._shards.path.stat().st_dev
+        except OSError:  # `make` says why
+            return said
+        return f"{said}; the same disk as the shards, so nothing is gained" if alike else said
+
+    def make(self) -> None:
+        """Come to hold a whole copy; returns also when `cancel` was called, then without what is not there.
+
+        Raises:
+            ScratchError: scratch cannot be used, or has too little space.
+            ShardError: a shard cannot be read, or is not what the index says.
+        """
+        try:
+            lock_path = lock_of(self._place.open() / self.folder.name)
+            # Also when cancelled: a copy that was just made must have a user, who removes it.
+            while self._is_whole() or not self._cancelled.is_set():
+                lock = Lock.take(lock_path, alone=False)
+                if lock is not None:
+                    if self._is_whole():
+                        self._lock = lock
+                        return
+                    lock.close()
+                if self._cancelled.is_set():
+                    return
+                lock = Lock.take(lock_path, alone=True)
+                if lock is not None:
+                    self._fill(lock)
+                self._cancelled.wait(POLL_S if lock is None else 0)
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def find(self) -> bool:
+        """Come to hold a whole copy that is there already, and make none; whether there is one.
+
+        Raises:
+            ScratchError: what has the name of our folder is not ours.
+        """
+        if not os.path.lexists(self._place.ours):
+            return False
+        make_ours(self._place.ours)
+        lock = Lock.take(lock_of(self.folder), alone=False) if self.folder.is_dir() else None
+        if lock is not None and not self._is_whole():
+            lock.close()
+            lock = None
+        self._lock = lock
+        return lock is not None
+
+    def cancel(self) -> None:
+        """Let `make` return soon."""
+        self._cancelled.set()
+
+    def progress(self) -> int:
+        """A number that grows as long as the copy does, whoever makes it, in bytes."""
+        return self.bytes_copied or bytes_in(self.folder)
+
+    def open(self) -> ShardSet:
+        """The set, read from the copy; `make` has returned.
+
+        Raises:
+            ShardError: the copy's index is damaged.
+        """
+        cure = f"The copy is damaged, not the set. Remove it: {CLEAN}"
+        try:
+            copy = ShardSet.open(self.folder)
+        except ShardError as error:
+            raise type(error)(error.message, cure=cure, path=error.path) from None
+        if copy.content_hash != self._shards.content_hash:
+            raise ShardError(
+                f"{self.folder}: is not a copy of {self._shards.path}.", cure=cure, path=self.folder
+            )
+        # Messages about what the volumes show name the set that people know; those about bytes, the copy.
+        copy.path = self._shards.path
+        copy.cure = cure
+        return copy
+
+    def close(self, *, keep: bool) -> None:
+        """Use the copy no more; the last of its users removes it, unless it is to be kept."""
+        if self._lock is None:
+            return
+        lock, self._lock = self._lock, None
+        if keep:
+            lock.close()
+        elif lock.become_alone():
+            remove(self.folder, lock)
+
+    def _is_whole(self) -> bool:
+        return (self.folder / INDEX_NAME).is_file() and not self._missing()
+
+    def _missing(self) -> list[ShardRecord]:
+        return [shard for shard in self._shards.index.shards if not self._has(shard)]
+
+    def _has(self, shard: ShardRecord) -> bool:
+        try:
+            return (self.folder / shard.file).stat().st_size == shard.nbytes
+        except FileNotFoundError:
+            return False
+
+    def _fill(self, lock: Lock) -> None:
+        """Copy what is missing, holding the lock alone, and give it up; nothing is left where that fails."""
+        whole = False
+        try:
+            if not self._is_whole():
+                self._copy()
+            whole = self._is_whole()
+        finally:
+            if whole:
+                lock.close()
+            else:
+                remove(self.folder, lock)
+
+    def _copy(self) -> None:
+        make_ours(self.folder)
+        # Without its index it is no whole set until the last shard is there.
+        (self.folder / INDEX_NAME).unlink(missing_ok=True)
+        for partial in self.folder.glob(".*.partial"):
+            partial.unlink()
+        missing = self._missing()
+        index = self._shards.index.to_json()
+        wanted = sum(shard.nbytes for shard in missing)
+        free = free_bytes(self.folder)
+        if wanted + len(index) > free:
+            raise self._full(wanted, f"{byte_sizes.told(free)} are free here")
+        self.bytes_wanted = wanted
+        self._copy_all(missing)
+        if not self._cancelled.is_set():
+            atomic.write_text(self.folder / INDEX_NAME, index)
+
+    def _copy_all(self, missing: list[ShardRecord]) -> None:
+        todo: queue.SimpleQueue[ShardRecord] = queue.SimpleQueue()
+        for shard in missing:
+            todo.put(shard)
+        failures: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                while not self._cancelled.is_set():
+                    self._copy_shard(todo.get_nowait())
+            except queue.Empty:
+                pass
+            except BaseException as error:  # raised again below, in the thread that waits
+                failures.append(error)
+                self.cancel()
+
+        # Daemons, unlike those of a pool: one that hangs in a read must not keep the process from ending.
+        threads = [threading.Thread(target=work, name="copy", daemon=True) for _ in range(self._threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+
+    def _copy_shard(self, shard: ShardRecord) -> None:
+        """Copy one shard and compare its checksum."""
+        source = self._shards.path / shard.file
+        target = self.folder / shard.file
+        partial = atomic.beside(target)
+        digest = hashlib.sha256()
+        done = 0
+        buffer = memoryview(bytearray(BLOCK))
+        with _reading(source) as file, partial.open("wb") as copy:
+            while count := _read_into(buffer, file, source):
+                if self._cancelled.is_set():
+                    return
+                digest.update(buffer[:count])
+                copy.write(buffer[:count])
+                done += count
+                with self._counting:
+                    self.bytes_copied += count
+            copy.flush()
+            os.fsync(copy.fileno())
+        if done != shard.nbytes:
+            raise self._damaged(source, f"has {done} bytes, not {shard.nbytes}")
+        if digest.hexdigest() != shard.sha256:
+            raise self._damaged(source, "is damaged: its checksum does not match")
+        partial.rename(target)
+
+    def _damaged(self, source: Path, what: str) -> ShardError:
+        return DamagedShardError(
+            f"{source}: {what} (found while copying it to {self.folder}).",
+            cure=f"All damage: cingulum verify {self._shards.path}",
+            path=source,
+        )
+
+    def _unusable(self, error: OSError) -> ScratchError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return self._full(self.bytes_wanted, f"while copying: {error.strerror}")
+        return ScratchError(
+            f"{error.filename or self.folder}: cannot be written ({error.strerror or error}).",
+            cure=f"{self._instead()[0].upper()}{self._instead()[1:]}",
+        )
+
+    def _full(self, wanted: int, found: str) -> ScratchError:
+        return ScratchError(
+            f"{self._place.folder}: too small for a copy of {self._shards.path}: "
+            f"{byte_sizes.told(wanted)} are needed; {found}.",
+            cure=f"Make room ({CLEAN}), or {self._instead()}",
+        )
+
+    def _instead(self) -> str:
+        return (
+            f"name another place than {self._place.chosen_by} does (data.scratch=FOLDER), or read the shards "
+            "where they are (data.cache=none)."
+        )
+
+
+def free_bytes(folder: Path) -> int:
+    """What we may still write on the file system of a folder, in bytes."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _reading(source: Path) -> io.FileIO:
+    try:
+        return io.FileIO(source)
+    except OSError as error:
+        raise _unreadable(source, error) from None
+
+
+def _read_into(buffer: memoryview, file: io.FileIO, source: Path) -> int:
+    try:
+        return file.readinto(buffer) or 0
+    except OSError as error:
+        raise _unreadable(source, error) from None
+
+
+def _unreadable(source: Path, error: OSError) -> ShardError:
+    return ShardError(
+        f"{source}: cannot be read ({error.strerror}).",
+        cure=f"All damage: cingulum verify {source.parent}",
+    )

@@ -1,0 +1,1 @@
+"""Shard sets: their format, written, read and verified."""

@@ -1,0 +1,285 @@
+"""Reading a shard set: positional reads and decoding outside HDF5, safe in threads and after a fork."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from trainer.data.shards import codecs, stored_types
+from trainer.data.shards.bricks import read_box, unpack_table
+from trainer.data.shards.index import FORMAT_VERSION, Index, Volume
+from trainer.data.shards.layout import Layout
+from trainer.data.shards.stored_bytes import Identity, ReadFault, StoredBytes
+from trainer.data.shards.whole_chunks import Place, WholeChunks
+from trainer.data.shards.whole_set import places, restore, whole_index
+from trainer.errors import DamagedShardError, ShardError
+
+__all__ = ["FORMAT_VERSION", "Origin", "ShardSet", "Volume"]
+
+# Where a part of a volume begins, in voxels along D, H, W.
+Origin = tuple[int, int, int]
+
+
+class ShardSet:
+    """A whole shard set, opened for reading.
+
+    Attributes:
+        path: folder of the set.
+        index: everything `index.json` says.
+        volumes: one entry per volume; `read(row)` takes a place in this tuple, which is also `Volume.id`.
+        shape: (D, H, W, C) of every volume.
+        dtype: what `read` returns: the stored type, or float32 where that is bfloat16 or has a scale.
+        stored_dtype: stored type.
+        codec: how chunks are compressed.
+        bricks: edge of a brick in voxels; None where each volume is one chunk.
+        voxel_size: in mm along D, H, W.
+        normalisation: method and parameters of the intensity normalisation.
+        preprocessing: recipe that leads from an image to a stored volume.
+        label_name: what the labels are, such as `diagnosis`.
+        labels: distinct labels, sorted.
+        source: where the images came from.
+        contrasts: what the channels are, such as ("T1w", "T2w"); empty for a single one.
+        maps: names of the classes of the label maps, background first; empty where the set has none.
+        content_hash: sha256 over the index, in hex; it changes with any voxel or label.
+        cure: what to do about damage.
+    """
+
+    def __init__(self, path: Path, index: Index, seen: Mapping[str, Identity] | None = None) -> None:
+        self.path = path
+        self.index = index
+        self.volumes = index.volumes
+        self.shape = index.shape
+        self.stored_dtype = stored_types.stored_dtype(index.dtype)
+        scaled = any(volume.scale is not None for volume in self.volumes)
+        self.dtype = stored_types.read_dtype(self.stored_dtype, scaled=scaled)
+        self.codec = index.codec
+        self.bricks = index.bricks
+        self.voxel_size = index.meta.voxel_size
+        self.normalisation = index.meta.normalisation
+        self.preprocessing = index.meta.preprocessing
+        self.label_name = index.meta.label_name
+        self.labels = tuple(sorted({v.label for v in self.volumes if v.label is not None}))
+        self.source = index.meta.source
+        self.contrasts = index.meta.contrasts
+        self.maps = index.meta.map_classes
+        self.content_hash = index.content_hash
+        self._layout = Layout(self.shape, self.stored_dtype, self.codec, self.bricks)
+        self._map_layout = Layout(self.shape[:3], np.dtype(np.uint8), self.codec, self.bricks)
+        self.cure = restore(path)
+        self._stored = StoredBytes(path, seen)
+        self._whole = WholeChunks(self._stored, self.codec)
+
+    @classmethod
+    def open(cls, path: Path) -> ShardSet:
+        """Open a shard set; the chunks are read later.
+
+        Raises:
+            ShardError: the folder is no shard set, is half written, is of a newer format, or a shard is
+                missing or of another size than the index says.
+        """
+        path = Path(path)
+        return cls(path, *whole_index(path))
+
+    def __len__(self) -> int:
+        """Number of volumes."""
+        return len(self.volumes)
+
+    @property
+    def past_cache(self) -> bool:
+        """Whether chunks are read past the page cache: see `go_past_cache`."""
+        return self._stored.past_cache
+
+    def go_past_cache(self) -> None:
+        """Read past the page cache from now on; before the first read.
+
+        Then the kernel reads nothing ahead, and a disk works only while threads wait for it. Where the file
+        system cannot do it, the first read finds that out, and all reads are as before.
+        """
+        self._stored.go_past_cache()
+
+    @property
+    def bytes_read(self) -> int:
+        """Stored bytes that this process has read of the set, checksums and repetitions included."""
+        return self._stored.bytes_read
+
+    def read(self, row: int) -> np.ndarray:
+        """Volume `row`, (D, H, W, C) of `dtype`. Threads may call it at once.
+
+        The checksum of every chunk is compared every time: see `WholeChunks.read_into`.
+
+        Raises:
+            ShardError: the chunk is damaged or cannot be read.
+        """
+        values: np.ndarray = np.empty(self.shape, self.dtype)
+        self.read_into(row, values)
+        return values
+
+    def read_chunk(self, row: int) -> bytes:
+        """The stored bytes of volume `row`, neither checked nor decoded; of bricks all, in their order.
+
+        Raises:
+            ShardError: the file cannot be read, or ends too soon.
+        """
+        volume = self.volumes[row]
+        return self._chunks(volume, volume.brick_table, volume.offset, volume.nbytes)
+
+    def read_map(self, row: int) -> np.ndarray:
+        """The label map of volume `row`, (D, H, W) uint8: places in `maps`. Threads may call it at once.
+
+        Raises:
+            ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
+        """
+        values: np.ndarray = np.empty(self.shape[:3], np.uint8)
+        self.read_map_into(row, values)
+        return values
+
+    def read_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
+        """Read volume `row`, or a part of it, into an array of any real type. Threads may call it at once.
+
+        Of a set in bricks only the bricks that the part touches are read.
+
+        Args:
+            row: which volume.
+            out: (D, H, W, C), or the shape of the part; filled.
+            origin: where the part begins, in voxels along D, H, W; None for the whole volume.
+
+        Raises:
+            ShardError: the chunk is damaged or cannot be read.
+            ValueError: the part does not lie in the volume.
+        """
+        volume = self.volumes[row]
+        place = Place(volume.shard, volume.offset, volume.nbytes, volume.checksum, volume.xxh3)
+        self._fill(volume, self._layout, place, volume.brick_table, out, origin, scale=volume.scale)
+
+    def will_read(self, row: int, *, with_map: bool = False) -> None:
+        """Let the kernel begin to read a volume that is one chunk, and its label map; of bricks, nothing."""
+        volume = self.volumes[row]
+        if volume.brick_table is None:
+            self._stored.will_read(volume.shard, volume.offset, volume.nbytes)
+            if with_map and volume.map_offset is not None and volume.map_nbytes is not None:
+                self._stored.will_read(volume.shard, volume.map_offset, volume.map_nbytes)
+
+    def read_map_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
+        """Read the label map of volume `row`, or a part of it, into uint8 (D, H, W); see `read_into`.
+
+        Raises:
+            ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
+            ValueError: the part does not lie in the volume.
+        """
+        volume = self.volumes[row]
+        place = self._map_place(volume)
+        self._fill(volume, self._map_layout, place, volume.map_brick_table, out, origin, what=_MAP)
+
+    def read_map_chunk(self, row: int) -> bytes:
+        """The stored bytes of the label map of volume `row`, neither checked nor decoded.
+
+        Raises:
+            ShardError: the set has no label maps, the file cannot be read, or ends too soon.
+        """
+        volume = self.volumes[row]
+        place = self._map_place(volume)
+        return self._chunks(volume, volume.map_brick_table, place.offset, place.nbytes, _MAP)
+
+    def _map_place(self, volume: Volume) -> Place:
+        if volume.map_offset is None or volume.map_nbytes is None or volume.map_checksum is None:
+            raise ShardError(
+                f"{self.path}: has no label maps.",
+                cure=f"Import the images with their maps: cingulum import SOURCE {self.path} --maps probseg",
+                path=self.path,
+            )
+        return Place(volume.shard, volume.map_offset, volume.map_nbytes, volume.map_checksum, volume.map_xxh3)
+
+    def _fill(
+        self,
+        volume: Volume,
+        layout: Layout,
+        place: Place,
+        brick_table: str | None,
+        out: np.ndarray,
+        origin: Origin | None,
+        *,
+        scale: float | None = None,
+        what: str = "",
+    ) -> None:
+        part = part_of(layout.shape, out, origin)
+        try:
+            if brick_table is None:
+                self._whole.read_into(place, layout.shape, layout.dtype, out, part=part, scale=scale)
+            else:
+                table = unpack_table(brick_table)
+                read_box(self._stored, layout, place.shard, table, out, origin or (0, 0, 0), scale)
+        except ReadFault as fault:
+            raise self._damaged(volume, str(fault), what) from None
+        except codecs.CodecError as error:
+            raise self._damaged(volume, f"it cannot be decoded ({error})", what) from None
+
+    def overdue(self, limit_s: float) -> ShardError | None:
+        """What to say of a read that has been under way for longer than `limit_s` seconds; None: none has."""
+        read = self._stored.overdue(limit_s)
+        if read is None:
+            return None
+        whose = next(
+            (
+                f"{what}volume {volume.id} (subject {volume.subject})"
+                for volume in self.volumes
+                if volume.shard == read.shard
+                for (offset, nbytes), what in zip(places(volume), ("", _MAP), strict=False)
+                if offset <= read.offset < offset + nbytes
+            ),
+            "a volume",
+        )
+        return ShardError(
+            f"{self._stored.folder / read.shard}, byte {read.offset}: reading {whose} ({read.nbytes} bytes) "
+            f"has taken more than {limit_s:g} s.",
+            cure="Look whether the disk or the file server still answers. For one that is slow: a larger "
+            "data.read_timeout.",
+        )
+
+    def _chunks(
+        self, volume: Volume, brick_table: str | None, offset: int, nbytes: int, what: str = ""
+    ) -> bytes:
+        if brick_table is None:
+            return self._chunk(volume, offset, nbytes, what)
+        bricks = unpack_table(brick_table)[["offset", "nbytes"]].tolist()
+        return b"".join(self._chunk(volume, begin, size, what) for begin, size in bricks)
+
+    def _chunk(self, volume: Volume, offset: int, nbytes: int, what: str = "") -> bytes:
+        chunk = bytearray(nbytes)
+        try:
+            self._stored.read_into(volume.shard, offset, memoryview(chunk))
+        except ReadFault as fault:
+            raise self._damaged(volume, str(fault), what) from None
+        return bytes(chunk)
+
+    def _damaged(self, volume: Volume, why: str, what: str = "") -> ShardError:
+        begin = volume.map_offset if what else volume.offset
+        path = self._stored.folder / volume.shard
+        return DamagedShardError(
+            f"{path}, byte {begin}: {what}volume {volume.id} (subject {volume.subject}) is damaged: {why}.",
+            cure=self.cure,
+            path=path,
+        )
+
+
+def part_of(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tuple[slice, ...] | None:
+    """Which part of a volume goes into an array; None for the whole volume.
+
+    Raises:
+        ValueError: the array has another shape, or the part does not lie in the volume.
+    """
+    if origin is None:
+        if out.shape != shape:
+            raise ValueError(f"an array of {out.shape} for a volume of {shape}")
+        return None
+    if out.shape[3:] != shape[3:]:
+        raise ValueError(f"an array of {out.shape} for a part of a volume of {shape}")
+    end = tuple(first + size for first, size in zip(origin, out.shape[:3], strict=True))
+    if min(origin) < 0 or any(last > size for last, size in zip(end, shape, strict=False)):
+        raise ValueError(f"no part from {origin} to {end} in a volume of {shape[:3]}")
+    return tuple(slice(first, last) for first, last in zip(origin, end, strict=True))
+
+
+# Goes before "volume N" in what is said of damage.
+_MAP = "the label map of "

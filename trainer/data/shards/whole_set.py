@@ -1,0 +1,103 @@
+"""Whether a folder is a whole shard set, and what to say when it is not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainer.data.shards import regular_files
+from trainer.data.shards.bricks import unpack_table
+from trainer.data.shards.index import INDEX_NAME, Index, Volume
+from trainer.data.shards.index_reading import read_index
+from trainer.data.shards.stored_bytes import Identity
+from trainer.errors import DamagedShardError, ShardError
+
+
+def whole_index(path: Path) -> tuple[Index, dict[str, Identity]]:
+    """The index of a set whose shards are all there, and which file each shard is.
+
+    Raises:
+        ShardError: the folder is no shard set, is half written, is of a newer format, or a shard is missing
+            or of another size than the index says.
+    """
+    if not os.path.lexists(path / INDEX_NAME):
+        raise _no_index(path)
+    index = read_index(path)
+    seen = {}
+    for shard in index.shards:
+        try:
+            status = (path / shard.file).stat()
+        except OSError:
+            raise DamagedShardError(
+                f"{path}: the shard {shard.file} is missing.", cure=restore(path), path=path
+            ) from None
+        try:
+            seen[shard.file] = Identity.of(regular_files.checked(path / shard.file, status))
+        except OSError as error:
+            raise DamagedShardError(
+                f"{path / shard.file}: {error.strerror}.", cure=restore(path), path=path / shard.file
+            ) from None
+        size = seen[shard.file].nbytes
+        if size != shard.nbytes:
+            raise DamagedShardError(
+                f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: cut short or replaced.",
+                cure=restore(path),
+                path=path / shard.file,
+            )
+        for volume in shard.volumes:
+            if any(_outside(*place, size) for place in places(volume)):
+                raise DamagedShardError(
+                    f"{path}: the index places volume {volume.id} outside {shard.file}.",
+                    cure=restore(path),
+                    path=path,
+                )
+    return index, seen
+
+
+def places(volume: Volume) -> Iterator[tuple[int, int]]:
+    """Where the chunks of a volume and of its label map lie: offset and size in bytes."""
+    for offset, nbytes, text in (
+        (volume.offset, volume.nbytes, volume.brick_table),
+        (volume.map_offset, volume.map_nbytes, volume.map_brick_table),
+    ):
+        if text is not None:
+            table = unpack_table(text)
+            # The bricks that begin first and end last speak for all.
+            first, last = table["offset"].min(), (table["offset"] + table["nbytes"]).max()
+            yield int(first), int(last - first)
+        elif offset is not None and nbytes is not None:
+            yield offset, nbytes
+
+
+def _outside(offset: int, nbytes: int, size: int) -> bool:
+    return offset < 0 or nbytes < 1 or offset + nbytes > size
+
+
+def _no_index(path: Path) -> ShardError:
+    if path.exists() and not path.is_dir():
+        return ShardError(
+            f"{path}: is a file, and a shard set is a folder.", cure="Give the folder.", path=path
+        )
+    if not path.is_dir():
+        return ShardError(
+            f"{path}: there is no such folder.",
+            cure="`cingulum import SOURCE SHARDS` makes a shard set.",
+            path=path,
+        )
+    if any(path.glob("*shard-*.h5*")):
+        return ShardError(
+            f"{path}: is half written: it has shards but no index.",
+            cure="Run the same `cingulum import` command again: it goes on where it stopped.",
+            path=path,
+        )
+    return ShardError(
+        f"{path}: is not a shard set, it has no {INDEX_NAME}.",
+        cure=f"To make one from images: cingulum import {path} SHARDS --label diagnosis",
+        path=path,
+    )
+
+
+def restore(path: Path) -> str:
+    """What to do about damage."""
+    return f"All damage: cingulum verify {path}. To make it anew: cingulum import SOURCE {path} --overwrite"

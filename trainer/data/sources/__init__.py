@@ -1,0 +1,1 @@
+"""Which images there are, of whom, with which label."""

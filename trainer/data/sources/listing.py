@@ -1,0 +1,141 @@
+"""What is known of the images of a cohort before any is opened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trainer.data.images.findings import Finding, warning
+from trainer.data.images.map_recipe import MapRecipe
+from trainer.data.sources.tables import Row, Table
+
+SUBJECT_COLUMNS = ("participant_id", "subject", "subject_id", "sub", "id")
+SESSION_COLUMNS = ("session", "session_id", "visit")
+IMAGE_COLUMNS = ("image", "path", "file", "filename")
+MAP_COLUMNS = ("map",)
+AGE_COLUMNS = ("age", "age_years")
+SEX_COLUMNS = ("sex", "gender")
+SITE_COLUMNS = ("site", "centre", "center", "scanner")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A further file of an image: another contrast, or a map.
+
+    Attributes:
+        name: of the contrast or of the map's class; empty for a map of label numbers.
+        path: the file.
+        source: its path relative to the source folder, with forward slashes.
+    """
+
+    name: str
+    path: Path
+    source: str
+
+
+@dataclass(frozen=True)
+class SourceImage:
+    """One image of a cohort, not yet opened.
+
+    Attributes:
+        path: the file.
+        source: its path relative to the source folder, with forward slashes.
+        subject: who was scanned, without BIDS' `sub-`.
+        tissue_maps: (tissue, file) of its probability maps, where the source has them.
+        contrasts: its images of further contrasts, in the order asked for.
+        maps: the files its label map is made of: one for each class, or one of label numbers.
+        findings: what is wrong with its entry.
+    """
+
+    path: Path
+    source: str
+    subject: str
+    session: str | None = None
+    label: str | None = None
+    age: float | None = None
+    sex: str | None = None
+    site: str | None = None
+    tissue_maps: tuple[tuple[str, Path], ...] = ()
+    contrasts: tuple[SourceFile, ...] = ()
+    maps: tuple[SourceFile, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def further(self) -> tuple[SourceFile, ...]:
+        """Every file but the image itself that decides what is stored."""
+        return (*self.contrasts, *self.maps)
+
+    @property
+    def identity(self) -> list[Any]:
+        """What the shard set says of it besides its content, as JSON values; the same wherever it lies."""
+        tissues = [tissue for tissue, _ in self.tissue_maps]
+        said = [self.source, self.subject, self.session, self.label, self.age, self.sex, self.site, tissues]
+        return [*said, [file.source for file in self.further]] if self.further else said
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All images of a source, in the order in which they are stored.
+
+    Attributes:
+        kind: which layout was found.
+        name: of the source folder or table, without the folders above it.
+        findings: what is remarkable about the cohort (warnings).
+        maps: what the label maps are made of, where they were asked for.
+    """
+
+    kind: Literal["bids", "folder", "table"]
+    name: str
+    label_name: str
+    images: tuple[SourceImage, ...]
+    findings: tuple[Finding, ...] = ()
+    maps: MapRecipe | None = None
+
+    @property
+    def sha256(self) -> str:
+        """Of every image's identity: changes when an image or anything said of it does."""
+        return hashlib.sha256(json.dumps([image.identity for image in self.images]).encode()).hexdigest()
+
+
+def person(row: Row, table: Table, label: str | None) -> dict[str, Any]:
+    """What a row says of a person: label, age, sex, site, and a finding where the age is no number."""
+
+    def cell(names: Sequence[str]) -> str | None:
+        column = table.find(names)
+        return row[column] if column is not None else None
+
+    age, findings = _age(cell(AGE_COLUMNS), table.path.name)
+    return {
+        "label": row[label] if label is not None else None,
+        "age": age,
+        "sex": cell(SEX_COLUMNS),
+        "site": cell(SITE_COLUMNS),
+        "findings": findings,
+    }
+
+
+def known(said: dict[str, Any]) -> dict[str, Any]:
+    """Only what is said: leaves out None and no findings, so that one table does not wipe out another."""
+    return {name: value for name, value in said.items() if value not in (None, ())}
+
+
+def _age(text: str | None, where: str) -> tuple[float | None, tuple[Finding, ...]]:
+    if text is None:
+        return None, ()
+    try:
+        age = float(text.replace(",", "."))
+    except ValueError:
+        age = float("nan")
+    if not 0 <= age <= 130:
+        return None, (
+            warning(
+                "age",
+                f"its age {text!r} in {where} is not a number of years; it was left out.",
+                "Mend the table.",
+            ),
+        )
+    return age, ()

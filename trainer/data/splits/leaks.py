@@ -1,0 +1,238 @@
+"""Looking for what two splits share: a subject, an image, or a head that is nearly the same.
+
+`splits.split` keeps a subject's scans together, but it goes by names. The same person under two names, a scan
+that was saved twice, re-sampled or given other noise, is found here by what the stored volumes look like.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from trainer.data.images.miniature import SMALLEST, miniature
+from trainer.data.shards.shards import ShardSet
+from trainer.data.splits.splits import Split
+from trainer.data.workers import default_workers
+from trainer.errors import LeakError
+
+Progress = Callable[[int, int], None]
+
+# With so many subjects, the directions in which the cohort varies most (pose, contrast, the scanner) can be
+# told, and taken away. docs/decisions/0006-leak-check.md: what different heads reach, and the same head.
+ENOUGH_SUBJECTS = 48
+DIRECTIONS = 4
+THRESHOLD = 0.8
+THRESHOLD_OF_FEW = 0.93
+
+_BLOCK = 512
+_MOST_NAMED = 10
+_MOST_THREADS = 8
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Two volumes that should not be apart.
+
+    Attributes:
+        kind: `subject`, the same subject; `image`, the same bytes; `look-alike`, nearly the same image.
+        rows: in the shard set.
+        subjects: whose volumes they are said to be.
+        splits: where each is; None when no split was asked about.
+        sources: the image files.
+        similarity: of look-alikes, the correlation of their miniatures, 1 at most; else None.
+    """
+
+    kind: Literal["subject", "image", "look-alike"]
+    rows: tuple[int, int]
+    subjects: tuple[str, str]
+    splits: tuple[str, str] | None
+    sources: tuple[str, str]
+    similarity: float | None = None
+
+    def __str__(self) -> str:
+        first, second = (f"{s} ({f})" for s, f in zip(self.subjects, self.sources, strict=True))
+        if self.splits:
+            first, second = f"{self.splits[0]}: {first}", f"{self.splits[1]}: {second}"
+        what = {"subject": "one subject", "image": "the same image", "look-alike": "nearly the same image"}
+        much = "" if self.similarity is None else f", similarity {self.similarity:.3f}"
+        return f"{what[self.kind]}{much}: {first} and {second}"
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return asdict(self)
+
+
+def check(shards: ShardSet, split: Split, *, stop: bool, progress: Progress | None = None) -> list[Leak]:
+    """Find what two splits share. Every volume of the split is read once.
+
+    Args:
+        shards: the shard set.
+        split: rows of each split.
+        stop: whether to raise when something is found.
+        progress: called with (volumes read, volumes in all).
+
+    Returns:
+        The leaks, subjects first, then images, then look-alikes by falling similarity; of many alike volumes,
+        each is named with the one that is most like it.
+
+    Raises:
+        LeakError: `stop` is set and something was found; it is named.
+        ShardError: a volume is damaged.
+    """
+    places = {row: name for name in ("train", "validation", "test") for row in getattr(split, name)}
+    twice = _split_subjects(shards, split)
+    leaks = twice + _alike(shards, places, places, {leak.subjects[0] for leak in twice}, progress)
+    if leaks and stop:
+        raise LeakError(
+            f"{shards.path}: splits share what they must not:\n{listed(leaks)}",
+            cure="Remove one of each pair, or give both the same subject name, and import again. "
+            f"More: cingulum leaks {shards.path}. If they are two people after all: data.leaks=warn.",
+        )
+    return leaks
+
+
+def duplicates(shards: ShardSet, *, progress: Progress | None = None) -> list[Leak]:
+    """Find volumes of different subjects that are the same or nearly so, whatever the split.
+
+    Raises:
+        ShardError: a volume is damaged.
+    """
+    subjects = {row: volume.subject for row, volume in enumerate(shards.volumes)}
+    return _alike(shards, subjects, None, set(), progress)
+
+
+def listed(leaks: Sequence[Leak]) -> str:
+    """A line for each of the first leaks."""
+    lines = [f"  {leak}" for leak in leaks[:_MOST_NAMED]]
+    if len(leaks) > _MOST_NAMED:
+        lines.append(f"  ... and {len(leaks) - _MOST_NAMED} more")
+    return "\n".join(lines)
+
+
+def _split_subjects(shards: ShardSet, split: Split) -> list[Leak]:
+    first: dict[str, tuple[int, str]] = {}
+    leaks: dict[str, Leak] = {}
+    for name in ("train", "validation", "test"):
+        for row in getattr(split, name):
+            subject = shards.volumes[row].subject
+            other, place = first.setdefault(subject, (row, name))
+            if place != name and subject not in leaks:
+                leaks[subject] = _leak("subject", shards, (other, row), {other: place, row: name})
+    return list(leaks.values())
+
+
+def _alike(
+    shards: ShardSet,
+    groups: Mapping[int, Hashable],
+    splits: Mapping[int, str] | None,
+    told: set[str],
+    progress: Progress | None,
+) -> list[Leak]:
+    """Pairs of rows in different groups that hold the same image, or nearly; none of the subjects `told`."""
+    rows = sorted(row for row in groups if shards.volumes[row].subject not in told)
+    same = _same_bytes(shards, rows, groups)
+    leaks = [_leak("image", shards, pair, splits) for pair in same]
+    if min(shards.shape[:3]) < SMALLEST:
+        return leaks
+    known = {frozenset(pair) for pair in same}
+    for pair, similarity in _look_alikes(shards, rows, groups, progress):
+        if frozenset(pair) not in known:
+            leaks.append(_leak("look-alike", shards, pair, splits, similarity))
+    return leaks
+
+
+def _same_bytes(
+    shards: ShardSet, rows: Sequence[int], groups: Mapping[int, Hashable]
+) -> list[tuple[int, int]]:
+    """Rows whose image file, or stored volume, has the checksum of an earlier row in another group."""
+    seen: dict[tuple[str, str], list[int]] = {}
+    pairs = set()
+    for row in rows:
+        volume = shards.volumes[row]
+        for key in (("source", volume.source_sha256), ("stored", volume.checksum)):
+            earlier = seen.setdefault(key, [])
+            other = next((e for e in earlier if groups[e] != groups[row]), None) if key[1] else None
+            if other is not None:
+                pairs.add((other, row))
+            if all(groups[e] != groups[row] for e in earlier):
+                earlier.append(row)  # one of each group is enough to compare with
+    return sorted(pairs)
+
+
+def _look_alikes(
+    shards: ShardSet, rows: Sequence[int], groups: Mapping[int, Hashable], progress: Progress | None
+) -> list[tuple[tuple[int, int], float]]:
+    """Pairs of rows in different groups, each volume with its nearest, by falling similarity."""
+    if len(rows) < 3:  # against whose mean they would be compared
+        return []
+    small = np.empty((len(rows), len(miniature(shards.read(rows[0])))), np.float32)
+    threads = min(_MOST_THREADS, default_workers())
+    with ThreadPoolExecutor(threads) as pool:
+        for done, (place, values) in enumerate(
+            zip(itertools.count(), pool.map(lambda row: miniature(shards.read(row)), rows)), 1
+        ):
+            small[place] = values
+            if progress is not None:
+                progress(done, len(rows))
+    threshold = _own_part(small, [shards.volumes[row].subject for row in rows])
+    number = {group: k for k, group in enumerate(dict.fromkeys(groups[row] for row in rows))}
+    group = np.array([number[groups[row]] for row in rows])
+    found: dict[tuple[int, int], float] = {}
+    for start in range(0, len(rows), _BLOCK):
+        likeness = small[start : start + _BLOCK] @ small.T
+        likeness[group[start : start + _BLOCK, None] == group[None, :]] = -1.0
+        for place, other in enumerate(likeness.argmax(axis=1).tolist(), start):
+            value = float(likeness[place - start, other])
+            if value > threshold:
+                found[rows[min(place, other)], rows[max(place, other)]] = min(1.0, value)
+    return sorted(found.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _own_part(small: np.ndarray, subjects: Sequence[str]) -> float:
+    """Take from each miniature, in place, what it shares with the cohort; norms become 1.
+
+    That is the mean and, with enough subjects, the directions in which the cohort varies most.
+
+    Returns:
+        Above which correlation two are look-alikes.
+    """
+    blank = np.all(small == 0, axis=1, keepdims=True)
+    first = {subject: place for place, subject in reversed(list(enumerate(subjects))) if not blank[place, 0]}
+    people = small[sorted(first.values())]
+    if not len(people):
+        return THRESHOLD_OF_FEW
+    mean = people.mean(axis=0)
+    small -= mean
+    enough = len(people) >= ENOUGH_SUBJECTS
+    if enough:
+        # Imported here: it would cost every rank a second at its start.
+        from sklearn.utils.extmath import randomized_svd
+
+        directions = randomized_svd(people - mean, DIRECTIONS, random_state=0)[2].astype(np.float32)
+        small -= (small @ directions.T) @ directions
+    norms = np.linalg.norm(small, axis=1, keepdims=True)
+    small /= np.where((norms > 1e-6) & ~blank, norms, np.inf)  # nothing of its own: like nothing
+    return THRESHOLD if enough else THRESHOLD_OF_FEW
+
+
+def _leak(
+    kind: Literal["subject", "image", "look-alike"],
+    shards: ShardSet,
+    rows: tuple[int, int],
+    splits: Mapping[int, str] | None,
+    similarity: float | None = None,
+) -> Leak:
+    one, other = (shards.volumes[row] for row in rows)
+    return Leak(
+        kind,
+        rows,
+        (one.subject, other.subject),
+        None if splits is None else (splits[rows[0]], splits[rows[1]]),
+        (one.source, other.source),
+        None if similarity is None else round(similarity, 4),
+    )
