@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.testbed import Testbed
-from trainer.scaling import launching
-from trainer.telemetry import step_bench
+from trainer.bench import hardware
+from trainer.bench.scaling import launching
 
 HERE = Path(__file__).resolve()
 # Headers of full frames: 1514 bytes on the link carry 1448.
@@ -161,7 +161,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
             for name in exposed
         },
         "job": job,
-        "machine": step_bench.machine(),
+        "machine": hardware.here(),
     }
 
 
@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument(
         "--model",
         default="resattnet18",
-        help="a network; trainer.telemetry.emulated_accelerator:network leaves the cores free, as a GPU does",
+        help="a network; trainer.bench.emulated_accelerator:network leaves the cores free, as a GPU does",
     )
     parser.add_argument("--size", type=int, default=96, help="edge of the volumes, in voxels (default: 96)")
     parser.add_argument("--width", type=int, default=16, help="channels of the first stage (default: 16)")

@@ -20,8 +20,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer.telemetry import step_bench
-from trainer.telemetry.step_worker import StepJob
+from trainer.bench import step_bench
+from trainer.bench.step_worker import StepJob
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 NETWORK = "10.77.0.0/24"
@@ -115,7 +115,7 @@ def main() -> int:
     parser.add_argument(
         "--model",
         default="resattnet18",
-        help="a network; trainer.telemetry.emulated_accelerator:network leaves the cores free, as a GPU does",
+        help="a network; trainer.bench.emulated_accelerator:network leaves the cores free, as a GPU does",
     )
     parser.add_argument("--size", type=int, default=96, help="edge of the volumes, in voxels (default: 96)")
     parser.add_argument("--width", type=int, default=16, help="channels of the first stage (default: 16)")

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from jobs.testbed import Testbed
+from trainer.bench.scaling.cells import Cell, Row, key
+from trainer.bench.scaling.measure import measure
+from trainer.bench.scaling.results import Results
 from trainer.planning import communication as costs
-from trainer.scaling.cells import Cell, Row, key
-from trainer.scaling.measure import measure
-from trainer.scaling.results import Results
 
 RANKS = (2, 4, 8)
 SEPARATE = ((4, 2), (4, 3), (4, 4))  # ranks and servers; from 3 servers on they should beat the ring

@@ -29,12 +29,12 @@ from typing import Any
 
 from jobs.testbed import Testbed
 from jobs.testbed.layout import address
+from trainer.bench import hardware
+from trainer.bench.peers import starting
+from trainer.bench.scaling import launching
+from trainer.bench.together import Process, Together
 from trainer.errors import CingulumError
 from trainer.ranks import launch
-from trainer.scaling import launching
-from trainer.scaling.peers import starting
-from trainer.scaling.together import Process, Together
-from trainer.telemetry import step_bench
 
 HERE = Path(__file__).resolve()
 PEERS = ("streams", "gloo", "multiworker")
@@ -148,7 +148,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         "repeats": args.repeats,
         "nice": args.nice,
         "algorithms": found,
-        "machine": step_bench.machine(),
+        "machine": hardware.here(),
     }
 
 

@@ -61,8 +61,8 @@ def bench_step(
       cingulum bench step --json
       cingulum bench step --no-peers --no-overhead --repeats 140
     """
+    from trainer.bench import step_bench, step_peers
     from trainer.progress import Counting
-    from trainer.telemetry import step_bench, step_peers
 
     job = _job(model, size, batch, width, steps, sync_batch_norm)
     with Counting("measuring", "blocks") as shown:
@@ -106,7 +106,7 @@ def bench_ring(
     """
     from rich.console import Console
 
-    from trainer.telemetry import step_bench
+    from trainer.bench import step_bench
 
     job = _job(model, size, batch, width, steps, sync_batch_norm)
     with Console(stderr=True).status("starting") as status:
@@ -126,8 +126,8 @@ bench.command("scaling")(bench_scaling)
 
 
 def _job(model: str, size: int, batch: int, width: int, steps: int, sync_batch_norm: bool) -> Any:
+    from trainer.bench.step_worker import StepJob
     from trainer.quiet import import_tensorflow
-    from trainer.telemetry.step_worker import StepJob
 
     import_tensorflow()
     from trainer import models

@@ -37,8 +37,8 @@ def bench_input(
 
     from rich.console import Console
 
+    from trainer.bench.loader.job import LoaderJob
     from trainer.errors import InputError
-    from trainer.telemetry.loader_bench.job import LoaderJob
 
     if volumes < batch:
         raise InputError(f"--volumes {volumes}: is less than a batch of {batch}.")
@@ -52,8 +52,8 @@ def bench_input(
 
     import_tensorflow()
     from trainer import models
-    from trainer.telemetry import input_bench
-    from trainer.telemetry.input_worker import InputJob
+    from trainer.bench import input_bench
+    from trainer.bench.input_worker import InputJob
 
     models.describe(model)  # a name that does not exist is told before anything is made
     job = InputJob("", model, batch, width, steps, repeats, threads)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from trainer.scaling.cells import Row
-    from trainer.scaling.results import Results
-    from trainer.scaling.study import Study
+    from trainer.bench.scaling.cells import Row
+    from trainer.bench.scaling.results import Results
+    from trainer.bench.scaling.study import Study
 
 # The five networks that a study compares unless told otherwise; a U-Net puts a class on each voxel.
 NETWORKS = "vgg,resnet18,densenet121,resattnet18,unet3d"
@@ -72,9 +72,9 @@ def bench_scaling(
     """
     import json
 
-    from trainer.scaling import conduct
-    from trainer.scaling.results import Results
-    from trainer.scaling.study import Study
+    from trainer.bench.scaling import conduct
+    from trainer.bench.scaling.results import Results
+    from trainer.bench.scaling.study import Study
 
     nodes = conduct.allocation()
     default = "0" if nodes is None else str(len(nodes))
@@ -138,8 +138,8 @@ def _numbers(option: str, text: str, *, least: int = 1) -> tuple[int, ...]:
 
 
 def _scalings(text: str) -> tuple[str, ...]:
+    from trainer.bench.scaling.cells import SCALINGS
     from trainer.errors import InputError
-    from trainer.scaling.cells import SCALINGS
 
     words = _words("--scaling", text)
     if unknown := [word for word in words if word not in SCALINGS]:
@@ -156,13 +156,13 @@ def _check_words(study: Study) -> None:
     """
     import yaml
 
+    from trainer.bench.scaling.cells import Cell
+    from trainer.bench.scaling.peer_cells import job_of
+    from trainer.bench.scaling.training import strategy_settings
+    from trainer.bench.scaling.variants import variant
     from trainer.config import parsing
     from trainer.errors import ModelError
     from trainer.quiet import import_tensorflow
-    from trainer.scaling.cells import Cell
-    from trainer.scaling.peers.measuring import job_of
-    from trainer.scaling.training import strategy_settings
-    from trainer.scaling.variants import variant
 
     for word in study.strategies:
         how = variant(word)
@@ -226,12 +226,12 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
     import functools
     import signal
 
+    from trainer.bench.scaling import conduct, page
+    from trainer.bench.scaling.cells import key
+    from trainer.bench.scaling.measure import measure
+    from trainer.bench.scaling.training import train
     from trainer.errors import Stopped
     from trainer.ranks.stopping import SIGNALS
-    from trainer.scaling import conduct, page
-    from trainer.scaling.cells import key
-    from trainer.scaling.measure import measure
-    from trainer.scaling.training import train
 
     asked = False
 
@@ -264,9 +264,9 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
 
 def _outcome(study: Study, results: Results) -> str:
     """A table for people, and where the page is."""
-    from trainer.scaling.page import PAGE
-    from trainer.scaling.study import merged
-    from trainer.scaling.summary import curves, failures
+    from trainer.bench.scaling.page import PAGE
+    from trainer.bench.scaling.study import merged
+    from trainer.bench.scaling.summary import curves, failures
 
     lines = merged([study])
     said = []

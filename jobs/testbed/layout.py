@@ -17,6 +17,7 @@ BASE = Path("/var/lib/cingulum/testbeds")
 CONTROLLER = "ctl"
 USER = "tester"  # a user who exists in the testbed's hosts only
 MOST_HOSTS = 200
+LINK = "eth0"  # of each host; it has no other
 PRIVATE = (Path("/tmp"), Path("/dev/shm"), Path("/run"))  # noqa: S108 (each host has its own)
 # No route leaves a testbed's switch: every testbed may use these addresses.
 NETWORK = "10.99.0"

@@ -11,8 +11,9 @@ import pytest
 from conftest import ROOT
 
 from jobs.testbed import Testbed
-from trainer.scaling import peers
-from trainer.scaling.cells import Cell
+from trainer.bench import peers
+from trainer.bench.scaling import peer_cells
+from trainer.bench.scaling.cells import Cell
 
 pytestmark = pytest.mark.deep  # asked for by who changes trainer/scaling/peers
 
@@ -38,7 +39,7 @@ def measured(testbed: Testbed, strategy: str, **changes: int) -> dict[str, dict[
     def count() -> dict[str, tuple[int, int]]:
         return {host: counters(testbed, host) for host in testbed.hosts}
 
-    row = peers.measure(Cell(strategy=strategy, **CELL, **changes), testbed, print, count=count)
+    row = peer_cells.measure(Cell(strategy=strategy, **CELL, **changes), testbed, print, count=count)
     assert row.error is None
     assert row.samples_per_second == pytest.approx(4 / row.step_s["median"])
     return dict(row.interfaces)

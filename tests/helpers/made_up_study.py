@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.scaling.cells import Cell, Row, key
-from trainer.scaling.study import Study
+from trainer.bench.scaling.cells import Cell, Row, key
+from trainer.bench.scaling.study import Study
 
 NETWORKS = ("vgg", "resnet18", "densenet121", "resattnet18", "unet3d")
 SPEEDS = dict(zip(NETWORKS, (9.0, 20.0, 12.0, 15.0, 6.0), strict=True))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.telemetry import step_bench
+from trainer.bench import step_bench
 
 SMALL = ["--model", "tiny", "--size", "16", "--batch", "2", "--steps", "2", "--repeats", "1", "--json"]
 LOADER = ["--size", "16", "--volumes", "8", "--repeats", "1", "--json"]

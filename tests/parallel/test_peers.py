@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from trainer.scaling import peers
+from trainer.bench import peers
 
 pytestmark = pytest.mark.deep  # asked for by who changes trainer/scaling/peers
 

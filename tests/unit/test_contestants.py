@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from trainer.bench.contestants import Contestant
+from trainer.bench.spreads import ratios, spread
+from trainer.bench.together import Process
 from trainer.errors import WorldError
-from trainer.scaling.together import Process
-from trainer.telemetry.contestants import Contestant
-from trainer.telemetry.spreads import ratios, spread
 
 COUNTS = """
 import os, sys

@@ -12,12 +12,12 @@ import time
 import pytest
 
 from trainer.errors import WorldError
-from trainer.strategies.parameter_server import lifelines
-from trainer.strategies.parameter_server.lifelines import Hub, Lifeline
+from trainer.strategies.async_servers import lifelines
+from trainer.strategies.async_servers.lifelines import Hub, Lifeline
 
 OTHER = """
 import json, sys, time
-from trainer.strategies.parameter_server.lifelines import Lifeline
+from trainer.strategies.async_servers.lifelines import Lifeline
 Lifeline(json.loads(sys.argv[1]), 7, print, 60)
 print("up", flush=True)
 time.sleep(60)

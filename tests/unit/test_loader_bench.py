@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from trainer.bench import input_bench
+from trainer.bench.loader import figures, page_cache, studies, sweep, worker
+from trainer.bench.loader.checking import Epoch, Source, WrongVolumes, marked, sampled
+from trainer.bench.loader.job import LoaderJob
+from trainer.bench.loader.processes import ReaderFailed, ReaderProcess
 from trainer.errors import InputError
-from trainer.telemetry import input_bench
-from trainer.telemetry.loader_bench import figures, page_cache, studies, sweep, worker
-from trainer.telemetry.loader_bench.checking import Epoch, Source, WrongVolumes, marked, sampled
-from trainer.telemetry.loader_bench.job import LoaderJob
-from trainer.telemetry.loader_bench.processes import ReaderFailed, ReaderProcess
 
 SIZE = 16
 

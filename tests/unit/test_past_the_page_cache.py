@@ -13,11 +13,11 @@ import pytest
 from read_configs import reading
 from shard_sets import make_mapped_set, make_shard_set, volume_of
 
+from trainer.bench.loader import page_cache
 from trainer.data.loading import page_cache as choice
 from trainer.data.loading import pipeline
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import ShardError
-from trainer.telemetry.loader_bench import page_cache
 
 
 def can_bypass(folder: Path) -> bool:

@@ -2,10 +2,10 @@ import dataclasses
 
 import pytest
 
+from trainer.bench.scaling.cells import Cell, Row, cells, key
+from trainer.bench.scaling.study import Study, merged
+from trainer.bench.scaling.variants import variant
 from trainer.errors import ConfigError, InputError
-from trainer.scaling.cells import Cell, Row, cells, key
-from trainer.scaling.study import Study, merged
-from trainer.scaling.variants import variant
 
 
 def test_processes_sit_on_hosts_in_blocks_and_separate_servers_on_hosts_of_their_own():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobs.testbed.layout import bytes_per_second
+from trainer.bench.scaling import measure
+from trainer.bench.scaling.cells import Cell
 from trainer.errors import ConfigError, JobError, WorldError
-from trainer.scaling import measure
-from trainer.scaling.cells import Cell
 
 TABLE = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed

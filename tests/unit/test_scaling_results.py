@@ -4,10 +4,10 @@ import sys
 import pytest
 from made_up_study import make_row, make_study
 
+from trainer.bench.scaling import conduct
+from trainer.bench.scaling.cells import Cell, Row, key
+from trainer.bench.scaling.results import ROWS, Results, read
 from trainer.errors import InputError, WorldError
-from trainer.scaling import conduct
-from trainer.scaling.cells import Cell, Row, key
-from trainer.scaling.results import ROWS, Results, read
 
 SMALL = {"models": ("vgg",), "ranks": (1, 2), "strategies": ("data",), "hosts": (0,), "bandwidths": (None,)}
 SMALL |= {"emulated": False, "cpus": None}
@@ -62,7 +62,7 @@ def test_of_two_rows_of_a_cell_the_last_counts(tmp_path):
 
 
 def test_two_studies_cannot_write_to_one_folder(tmp_path):
-    line = "import sys; from trainer.scaling.results import Results; Results(sys.argv[1]).__enter__()"
+    line = "import sys; from trainer.bench.scaling.results import Results; Results(sys.argv[1]).__enter__()"
     line = line.replace("sys.argv[1]", "__import__('pathlib').Path(sys.argv[1])")
     with Results(tmp_path):
         said = subprocess.run([sys.executable, "-c", line, str(tmp_path)], capture_output=True, text=True)

@@ -8,7 +8,7 @@ import pytest
 from trainer.config import parse
 from trainer.errors import ConfigError
 from trainer.ranks.mpi_world import roles
-from trainer.strategies.parameter_server.layout import Piece, bundles, bytes_per_server, layout
+from trainer.strategies.servers.layout import Piece, bundles, bytes_per_server, layout
 
 SIZES = (1000, 8, 30000, 64, 7, 512, 10)
 

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import pytest
 
+from trainer.bench import step_peers
+from trainer.bench.peers import starting
+from trainer.bench.step_worker import StepJob
 from trainer.errors import WorldError
-from trainer.scaling.peers import starting
-from trainer.telemetry import step_peers
-from trainer.telemetry.step_worker import StepJob
 
 
 class Pretended:

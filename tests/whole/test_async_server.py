@@ -8,11 +8,11 @@ import pytest
 
 from trainer.errors import ConfigError
 from trainer.ranks.world import World
+from trainer.strategies.async_servers import async_state as state
+from trainer.strategies.async_servers.async_server import Held, Shard
+from trainer.strategies.async_servers.async_state import Shares
+from trainer.strategies.async_servers.async_worker import Gradients
 from trainer.strategies.data import DistributedModel
-from trainer.strategies.parameter_server import async_state as state
-from trainer.strategies.parameter_server.async_server import Held, Shard
-from trainer.strategies.parameter_server.async_state import Shares
-from trainer.strategies.parameter_server.async_worker import Gradients
 from trainer.tasks.losses import cross_entropy
 from trainer.tasks.scores import hits
 from trainer.telemetry.timeline import Timeline

@@ -7,12 +7,12 @@ import pytest
 
 from jobs.testbed import Testbed
 from jobs.testbed.layout import Settings
+from trainer.bench import peers
+from trainer.bench.peers import measuring
+from trainer.bench.peers.job import PeerProcess
+from trainer.bench.scaling.cells import Cell
+from trainer.bench.together import Process, Together
 from trainer.errors import ConfigError, InputError, WorldError
-from trainer.scaling import peers
-from trainer.scaling.cells import Cell
-from trainer.scaling.peers import measuring
-from trainer.scaling.peers.job import PeerProcess
-from trainer.scaling.together import Process, Together
 
 GOOD = (
     "import sys; print('ready'); print('chatter'); sys.stdin.readline(); print('done {}'); sys.stdin.read()"
@@ -77,7 +77,7 @@ def test_a_program_that_is_not_there_leaves_no_process():
 
 def test_a_rank_ends_with_its_starter(tmp_path):
     """The starter's end closes the rank's input, whatever the rank is doing then."""
-    program = "from trainer.scaling.peers import work; s = work.Starter(); s.say_ready(); s.wait_for_go()"
+    program = "from trainer.bench.peers import work; s = work.Starter(); s.say_ready(); s.wait_for_go()"
     wanted = processes(program)
     with Together(wanted) as running:
         running.hear(wanted, 20, "ready")

@@ -15,10 +15,10 @@ from made_up_run import make_crossval, make_run
 from made_up_study import make_rows, make_study
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from trainer.bench.scaling import page as scaling_page
 from trainer.report import comparison_page, crossval_page
 from trainer.report.run_page import render
 from trainer.report.story import read
-from trainer.scaling import page as scaling_page
 
 PAGES = ("classification", "regression", "segmentation", "unfinished", "comparison", "crossval", "scaling")
 TRAINED = ("data", "parameter-server/mode=async", "peer:tf-parameter-server")

@@ -8,10 +8,10 @@ import pytest
 
 from trainer.config import ServerConfig
 from trainer.errors import ConfigError
-from trainer.strategies.parameter_server import slots
-from trainer.strategies.parameter_server.job import Job, describe
-from trainer.strategies.parameter_server.server_state import BundleState, clip_scale, packed
 from trainer.strategies.rate_factors import scale_rates
+from trainer.strategies.servers import slots
+from trainer.strategies.servers.job import Job, describe
+from trainer.strategies.servers.server_state import BundleState, clip_scale, packed
 
 pytestmark = pytest.mark.slow
 

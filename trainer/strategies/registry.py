@@ -13,7 +13,8 @@ from trainer.strategies.base import Strategy
 
 _OURS = {
     "data": "trainer.strategies.data_parallel:DataParallel",
-    "parameter-server": "trainer.strategies.parameter_server.strategies:of_mode",
+    "parameter-server": "trainer.strategies.servers.synchronous:Synchronous",
+    "parameter-server async": "trainer.strategies.async_servers.asynchronous:Asynchronous",
 }
 
 
@@ -24,17 +25,21 @@ def of(config: RunConfig) -> Strategy:
         ConfigError: `train.strategy.name` names code of the user's own which is no strategy.
         CingulumError: that code does not take the options.
     """
-    name = config.train.strategy.name
-    if name not in _OURS:
-        return _own(name, config)
-    module, _, attribute = _OURS[name].partition(":")
+    if not is_ours(config):
+        return _own(config.train.strategy.name, config)
+    module, _, attribute = _OURS[_key(config)].partition(":")
     found: Strategy = getattr(importlib.import_module(module), attribute)(config)
     return found
 
 
 def is_ours(config: RunConfig) -> bool:
     """Whether `of` may be called before TensorFlow and MPI start: a file of the user's imports them."""
-    return config.train.strategy.name in _OURS
+    return _key(config) in _OURS
+
+
+def _key(config: RunConfig) -> str:
+    section = config.train.strategy
+    return f"{section.name} async" if section.is_asynchronous else section.name
 
 
 def _own(name: str, config: RunConfig) -> Strategy:

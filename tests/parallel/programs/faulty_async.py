@@ -24,7 +24,7 @@ def main() -> int:
 
     quiet.leave_out_what_keras_can_do_without()
     import_tensorflow()
-    from trainer.strategies.parameter_server import async_server, async_worker
+    from trainer.strategies.async_servers import async_server, async_worker
 
     if int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")) == at_process:
         if fault == "kill-server":

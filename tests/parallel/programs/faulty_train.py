@@ -48,7 +48,7 @@ def main() -> int:
         )
     from trainer.run_folder import checkpoint
     from trainer.runs.loop import Training
-    from trainer.strategies.parameter_server.server import Server
+    from trainer.strategies.servers.server import Server
 
     if at_rank == -1 and world.is_server:
         _in_update(Server)

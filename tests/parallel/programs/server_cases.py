@@ -19,7 +19,7 @@ from cases import BATCH, CASES, Case, batches, network, state
 import trainer
 from trainer.config import ServerConfig
 from trainer.ranks.world import init
-from trainer.strategies.parameter_server import serving, strategy
+from trainer.strategies.servers import serving, strategy
 
 ROUNDS = 4  # of the six batches: more than 20 steps
 

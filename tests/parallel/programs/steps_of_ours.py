@@ -8,9 +8,9 @@ import json
 import sys
 from pathlib import Path
 
+from trainer.bench.peers import work
+from trainer.bench.peers.job import PeerJob
 from trainer.ranks import world as worlds
-from trainer.scaling.peers import work
-from trainer.scaling.peers.job import PeerJob
 
 
 def steps(job, world, folder, name):

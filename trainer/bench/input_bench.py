@@ -1,0 +1,116 @@
+"""`cingulum bench input`: how long training waits for its input, and what it would gain without any."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.bench import hardware
+from trainer.bench.input_worker import InputJob
+from trainer.bench.loader import volumes
+from trainer.bench.loader.job import LoaderJob
+from trainer.bench.loader.measure import data_folder
+from trainer.errors import WorldError
+
+Progress = Callable[[str], None]
+
+
+def measure(job: InputJob, volumes_job: LoaderJob, data: Path | None, progress: Progress) -> dict[str, Any]:
+    """Train blocks of steps from shards and from one batch that is repeated, in turn.
+
+    Args:
+        job: what is trained; its shards are made here.
+        volumes_job: the volumes.
+        data: folder for them; None for a temporary one.
+        progress: told what is being measured.
+
+    Returns:
+        `shares` of the blocks, `timeline` of the last block with real input, the job and the machine.
+
+    Raises:
+        WorldError: the training failed.
+    """
+    with data_folder(data) as folder:
+        made = dataclasses.replace(volumes_job, folder=str(volumes.folder_of(folder, volumes_job)))
+        progress(f"making {made.volumes} volumes of {made.size}^3")
+        volumes.make(made)
+        job = dataclasses.replace(job, shards=str(made.path("shards")))
+        blocks = []
+        progress("building the network")
+        for block in _blocks(job):
+            blocks.append(block)
+            progress(f"block {len(blocks)} of {2 * job.repeats}")
+    last = next(block for block in reversed(blocks) if block["kind"] == "real")
+    return {
+        **shares(blocks),
+        "timeline": last["steps"],
+        "repeats": job.repeats,
+        "job": {**dataclasses.asdict(job), "shards": str(data or "temporary"), "size": volumes_job.size},
+        "machine": hardware.here(),
+    }
+
+
+def shares(blocks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """What waiting costs, from blocks of the kinds real and synthetic, in turn.
+
+    Returns:
+        `input_wait_share`: the time in which a block with real input waits for batches, over its whole time;
+        `synthetic_gain`: throughput with one repeated batch over that with real input, minus 1, of the two
+        blocks that followed each other; `real_step_s` and `synthetic_step_s`. Medians, with `_min`, `_max`.
+    """
+    real = [block for block in blocks if block["kind"] == "real"]
+    synthetic = [block for block in blocks if block["kind"] == "synthetic"]
+    waits = [sum(step["wait_s"] for step in block["steps"]) / block["seconds"] for block in real]
+    gains = [
+        (mine["seconds"] / len(mine["steps"])) / (other["seconds"] / len(other["steps"])) - 1
+        for mine, other in zip(real, synthetic, strict=True)
+    ]
+    return {
+        **_spread("input_wait_share", waits),
+        **_spread("synthetic_gain", gains),
+        **_spread("real_step_s", [block["seconds"] / len(block["steps"]) for block in real]),
+        **_spread("synthetic_step_s", [block["seconds"] / len(block["steps"]) for block in synthetic]),
+    }
+
+
+def _blocks(job: InputJob) -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainer.bench.input_worker", json.dumps(dataclasses.asdict(job))],
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            for line in _lines(process):
+                yield json.loads(line)
+            if process.wait() != 0:
+                said.seek(0)
+                raise WorldError(f"The training failed:\n{said.read().decode(errors='replace').strip()}")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if process.stdout:
+                process.stdout.close()
+
+
+def _lines(process: subprocess.Popen[str]) -> Iterable[str]:
+    return process.stdout or ()
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {name: statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}

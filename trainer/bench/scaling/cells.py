@@ -1,0 +1,247 @@
+"""What a scaling study measures: its cells, where the processes of a cell run, and what a row holds.
+
+Pure, and without TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainer.bench.scaling.variants import Variant, title
+from trainer.errors import InputError
+
+SCALINGS = ("strong", "weak")
+PARTS = ("input_wait", "forward", "backward", "exposed", "overlapped", "update", "other")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One point of a study.
+
+    Attributes:
+        model: name of a registered network.
+        size: edge of the cubic volumes, in voxels.
+        width: channels of the first stage; None: the network's own.
+        batch: samples per step: of all ranks together if `scaling` is strong, of each rank if it is weak.
+        scaling: `strong` or `weak`.
+        strategy: one of `variants.STRATEGIES`.
+        options: of the strategy: the keys of its section `train.strategy` (but `count`, which is `servers`).
+        ranks: processes that compute gradients.
+        servers: parameter servers, 0 without any; those that are colocated are no further processes.
+        hosts: hosts that the ranks are spread over; 0: all processes on this host, without a testbed.
+        bandwidth: rate of every host's link each way, as `tc` writes it ("200mbit"); None: not shaped.
+        steps: timed steps per measurement.
+        repeat: number of the measurement, from 0.
+        epochs: of a short training from shards, for accuracy against time; 0: synthetic batches are timed.
+        emulated: whether the hosts are those of a testbed, which share this machine's cores.
+        cpus: cores whose time each emulated host gets at most; None: no limit.
+    """
+
+    model: str
+    size: int = 32
+    width: int | None = 8
+    batch: int = 8
+    scaling: str = "strong"
+    strategy: str = "data"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    ranks: int = 1
+    servers: int = 0
+    hosts: int = 0
+    bandwidth: str | None = None
+    steps: int = 10
+    repeat: int = 0
+    epochs: int = 0
+    emulated: bool = False
+    cpus: float | None = None
+
+    @property
+    def train(self) -> bool:
+        """Whether it is a training."""
+        return self.epochs > 0
+
+    @property
+    def rank_batch(self) -> int:
+        """Samples per rank and step."""
+        return self.batch if self.scaling == "weak" else self.batch // self.ranks
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step of all ranks together."""
+        return self.rank_batch * self.ranks
+
+    @property
+    def separate_servers(self) -> int:
+        """Servers that are processes of their own: those after the ranks."""
+        return 0 if self.options.get("placement") == "colocated" else self.servers
+
+    @property
+    def processes(self) -> int:
+        """Ranks and servers that mpirun starts."""
+        return self.ranks + self.separate_servers
+
+    @property
+    def machines(self) -> int:
+        """Hosts that the cell needs: its ranks', and one for each separate server; 0: this one."""
+        return self.hosts + self.separate_servers if self.hosts else 0
+
+    def places(self) -> tuple[int, ...]:
+        """Host of each process in [0, machines): ranks in blocks, then each separate server on its own."""
+        if not self.hosts:
+            return (0,) * self.processes
+        ranks = (rank * self.hosts // self.ranks for rank in range(self.ranks))
+        return (*ranks, *range(self.hosts, self.machines))
+
+    def describe(self) -> str:
+        """One line for people."""
+        what = f"{self.epochs} epochs" if self.train else f"{self.scaling} scaling"
+        ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
+        how = title(self.strategy, self.options, self.servers)
+        where = self.place(self.hosts)
+        return f"{self.model} {self.size}^3, {what}, batch {self.batch}, {how}, {ranks} on {where}"
+
+    def place(self, hosts: int) -> str:
+        """So many hosts of this cell's kind, in words."""
+        if not hosts:
+            return "this host"
+        words = [f"{hosts} {'emulated ' if self.emulated else ''}host{'s' if hosts > 1 else ''}"]
+        if self.bandwidth:
+            words.append(f"at {self.bandwidth}")
+        if self.cpus:
+            words.append(f"with {self.cpus:g} cores each")
+        return " ".join(words)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A cell with what it measured.
+
+    Attributes:
+        cell: what was measured.
+        samples_per_second: of all ranks together; 0.0 if it failed.
+        step_s: seconds per step over the timed steps, mean over ranks: `median`, `min`, `max`.
+        timeline: seconds per step of each of `PARTS`, mean over ranks; one that was not measured is left out.
+        interfaces: `{host: {"sent": B, "received": B}}`, bytes per step on the interface of each host.
+        predicted: by trainer/planning/communication.py: `seconds` of communication per step, `step_s` of the
+            whole step, and `interfaces` as above; empty if nothing was predicted.
+        machine: what the figures belong to, as `hardware.here()` tells it.
+        curve: of a training, one point for each epoch: `seconds` since the first step, `step`, and scores.
+        facts: anything else worth keeping (versions, parameters, staleness histogram).
+        error: why the cell failed, or None.
+    """
+
+    cell: Cell
+    samples_per_second: float = 0.0
+    step_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    timeline: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    interfaces: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    predicted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    machine: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    curve: Sequence[Mapping[str, float]] = ()
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    error: str | None = None
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps({"key": key(self.cell), **dataclasses.asdict(self)}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, line: str) -> Row:
+        """What `to_json` wrote.
+
+        Raises:
+            ValueError: the line is not whole, or no row of this version.
+        """
+        try:
+            fields = json.loads(line)
+            fields.pop("key")
+            return cls(Cell(**fields.pop("cell")), curve=tuple(fields.pop("curve")), **fields)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"no row of a study: {error}") from None
+
+
+def key(cell: Cell) -> str:
+    """16 hexadecimal digits that name the cell: equal cells have equal ones, on any host and at any time."""
+    text = json.dumps(dataclasses.asdict(cell), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def cells(
+    *,
+    models: Sequence[str],
+    ranks: Sequence[int],
+    variants: Sequence[Variant],
+    batch: int,
+    size: int = 32,
+    width: int | None = 8,
+    scalings: Sequence[str] = SCALINGS,
+    hosts: Sequence[int] = (0,),
+    bandwidths: Sequence[str | None] = (None,),
+    steps: int = 10,
+    repeats: int = 1,
+    epochs: int = 0,
+    emulated: bool = False,
+    cpus: float | None = None,
+) -> tuple[Cell, ...]:
+    """The product, each cell once, repeats outermost: what is compared is measured in turn.
+
+    A cell of n ranks takes min(n, hosts) hosts; on this host (0) no link is shaped. Trainings come last.
+    Peers are not trained, and asynchronous servers are trained only.
+
+    Args:
+        models: registered networks.
+        ranks: world sizes.
+        variants: strategies with their options.
+        batch: see `Cell`; weak scaling has it on every rank.
+        size: edge of the volumes, in voxels.
+        width: channels of the first stage.
+        scalings: of `SCALINGS`.
+        hosts: numbers of hosts; 0: this host.
+        bandwidths: rates of the links between hosts.
+        steps: timed steps.
+        repeats: measurements of each.
+        epochs: of one short training of each cell of strong scaling; 0: no trainings.
+        emulated: whether hosts are those of a testbed.
+        cpus: cores whose time each emulated host gets at most.
+
+    Raises:
+        InputError: a batch that some number of ranks cannot share evenly.
+    """
+    uneven = [number for number in ranks if batch % number]
+    if uneven and ("strong" in scalings or epochs):
+        raise InputError(
+            f"--ranks {uneven[0]}: cannot share a batch of {batch} evenly.",
+            cure=f"Give a --batch that {', '.join(map(str, ranks))} divide, or --scaling weak.",
+        )
+    kinds = [(repeat, scaling, 0) for repeat in range(repeats) for scaling in scalings]
+    if epochs:
+        kinds.append((0, "strong", epochs))
+    product = (
+        Cell(
+            model,
+            size,
+            width,
+            batch,
+            scaling,
+            how.strategy,
+            how.options,
+            number,
+            how.servers_for(number),
+            hosts=min(number, among),
+            bandwidth=bandwidth if among else None,
+            steps=0 if trained else steps,
+            repeat=repeat,
+            epochs=trained,
+            emulated=emulated and among > 0,
+            cpus=cpus if among else None,
+        )
+        for (repeat, scaling, trained), model, among, bandwidth, number, how in itertools.product(
+            kinds, models, hosts, bandwidths, ranks, variants
+        )
+        if (how.can_train if trained else how.can_be_timed)
+    )
+    return tuple({key(cell): cell for cell in product}.values())

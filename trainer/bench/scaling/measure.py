@@ -1,0 +1,284 @@
+"""One cell of a study, measured: on this host, or on emulated hosts of a testbed with a shaped link.
+
+What crosses each host's interface is read from the kernel's own counters right before the timed steps and
+right after them, and corrected for nothing: Horovod's and MPI's own messages are in it. On a testbed whose
+links are shaped, hosts send frames of at most an MTU, as network cards do; an emulated link would otherwise
+carry packets of 64 kB with one header each, and the counters would miss headers that the shaping charges for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import pydantic
+
+from jobs.testbed import Testbed, namespaces, programs
+from jobs.testbed.layout import bytes_per_second
+from trainer.bench import hardware
+from trainer.bench.scaling import launching, peer_cells, timed_row
+from trainer.bench.scaling.cells import PARTS, Cell, Row
+from trainer.bench.scaling.timed_row import Counters
+from trainer.config.explaining import explain
+from trainer.config.section import Section
+from trainer.config.strategy import RingConfig, ServerConfig
+from trainer.errors import CingulumError, ConfigError, WorldError
+from trainer.planning import communication as costs
+from trainer.strategies.servers import layout
+
+Progress = Callable[[str], None]
+
+_START_S = 900.0  # eight ranks that share two cores with others take minutes
+_QUEUE = 300  # frames that wait at the switch for one host
+_MANY = 65535  # frames that an emulated card takes at once, by itself
+# A cell that takes so many times what was predicted hangs.
+_PATIENCE = 20.0
+_SLACK_S = 120.0
+
+
+def measure(
+    cell: Cell, testbed: Testbed | None, progress: Progress, *, hosts: Sequence[str] | None = None
+) -> Row:
+    """Time a cell's steps, and count what crosses the interfaces meanwhile.
+
+    Args:
+        cell: of strategy `data`, synchronous `parameter-server` or a peer, and no training.
+        testbed: emulated hosts, as many as `cell.machines` or more; their links are shaped to
+            `cell.bandwidth` and stay so. None for a cell on this host, or on real ones.
+        progress: told what is predicted, before anything is timed, and what was measured.
+        hosts: names of real hosts, such as an allocation's; their interfaces are not read.
+
+    Returns:
+        The row; with `error` where the cell's processes failed or did not end in time.
+
+    Raises:
+        ConfigError: a cell that cannot be measured so.
+    """
+    of_peer = cell.strategy.startswith("peer:")
+    if not of_peer:
+        _check(cell)
+    names = tuple((testbed.hosts if testbed else hosts or ())[: cell.machines])
+    try:
+        with _shaped(testbed, names, cell.bandwidth):
+            if of_peer:
+                return peer_cells.measure(cell, testbed, progress, count=lambda: _count(testbed, names))
+            return _run(cell, testbed, names, progress)
+    except CingulumError as error:
+        return Row(cell, machine=hardware.here(), error=str(error))
+
+
+def predict(cell: Cell, sizes: Sequence[int], compute_s: float, hosts: Sequence[str]) -> dict[str, Any]:
+    """What the cost model says of a cell, from its variables' bytes and the seconds that computing takes.
+
+    Args:
+        cell: what will be measured.
+        sizes: bytes of each trainable variable.
+        compute_s: seconds of a step without communication.
+        hosts: names of the hosts, in order; none for this host, where nothing crosses an interface.
+
+    Returns:
+        `interfaces`: bytes per step and host; `payload`: the same without headers; and where the links have a
+        rate `seconds` of communication per step, `compute_s`, and their sum `step_s`, as if nothing
+        overlapped.
+    """
+    if not hosts:
+        return {}
+    rate = bytes_per_second(cell.bandwidth) if cell.bandwidth else float("inf")
+    # Frames are merged on a link that is not shaped: see `_shaped`.
+    wire, bare = (
+        costs.predict(_rounds(cell, sizes), cell.places(), bytes_per_second=rate, frames=frames)
+        for frames in (costs.ETHERNET if cell.bandwidth else costs.BARE, costs.BARE)
+    )
+    found: dict[str, Any] = {
+        "interfaces": _named(hosts, wire.interfaces),
+        "payload": _named(hosts, bare.interfaces),
+    }
+    if cell.bandwidth:
+        found |= {"seconds": wire.seconds, "compute_s": compute_s, "step_s": wire.seconds + compute_s}
+    return found
+
+
+def _rounds(cell: Cell, sizes: Sequence[int]) -> costs.Rounds:
+    if cell.strategy == "parameter-server":
+        server = ServerConfig(count=cell.servers, **cell.options)
+        piece = int(server.piece_mb * 2**20)
+        pieces = layout.layout([size // 4 for size in sizes], server.count, piece_bytes=piece)
+        return costs.servers(
+            layout.bytes_per_server(pieces, server.count),
+            cell.ranks,
+            colocated=server.placement == "colocated",
+            piece=piece,
+        )
+    ring = RingConfig(**cell.options)
+    return costs.reduction(ring.algorithm, sum(sizes) / (1 if ring.compression == "none" else 2), cell.ranks)
+
+
+def _named(hosts: Sequence[str], traffic: Sequence[costs.Traffic]) -> dict[str, dict[str, float]]:
+    return {host: one._asdict() for host, one in zip(hosts, traffic, strict=True)}
+
+
+def _check(cell: Cell) -> None:
+    if cell.strategy not in ("data", "parameter-server") or cell.train or cell.options.get("mode") == "async":
+        raise ConfigError(f"Not to be measured here: {cell.describe()}.")
+    section: type[Section] = RingConfig if cell.strategy == "data" else ServerConfig
+    try:
+        section(**cell.options, **({} if cell.strategy == "data" else {"count": cell.servers}))
+    except pydantic.ValidationError as error:
+        raise ConfigError(explain("options", error.errors()[0], section)) from error
+
+
+@contextlib.contextmanager
+def _shaped(testbed: Testbed | None, hosts: Sequence[str], bandwidth: str | None) -> Iterator[None]:
+    """Shape the links; and where they have a rate, hosts send single frames until the end."""
+    if testbed is None:
+        yield
+        return
+    switch = namespaces.need(testbed.folder, namespaces.SWITCH)
+    for host in hosts:
+        # Acknowledgements wait in it, too: the default of 1000 frames is a quarter of a second at 50 Mbit/s.
+        line = ["ip", "link", "set", "dev", host, "txqueuelen", str(_QUEUE)]
+        programs.run(
+            ["nsenter", "--target", str(switch), "--net", *line], f"setting the length of the queue to {host}"
+        )
+        testbed.shape(host, bandwidth)
+    try:
+        if bandwidth:
+            _send_frames(testbed, hosts, 1)
+        yield
+    finally:
+        if bandwidth:
+            _send_frames(testbed, hosts, _MANY)
+
+
+def _send_frames(testbed: Testbed, hosts: Sequence[str], at_once: int) -> None:
+    for host in hosts:
+        line = ["ip", "link", "set", "dev", "eth0", "gso_max_segs", str(at_once)]
+        if (done := testbed.exec(host, line, cwd="/")).returncode:
+            raise WorldError(f"{host}: frames of a link cannot be bounded: {done.stderr.strip()}")
+
+
+def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Progress) -> Row:
+    with _launched(cell, testbed, hosts) as processes:
+        ready = processes.hear("ready", _START_S)
+        predicted = predict(cell, ready["sizes"], ready["compute_s"], hosts)
+        expected = predicted.get("step_s", ready["compute_s"])
+        progress(f"{cell.describe()}: predicted {expected:.3f} s a step")
+        before = _count(testbed, hosts)
+        processes.say("go")
+        processes.hear("timed", _SLACK_S + _PATIENCE * expected * cell.steps)
+        after = _count(testbed, hosts)
+        found = processes.hear("found", _SLACK_S)
+    row = timed_row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
+    progress(f"{cell.describe()}: measured {row.step_s['median']:.3f} s a step")
+    return dataclasses.replace(
+        row,
+        timeline={part: statistics.mean(rank["parts"][part] for rank in found) for part in PARTS},
+        predicted=predicted,
+        facts={
+            **row.facts,
+            "gradient_bytes": sum(ready["sizes"]),
+            "compute_s": ready["compute_s"],
+            "hosts": len({rank["host"] for rank in found}),
+            "servers": found[0]["servers"],
+        },
+    )
+
+
+def _count(testbed: Testbed | None, hosts: Sequence[str]) -> Counters:
+    """Bytes that each host's interface has sent and received so far."""
+    if testbed is None:
+        return {}
+    # From outside, by the process that holds the host's network: no command runs there, no byte is sent.
+    tables = {
+        host: Path(f"/proc/{namespaces.need(testbed.folder, host)}/net/dev").read_text() for host in hosts
+    }
+    return {host: interface_bytes(table) for host, table in tables.items()}
+
+
+def interface_bytes(table: str, interface: str = "eth0") -> tuple[int, int]:
+    """Bytes sent and received, from the text of /proc/net/dev.
+
+    Raises:
+        WorldError: there is no such interface.
+    """
+    for line in table.splitlines():
+        name, colon, numbers = line.partition(":")
+        if colon and name.strip() == interface:
+            fields = numbers.split()
+            return int(fields[8]), int(fields[0])
+    raise WorldError(f"There is no network interface {interface}.")
+
+
+class _Processes:
+    """The processes of a cell, through rank 0's streams."""
+
+    def __init__(self, process: subprocess.Popen[str], complaints: IO[str]) -> None:
+        self._process = process
+        self._complaints = complaints
+
+    def hear(self, word: str, seconds: float) -> Any:
+        """What follows the word on a line of its own.
+
+        Raises:
+            WorldError: the processes ended before, or so many seconds passed.
+        """
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(seconds, end)
+        timer.start()
+        try:
+            for line in self._process.stdout or ():
+                said, _, value = line.partition(" ")
+                if said == word:
+                    return json.loads(value)
+        finally:
+            timer.cancel()
+        if late.is_set():
+            raise WorldError(f"Waited {seconds:.0f} s in vain for a cell to be {word}.")
+        self._process.wait()
+        self._complaints.seek(0)
+        raise WorldError(f"A process of the cell failed:\n{self._complaints.read().strip()[-2000:]}")
+
+    def say(self, word: str) -> None:
+        """Write a line."""
+        if self._process.stdin:
+            self._process.stdin.write(f"{word}\n")
+            self._process.stdin.flush()
+
+
+@contextlib.contextmanager
+def _launched(cell: Cell, testbed: Testbed | None, hosts: Sequence[str]) -> Iterator[_Processes]:
+    program = [sys.executable, "-m", "trainer.bench.scaling.worker", json.dumps(dataclasses.asdict(cell))]
+    line, environment = launching.command(cell, program, testbed=testbed, hosts=hosts)
+    with tempfile.TemporaryFile("w+") as complaints:
+        process = subprocess.Popen(
+            line,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+        )
+        with process:
+            try:
+                yield _Processes(process, complaints)
+                process.wait(_SLACK_S)
+            finally:
+                process.terminate()  # mpirun ends its ranks
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+                process.kill()

@@ -1,0 +1,95 @@
+"""A cell of a study whose strategy is a peer, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs.testbed import Testbed
+from trainer.bench import hardware
+from trainer.bench.peers import starting
+from trainer.bench.peers.job import PeerJob
+from trainer.bench.scaling import timed_row
+from trainer.bench.scaling.cells import Cell, Row
+from trainer.bench.scaling.timed_row import Counters
+from trainer.errors import CingulumError, ConfigError
+
+_PREFIX = "peer:"
+
+
+def job_of(cell: Cell) -> PeerJob:
+    """What the peer of a cell is to do.
+
+    Raises:
+        InputError: an option that this peer has not, or servers that it cannot have.
+    """
+    return PeerJob(
+        cell.strategy.removeprefix(_PREFIX),
+        model=cell.model,
+        size=cell.size,
+        width=cell.width,
+        batch=cell.rank_batch,
+        steps=cell.steps,
+        ranks=cell.ranks,
+        servers=cell.servers,
+        options=cell.options,
+    )
+
+
+def hosts_of(cell: Cell, testbed: Testbed) -> list[str]:
+    """The host of each process: ranks, servers, and their coordinator beside the first server."""
+    names = [testbed.hosts[place] for place in cell.places()]
+    if not cell.servers:
+        return names
+    # Colocated servers are processes of their own here, on the hosts of the first ranks.
+    servers = names[cell.ranks :] or [names[server % cell.ranks] for server in range(cell.servers)]
+    return [*names[: cell.ranks], *servers, servers[0]]
+
+
+def measure(
+    cell: Cell,
+    testbed: Testbed | None,
+    progress: Callable[[str], None],
+    *,
+    count: Callable[[], Counters] = dict,
+    environment: Path | None = None,
+) -> Row:
+    """Time the steps of a cell whose strategy is `peer:...`.
+
+    Args:
+        cell: what to measure; no training.
+        testbed: its emulated hosts, their links already shaped; None for a cell on this host. A cell on
+            real hosts gives a row with an error.
+        progress: told what was measured.
+        count: reads the interfaces' counters; called right before the timed steps and right after them.
+        environment: where `make bench-peers` has installed PyTorch; default: .venv-peers.
+
+    Returns:
+        The row; with `error` where the peer is not installed, cannot do this, or failed.
+
+    Raises:
+        ConfigError: a cell that is none of a peer.
+    """
+    if not cell.strategy.startswith(_PREFIX) or cell.train:
+        raise ConfigError(f"Not to be measured with a peer: {cell.describe()}.")
+    if cell.hosts and testbed is None:
+        return Row(cell, error="peers are measured on this host or on a testbed's, not on others")
+    counted: list[Counters] = []
+    try:
+        job = job_of(cell)
+        if reason := starting.missing(job.peer, environment):
+            return Row(cell, machine=hardware.here(), error=reason)
+        (found,) = starting.run(
+            [job],
+            testbed=testbed,
+            hosts=[hosts_of(cell, testbed)] if testbed else None,
+            environment=environment,
+            before=lambda: counted.append(count()),
+            after=lambda: counted.append(count()),
+        )
+    except CingulumError as error:
+        return Row(cell, machine=hardware.here(), error=str(error))
+    before, after = counted
+    row = timed_row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
+    progress(f"{cell.describe()}: measured {row.step_s['median']:.3f} s a step")
+    return row

@@ -1,0 +1,180 @@
+"""A short training of a cell, from shards, by `cingulum train`: accuracy against time.
+
+The volumes are phantoms, made once for each size: what counts is how fast a strategy learns, not what.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from jobs.testbed import Testbed
+from trainer.bench import hardware
+from trainer.bench.scaling import launching
+from trainer.bench.scaling.cells import Cell, Row, key
+from trainer.errors import WorldError
+
+SUBJECTS = 48
+# A training that takes longer than this for an epoch hangs; starting may take the same again.
+_EPOCH_S = 600.0
+_CINGULUM = (sys.executable, "-m", "cingulum")
+_MARK = "whole"
+
+
+def train(
+    cell: Cell,
+    testbed: Testbed | None,
+    progress: Callable[[str], None],
+    *,
+    hosts: Sequence[str] | None = None,
+    folder: Path,
+) -> Row:
+    """Train a cell's network for its epochs, one compute thread per rank.
+
+    Args:
+        cell: with `epochs`.
+        testbed: that emulates its hosts, if any.
+        progress: told what is going on.
+        hosts: nodes of an allocation.
+        folder: of the study; the shards are made in it, and the run's folder in `trainings`.
+
+    Returns:
+        A row with `curve`: for each epoch its row of metrics.jsonl, `seconds` being those since the training
+        began, with validation and without saving.
+
+    Raises:
+        WorldError: the training failed.
+        OSError: a file cannot be written or read.
+    """
+    shards = shards_of(folder, cell.size, progress)
+    run = folder / "trainings" / key(cell)
+    shutil.rmtree(run, ignore_errors=True)  # of one that was stopped: a curve is of one session
+    run.parent.mkdir(exist_ok=True)
+    config = run.with_suffix(".yaml")
+    config.write_text(yaml.safe_dump(configuration(cell, shards, run)), encoding="utf-8")
+    line, environment = launching.command(
+        cell,
+        [*_CINGULUM, "train", str(config)],
+        testbed=testbed,
+        hosts=hosts,
+        environment={"TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    _run(line, environment, _EPOCH_S * (cell.epochs + 1))
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    curve = points(run / "metrics.jsonl")
+    return Row(
+        cell,
+        samples_per_second=float(result["samples_per_second"]),
+        machine=hardware.here(),
+        curve=curve,
+        facts={name: result[name] for name in ("staleness", "test") if name in result},
+    )
+
+
+def configuration(cell: Cell, shards: Path, run: Path) -> dict[str, Any]:
+    """The run's configuration, as a tree for YAML."""
+    from trainer import models
+
+    dense = bool(models.describe(cell.model).dense)
+    return {
+        "name": run.name,
+        "runs": str(run.parent.resolve()),
+        "task": {"name": "segmentation" if dense else "classification"},
+        "data": {
+            "shards": str(shards.resolve()),
+            "split": {"validation": 0.25, "test": 0.0},
+            **({} if dense else {"classes": ["NC", "AD"]}),
+        },
+        "model": {"name": cell.model, **({"width": cell.width} if cell.width else {})},
+        "train": {
+            "epochs": cell.epochs,
+            "global_batch": cell.global_batch,
+            "threads": 1,
+            "optimizer": {"name": "adamw", "learning_rate": 0.001},
+            "schedule": {"name": "constant", "warmup_epochs": 0},
+            **strategy_settings(cell.strategy, cell.options, cell.servers),
+        },
+        "checkpoint": {"every_epochs": cell.epochs, "keep": 1},
+    }
+
+
+def strategy_settings(strategy: str, options: Any, servers: int) -> dict[str, Any]:
+    """What of `train` in a configuration makes a strategy; nothing but defaults for a peer's."""
+    if strategy == "parameter-server":
+        return {"strategy": {"name": strategy, "count": servers, **options}}
+    return {"strategy": {"name": strategy, **options}} if strategy == "data" and options else {}
+
+
+def points(metrics: Path) -> tuple[dict[str, float], ...]:
+    """The numbers of each row of metrics.jsonl, with seconds summed up over epochs."""
+    found = []
+    seconds = 0.0
+    for text in metrics.read_text(encoding="utf-8").splitlines():
+        row = json.loads(text)
+        seconds += row["seconds"]
+        numbers = {
+            name: value
+            for name, value in row.items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+        }
+        found.append({**numbers, "seconds": seconds})
+    return tuple(found)
+
+
+def shards_of(folder: Path, size: int, progress: Callable[[str], None]) -> Path:
+    """A shard set of phantoms of this size in the study's folder, with classes and tissue maps."""
+    made = folder / f"phantoms-{size}"
+    if not (made / _MARK).exists():
+        progress(f"making {SUBJECTS} phantoms of {size}^3 voxels")
+        cohort, shards = made / "cohort", made / "shards"
+        groups = ("--groups", "AD,NC", "--seed", "0")
+        _run([*_CINGULUM, "phantom", str(cohort), "--subjects", str(SUBJECTS), "--size", str(size), *groups])
+        options = ("--label", "diagnosis", "--size", str(size), "--maps", "probseg")
+        _run([*_CINGULUM, "import", str(cohort), str(shards), *options])
+        (made / _MARK).touch()
+    return made / "shards"
+
+
+def _run(line: Sequence[str], environment: dict[str, str] | None = None, seconds: float = 3600.0) -> None:
+    """Run a command to its end.
+
+    Raises:
+        WorldError: it failed, or took longer than so many seconds.
+    """
+    process = subprocess.Popen(
+        line,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        _, said = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise WorldError(f"A training did not end within {seconds:.0f} s.") from None
+    finally:
+        if process.poll() is None:
+            process.terminate()  # mpirun ends its ranks
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    if process.returncode:
+        raise WorldError(f"{_first_error(said)} (exit code {process.returncode})")
+
+
+def _first_error(said: str) -> str:
+    """The message that a command gave, else the last that it said."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    told = next((line for line in lines if line.startswith("error: ")), None)
+    return told or (lines[-1] if lines else "It ended without a word.")

@@ -1,0 +1,201 @@
+"""One process of a cell: builds the network, warms up, waits for a line, times steps, prints JSON.
+
+Run by `measure` under mpirun as `python -m trainer.bench.scaling.worker CELL`, CELL being a `Cell` as JSON.
+Rank 0 writes `ready` with what a prediction needs, reads `go`, writes `timed` as soon as all ranks have done
+their steps, and then what was found. Batches are synthetic and in memory; each process computes with one
+thread.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainer import quiet
+from trainer.bench.scaling.cells import Cell
+
+# Steps before the timed ones: the first traces the graph and makes connections.
+WARM_UP = 1
+# Servers leave Horovod nothing to do in a step. Looking every millisecond, the default, its ranks would send
+# each other 170 kB/s meanwhile, and take the cores from those that work.
+RARELY = {"HOROVOD_CYCLE_TIME": "50"}
+CLASSES = 2
+LEARNING_RATE = 1e-3
+
+
+def main() -> None:
+    """Measure what the cell on the command line describes."""
+    cell = Cell(**json.loads(sys.argv[1]))
+    quiet.leave_out_what_keras_can_do_without()
+    {"data": _by_ring, "parameter-server": _by_servers}[cell.strategy](cell)
+
+
+def _by_ring(cell: Cell) -> None:
+    from trainer.config.strategy import RingConfig
+    from trainer.ranks import launch
+    from trainer.ranks import world as worlds
+
+    ring = RingConfig(**cell.options)
+    world = worlds.init(threads=1, environment=launch.ring_environment(ring))
+
+    import trainer
+    from trainer.strategies import data
+    from trainer.telemetry.timeline import Timeline
+
+    model, optimizer, options = _network(cell)
+    optimizer = trainer.DistributedOptimizer(
+        optimizer, compression=ring.compression, reduction=ring.reduction, bucket_mb=ring.bucket_mb
+    )
+    timeline = Timeline()
+    _measure(cell, world, data.build(model, optimizer, world, timeline=timeline, **options), timeline)
+
+
+def _by_servers(cell: Cell) -> None:
+    from trainer.config.strategy import ServerConfig
+    from trainer.ranks import launch
+    from trainer.ranks import world as worlds
+
+    server = ServerConfig(count=cell.servers, **cell.options)
+    environment = {**RARELY, **launch.server_environment(server)}
+    world = worlds.init(threads=1, environment=environment, servers=server.count, placement=server.placement)
+
+    from trainer.strategies.servers import serving, strategy
+    from trainer.telemetry.timeline import Timeline
+
+    if world.is_server:
+        sys.exit(serving.serve(world))
+    with serving.serving(world):
+        model, optimizer, options = _network(cell)
+        timeline = Timeline()
+        optimizer.build(model.trainable_variables)
+        plan = strategy.plan(
+            model, world_size=world.size, global_batch=world.size, server=server, optimizer=optimizer
+        )
+        served = strategy.build(plan, model, optimizer, world, timeline=timeline, **options)
+        _measure(cell, world, served, timeline, served.client.times_of_servers)
+        served.close()
+
+
+def _measure(
+    cell: Cell,
+    world: Any,
+    distributed: Any,
+    timeline: Any,
+    times_of_servers: Callable[[], list[Any]] = list,
+) -> None:
+    from trainer.telemetry import parts, records
+
+    step = _stepping(distributed, _batch(cell, world.rank))
+    compute_s = _computing(cell, world)
+    for _ in range(WARM_UP):
+        step()
+    everyones = world.allgather_object(compute_s)
+    if world.is_main:
+        _say("ready", {"sizes": _sizes(cell), "compute_s": statistics.mean(everyones)})
+        sys.stdin.readline()
+    world.barrier()
+    timeline.close_step(0, 0.0)  # the warm-up, which nobody asks for
+    timeline.take()
+    seconds = _timed(step, cell.steps, timeline.close_step)
+    # Whoever is done first still serves the others.
+    world.barrier()
+    if world.is_main:
+        _say("timed", {})
+    mine = {"host": world.host, "seconds": seconds, "parts": records.mean(parts.steps(timeline.take()))}
+    found = world.allgather_object(mine)
+    if world.is_main:
+        found[0]["servers"] = [rows[-cell.steps :] for rows in times_of_servers()]
+        _say("found", found)
+
+
+def _say(word: str, value: Any) -> None:
+    sys.stdout.write(f"{word} {json.dumps(value)}\n")
+    sys.stdout.flush()
+
+
+def _timed(
+    step: Callable[[], None], count: int, done: Callable[[int, float], None] | None = None
+) -> list[float]:
+    seconds = []
+    for number in range(count):
+        started = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - started)
+        if done is not None:
+            done(number, seconds[-1])
+    return seconds
+
+
+def _computing(cell: Cell, world: Any) -> float:
+    """Seconds of a step without any reduction, while every rank takes one: median of three."""
+    from trainer.ranks import world as worlds
+    from trainer.strategies import data
+
+    model, optimizer, options = _network(cell)
+    step = _stepping(data.build(model, optimizer, worlds.World(), **options), _batch(cell, world.rank))
+    step()
+    world.barrier()
+    return statistics.median(_timed(step, 3))
+
+
+def _stepping(distributed: Any, batch: tuple[Any, ...]) -> Callable[[], None]:
+    def step() -> None:
+        distributed.train_step(*batch).numpy()
+
+    return step
+
+
+def _network(cell: Cell) -> tuple[Any, Any, dict[str, Any]]:
+    """A new network, the same on every rank, its optimizer, and the loss and score that fit it."""
+    import keras
+
+    from trainer import models
+    from trainer.tasks import losses, scores
+
+    keras.utils.set_random_seed(1)
+    dense = bool(models.describe(cell.model).dense)
+    model = models.build(cell.model, _shape(cell), CLASSES, width=cell.width, dense=dense)
+    options = {"loss": losses.dice_cross_entropy(), "score": scores.mean_dice} if dense else {}
+    return model, keras.optimizers.AdamW(LEARNING_RATE), options
+
+
+def _shape(cell: Cell) -> tuple[int, int, int, int]:
+    from trainer import models
+
+    depth = 1 if models.describe(cell.model).dimensions == 2 else cell.size
+    return depth, cell.size, cell.size, 1
+
+
+def _sizes(cell: Cell) -> list[int]:
+    """Bytes of each trainable variable, in order."""
+    from trainer import models
+
+    dense = bool(models.describe(cell.model).dense)
+    model = models.outline(cell.model, _shape(cell), CLASSES, width=cell.width, dense=dense)
+    return [4 * math.prod(variable.shape) for variable in model.trainable_variables]
+
+
+def _batch(cell: Cell, rank: int) -> tuple[Any, ...]:
+    """Volumes float32 `(b, D, H, W, 1)`, labels, and weights of 1; others on every rank."""
+    import numpy as np
+    import tensorflow as tf
+
+    from trainer import models
+
+    rng = np.random.default_rng(rank)
+    count, shape = cell.rank_batch, _shape(cell)
+    x = rng.normal(size=(count, *shape)).astype(np.float32)
+    if models.describe(cell.model).dense:
+        y = rng.integers(0, CLASSES, (count, *shape[:3])).astype(np.uint8)
+    else:
+        y = (np.arange(count) % CLASSES).astype(np.int32)
+    return tf.constant(x), tf.constant(y), tf.ones(count, tf.float32)
+
+
+if __name__ == "__main__":
+    main()

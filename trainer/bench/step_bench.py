@@ -1,0 +1,194 @@
+"""How fast a training step is: two ranks against two copies, our loop against Keras' own, ways to reduce.
+
+Every process has one compute thread. What is compared is measured in turn, in many short blocks, and the
+median of the repeats' ratios is reported with their spread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jobs.launchers import mpirun
+from trainer.bench import hardware, step_peers
+from trainer.bench.contestants import Contestant
+from trainer.bench.spreads import ratios, spread
+from trainer.bench.step_worker import StepJob
+from trainer.bench.together import Process
+
+MIB = 2**20
+Progress = Callable[[str], None]
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+
+# What `ring` compares: name, options of the optimizer, Horovod's settings.
+REDUCTIONS: tuple[tuple[str, dict[str, Any], dict[str, str]], ...] = (
+    ("grouped", {"reduction": "grouped"}, {}),
+    ("per tensor", {"reduction": "per_tensor"}, {}),
+    ("per tensor, fused up to 1 MiB", {"reduction": "per_tensor"}, {"HOROVOD_FUSION_THRESHOLD": str(MIB)}),
+    ("buckets of 1 MiB", {"bucket_mb": 1.0}, {}),
+    ("buckets of 4 MiB", {"bucket_mb": 4.0}, {}),
+    ("buckets of 1 MiB, cycle 5 ms", {"bucket_mb": 1.0}, {"HOROVOD_CYCLE_TIME": "5"}),
+    # What Open MPI does unless told otherwise; see SETTINGS in trainer/ranks/launch.py.
+    ("buckets of 1 MiB, TCP put", {"bucket_mb": 1.0}, {"OMPI_MCA_btl_tcp_flags": "send,put,inplace"}),
+)
+
+
+def step(
+    job: StepJob,
+    *,
+    repeats: int,
+    progress: Callable[[int, int], None],
+    tell: Progress,
+    peers: Sequence[str] = step_peers.NAMES,
+    environment: Path | None = None,
+    overhead: bool = True,
+) -> dict[str, Any]:
+    """Efficiency of two ranks, overhead of our loop, and other frameworks in the same run.
+
+    All processes are started once; then each kind trains a block of steps in turn, in another sequence in
+    each repeat, while all others stand still. The first step of a block is not counted: processes that have
+    stood still do not begin at the same moment, and those that train together wait for each other then.
+
+    Args:
+        job: what to time.
+        repeats: blocks of each kind.
+        progress: told how many blocks of how many are done.
+        tell: told what is being started.
+        peers: of `step_peers.NAMES`.
+        environment: where `make bench-peers` has installed PyTorch; default: .venv-peers.
+        overhead: time our loop and Keras' own, too.
+
+    Returns:
+        `efficiency`: throughput of two ranks over that of two single-rank copies run at once;
+        `waiting_limit`: the same if two ranks cost nothing but that each step of the copies lasted as long as
+        that of the slower one; `overhead`, if asked: our loop's time over that of Keras' `fit`, minus 1;
+        each as `spread` tells it; step times in seconds, and the machine; what `step_peers.figures` says.
+    """
+    ranks_s, copies_s, slower_s = [], [], []
+    ours_s, keras_s = [], []
+    with contextlib.ExitStack() as stack:
+
+        def started(contestant: Contestant) -> Contestant:
+            tell(f"starting {contestant.title}")
+            stack.enter_context(contestant)
+            contestant.warm_up()
+            return contestant
+
+        one_more = dataclasses.replace(job, steps=job.steps + 1)
+        ranks = started(Contestant("two ranks", [_ranks(one_more, 2)]))
+        copies = started(Contestant("two copies", _copies(one_more, 2)))
+        others = [stack.enter_context(step_peers.PeerTimes(name, job, environment)) for name in peers]
+        for other in others:
+            tell(f"starting {other.title}")
+            other.start()
+
+        def measure_ranks() -> None:
+            ((first, second),) = ranks.block()
+            ranks_s.append(statistics.mean([*first[1:], *second[1:]]))
+
+        def measure_copies() -> None:
+            (first,), (second,) = copies.block()
+            copies_s.append(statistics.mean([*first[1:], *second[1:]]))
+            slower_s.append(statistics.mean(map(max, first[1:], second[1:])))
+
+        ways = [measure_ranks, measure_copies]
+        if overhead:
+            alone = dataclasses.replace(job, kind="overhead")
+            in_turn = started(Contestant("our loop and Keras in turn", _copies(alone, 1)))
+
+            def measure_overhead() -> None:
+                (((mine, theirs),),) = in_turn.block()
+                ours_s.append(mine / job.steps)
+                keras_s.append(theirs / job.steps)
+
+            ways.append(measure_overhead)
+        ways += [way for other in others for way in (other.measure_ranks, other.measure_copies)]
+        rng = random.Random(0)  # noqa: S311  a sequence, no secret
+        for repeat in range(repeats):
+            rng.shuffle(ways)
+            for number, way in enumerate(ways):
+                progress(repeat * len(ways) + number, repeats * len(ways))
+                way()
+        progress(repeats * len(ways), repeats * len(ways))
+    return {
+        **spread("efficiency", ratios(copies_s, ranks_s)),
+        **spread("waiting_limit", ratios(copies_s, slower_s)),
+        **_overhead(ours_s, keras_s),
+        "two_ranks_step_s": statistics.median(ranks_s),
+        "two_copies_step_s": statistics.median(copies_s),
+        **step_peers.figures(ranks_s, others),
+        "repeats": repeats,
+        "job": dataclasses.asdict(job),
+        "machine": hardware.here(),
+    }
+
+
+def _overhead(ours_s: Sequence[float], keras_s: Sequence[float]) -> dict[str, float]:
+    if not ours_s:
+        return {}
+    return {
+        **spread("overhead", [ratio - 1 for ratio in ratios(ours_s, keras_s)]),
+        "our_loop_step_s": statistics.median(ours_s),
+        "keras_fit_step_s": statistics.median(keras_s),
+    }
+
+
+def ring(
+    job: StepJob, *, ranks: int, repeats: int, progress: Progress, hosts: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Step time of each way to reduce, in seconds, with the time of as many independent copies beside it.
+
+    Args:
+        job: what to time.
+        ranks: the world size.
+        repeats: measurements of each kind, in turn.
+        progress: told what is being measured.
+        hosts: ranks that fit on each host, by name; default: this host.
+    """
+    kinds: list[tuple[str, list[Process]]] = [("no reduction", _copies(job, ranks))]
+    for name, options, environment in REDUCTIONS:
+        kinds.append((name, [_ranks(dataclasses.replace(job, ring=options), ranks, environment, hosts)]))
+    found: dict[str, list[float]] = {name: [] for name, _ in kinds}
+    for repeat in range(repeats):
+        for name, processes in kinds:
+            progress(f"repeat {repeat + 1} of {repeats}: {name}")
+            # One kind at a time: all of them at once would take the memory of eight.
+            with Contestant(name, processes, stands_still=False) as contestant:
+                contestant.warm_up()
+                everyones = [seconds for launch in contestant.block() for seconds in launch]
+            found[name].append(statistics.mean(map(statistics.median, everyones)))
+    return {
+        "step_s": {name: spread("median", times) for name, times in found.items()},
+        "ranks": ranks,
+        "repeats": repeats,
+        "job": dataclasses.asdict(job),
+        "machine": hardware.here(),
+    }
+
+
+def _copies(job: StepJob, number: int) -> list[Process]:
+    line = tuple(_worker(job))
+    return [Process("cingulum", copy, f"copy {copy}", True, line, _QUIET) for copy in range(number)]
+
+
+def _ranks(
+    job: StepJob,
+    ranks: int,
+    environment: Mapping[str, str] | None = None,
+    hosts: Mapping[str, int] | None = None,
+) -> Process:
+    # By `env`, not by our own environment: mpirun hands that down to the ranks of this host only.
+    settings = [f"{name}={value}" for name, value in (environment or {}).items()]
+    line, additions = mpirun.command(ranks, ["env", *settings, *_worker(job)], hosts=hosts)
+    return Process("cingulum", 0, f"{ranks} ranks", True, tuple(line), {**_QUIET, **additions})
+
+
+def _worker(job: StepJob) -> list[str]:
+    return [sys.executable, "-m", "trainer.bench.step_worker", json.dumps(dataclasses.asdict(job))]

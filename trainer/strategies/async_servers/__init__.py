@@ -1,0 +1,1 @@
+"""Parameter server, asynchronous: each gradient is applied as it comes."""

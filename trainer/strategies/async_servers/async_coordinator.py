@@ -1,0 +1,279 @@
+"""Server 0 of asynchronous training: gives out tickets, lets workers go or wait, notices who is gone.
+
+It is the main process of the run: trainer/strategies/async_servers/async_training.py runs the ordinary
+loop over what `next_update` returns.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainer import errors
+from trainer.errors import CingulumError, WorldError
+from trainer.ranks.mpi_world import Links
+from trainer.strategies.async_servers import async_state as state
+from trainer.strategies.async_servers.async_server import Arrived, Post, Shard
+from trainer.strategies.async_servers.async_state import Tag
+from trainer.strategies.async_servers.lifelines import Hub
+from trainer.strategies.async_servers.staleness import Clocks, Histogram
+from trainer.strategies.async_servers.tickets import Tickets
+
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Update:
+    """One applied update.
+
+    Attributes:
+        worker: who computed it.
+        step: its number in the global order.
+        loss: mean weighted loss of its batch.
+        sums: of losses, scores and samples, for the epoch's metrics.
+        staleness: see `staleness`.
+    """
+
+    worker: int
+    step: int
+    loss: float
+    sums: tuple[float, float, float]
+    staleness: int
+
+
+class Coordinator:
+    """See above.
+
+    Args:
+        links: of the world.
+        hub: lifelines to all other processes.
+        post: server 0's mailbox.
+        bound: of staleness, or None.
+        ahead: tickets that a worker holds besides the one it computes.
+
+    Attributes:
+        histogram: of the staleness of all updates since the last `take_histogram`.
+        stop_asked: whether a worker was told to stop.
+        lost_server: whether a server is gone.
+        dead: workers that are gone, by their names.
+        updates: by worker, of this session.
+    """
+
+    def __init__(self, links: Links, hub: Hub, post: Post, *, bound: int | None, ahead: int) -> None:
+        self.histogram = Histogram()
+        self.stop_asked = self.lost_server = False
+        self.dead: list[str] = []
+        self.updates = dict.fromkeys(range(len(links.workers)), 0)
+        self._links, self._hub, self._post = links, hub, post
+        self._ahead = ahead
+        self._clocks = Clocks(range(len(links.workers)), bound)
+        self._pushed: Counter[int] = Counter()
+        self._computing: dict[int, int] = {}
+        self._waiting: list[int] = []
+        self._wanting_tickets: list[int] = []
+        self._states: dict[int, np.ndarray] = {}
+        self._shard: Shard | None = None
+        self._tickets = Tickets(0, 0)
+
+    def begin(self, shard: Shard, start: int, stop: int) -> None:
+        """Training goes from step `start` to `stop`; gives workers that have asked already their tickets."""
+        self._shard, self._tickets = shard, Tickets(start, stop)
+        for process, vector in self._states.items():
+            self._post.send(process, Tag.STATE, vector.view(np.uint8), to_server=True)
+        self._states.clear()
+        for worker in self._wanting_tickets:
+            if worker in self._clocks.living:
+                self._send_tickets(worker)
+        self._wanting_tickets.clear()
+
+    def tell_staging(self, staging: str) -> None:
+        """Where workers begin their lines of telemetry: the folder of the lease on the run folder."""
+        self._hub.say_all({"staging": staging})
+
+    def give_state(self, server: int, vector: np.ndarray) -> None:
+        """What a further server begins with; it is sent by `begin`, before anything else."""
+        self._states[self._links.servers[server]] = vector
+
+    def allow(self, limit: int) -> None:
+        """Steps below `limit` may be begun. At the old limit, all workers were in step."""
+        if self._tickets.done == self._tickets.limit:
+            self._clocks.restart()
+        self._tickets.limit = limit
+        self._let_go()
+
+    @property
+    def nearest_limit(self) -> int:
+        """Where the run can soonest be saved: see `Tickets`."""
+        return self._tickets.nearest_limit
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether exactly the steps below the limit are done."""
+        return self._tickets.done == self._tickets.limit
+
+    def next_update(self, seconds: float) -> Update | None:
+        """Serve until an update was applied, or so many seconds have passed.
+
+        Raises:
+            WorldError: a server is gone, or no worker is left.
+            CingulumError: a worker met an error that another would meet as well.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            self.look()
+            arrived = self._post.next(_LOOK_S)
+            if arrived is not None:
+                update = self._handle(arrived)
+                if update is not None:
+                    return update
+            if time.monotonic() > deadline:
+                return None
+
+    def collect(self) -> dict[int, np.ndarray]:
+        """State of every further server, by its number, after all updates that we have applied."""
+        further = self._links.servers[1:]
+        wanted = np.array([self._pushed[process] for process in self._links.workers], np.int64)
+        for process in further:
+            self._post.send(process, Tag.COLLECT, wanted.view(np.uint8), to_server=True)
+        found: dict[int, np.ndarray] = {}
+        while len(found) < len(further):
+            self.look()
+            arrived = self._post.next(_LOOK_S)
+            if arrived is None:
+                continue
+            if arrived.tag == Tag.STATE:
+                found[self._links.servers.index(arrived.source)] = arrived.array.view(np.float32)
+            else:
+                self._handle(arrived)
+        return found
+
+    def take_histogram(self) -> Histogram:
+        """The histogram; it begins anew."""
+        taken, self.histogram = self.histogram, Histogram()
+        return taken
+
+    def look(self) -> None:
+        """Hear what lifelines tell; see `next_update` for what it raises."""
+        while True:
+            try:
+                process, said = self._hub.heard.get_nowait()
+            except queue.Empty:
+                return
+            if said is None:
+                self._gone(process)
+            elif "stop" in said:
+                self.stop_asked = True
+            elif "error" in said:
+                kind, message, cure = said["error"]
+                error: CingulumError = getattr(errors, kind)(message, cure=cure)
+                raise error
+
+    def _gone(self, process: int) -> None:
+        links = self._links
+        if process in links.servers:
+            self.lost_server = True
+            name = links.name_of_server(links.servers.index(process))
+            raise WorldError(
+                f"{name} is gone: it was killed, or its host or link is down.",
+                cure="Run again with --resume; what it held is in the last checkpoint.",
+            )
+        worker = links.workers.index(process)
+        name = links.name_of_worker(worker)
+        if name in self.dead:
+            return
+        self.dead.append(name)
+        self._hub.cut(process)
+        back = self._tickets.gone(worker)
+        self._clocks.gone(worker)
+        self._computing.pop(worker, None)
+        if worker in self._waiting:
+            self._waiting.remove(worker)
+        for server in links.servers[1:]:
+            self._hub.say(server, {"gone": process})
+        left = len(self._clocks.living)
+        sys.stderr.write(
+            f"warning: [{name}] is gone; training goes on with {left} worker(s). "
+            f"Given to others: {len(back)} step(s).\n"
+        )
+        sys.stderr.flush()
+        if not left:
+            raise WorldError(
+                f"No worker is left: {', '.join(self.dead)}.",
+                cure="Run again with --resume; it goes on from the last checkpoint.",
+            )
+        self._let_go()
+
+    def _handle(self, arrived: Arrived) -> Update | None:
+        if arrived.source not in self._links.workers:
+            return None
+        worker = self._links.workers.index(arrived.source)
+        if worker not in self._clocks.living:
+            return None
+        if arrived.tag == Tag.PUSH:
+            return self._push(worker, arrived.array)
+        if arrived.tag == Tag.ASK and state.header(arrived.array)[0] == 0:
+            if self._shard is None:
+                self._wanting_tickets.append(worker)
+            else:
+                self._send_tickets(worker)
+        elif arrived.tag == Tag.ASK:
+            self._waiting.append(worker)
+            self._let_go()
+        return None
+
+    def _push(self, worker: int, array: np.ndarray) -> Update:
+        if self._shard is None or worker not in self._computing:
+            raise RuntimeError(f"worker {worker} sent an update that it was not asked for")
+        version, loss, *sums = state.header(array)[:5].tolist()
+        staleness = self._shard.version - self._computing.pop(worker)
+        if staleness != self._shard.version - int(version):
+            raise RuntimeError(f"worker {worker} computed on version {version}, which it was not given")
+        self._shard.update(state.values(array))
+        self.histogram.add(staleness)
+        self._clocks.tick(worker)
+        self._pushed[self._links.workers[worker]] += 1
+        self.updates[worker] += 1
+        step = self._tickets.finish(worker)
+        self._let_go()
+        return Update(worker, step, loss, (sums[0], sums[1], sums[2]), staleness)
+
+    def _send_tickets(self, worker: int) -> None:
+        new = self._tickets.hand_out(worker, self._ahead)
+        self._post.send(self._links.workers[worker], Tag.GO, state.message([-1, 0, *new]))
+
+    def _let_go(self) -> None:
+        """Start every waiting worker that may compute now."""
+        if self._shard is None:
+            return
+        for worker in list(self._waiting):
+            can = self._tickets.can_begin(worker)
+            self._clocks.park(worker, parked=not can and worker not in self._computing)
+        for worker in list(self._waiting):
+            if worker in self._computing:  # its update is larger than its question, and not complete yet
+                continue
+            begun = self._tickets.begin(worker) if self._clocks.may_go(worker) else None
+            if begun is None:
+                continue
+            step, own = begun
+            new = self._tickets.hand_out(worker, self._ahead)
+            self._waiting.remove(worker)
+            self._computing[worker] = self._shard.version
+            process = self._links.workers[worker]
+            self._post.send(process, Tag.GO, state.message([step, 0 if own else 1, *new]))
+            self._post.send(process, Tag.TAKE, state.message([self._shard.version], self._shard.weights()))
+
+    def facts(self) -> dict[str, Any]:
+        """For result.json: who made how many updates in this session, and who died."""
+        names = [self._links.name_of_worker(worker) for worker in self.updates]
+        return {
+            "updates_per_worker": dict(zip(names, self.updates.values(), strict=True)),
+            "dead_workers": list(self.dead),
+            "bytes_sent": self._post.bytes[0],
+            "bytes_received": self._post.bytes[1],
+        }

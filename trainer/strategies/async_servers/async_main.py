@@ -1,0 +1,131 @@
+"""Server 0 of an asynchronous run: the main process, which trains, tells people, and ends the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from trainer import atomic
+from trainer.config import RunConfig
+from trainer.errors import CingulumError, WorldError, told
+from trainer.ranks.agreement import Agreed
+from trainer.ranks.interfaces import listening_address
+from trainer.ranks.mpi_world import Links
+from trainer.ranks.world import World
+from trainer.strategies.async_servers.async_coordinator import Coordinator
+from trainer.strategies.async_servers.async_server import Post
+from trainer.strategies.async_servers.async_state import HEADER, share_address
+from trainer.strategies.async_servers.lifelines import MEET_S, Hub
+
+# Where this names a file, the main process writes its exit code into it: after a process died, mpirun may
+# neither end nor know the code (jobs/surviving.py does).
+END_FILE = "CINGULUM_END_FILE"
+# Open MPI's, of 4 and 5: whether mpirun lets the other processes live when one dies.
+_RECOVERY = ("OMPI_MCA_orte_enable_recovery", "PRTE_MCA_state_base_recoverable")
+# How long others may take to hear that training has ended: one may compute, or still prepare.
+_LEAVE_S = 60.0
+_ABORT_S = 5.0
+_LOOK_S = 0.05
+
+# Runs training on the main process, and raises what went wrong.
+Train = Callable[[World, Coordinator], None]
+
+
+class MainWorld(World):
+    """Server 0 as the main process: alone in a world of one rank."""
+
+    def __init__(self, links: Links) -> None:
+        super().__init__()
+        self._name = links.name_of_server(0)
+
+    @property
+    def name(self) -> str:
+        """Such as 'server 0 @ node03'."""
+        return self._name
+
+    def abort(self, exit_code: int = 1) -> NoReturn:
+        """End at once; the others notice."""
+        sys.stderr.flush()
+        os._exit(exit_code)
+
+
+def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) -> int:
+    """Server 0's part, from start to end; returns the exit code, or ends the process."""
+    others = [p for p in range(len(links.hosts)) if p != links.process]
+    hub = Hub(others, silence_s, listening_address(links.hosts, links.hosts[links.process]))
+    share_address(links, hub.address)
+    post = Post(links, serves=True)
+    ahead = min(HEADER - 3, -(-config.data.prefetch // config.train.accumulation) + 1)
+    coordinator = Coordinator(
+        links, hub, post, bound=getattr(config.train.strategy, "staleness", None), ahead=ahead
+    )
+    code = 0
+    try:
+        late = hub.wait_for_all()
+        if late:
+            raise WorldError(
+                f"{links.name_of(late[0])} did not connect to server 0 within {MEET_S:.0f} s.",
+                cure="Does it still run? Is there a firewall between its host and that of server 0?",
+            )
+        if all(os.environ.get(name, "0") in ("0", "false") for name in _RECOVERY):
+            sys.stderr.write(
+                "note: mpirun will end the run when a worker dies; the others go on with\n"
+                "note: mpirun --mca orte_enable_recovery 1\n"
+            )
+        train(MainWorld(links), coordinator)
+    except Agreed as agreed:
+        code = _tell(agreed.error)
+    except CingulumError as error:
+        code = _tell(error)
+    except Exception:
+        sys.stderr.write(f"[{links.name_of_server(0)}] {traceback.format_exc()}")
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    clean = _all_leave(hub, others, coordinator, code)
+    with contextlib.suppress(OSError):
+        if END_FILE in os.environ:
+            atomic.write_text(Path(os.environ[END_FILE]), f"{code}\n")
+    hub.close()
+    if clean:
+        post.close()
+        return code
+    # MPI_Finalize would wait for the dead. Where mpirun runs on this host, this ends it.
+    time.sleep(0.2)
+    threading.Timer(_ABORT_S, os._exit, [code]).start()
+    links.MPI.COMM_WORLD.Abort(code)
+    os._exit(code)
+
+
+def _tell(error: CingulumError) -> int:
+    sys.stderr.write(f"{told(error)}\n")
+    return error.exit_code
+
+
+def _all_leave(hub: Hub, others: list[int], coordinator: Coordinator, code: int) -> bool:
+    """Tell everyone to end; whether all were there to hear it, so that MPI can be left in good order.
+
+    First they stop, then they are told how to leave: MPI_Finalize would wait for one who is gone.
+    """
+    hub.say_all({"end": code})
+    leaving: set[int] = set()
+    lost = bool(coordinator.dead) or coordinator.lost_server
+    deadline = time.monotonic() + _LEAVE_S
+    while not lost and len(leaving) < len(others) and time.monotonic() < deadline:
+        with contextlib.suppress(queue.Empty):
+            process, said = hub.heard.get(timeout=_LOOK_S)
+            if said is not None and "leaving" in said:
+                leaving.add(process)
+            elif said is None:
+                lost = True
+    clean = not lost and len(leaving) == len(others)
+    hub.say_all({"leave": clean})
+    return clean

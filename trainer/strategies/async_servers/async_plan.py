@@ -1,0 +1,58 @@
+"""How asynchronous training is divided."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+import numpy as np
+
+from trainer.config import RunConfig, ServerConfig, micro_batch
+from trainer.strategies.async_servers.async_state import Shares
+from trainer.strategies.base import Plan, Share
+
+
+@dataclasses.dataclass(frozen=True)
+class AsyncPlan(Plan):
+    """How the steps are divided: each is one worker's alone, with a whole global batch.
+
+    Attributes:
+        servers: number of servers.
+        bytes_per_server: that a worker sends each server for an update, and as many it receives; what is not
+            trained (moving statistics) included, envelopes of messages not.
+        staleness: the bound, or None.
+        mode: of the servers.
+    """
+
+    servers: int
+    bytes_per_server: tuple[int, ...]
+    staleness: int | None
+    mode: str = "async"
+
+    def share(self, rank: int) -> Share | None:
+        """Nothing: server 0, which runs the loop, leaves reading to the workers."""
+        return None
+
+    def evaluation_share(self, rank: int) -> Share:
+        """Everything: server 0 evaluates alone."""
+        return Share(0, 1)
+
+
+def plan(config: RunConfig, server: ServerConfig, model: keras.Model, workers: int) -> AsyncPlan:
+    """Give whole steps to workers and whole variables to servers.
+
+    Raises:
+        ConfigError: the batch cannot be divided, or there are more servers than variables.
+    """
+    train = config.train
+    return AsyncPlan(
+        world_size=workers,
+        strategy="parameter-server",
+        servers=server.count,
+        global_batch=train.global_batch,
+        accumulation=train.accumulation,
+        micro_batch=micro_batch(train.global_batch, world_size=1, accumulation=train.accumulation),
+        parameters=sum(int(np.prod(v.shape)) for v in model.trainable_variables),
+        bytes_per_server=Shares(model, server.count).bytes(model),
+        staleness=server.staleness,
+    )

@@ -1,0 +1,201 @@
+"""A server of asynchronous training: holds variables, applies each update as it comes.
+
+Every server has the whole network and its optimizer, but keeps up to date only its own variables and their
+slots; server 0 collects the others' when the state is to be evaluated or saved.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.ranks.mpi_world import Links
+from trainer.strategies.async_servers import async_state as state
+from trainer.strategies.async_servers.async_state import Shares, Tag
+from trainer.strategies.servers.transport import Mailbox
+
+
+class Held:
+    """Everything that belongs to one server's trained variables, in the network and optimizer of any process.
+
+    Args: see `Shard`.
+    """
+
+    def __init__(self, model: keras.Model, optimizer: keras.Optimizer, shares: Shares, server: int) -> None:
+        slots = state.slots(optimizer, shares.trained[server])
+        self._variables = [*shares.variables(model, server), *slots]
+        # Not `iterations`, which under accumulation is a number of updates, and no variable.
+        self._iterations = optimizer.variables[0]
+
+    def save(self) -> np.ndarray:
+        """Weights, slots, and the optimizer's count of steps; flat float32."""
+        # float32 counts to 16 million.
+        return np.append(state.flat(self._variables), np.float32(self._iterations.numpy()))
+
+    def restore(self, vector: np.ndarray) -> None:
+        """What `save` gave, perhaps in another process."""
+        state.assign(self._variables, vector[:-1])
+        self._iterations.assign(int(vector[-1]))
+
+
+class Shard:
+    """One server's variables and their update.
+
+    Args:
+        model: built; its weights are what training begins with.
+        optimizer: of the same configuration as with other strategies, built for all trained variables.
+        shares: who holds what.
+        server: our number.
+
+    Attributes:
+        version: updates applied since the start of this session.
+    """
+
+    def __init__(self, model: keras.Model, optimizer: keras.Optimizer, shares: Shares, server: int) -> None:
+        self.version = 0
+        self._optimizer = optimizer
+        self._trained = shares.variables(model, server)
+        self._untrained = list(model.non_trainable_weights) if server == 0 else []
+        self._held = Held(model, optimizer, shares, server)
+        self._micro_batches = optimizer.gradient_accumulation_steps or 1
+        self._weights: np.ndarray | None = None
+        self._apply = tf.function(self._apply_flat, autograph=False)
+
+    def weights(self) -> np.ndarray:
+        """What a worker needs, flat float32; not changed later."""
+        if self._weights is None:
+            self._weights = state.flat([*self._trained, *self._untrained])
+        return self._weights
+
+    def update(self, vector: np.ndarray) -> None:
+        """Apply gradients, and add the differences of what is not trained."""
+        split = vector.size - sum(int(np.prod(v.shape)) for v in self._untrained)
+        self._apply(tf.convert_to_tensor(vector[:split]))
+        if self._untrained:
+            now = state.flat(self._untrained)
+            state.assign(self._untrained, now + vector[split:])
+        self._weights = None
+        self.version += 1
+
+    def restore(self, vector: np.ndarray) -> None:
+        """Begin with what `Held.save` gave."""
+        self._held.restore(vector)
+        self._weights = None
+
+    def save(self) -> np.ndarray:
+        """What server 0 needs: see `Held`."""
+        return self._held.save()
+
+    def _apply_flat(self, vector: Any) -> None:
+        sizes = [int(np.prod(v.shape)) for v in self._trained]
+        parts = tf.split(vector, sizes)
+        gradients = [tf.reshape(p, v.shape) for p, v in zip(parts, self._trained, strict=True)]
+        # The worker has taken the mean over its micro-batches. To the optimizer they come one by one, so that
+        # its state and its count of steps are those of the other strategies.
+        for _ in range(self._micro_batches):
+            self._optimizer.apply(gradients, self._trained)
+
+
+@dataclass
+class Arrived:
+    """A message: who sent it (process), its tag, and what it is."""
+
+    source: int
+    tag: int
+    array: np.ndarray
+
+
+class Post:
+    """The mailbox of a process, as a queue of what arrives.
+
+    Args:
+        links: of the world.
+        serves: whether it is a server's.
+    """
+
+    def __init__(self, links: Links, *, serves: bool) -> None:
+        self.arrived: queue.SimpleQueue[Arrived | BaseException] = queue.SimpleQueue()
+        self._serves = serves
+        self._mailbox = Mailbox(
+            links,
+            serves=serves,
+            buffer=lambda source, tag, size: np.empty(size, np.uint8),
+            arrived=lambda source, tag, array: self.arrived.put(Arrived(source, tag, array)),
+            failed=self.arrived.put,
+        )
+        self.send = self._mailbox.send
+        self.expect = self._mailbox.expect
+
+    def next(self, seconds: float) -> Arrived | None:
+        """The next message, or None after so many seconds.
+
+        Raises:
+            BaseException: what ended the mailbox.
+        """
+        try:
+            found = self.arrived.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Sent and received."""
+        return self._mailbox.sent, self._mailbox.received
+
+    def close(self) -> None:
+        """Send what is left to send, and stop."""
+        self._mailbox.close()
+
+
+class FurtherServer:
+    """A server with a number above 0: does what workers and server 0 ask.
+
+    Args:
+        shard: its variables.
+        links: of the world.
+        post: its mailbox.
+    """
+
+    def __init__(self, shard: Shard, links: Links, post: Post) -> None:
+        self._shard, self._links, self._post = shard, links, post
+        self._pushed: Counter[int] = Counter()
+        self._gone: set[int] = set()
+        self._wanted: np.ndarray | None = None
+
+    def gone(self, process: int) -> None:
+        """A worker died: what it did not send is not waited for."""
+        self._gone.add(process)
+        self._give_state()
+
+    def handle(self, arrived: Arrived) -> None:
+        """Do what a message asks for."""
+        if arrived.tag == Tag.PULL:
+            reply = state.message([self._shard.version], self._shard.weights())
+            self._post.send(arrived.source, Tag.TAKE, reply)
+        elif arrived.tag == Tag.PUSH:
+            self._shard.update(state.values(arrived.array))
+            self._pushed[arrived.source] += 1
+        elif arrived.tag == Tag.STATE:
+            self._shard.restore(arrived.array.view(np.float32))
+        elif arrived.tag == Tag.COLLECT:
+            self._wanted = arrived.array.view(np.int64)
+        self._give_state()
+
+    def _give_state(self) -> None:
+        if self._wanted is None:
+            return
+        for process, updates in zip(self._links.workers, self._wanted, strict=True):
+            if process not in self._gone and self._pushed[process] < updates:
+                return
+        self._wanted = None
+        vector = self._shard.save()
+        self._post.send(self._links.servers[0], Tag.STATE, vector.view(np.uint8), to_server=True)

@@ -1,0 +1,87 @@
+"""The strategy `parameter-server`, asynchronous: servers update the weights for each worker on its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainer.strategies.base import Learner, Plan, Story
+from trainer.strategies.servers.synchronous import Servers, links_of
+
+if TYPE_CHECKING:
+    import keras
+
+    from trainer.ranks.mpi_world import Links
+    from trainer.ranks.world import World
+    from trainer.strategies.async_servers.async_coordinator import Coordinator
+    from trainer.tasks.base import PerSample
+    from trainer.telemetry.timeline import Timeline
+
+# A process that says nothing for so long is given up, or `guards.timeout_s` if that is less.
+SILENCE_S = 15.0
+
+
+class Asynchronous(Servers):
+    """Workers do not wait for each other; docs/how-to/train-asynchronously.md.
+
+    The last processes serve; server 0 runs the loop, the other processes compute its steps. None waits in a
+    collective after the start, so that one may die. Which MPI settings that needs:
+    docs/decisions/0022-asynchronous.md.
+    """
+
+    coordinator: Coordinator
+    _everyones: Links
+
+    def take_part(self, world: World, story: Story) -> int:
+        """Coordinate and run the loop on server 0; compute steps or serve on others. May end the process."""
+        from trainer.strategies.async_servers import async_main, async_other
+
+        links = links_of(world)
+        silence_s = min(SILENCE_S, self.config.guards.timeout_s)
+        if links.server != 0:
+            return async_other.Other(self.config, links, silence_s, story).run()
+
+        def run(main: World, coordinator: Coordinator) -> None:
+            self._everyones, self.coordinator = links, coordinator
+            story.alone(main)
+
+        return async_main.coordinate(self.config, links, silence_s, run)
+
+    def recorded(self, world: World) -> dict[str, Any]:
+        """Who trains: the workers, of which server 0 is none."""
+        links = self._everyones
+        return {
+            "world_size": len(links.workers),
+            "hosts": [links.hosts[process] for process in links.workers],
+            "servers": [links.hosts[process] for process in links.servers],
+        }
+
+    def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
+        """See `async_plan.plan`; server 0 is alone in its world."""
+        from trainer.strategies.async_servers import async_plan
+
+        return async_plan.plan(self.config, self.server, model, len(self._everyones.workers))
+
+    def build(
+        self,
+        plan: Plan,
+        model: keras.Model,
+        optimizer: keras.Optimizer,
+        world: World,
+        *,
+        loss: PerSample,
+        score: PerSample,
+        timeline: Timeline,
+    ) -> Learner:
+        """Server 0's own; `timeline` stays empty, since no step is computed here."""
+        from trainer.strategies.async_servers.async_training import AsyncLearner
+
+        return AsyncLearner(
+            model,
+            optimizer,
+            world,
+            loss,
+            score,
+            self.coordinator,
+            servers=self.server.count,
+            accumulation=self.config.train.accumulation,
+        )

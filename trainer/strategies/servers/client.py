@@ -1,0 +1,209 @@
+"""A worker's side: gradients leave bundle by bundle, weights come back bundle by bundle."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainer import errors
+from trainer.ranks.mpi_world import Links
+from trainer.strategies.servers.job import Job, keras_dtype
+from trainer.strategies.servers.layout import Bundle, Piece
+from trainer.strategies.servers.server_state import packed
+from trainer.strategies.servers.slots import Slots
+from trainer.strategies.servers.transport import Mailbox, Tag
+from trainer.strategies.servers.turns import Turns
+
+_LOOK_S = 1.0
+# What may be under way to a server without an answer: so many messages, and at least so many bytes.
+_AHEAD = 4
+_AHEAD_BYTES = 2**18
+
+
+class Client:
+    """Exchanges gradients for weights, and state with the servers.
+
+    Args:
+        links: of the world.
+        job: what the servers do.
+    """
+
+    def __init__(self, links: Links, job: Job) -> None:
+        self.job = job
+        self.bundles = job.bundles()
+        self._links = links
+        self._failure: BaseException | None = None
+        self._weights = [np.zeros(b.size, self.dtype_of(b)) for b in self.bundles]
+        self._gradients = [np.zeros(b.size, self.dtype_of(b)) for b in self.bundles]
+        self._missing: set[int] = set()
+        self._turns = _turns(job, self.bundles, [array.nbytes for array in self._gradients])
+        self._changed = threading.Condition()
+        self._other: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.mailbox = Mailbox(
+            links, serves=False, buffer=self._buffer, arrived=self._arrived, failed=self._failed
+        )
+
+    def dtype_of(self, bundle: Bundle) -> np.dtype[Any]:
+        """Type of a bundle's numbers."""
+        return keras_dtype(self.job.variables[bundle.pieces[0].variable].dtype)
+
+    def push(self, number: int, gradient: np.ndarray) -> None:
+        """Send this worker's gradient `(size,)` of a bundle when it is its turn; returns at once."""
+        # The weights that the last one led to are here, so it has left.
+        np.copyto(self._gradients[number], gradient)
+        with self._changed:
+            self._missing.add(number)
+            self._send(self._turns[self.bundles[number].server].computed(number))
+
+    def _send(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self.mailbox.expect(1)
+            process = self._links.servers[self.bundles[number].server]
+            self.mailbox.send(process, Tag.of(Tag.GRADIENTS, number), self._gradients[number])
+
+    def pull(self) -> list[np.ndarray]:
+        """Wait for the new weights of all bundles that were pushed, and give those of all, `(size,)` each."""
+        with self._changed:
+            while self._missing:
+                if self._failure is not None:
+                    raise self._failure
+                self._changed.wait(_LOOK_S)
+        return self._weights
+
+    def waits_for(self) -> list[int]:
+        """Servers that have not answered yet."""
+        with self._changed:
+            return sorted({self.bundles[number].server for number in self._missing})
+
+    def put(self, variables: Sequence[Any], slots: Slots) -> None:
+        """Worker 0: tell the servers their job and give them weights and optimizer state.
+
+        Raises:
+            CingulumError: what a server said about the job.
+        """
+        for reply in self._ask({"do": "job", "job": self.job.json()}):
+            if "error" in reply:
+                kind, message, cure = reply["error"]
+                raise getattr(errors, kind)(message, cure=cure)
+        common = [np.asarray(v.value) for v in slots.common]
+        # The servers' count stands at whole updates; what has been accumulated since is the workers'.
+        common[0] = common[0] - common[0] % self.job.accumulation
+        last = b"".join(array.tobytes() for array in common)
+        arrays = [[np.asarray(v.value) for v in (w, *of)] for w, of in zip(variables, slots.of, strict=True)]
+        for bundle in self.bundles:
+            parts = [_part(array, p) for p in bundle.pieces for array in arrays[p.variable]]
+            state = np.frombuffer(b"".join(part.tobytes() for part in parts) + last, np.uint8)
+            self.mailbox.send(self._links.servers[bundle.server], Tag.of(Tag.STATE, bundle.number), state)
+        self._replies()
+
+    def fetch(self, variables: Sequence[Any], slots: Slots) -> None:
+        """Worker 0: take over weights and optimizer state from the servers."""
+        arrays = [
+            [np.array(np.asarray(v.value)) for v in (w, *of)]
+            for w, of in zip(variables, slots.of, strict=True)
+        ]
+        self._order({"do": "state"})
+        self.mailbox.expect(len(self.bundles))
+        common = packed(slots.common)
+        for _ in self.bundles:
+            number, state = self._next()
+            offset = 0
+            for piece in self.bundles[number].pieces:
+                for array in arrays[piece.variable]:
+                    part = _part(array, piece)
+                    part[:] = np.frombuffer(state[offset : offset + part.nbytes].tobytes(), array.dtype)
+                    offset += part.nbytes
+            if number == 0:
+                common = state[offset:]
+        for variable, of, values in zip(variables, slots.of, arrays, strict=True):
+            for ours, value in zip((variable, *of), values, strict=True):
+                ours.assign(value)
+        self._take_common(common, slots)
+
+    def times_of_servers(self) -> list[list[dict[str, Any]]]:
+        """Worker 0: rows of `ServerTimes` of each server since the last call."""
+        return [reply["rows"] for reply in self._ask({"do": "times"})]
+
+    def close(self) -> None:
+        """End the mailbox; the servers stay."""
+        self.mailbox.close()
+
+    def _take_common(self, common: np.ndarray, slots: Slots) -> None:
+        offset = 0
+        for position, variable in enumerate(slots.common):
+            dtype = keras_dtype(variable.dtype)
+            value = np.frombuffer(common[offset : offset + dtype.itemsize].tobytes(), dtype)[0]
+            offset += dtype.itemsize
+            if position:  # the first is the number of iterations, which the worker counts itself
+                variable.assign(value)
+
+    def _ask(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        self._order(order)
+        return self._replies()
+
+    def _order(self, order: dict[str, Any]) -> None:
+        text = np.frombuffer(json.dumps(order).encode(), np.uint8)
+        for process in self._links.servers:
+            self.mailbox.send(process, Tag.of(Tag.ORDER), text)
+
+    def _replies(self) -> list[dict[str, Any]]:
+        self.mailbox.expect(len(self._links.servers))
+        found = dict(self._next() for _ in self._links.servers)
+        return [json.loads(found[server].tobytes()) for server in sorted(found)]
+
+    def _next(self) -> tuple[int, np.ndarray]:
+        """Server of a reply, or bundle of a state, and its bytes."""
+        while True:
+            try:
+                number, array = self._other.get(timeout=_LOOK_S)
+                return number, array
+            except queue.Empty:
+                if self._failure is not None:
+                    raise self._failure from None
+
+    def _buffer(self, source: int, tag: int, size: int) -> np.ndarray:
+        kind, number = Tag.parts(tag)
+        return self._weights[number] if kind == Tag.WEIGHTS else np.empty(size, np.uint8)
+
+    def _arrived(self, source: int, tag: int, array: np.ndarray) -> None:
+        kind, number = Tag.parts(tag)
+        if kind == Tag.WEIGHTS:
+            with self._changed:
+                self._missing.discard(number)
+                self._send(self._turns[self.bundles[number].server].answered(number))
+                if not self._missing:
+                    self._changed.notify_all()
+        else:
+            self._other.put((number if kind == Tag.STATE else self._links.servers.index(source), array))
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = error
+
+
+def _turns(job: Job, bundles: Sequence[Bundle], sizes: Sequence[int]) -> dict[int, Turns]:
+    """Of each server that has bundles."""
+    # To clip by the norm of all gradients, servers need all before they answer any.
+    ahead = None if job.global_clip_norm is not None else max(_AHEAD * job.piece_bytes, _AHEAD_BYTES)
+    of_servers: dict[int, dict[int, int]] = {}
+    for bundle, size in zip(bundles, sizes, strict=True):
+        of_servers.setdefault(bundle.server, {})[bundle.number] = size
+    return {server: Turns(mine, ahead) for server, mine in of_servers.items()}
+
+
+def order_without_answer(links: Links, order: dict[str, Any], pause: Callable[[], None]) -> None:
+    """Send an order to all servers where no client is left or has ever been; `pause` between two looks."""
+    text = np.frombuffer(json.dumps(order).encode(), np.uint8)
+    sending = [links.to_servers.Isend(text, process, Tag.of(Tag.ORDER)) for process in links.servers]
+    while not links.MPI.Request.Testall(sending):
+        pause()
+
+
+def _part(array: np.ndarray, piece: Piece) -> np.ndarray:
+    """A view of a piece's elements: all, where it is not cut (a slot may have another shape)."""
+    flat = array.reshape(-1)
+    return flat if piece.start == 0 and piece.stop >= flat.size else flat[piece.start : piece.stop]

@@ -1,0 +1,210 @@
+"""A synchronous server: answers a bundle with new weights as soon as all gradients of it have come."""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+from typing import Any
+
+import numpy as np
+
+from trainer.errors import CingulumError
+from trainer.ranks.mpi_world import Everyone, Links
+from trainer.ranks.rollcall import RollCall
+from trainer.strategies.servers.job import Job
+from trainer.strategies.servers.server_state import BundleState, clip_scale
+from trainer.strategies.servers.server_times import ServerTimes
+from trainer.strategies.servers.transport import Mailbox, Tag
+
+
+class Server:
+    """One server; `run` does what worker 0 orders until it says that it is the end.
+
+    Orders are JSON objects: `{"do": "job", "job": ...}` forgets what was held and prepares for a job; one
+    `STATE` message per bundle follows. `state` asks for the same messages; `roll call` lets this process
+    answer who asks whether it is still there; `times` asks for rows of `ServerTimes`, `bytes` for what was
+    sent and received; `{"do": "end", "exit_code": n}`.
+
+    Args:
+        links: of the world.
+    """
+
+    def __init__(self, links: Links) -> None:
+        number = links.server
+        if number is None:
+            raise RuntimeError("this process is no server")
+        self._links, self._number = links, number
+        self._ranks = {process: rank for rank, process in enumerate(links.workers)}
+        self._numbers = {process: server for server, process in enumerate(links.servers)}
+        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._bundles: dict[int, _Gathering] = {}
+        self._norms: dict[int, float] = {}
+        self._job: Job | None = None
+        self._due_states: set[int] = set()
+        self._rollcall: RollCall | None = None
+        self._times = ServerTimes()
+        self._answered = 0
+        self.mailbox = Mailbox(
+            links,
+            serves=True,
+            buffer=self._buffer,
+            arrived=lambda source, tag, array: self._events.put((source, tag, array)),
+            failed=lambda error: self._events.put(error),
+        )
+
+    def run(self) -> int:
+        """Serve; returns the exit code that worker 0 gives."""
+        try:
+            while True:
+                event = self._events.get()
+                if isinstance(event, BaseException):
+                    raise event
+                source, tag, array = event
+                kind, number = Tag.parts(tag)
+                if kind == Tag.GRADIENTS:
+                    self._take_gradient(number, self._ranks[source])
+                elif kind == Tag.NORM:
+                    self._take_norm(self._numbers[source], float(array[0]))
+                elif kind == Tag.STATE:
+                    self._take_state(number, array)
+                else:
+                    order = json.loads(array.tobytes())
+                    if order["do"] == "end":
+                        return int(order["exit_code"])
+                    self._obey(order)
+        finally:
+            self.mailbox.close()
+            if self._rollcall is not None:
+                self._rollcall.close()
+
+    def _buffer(self, source: int, tag: int, size: int) -> np.ndarray:
+        kind, number = Tag.parts(tag)
+        if kind == Tag.GRADIENTS:
+            # A worker sends the next gradient of a bundle when it has the weights that this one led to.
+            return self._bundles[number].received[self._ranks[source]]
+        return np.empty(1, np.float64) if kind == Tag.NORM else np.empty(size, np.uint8)
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        if order["do"] == "job":
+            try:
+                self._prepare(Job.from_json(order["job"]))
+            except CingulumError as error:
+                self._reply({"error": [type(error).__name__, error.message, error.cure]})
+            else:
+                self._reply({"done": "job"})
+                self._tell_if_filled()
+        elif order["do"] == "state":
+            for number in sorted(self._bundles):
+                self._say(Tag.of(Tag.STATE, number), self._bundles[number].state.state())
+        elif order["do"] == "roll call":
+            if self._rollcall is not None:
+                self._rollcall.close()
+            self._rollcall = RollCall(Everyone(self._links))
+        elif order["do"] == "times":
+            self._reply({"rows": self._times.take()})
+        elif order["do"] == "bytes":
+            self._reply({"sent": self.mailbox.sent, "received": self.mailbox.received})
+
+    def _prepare(self, job: Job) -> None:
+        self._job = job
+        mine = [bundle for bundle in job.bundles() if bundle.server == self._number]
+        self._bundles = {b.number: _Gathering(BundleState(b, job), job.workers) for b in mine}
+        self._due_states = set(self._bundles)
+
+    def _take_state(self, number: int, array: np.ndarray) -> None:
+        self._bundles[number].state.set_state(array)
+        self._due_states.discard(number)
+        self._tell_if_filled()
+
+    def _tell_if_filled(self) -> None:
+        if not self._due_states:
+            first = next(iter(self._bundles.values()), None)
+            self._times = ServerTimes(first.state.updates if first else 0)
+            self._reply({"done": "state"})
+
+    def _take_gradient(self, number: int, rank: int) -> None:
+        bundle = self._bundles[number]
+        self._times.received()
+        bundle.add(rank)
+        if not bundle.is_complete or self._job is None:
+            return
+        if self._job.global_clip_norm is None:
+            self._answer(number, 1.0)
+        elif all(other.is_complete for other in self._bundles.values()):
+            self._tell_norm(sum(other.squared_norm() for other in self._bundles.values()))
+
+    def _tell_norm(self, squared: float) -> None:
+        for process in self._links.servers:
+            self.mailbox.send(process, Tag.of(Tag.NORM), np.array([squared]), to_server=True)
+
+    def _take_norm(self, server: int, squared: float) -> None:
+        self._norms[server] = squared
+        if self._job is None or len(self._norms) < self._servers_with_weights():
+            return
+        # In the order of servers, so that all come to the same sum.
+        total = sum(self._norms[server] for server in sorted(self._norms))
+        self._norms.clear()
+        scale = clip_scale(total, self._job.global_clip_norm)
+        for number in sorted(self._bundles):
+            self._answer(number, scale)
+
+    def _servers_with_weights(self) -> int:
+        return len({bundle.server for bundle in self._job.bundles()}) if self._job else 0
+
+    def _answer(self, number: int, scale: float) -> None:
+        bundle = self._bundles[number]
+        began = time.monotonic()
+        weights = bundle.state.apply(bundle.take_mean(), scale)
+        self._times.updated(time.monotonic() - began)
+        self._answered += 1
+        if self._answered == len(self._bundles):
+            self._answered = 0
+            self._times.answered()
+        for process in self._links.workers:
+            self.mailbox.send(process, Tag.of(Tag.WEIGHTS, number), weights, self._times.left)
+
+    def _reply(self, value: dict[str, Any]) -> None:
+        self._say(Tag.of(Tag.REPLY), np.frombuffer(json.dumps(value).encode(), np.uint8))
+
+    def _say(self, tag: int, array: np.ndarray) -> None:
+        self.mailbox.send(self._links.workers[0], tag, array)
+
+
+class _Gathering:
+    """One bundle and the workers' gradients of it, summed in the order of ranks so that it is repeatable."""
+
+    def __init__(self, state: BundleState, workers: int) -> None:
+        self.state = state
+        self.received = [np.zeros(state.bundle.size, state.dtype) for _ in range(workers)]
+        self._waiting: set[int] = set()
+        self._summed = 0
+        self._sum = np.zeros(state.bundle.size, state.dtype)
+
+    def add(self, rank: int) -> None:
+        """The gradient of a rank has come."""
+        self._waiting.add(rank)
+        while self._summed in self._waiting:
+            self._waiting.remove(self._summed)
+            if self._summed == 0:
+                np.copyto(self._sum, self.received[0])
+            else:
+                np.add(self._sum, self.received[self._summed], out=self._sum)
+            self._summed += 1
+            if self.is_complete:
+                self._sum /= len(self.received)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all gradients are in the mean."""
+        return self._summed == len(self.received)
+
+    def squared_norm(self) -> float:
+        """Of the mean gradient."""
+        mean = self._sum.astype(np.float32, copy=False)
+        return float(np.dot(mean, mean))
+
+    def take_mean(self) -> np.ndarray:
+        """The mean gradient `(size,)`, and begin anew."""
+        self._summed = 0
+        return self._sum

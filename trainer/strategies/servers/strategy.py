@@ -1,0 +1,206 @@
+"""The strategy `parameter-server`, synchronous: what `trainer.strategies.data` is for the ring."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from trainer.config import ServerConfig, micro_batch
+from trainer.errors import ConfigError
+from trainer.ranks.agreement import agree
+from trainer.ranks.world import World
+from trainer.strategies import data as data_parallel
+from trainer.strategies.base import Plan
+from trainer.strategies.distributed_optimizer import share_accumulated
+from trainer.strategies.guards import average_statistics
+from trainer.strategies.servers import slots as slots_
+from trainer.strategies.servers.client import Client
+from trainer.strategies.servers.job import Job, describe
+from trainer.strategies.servers.layout import bytes_per_server
+from trainer.strategies.servers.optimizer import leave_updates_to_servers
+from trainer.tasks.base import PerSample
+from trainer.tasks.losses import cross_entropy
+from trainer.tasks.scores import hits
+from trainer.telemetry.timeline import Timeline
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerPlan(Plan):
+    """How an update is divided between workers, which are the ranks, and servers.
+
+    Bytes are those of one update that cross between two processes: gradients and weights, not the messages'
+    envelopes; a colocated server and its own worker exchange none.
+
+    Attributes:
+        servers: number of servers.
+        placement: `separate` or `colocated`.
+        messages: gradients that a worker sends per update, and weights that it gets.
+        bytes_per_server: of weights that each server holds.
+        worker_sent: bytes that each worker sends per update, and as many it receives.
+        server_sent: bytes that each server sends per update, and as many it receives.
+        job: what the servers do; too long for plan.json.
+    """
+
+    servers: int
+    placement: str
+    messages: int
+    bytes_per_server: tuple[int, ...]
+    worker_sent: tuple[int, ...]
+    server_sent: tuple[int, ...]
+    job: Job = dataclasses.field(repr=False)
+
+    def __str__(self) -> str:
+        busiest = max(self.server_sent) / 2**20
+        return (
+            f"parameter server: {self.global_batch} samples per update = {self.world_size} worker(s) x "
+            f"{self.accumulation} micro-batch(es) x {self.micro_batch}; {self.parameters:,} parameters on "
+            f"{self.servers} {self.placement} server(s), {busiest:.2f} MiB sent by the busiest per update"
+        )
+
+
+def plan(
+    model: keras.Model,
+    *,
+    world_size: int,
+    global_batch: int,
+    server: ServerConfig,
+    optimizer: keras.Optimizer,
+    accumulation: int = 1,
+) -> ServerPlan:
+    """Divide a global batch over workers and the weights over servers.
+
+    Raises:
+        ConfigError: the batch cannot be divided evenly, or servers cannot do what the optimizer does.
+    """
+    share = micro_batch(global_batch, world_size=world_size, accumulation=accumulation)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    job = describe(inner, model.trainable_variables, server, workers=world_size)
+    held = bytes_per_server(job.pieces(), job.servers, [v.width for v in job.variables])
+    own = held if server.placement == "colocated" else ()
+    return ServerPlan(
+        world_size=world_size,
+        strategy="parameter-server",
+        servers=server.count,
+        placement=server.placement,
+        global_batch=global_batch,
+        accumulation=accumulation,
+        micro_batch=share,
+        parameters=sum(v.size for v in job.variables),
+        messages=len(job.bundles()),
+        bytes_per_server=held,
+        worker_sent=tuple(sum(held) - (own[rank] if rank < len(own) else 0) for rank in range(world_size)),
+        server_sent=tuple(size * (world_size - (1 if own else 0)) for size in held),
+        job=job,
+    )
+
+
+def build(
+    plan: ServerPlan,
+    model: keras.Model,
+    optimizer: keras.Optimizer,
+    world: World,
+    *,
+    loss: PerSample | None = None,
+    score: PerSample | None = None,
+    timeline: Timeline | None = None,
+) -> ServedModel:
+    """Make a model ready to be trained by all workers; the servers get worker 0's weights and state.
+
+    A collective of the workers, within `serving(world)`.
+
+    Args:
+        plan: of `plan`; where the world has more servers, the last ones hold nothing.
+        model: a built network; its graph is left alone.
+        optimizer: a plain Keras optimizer, or a `LossScaleOptimizer` around one; changed in place.
+        world: the workers, with links to servers.
+        loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
+        score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
+        timeline: times the parts of each step; default: nothing is timed.
+
+    Raises:
+        ConfigError: the world has fewer servers.
+        Agreed: servers cannot do what the optimizer does.
+    """
+    links = world.links
+    found = 0 if links is None else len(links.servers)
+    if links is None or found < plan.servers:
+        raise ConfigError(
+            f"The world has {found} parameter server(s), not {plan.servers}.",
+            cure="Give world.init the servers of the configuration.",
+        )
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+    data_parallel.broadcast_state(model, optimizer, world)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    variables = model.trainable_variables
+    slots = agree(world, lambda: slots_.of_built(inner, variables, whole=plan.job.whole))
+    client = Client(links, plan.job)
+    agree(world, lambda: client.put(variables, slots) if world.is_main else None)
+    leave_updates_to_servers(optimizer, client, workers=world.size)
+    return ServedModel(
+        model, optimizer, world, loss or cross_entropy(), score or hits, client, slots, timeline
+    )
+
+
+class ServedModel(data_parallel.DistributedModel):
+    """One network on every worker, whose weights are updated by servers; see `build`.
+
+    Attributes:
+        client: this worker's link to the servers.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: keras.Optimizer,
+        world: World,
+        loss: PerSample,
+        score: PerSample,
+        client: Client,
+        slots: slots_.Slots,
+        timeline: Timeline | None = None,
+    ) -> None:
+        super().__init__(model, optimizer, world, loss, score, timeline)
+        self.client = client
+        self._slots = slots
+
+    @property
+    def job(self) -> Job:
+        """What the servers do."""
+        return self.client.job
+
+    def gather(self) -> keras.Model:
+        """The ordinary Keras model, the same on every worker; a collective.
+
+        Worker 0's optimizer gets the servers' state, so that its checkpoint is as that of any strategy.
+        """
+        average_statistics(self.model, self.world)
+        share_accumulated(self.optimizer, self.world)
+        if self.world.is_main:
+            self.client.fetch(self.model.trainable_variables, self._slots)
+        return self.model
+
+    @contextlib.contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """A context in which every worker's network holds the averaged weights (EMA); a collective."""
+        inner: Any = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        if inner.use_ema:
+            if self.world.is_main:
+                self.client.fetch(self.model.trainable_variables, self._slots)
+            for average in inner._model_variables_moving_average:
+                average.assign(self.world.broadcast(np.asarray(average.value)))
+        with super().averaged_weights():
+            yield
+
+    def server_steps(self) -> list[list[dict[str, Any]]]:
+        """Where each server's time went in the updates since the last call; empty but on worker 0."""
+        return self.client.times_of_servers() if self.world.is_main else []
+
+    def close(self) -> None:
+        """Nothing is exchanged any more."""
+        self.client.close()

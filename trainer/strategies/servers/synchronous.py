@@ -1,0 +1,99 @@
+"""The strategy `parameter-server`, synchronous: servers update the weights for all workers at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from trainer.config import RingConfig, ServerConfig
+from trainer.ranks import launch, mpi_world
+from trainer.strategies.base import Learner, Members, Plan, Story, Strategy
+
+if TYPE_CHECKING:
+    import keras
+
+    from trainer.ranks.mpi_world import Links
+    from trainer.ranks.world import World
+    from trainer.tasks.base import PerSample
+    from trainer.telemetry.timeline import Timeline
+
+
+class Servers(Strategy):
+    """What synchronous and asynchronous servers have in common: processes that serve."""
+
+    @property
+    def server(self) -> ServerConfig:
+        """Its section."""
+        return cast(ServerConfig, self.config.train.strategy)
+
+    def members(self, processes: int) -> Members:
+        """The servers, of so many processes."""
+        mpi_world.roles(processes, self.server.count, self.server.placement)
+        return Members(self.server.count, self.server.placement, self.server.mode)
+
+    def environment(self) -> dict[str, str]:
+        """Of the ring among workers, and what servers need besides."""
+        return launch.ring_environment(RingConfig()) | launch.server_environment(self.server)
+
+    def recorded(self, world: World) -> dict[str, Any]:
+        """On which hosts the servers are."""
+        links = links_of(world)
+        return {"servers": [links.hosts[process] for process in links.servers]}
+
+
+class Synchronous(Servers):
+    """An update waits for the gradients of all workers; docs/how-to/parameter-server.md."""
+
+    def take_part(self, world: World, story: Story) -> int:
+        """Serve, or train with the other workers."""
+        from trainer.strategies.servers.serving import serve, serving
+
+        if world.is_server:
+            return serve(world)
+        with serving(world) as session:
+            session.exit_code = story.together(world)
+        return session.exit_code
+
+    def everyone(self, world: World) -> World:
+        """The workers, and servers that are processes of their own; a collective."""
+        from trainer.strategies.servers.serving import everyone
+
+        return everyone(world)
+
+    def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
+        """See `strategy.plan`."""
+        from trainer.strategies.servers import strategy
+
+        train = self.config.train
+        return strategy.plan(
+            model,
+            world_size=world_size,
+            global_batch=train.global_batch,
+            server=self.server,
+            optimizer=optimizer,
+            accumulation=train.accumulation,
+        )
+
+    def build(
+        self,
+        plan: Plan,
+        model: keras.Model,
+        optimizer: keras.Optimizer,
+        world: World,
+        *,
+        loss: PerSample,
+        score: PerSample,
+        timeline: Timeline,
+    ) -> Learner:
+        """See `strategy.build`."""
+        from trainer.strategies.servers import strategy
+
+        if not isinstance(plan, strategy.ServerPlan):
+            raise TypeError("build follows a plan of this strategy")
+        return strategy.build(plan, model, optimizer, world, loss=loss, score=score, timeline=timeline)
+
+
+def links_of(world: World) -> Links:
+    """How the processes of this world reach servers."""
+    if world.links is None:
+        raise RuntimeError("servers need processes that can reach each other")
+    return world.links
