@@ -5,7 +5,7 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "trainer.data.shards.shards._halves",
+            "trainer.data.shards._halves",
             ["trainer/data/shards/halves.c", "trainer/data/shards/blosc_halves.c"],
             depends=["trainer/data/shards/halves.h"],
             extra_compile_args=["-O3"],

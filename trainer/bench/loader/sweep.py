@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from trainer.bench import step_bench
+from trainer.bench import hardware
 from trainer.bench.loader import figures, page_cache, volumes
 from trainer.bench.loader.job import LoaderJob
 from trainer.bench.loader.measure import LoaderStudy, Progress, data_folder
@@ -81,7 +81,7 @@ def scaling(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
         "size": job.size,
         "job": {**dataclasses.asdict(study.job), "folder": str(study.data or "temporary"), "size": job.size},
         "repeats": study.repeats,
-        "machine": step_bench.machine(),
+        "machine": hardware.here(),
     }
 
 

@@ -124,7 +124,7 @@ def html(listing: Listing, examined: Sequence[Examined]) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    loader = jinja2.PackageLoader("trainer.data.importing.importing")
+    loader = jinja2.PackageLoader("trainer.data.importing")
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
