@@ -1,4 +1,4 @@
-"""What the commands about jobs share: the store, brought up to date, and a job by its id."""
+"""What the commands about jobs share: `jobs.requests.known`, with warnings on standard error."""
 
 from __future__ import annotations
 
@@ -7,148 +7,36 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from jobs.requests import known
+from jobs.requests.known import launcher_here, launcher_of, started
+
 if TYPE_CHECKING:
     from jobs.job import Job
-    from jobs.launchers.base import Launcher
     from jobs.store import Store
+
+__all__ = ["current", "launcher_here", "launcher_of", "opened", "rebuilt", "refresh", "started", "warn"]
+
+
+def warn(text: str) -> None:
+    """Tell people."""
+    typer.echo(text, err=True)
 
 
 def opened() -> Store:
-    """The user's store; one that was removed is made again from the jobs' folders."""
-    from jobs import rebuilding
-    from jobs.store import Store
-
-    store = Store()
-    if rebuilding.is_lost(store):
-        typer.echo(f"warning: {store} knew no job, though there are folders of jobs", err=True)
-        return rebuilt()
-    return store
+    """As `known.opened`."""
+    return known.opened(warn)
 
 
 def rebuilt() -> Store:
-    """The user's store with all jobs that have folders, after saying what was done."""
-    from jobs import rebuilding
-    from jobs.home import home
-
-    found = rebuilding.rebuild()
-    if found.aside is not None:
-        typer.echo(f"the damaged store is kept as {found.aside}", err=True)
-    typer.echo(f"{len(found.taken_in)} jobs taken into {found.store} from {home() / 'jobs'}", err=True)
-    for title, lines in (("no job can be read in", found.unreadable), ("no answer from", found.silent)):
-        for line in lines[:3]:
-            typer.echo(f"warning: {title} {line}", err=True)
-        if len(lines) > 3:
-            typer.echo(f"warning: and {len(lines) - 3} more", err=True)
-    return found.store
+    """As `known.rebuilt`."""
+    return known.rebuilt(warn)
 
 
 def refresh(store: Store, jobs: Sequence[Job] | None = None, *, warned: set[str] | None = None) -> None:
-    """Ask what became of these jobs, or of all that matter; who cannot tell is named, no more.
-
-    Args:
-        store: of all jobs.
-        jobs: to ask for; None: those that wait, run or ended a short time ago.
-        warned: what the same command has said before, and does not say again; brought up to date.
-    """
-    from jobs import reconciling
-    from jobs.launchers import registry
-    from jobs.recovery import is_at
-
-    chosen = _of_interest(store) if jobs is None else jobs
-    launchers = {name: registry.named(name) for name in sorted({job.launcher for job in chosen})}
-    found = reconciling.refresh(store, launchers, jobs)
-    said = {f"{name} did not tell; what follows may be old: {e.message}" for name, e in found.silent.items()}
-    for job in chosen:
-        if job.active and not is_at(job, launchers[job.launcher]):
-            said.add(f"jobs of {job.launcher} on {job.place} can be asked for only there; they may be old")
-    for warning in sorted(said - (warned or set())):
-        typer.echo(f"warning: {warning}", err=True)
-    if warned is not None:
-        warned.clear()
-        warned.update(said)
-
-
-def _of_interest(store: Store) -> list[Job]:
-    """Jobs whose launchers have to be asked: only those are loaded."""
-    import time
-
-    from jobs import submitter
-    from jobs.launchers.base import ACTIVE, ENDED
-    from jobs.reconciling import AGAIN_S
-
-    mine, now = submitter.user(), time.time()
-    return [
-        *store.list(states=ACTIVE, user=mine),
-        *store.list(states=ENDED, user=mine, changed_since=now - AGAIN_S),
-    ]
+    """As `known.refresh`."""
+    known.refresh(store, jobs, warn=warn, warned=warned)
 
 
 def current(store: Store, text: str, *, warned: set[str] | None = None) -> tuple[Job, int | None]:
-    """The job that an id names, as its launcher knows it now, and the task where the id names one.
-
-    Args:
-        store: of all jobs.
-        text: an id.
-        warned: see `refresh`.
-
-    Raises:
-        JobError: there is no such job or task.
-    """
-    from jobs.job import split_label
-    from trainer.errors import JobError
-
-    _, task = split_label(text)
-    job = store.get(text)
-    if task is not None and (not job.spec.is_array or task >= len(job.tasks)):
-        raise JobError(
-            f"Job {job.label} has no task {task}.",
-            cure=f"Its tasks are {job.label}_0 to {job.label}_{len(job.tasks) - 1}."
-            if job.spec.is_array
-            else "It is no array.",
-        )
-    # A submission that was cut short is looked for by its token, which only a refresh of everything does.
-    refresh(store, None if job.external is None else [job], warned=warned)
-    return store.get(job.key), task
-
-
-def started(job: Job) -> str:
-    """The launcher's own name of a job.
-
-    Raises:
-        JobError: it has none yet.
-    """
-    from trainer.errors import JobError
-
-    if job.external is None and job.active:
-        raise JobError(
-            f"Job {job.label} is {job.state}: {job.launcher} has not answered yet.",
-            cure="`cingulum jobs` looks for it; try again in a minute.",
-        )
-    if job.external is None:
-        raise JobError(f"Job {job.label} is {job.state}: {job.reason}.", cure="Submit it again.")
-    return job.external
-
-
-def launcher_of(job: Job) -> Launcher:
-    """What started the job."""
-    from jobs.launchers import registry
-
-    return registry.named(job.launcher)
-
-
-def launcher_here(job: Job) -> Launcher:
-    """What started the job, to act on it, or to wait for it.
-
-    Raises:
-        JobError: it is on another cluster, where its id is that of another job or of none.
-    """
-    from jobs.recovery import is_at, place_of
-    from trainer.errors import JobError
-
-    launcher = launcher_of(job)
-    if not is_at(job, launcher):
-        raise JobError(
-            f"Job {job.label} is on {job.place}; this is {place_of(launcher)}.",
-            cure=f"Do it on a host of {job.place}, or with SLURM_CLUSTERS={job.place}.",
-        )
-    return launcher
+    """As `known.current`."""
+    return known.current(store, text, warn=warn, warned=warned)

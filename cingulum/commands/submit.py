@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
-
-if TYPE_CHECKING:
-    from jobs.job import Job
-    from jobs.launchers.base import Launcher
-    from jobs.sites import Site
-    from jobs.spec import JobSpec
 
 
 def submit(
@@ -110,166 +104,48 @@ def submit(
       cingulum submit run.yaml --import my-bids --then evaluate,report --dry-run
     """
     import json
-    import os
 
     from cingulum.commands import job_access, job_display, submission_check, submission_display
-    from jobs import chains, kinds, quantities, sites
-    from jobs.job import split_label
-    from jobs.launchers import registry
-    from jobs.spec import JobSpec
-    from trainer.errors import JobError
+    from jobs.requests import submitting
 
-    if launcher == "mpirun" and image is not None:
-        raise JobError("--launcher mpirun runs in no image.", cure="Choose docker, apptainer or slurm.")
-    if least_nodes is not None and not shrink:
-        raise JobError("--least-nodes says how far a job may shrink.", cure="Add --shrink.")
-    kind = chains.kind_of(kind, folds=folds)
-    profile = sites.load(site)
-    asked = kinds.Asked(
-        nodes=nodes,
-        least_nodes=(least_nodes or 1) if shrink else None,
-        ranks_per_node=ranks_per_node,
-        gpus_per_node=gpus_per_node,
-        cpus_per_rank=cpus_per_rank,
-        memory_mib=None if memory is None else quantities.mebibytes(memory),
-        minutes=None if time is None else quantities.minutes(time),
-    )
-    resources = kinds.main(asked, profile, kind)
-    follows = chains.following(then)
-    has_data = source is None and not after
-    run = submission_check.load(
-        config,
-        overrides or [],
-        kind=kind,
-        resources=resources,
-        has_data=has_data,
-        any_size=launcher == "slurm",
-    )
-    if kind == "crossval" and (folds := folds or run.config.data.split.folds):
-        submission_check.crossval(config, overrides or [], folds=folds, seeds=seeds, has_data=has_data)
-    chain = chains.chain(
-        chains.Wanted(
-            config=str(run.kept),
-            run=str(run.config.folder),
-            shards=str(run.config.data.shards),
-            first_seed=run.config.train.seed,
-            program=_program(launcher, image),
-            name=name or run.config.name,
-            job=JobSpec(
-                name=run.config.name,
-                kind=kind,
-                tasks=(("cingulum",),),
-                folder=str(Path.cwd()),
-                resources=resources,
-                requeues=requeues,
-                shrink=shrink,
-                grace_s=grace,
-                image=image,
-                # A step of asynchronous training is one worker's: any number of them will do.
-                global_batch=None
-                if run.config.train.strategy.is_asynchronous
-                else run.config.train.global_batch // run.config.train.accumulation,
-                outlives=run.config.train.strategy.is_asynchronous,
-                binds=run.binds,
-                readonly=run.readonly,
-                run=os.path.realpath(run.config.folder),
-            ),
+    prepared = submitting.prepare(
+        submitting.Request(
+            config=config,
+            overrides=overrides or (),
+            launcher=launcher,
+            site=site,
+            nodes=nodes,
+            ranks_per_node=ranks_per_node,
+            gpus_per_node=gpus_per_node,
+            cpus_per_rank=cpus_per_rank,
+            memory=memory,
+            time=time,
+            grace_s=grace,
+            name=name,
+            after=after or (),
+            requeues=requeues,
+            shrink=shrink,
+            least_nodes=least_nodes,
+            image=image,
             kind=kind,
             folds=folds,
             seeds=seeds,
             at_once=at_once,
-            then=follows,
+            then=then,
             source=source,
-            import_options=_words(import_options),
-            sides={one: kinds.side(asked, profile, one) for one in profile.kinds},
-        )
+            import_options=import_options,
+        ),
+        submission_check,
     )
-    submission_check.command_lines(chain, context.find_root().command)
-    starter = registry.named(launcher)
-    for label in after or []:
-        split_label(label)
+    submission_check.command_lines(prepared.chain, context.find_root().command)
     if dry_run:
-        plans = submission_display.plans(starter, chain, profile, after or [])
-        plan = submission_display.Preview(str(run.kept), run.text, plans)
-        typer.echo(json.dumps(plan.as_json(), indent=1) if as_json else plan.readable())
+        preview = submitting.preview(prepared)
+        typer.echo(
+            json.dumps(preview.as_json(), indent=1) if as_json else submission_display.readable(preview)
+        )
         return
-    if after:
-        _check_waiting(starter, chain[0], after)
-    else:
-        submission_check.alone(job_access.opened(), chain)
-        submission_check.unwritten(chain)
-    for spec in chain:
-        starter.preflight(spec, profile)
-    run.keep()
-    made = _submit(starter, chain, profile, after or [])
+    made = submitting.submit(prepared, job_access.opened(), submission_check, job_access.warn)
     if as_json:
         typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in made]}, indent=1))
     else:
         typer.echo(submission_display.submitted(made))
-
-
-def _check_waiting(launcher: Launcher, spec: JobSpec, after: list[str]) -> None:
-    """Make sure that the jobs to wait for are there and can still complete.
-
-    Raises:
-        JobError: one is not.
-    """
-    import dataclasses
-
-    from cingulum.commands import job_access
-    from jobs import submission
-
-    submission.externals(job_access.opened(), launcher, dataclasses.replace(spec, after=tuple(after)))
-
-
-def _submit(launcher: Launcher, chain: list[JobSpec], site: Site, after: list[str]) -> list[Job]:
-    """Submit one after the other, each but the first to wait for the one before it.
-
-    Raises:
-        CingulumError: of the job that could not be submitted; its cure names those that were.
-    """
-    import dataclasses
-
-    from cingulum.commands import job_access
-    from jobs import submission
-    from trainer.errors import CingulumError
-
-    store = job_access.opened()
-    made: list[Job] = []
-    for spec in chain:
-        waits_for = (made[-1].label,) if made else tuple(after)
-        try:
-            made.append(submission.submit(store, launcher, dataclasses.replace(spec, after=waits_for), site))
-        except CingulumError as error:
-            if made:
-                labels = " ".join(job.label for job in made)
-                cure = f"{error.cure} " if error.cure else ""
-                error.cure = f"{cure}Submitted before it: {labels} (cingulum cancel {labels} ends them)."
-            raise
-    return made
-
-
-def _program(launcher: str, image: str | None) -> tuple[str, ...]:
-    """Words that start `cingulum` where the job runs: in an image its own, else ours, which all hosts see."""
-    import sys
-
-    if image is not None or launcher in ("docker", "apptainer"):
-        return ("cingulum",)
-    beside = Path(sys.executable).parent / "cingulum"
-    return (str(beside),) if beside.is_file() else (sys.executable, "-m", "cingulum")
-
-
-def _words(text: str | None) -> tuple[str, ...]:
-    """A text of options as words, quoted as for a shell.
-
-    Raises:
-        JobError: a quote is not closed.
-    """
-    import shlex
-
-    from trainer.errors import JobError
-
-    try:
-        return tuple(shlex.split(text or ""))
-    except ValueError as error:
-        raise JobError(f"--import-options {text!r}: {error}.", cure="Quote them as in a shell.") from None

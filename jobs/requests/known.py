@@ -1,0 +1,136 @@
+"""Jobs that the store knows, as their launchers know them now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from jobs import rebuilding, reconciling, recovery, submitter
+from jobs.home import home
+from jobs.job import Job, split_label
+from jobs.launchers import registry
+from jobs.launchers.base import ACTIVE, ENDED, Launcher
+from jobs.store import Store
+from trainer.errors import JobError
+
+# Tells people a line.
+Warn = Callable[[str], None]
+
+
+def opened(warn: Warn) -> Store:
+    """The user's store; one that was removed is made again from the jobs' folders."""
+    store = Store()
+    if rebuilding.is_lost(store):
+        warn(f"warning: {store} knew no job, though there are folders of jobs")
+        return rebuilt(warn)
+    return store
+
+
+def rebuilt(warn: Warn) -> Store:
+    """The user's store with all jobs that have folders, after saying what was done."""
+    found = rebuilding.rebuild()
+    if found.aside is not None:
+        warn(f"the damaged store is kept as {found.aside}")
+    warn(f"{len(found.taken_in)} jobs taken into {found.store} from {home() / 'jobs'}")
+    for title, lines in (("no job can be read in", found.unreadable), ("no answer from", found.silent)):
+        for line in lines[:3]:
+            warn(f"warning: {title} {line}")
+        if len(lines) > 3:
+            warn(f"warning: and {len(lines) - 3} more")
+    return found.store
+
+
+def refresh(
+    store: Store, jobs: Sequence[Job] | None = None, *, warn: Warn, warned: set[str] | None = None
+) -> None:
+    """Ask what became of these jobs, or of all that matter; who cannot tell is named, no more.
+
+    Args:
+        store: of all jobs.
+        jobs: to ask for; None: those that wait, run or ended a short time ago.
+        warn: is told who cannot tell.
+        warned: what the same caller has said before, and does not say again; brought up to date.
+    """
+    chosen = _of_interest(store) if jobs is None else jobs
+    launchers = {name: registry.named(name) for name in sorted({job.launcher for job in chosen})}
+    found = reconciling.refresh(store, launchers, jobs)
+    said = {f"{name} did not tell; what follows may be old: {e.message}" for name, e in found.silent.items()}
+    for job in chosen:
+        if job.active and not recovery.is_at(job, launchers[job.launcher]):
+            said.add(f"jobs of {job.launcher} on {job.place} can be asked for only there; they may be old")
+    for warning in sorted(said - (warned or set())):
+        warn(f"warning: {warning}")
+    if warned is not None:
+        warned.clear()
+        warned.update(said)
+
+
+def _of_interest(store: Store) -> list[Job]:
+    """Jobs whose launchers have to be asked: only those are loaded."""
+    mine, now = submitter.user(), time.time()
+    return [
+        *store.list(states=ACTIVE, user=mine),
+        *store.list(states=ENDED, user=mine, changed_since=now - reconciling.AGAIN_S),
+    ]
+
+
+def current(store: Store, text: str, *, warn: Warn, warned: set[str] | None = None) -> tuple[Job, int | None]:
+    """The job that an id names, as its launcher knows it now, and the task where the id names one.
+
+    Args:
+        store: of all jobs.
+        text: an id.
+        warn: see `refresh`.
+        warned: see `refresh`.
+
+    Raises:
+        JobError: there is no such job or task.
+    """
+    _, task = split_label(text)
+    job = store.get(text)
+    if task is not None and (not job.spec.is_array or task >= len(job.tasks)):
+        raise JobError(
+            f"Job {job.label} has no task {task}.",
+            cure=f"Its tasks are {job.label}_0 to {job.label}_{len(job.tasks) - 1}."
+            if job.spec.is_array
+            else "It is no array.",
+        )
+    # A submission that was cut short is looked for by its token, which only a refresh of everything does.
+    refresh(store, None if job.external is None else [job], warn=warn, warned=warned)
+    return store.get(job.key), task
+
+
+def started(job: Job) -> str:
+    """The launcher's own name of a job.
+
+    Raises:
+        JobError: it has none yet.
+    """
+    if job.external is None and job.active:
+        raise JobError(
+            f"Job {job.label} is {job.state}: {job.launcher} has not answered yet.",
+            cure="`cingulum jobs` looks for it; try again in a minute.",
+        )
+    if job.external is None:
+        raise JobError(f"Job {job.label} is {job.state}: {job.reason}.", cure="Submit it again.")
+    return job.external
+
+
+def launcher_of(job: Job) -> Launcher:
+    """What started the job."""
+    return registry.named(job.launcher)
+
+
+def launcher_here(job: Job) -> Launcher:
+    """What started the job, to act on it, or to wait for it.
+
+    Raises:
+        JobError: it is on another cluster, where its id is that of another job or of none.
+    """
+    launcher = launcher_of(job)
+    if not recovery.is_at(job, launcher):
+        raise JobError(
+            f"Job {job.label} is on {job.place}; this is {recovery.place_of(launcher)}.",
+            cure=f"Do it on a host of {job.place}, or with SLURM_CLUSTERS={job.place}.",
+        )
+    return launcher

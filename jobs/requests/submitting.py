@@ -1,0 +1,257 @@
+"""Submit a run, an array of runs or a chain of jobs: from what is asked for to jobs that wait."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from jobs import chains, kinds, quantities, sites, submission
+from jobs.job import Job, split_label
+from jobs.launchers import registry
+from jobs.launchers.base import Launcher
+from jobs.requests import checks, previewing
+from jobs.requests.known import Warn
+from jobs.sites import Site
+from jobs.spec import JobSpec
+from jobs.store import Store
+from trainer.config import RunConfig
+from trainer.errors import CingulumError, JobError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked for; None: what the site or the run says.
+
+    Attributes:
+        config: YAML file of a run.
+        overrides: `key=value` changes of it.
+        launcher: what starts the ranks.
+        site: profile, by name or as a file.
+        nodes: hosts.
+        ranks_per_node, gpus_per_node, cpus_per_rank: of each host, and of each rank.
+        memory: on each host, such as 16G.
+        time: longest time to run, such as 12h.
+        grace_s: seconds to save in before the time is over.
+        name: of the job.
+        after: ids of jobs that must have completed.
+        requeues: starts after failures.
+        shrink: whether to start again on the hosts that are left.
+        least_nodes: with `shrink`, hosts that are enough.
+        image: of containers.
+        kind: of the job; see `chains.KINDS`.
+        folds, seeds, at_once: of a cross-validation.
+        then: kinds of jobs that follow, separated by commas.
+        source: images to import first.
+        import_options: of that import, quoted as for a shell.
+    """
+
+    config: Path
+    overrides: Sequence[str] = ()
+    launcher: str = "slurm"
+    site: str | None = None
+    nodes: int = 1
+    ranks_per_node: int | None = None
+    gpus_per_node: int | None = None
+    cpus_per_rank: int | None = None
+    memory: str | None = None
+    time: str | None = None
+    grace_s: int | None = None
+    name: str | None = None
+    after: Sequence[str] = ()
+    requeues: int = 3
+    shrink: bool = False
+    least_nodes: int | None = None
+    image: str | None = None
+    kind: str | None = None
+    folds: int | None = None
+    seeds: int = 1
+    at_once: int | None = None
+    then: str | None = None
+    source: str | None = None
+    import_options: str | None = None
+
+
+class Checks(Protocol):
+    """What must be looked at where the trainer is known; each raises a CingulumError."""
+
+    def folder(self, config: RunConfig, kind: str, *, has_data: bool) -> None:
+        """Whether the run folder can be used."""
+
+    def crossval(
+        self, path: Path, overrides: Sequence[str], *, folds: int, seeds: int, has_data: bool
+    ) -> None:
+        """Whether a cross-validation can be done."""
+
+    def unwritten(self, chain: Sequence[JobSpec]) -> None:
+        """Whether no process trains in a run folder of these jobs."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Jobs that can be submitted, one after the other.
+
+    Attributes:
+        run: the configuration that they will read.
+        chain: the jobs.
+        site: where they run.
+        launcher: what starts them.
+        after: ids of jobs that the first one waits for.
+    """
+
+    run: checks.Checked
+    chain: Sequence[JobSpec]
+    site: Site
+    launcher: str
+    after: tuple[str, ...]
+
+
+def prepare(request: Request, looks: Checks) -> Prepared:
+    """Check a request, and make its jobs; nothing is touched.
+
+    Raises:
+        ConfigError, JobError, RunError, ShardError: it cannot be done.
+    """
+    if request.launcher == "mpirun" and request.image is not None:
+        raise JobError("--launcher mpirun runs in no image.", cure="Choose docker, apptainer or slurm.")
+    if request.least_nodes is not None and not request.shrink:
+        raise JobError("--least-nodes says how far a job may shrink.", cure="Add --shrink.")
+    kind = chains.kind_of(request.kind, folds=request.folds)
+    profile = sites.load(request.site)
+    asked = kinds.Asked(
+        nodes=request.nodes,
+        least_nodes=(request.least_nodes or 1) if request.shrink else None,
+        ranks_per_node=request.ranks_per_node,
+        gpus_per_node=request.gpus_per_node,
+        cpus_per_rank=request.cpus_per_rank,
+        memory_mib=None if request.memory is None else quantities.mebibytes(request.memory),
+        minutes=None if request.time is None else quantities.minutes(request.time),
+    )
+    resources = kinds.main(asked, profile, kind)
+    follows = chains.following(request.then)
+    has_data = request.source is None and not request.after
+    run = checks.load(
+        request.config,
+        request.overrides,
+        kind=kind,
+        resources=resources,
+        has_data=has_data,
+        any_size=request.launcher == "slurm",
+    )
+    config, folds = run.config, request.folds
+    looks.folder(config, kind, has_data=has_data)
+    if kind == "crossval" and (folds := folds or config.data.split.folds):
+        looks.crossval(request.config, request.overrides, folds=folds, seeds=request.seeds, has_data=has_data)
+    main = JobSpec(
+        name=config.name,
+        kind=kind,
+        tasks=(("cingulum",),),
+        folder=str(Path.cwd()),
+        resources=resources,
+        requeues=request.requeues,
+        shrink=request.shrink,
+        grace_s=request.grace_s,
+        image=request.image,
+        # A step of asynchronous training is one worker's: any number of them will do.
+        global_batch=None
+        if config.train.strategy.is_asynchronous
+        else config.train.global_batch // config.train.accumulation,
+        outlives=config.train.strategy.is_asynchronous,
+        binds=run.binds,
+        readonly=run.readonly,
+        run=os.path.realpath(config.folder),
+    )
+    chain = chains.chain(
+        chains.Wanted(
+            config=str(run.kept),
+            run=str(config.folder),
+            shards=str(config.data.shards),
+            first_seed=config.train.seed,
+            program=_program(request),
+            name=request.name or config.name,
+            job=main,
+            kind=kind,
+            folds=folds,
+            seeds=request.seeds,
+            at_once=request.at_once,
+            then=follows,
+            source=request.source,
+            import_options=_words(request.import_options),
+            sides={one: kinds.side(asked, profile, one) for one in profile.kinds},
+        )
+    )
+    return Prepared(run, chain, profile, request.launcher, tuple(request.after))
+
+
+def started_by(prepared: Prepared) -> Launcher:
+    """The launcher of these jobs.
+
+    Raises:
+        JobError: what they wait for is no id of a job.
+    """
+    launcher = registry.named(prepared.launcher)
+    for label in prepared.after:
+        split_label(label)
+    return launcher
+
+
+def preview(prepared: Prepared) -> previewing.Preview:
+    """What `submit` would do; nothing is touched."""
+    launcher = started_by(prepared)
+    plans = previewing.plans(launcher, prepared.chain, prepared.site, prepared.after)
+    return previewing.Preview(str(prepared.run.kept), prepared.run.text, plans)
+
+
+def submit(prepared: Prepared, store: Store, looks: Checks, warn: Warn) -> list[Job]:
+    """Submit one after the other, each but the first to wait for the one before it.
+
+    Raises:
+        CingulumError: of the job that could not be submitted; its cure names those that were.
+    """
+    launcher, chain = started_by(prepared), prepared.chain
+    if prepared.after:
+        submission.externals(store, launcher, dataclasses.replace(chain[0], after=prepared.after))
+    else:
+        checks.alone(store, chain, warn)
+        looks.unwritten(chain)
+    for spec in chain:
+        launcher.preflight(spec, prepared.site)
+    prepared.run.keep()
+    made: list[Job] = []
+    for spec in chain:
+        waits_for = (made[-1].label,) if made else prepared.after
+        spec = dataclasses.replace(spec, after=waits_for)
+        try:
+            made.append(submission.submit(store, launcher, spec, prepared.site))
+        except CingulumError as error:
+            if made:
+                labels = " ".join(job.label for job in made)
+                cure = f"{error.cure} " if error.cure else ""
+                error.cure = f"{cure}Submitted before it: {labels} (cingulum cancel {labels} ends them)."
+            raise
+    return made
+
+
+def _program(request: Request) -> tuple[str, ...]:
+    """Words that start `cingulum` where the job runs: in an image its own, else ours, which all hosts see."""
+    if request.image is not None or request.launcher in ("docker", "apptainer"):
+        return ("cingulum",)
+    beside = Path(sys.executable).parent / "cingulum"
+    return (str(beside),) if beside.is_file() else (sys.executable, "-m", "cingulum")
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    """A text of options as words, quoted as for a shell.
+
+    Raises:
+        JobError: a quote is not closed.
+    """
+    try:
+        return tuple(shlex.split(text or ""))
+    except ValueError as error:
+        raise JobError(f"--import-options {text!r}: {error}.", cure="Quote them as in a shell.") from None
