@@ -105,7 +105,7 @@ def measure(asked: argparse.Namespace) -> None:
         world.barrier()
         began = time.perf_counter()
         learner.train_step(x, y, w)
-        recorder.step(1, time.perf_counter() - began, 0.0)
+        recorder.step(1, time.perf_counter() - began)
         return time.perf_counter() - began
 
     on, off = prepared(True), prepared(False)

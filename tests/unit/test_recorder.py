@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 import telemetry_lines
 
 from trainer.config import TelemetryConfig
 from trainer.ranks import world as worlds
 from trainer.telemetry import json_lines, records, scalars, stragglers, trace
-from trainer.telemetry.parts import Call, Layout, Timed
+from trainer.telemetry.intervals import Interval, StepIntervals, Transfer
 from trainer.telemetry.recorder import Recorder
 from trainer.telemetry.records import Slowest
 
-LAYOUT = Layout((True, False), (), 1)
+# Kind, start, end, bytes.
+STEP = (
+    ("input", -1.0, -0.5, 0),
+    ("forward", 0.0, 2.0, 0),
+    ("statistics", 0.5, 1.0, 0),
+    ("backward", 2.0, 4.0, 0),
+    ("reduce", 3.0, 5.0, 800),
+    ("wait", 4.0, 5.0, 0),
+    ("update", 5.0, 6.0, 0),
+)
 
 
 @pytest.fixture
@@ -27,11 +35,20 @@ def recorder(tmp_path, monkeypatch):
 
 def steps(recorder: Recorder, numbers: range) -> None:
     """Made-up steps of 7 s; the first of all was traced."""
-    for number in numbers:
-        at = 10.0 * number
-        marks = at + np.array([0.0, 2.0, 4.0, 0.5, 1.0, 3.0, 5.0])
-        made = Timed(number, 7.0, 0.5, number == 1, (Call(LAYOUT, marks, at + 6.0),))
-        recorder.timeline._timed.append(made)
+    made = [
+        StepIntervals(
+            number,
+            10.0 * number - 1,
+            7.0,
+            tuple(
+                Interval(kind, 10.0 * number + start, 10.0 * number + end, None, size)
+                for kind, start, end, size in STEP
+            ),
+            first=number == 1,
+        )
+        for number in numbers
+    ]
+    recorder.timeline.take = lambda: [made.pop(0) for _ in list(made)]
 
 
 def test_an_epoch_is_told_in_its_row_and_in_the_files(recorder, tmp_path):
@@ -50,6 +67,8 @@ def test_an_epoch_is_told_in_its_row_and_in_the_files(recorder, tmp_path):
     found = records.read(tmp_path)
     assert [step.step for step in found.steps[0]] == [1, 2, 3, 4, 5]
     assert [step.first for step in found.steps[0]] == [True, False, False, False, False]
+    assert found.steps[0][4].transfers == (Transfer("reduce", None, 800, 2.0),)
+    assert all(line["version"] == 2 for line in json_lines.read(records.rank_file(tmp_path, 0)))
     ((first, second),) = found.hosts.values()
     assert (first.step, second.step, second.epoch, second.ranks) == (3, 5, 2, (0,))
     assert row["energy_j"] == first.energy_j
@@ -75,7 +94,7 @@ def test_nothing_is_told_or_exchanged_where_it_is_switched_off(tmp_path):
 
     recorder = Recorder(TelemetryConfig(enabled=False), Alone(), tmp_path)
     recorder.start_epoch()
-    recorder.step(1, 1.0, 0.0)
+    recorder.step(1, 1.0)
     assert recorder.close_epoch(1, 1, print) == {}
     recorder.close()
     recorder.join_traces()
@@ -101,9 +120,8 @@ def test_the_trace_has_every_rank_and_part(recorder, tmp_path):
     assert {event["pid"] for event in slices} == {0, 1}
     of_first = {e["name"]: (e["ts"], e["dur"]) for e in slices if e["pid"] == 0 and e["args"]["step"] == 1}
     assert of_first == {
-        "step 1": (0.0, 7e6), "input wait": (0.0, 0.5e6), "forward": (1e6, 2e6), "backward": (3e6, 2e6),
-        "exposed communication": (5e6, 1e6), "update": (6e6, 1e6), "bucket 0": (4e6, 2e6),
-        "statistics": (1.5e6, 0.5e6),
+        "step 1": (0.0, 7e6), "input": (0.0, 0.5e6), "forward": (1e6, 2e6), "backward": (3e6, 2e6),
+        "wait": (5e6, 1e6), "update": (6e6, 1e6), "reduce 0": (4e6, 2e6), "statistics": (1.5e6, 0.5e6),
     }  # fmt: skip
     names = {event["args"]["name"] for event in told if event["name"] == "process_name"}
     assert names == {"rank 0 @ a", "rank 1 @ b"}

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import telemetry_lines
 
 from trainer.errors import RunError
-from trainer.telemetry import json_lines, records
+from trainer.telemetry import json_lines, records, trace
+from trainer.telemetry.facts import Facts
+from trainer.telemetry.intervals import Interval, StepIntervals, Transfer
 from trainer.telemetry.records import HostEpoch, ServerStep, Step
+from trainer.telemetry.verdict import verdict
 
-STEP = Step(1, 1.0, 0.1, 0.2, 0.3, 0.1, 0.2, 0.1, 0.2)
+STEP = Step(1, 1.0, 0.1, 0.2, 0.3, 0.1, 0.2, 0.1, 0.2, transfers=(Transfer("reduce", 1, 64, 0.2),))
 HOST = HostEpoch(
     1, 4, 9.0, "node.1", (0, 1), {"eth0": {"sent": 5, "received": 6}}, 150.0, 2, 7, 8, (), 3.0, "counted"
 )
@@ -81,3 +86,31 @@ def test_the_rank_that_needs_most_time_itself_is_named_with_the_part() -> None:
     assert found == records.Slowest(2, pytest.approx(1.9 / 0.9), "backward")
     assert records.slowest({0: quick}) == records.Slowest(0, 1.0, "backward")
     assert records.slowest({0: {}, 1: {}}) is None
+
+
+OLD = Path(__file__).parent / "telemetry_of_old"
+
+
+def test_telemetry_of_the_first_version_is_read() -> None:
+    """Written by cingulum 0.1.0 before lines had a version: a run of two ranks, a server of another run."""
+    found = records.read(OLD)
+    assert [step.step for step in found.steps[1]] == [1, 2, 3, 4, 5, 6]
+    assert found.steps[1][0].first and found.steps[1][1].exposed == 0.0628796
+    assert all(step.transfers == () for own in found.steps.values() for step in own)
+    assert found.servers[0][3] == ServerStep(4, 5.6e-05, 0.001545, 0.002735, 0.020923)
+    assert found.hosts["n2"][0].ranks == (1,)
+    judged = verdict(found, Facts(hosts=("n1", "n2"), bytes_sent=4720))
+    assert judged is not None and (judged.bound, judged.cause) == ("network", "small steps")
+
+
+def test_a_trace_of_the_first_version_is_joined_with_lines_of_this_one(tmp_path: Path) -> None:
+    """A run that an older cingulum began, and this one resumed."""
+    path = trace.rank_file(tmp_path, 0)
+    path.parent.mkdir()
+    shutil.copy(trace.rank_file(OLD, 0), path)
+    later = StepIntervals(3, 1790000000.146, 0.045, (Interval("forward", 1790000000.151, 1790000000.161),))
+    json_lines.append(path, trace.lines([later]))
+    told = json.loads(trace.join(tmp_path, ("a",)).read_text())["traceEvents"]
+    names = [event["name"] for event in told if event["ph"] == "X"]
+    assert names[:2] == ["step 1", "input wait"] and names[-2:] == ["step 3", "forward"]
+    assert told[-1]["ts"] == pytest.approx(105_000.0, abs=0.5)

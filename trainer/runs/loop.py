@@ -153,7 +153,7 @@ class Training:
         seconds = self.clock.now() - began
         if update.samples is None:
             self.clock.add_step(seen[1] - seen[0], seconds, self._waited)
-            self.telemetry.step(self.cursor.step, seconds, self._waited)
+            self.telemetry.step(self.cursor.step, seconds)
         else:  # computed by another process, which times it
             self.clock.add_step(update.samples, seconds)
         self.reporter.step(self.cursor.step, epoch + 1, self.clock.epoch_speed)
@@ -164,7 +164,9 @@ class Training:
             self.watchdog.beat("reading the next batch")
             asked = self.clock.now()
             batch = next(source)
-            self._waited += self.clock.now() - asked
+            reading = self.clock.now() - asked
+            self._waited += reading
+            self.telemetry.timeline.record("input", reading)
             self.watchdog.beat("computing a training step", collective=True)
             yield batch
 

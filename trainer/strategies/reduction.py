@@ -63,7 +63,7 @@ def make(
         for number, bucket in enumerate(buckets([sizes[i] for i in present], limit)):
             members = [present[i] for i in bucket]
             leaving = [dense[i] for i in members]
-            timed.leaves(leaving)
+            timed.leaves(leaving, _on_wire(leaving, wire))
             reduced = _unpacked(average(world, _packed(leaving), f"{name}.bucket_{number}"), leaving)
             timed.returns(reduced)
             for i, gradient in zip(members, reduced, strict=True):
@@ -113,6 +113,12 @@ def buckets(sizes: Sequence[int], limit: float) -> list[list[int]]:
         groups[-1].append(position)
         filled += sizes[position]
     return groups
+
+
+def _on_wire(tensors: Sequence[Any], wire: Wire) -> int:
+    """Bytes of these tensors on the way, without what fills up rows."""
+    widest = max(int(t.dtype.size) for t in tensors)
+    return sum(t.shape.num_elements() for t in tensors) * (widest if wire == "none" else 2)
 
 
 def _packed(tensors: Sequence[Any]) -> Any:

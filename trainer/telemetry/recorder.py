@@ -62,22 +62,22 @@ class Recorder:
         if self._usage is not None:
             self._usage.begin()
 
-    def step(self, step: int, seconds: float, input_wait: float) -> None:
-        """A step is done, after so many seconds, of which it waited for input."""
-        self.timeline.close_step(step, seconds, input_wait)
+    def step(self, step: int, seconds: float) -> None:
+        """A step is done, after so many seconds."""
+        self.timeline.close_step(step, seconds)
         if self.enabled and time.monotonic() - self._flushed > FLUSH_S:
             self.flush()
 
     def flush(self) -> None:
         """Write what is not yet written; where that fails, training goes on without."""
-        timed = self.timeline.take()
-        done = parts.steps(timed)
+        recorded = self.timeline.take()
+        done = parts.steps(recorded)
         self._epoch += done
         self._flushed = time.monotonic()
         rank = self._world.rank
-        self._append(records.rank_file(self._folder, rank), [line(step) for step in done])
+        self._append(records.rank_file(self._folder, rank), [records.line(step) for step in done])
         if self._traces_left:
-            kept = timed[: self._traces_left]
+            kept = recorded[: self._traces_left]
             self._traces_left -= len(kept)
             self._append(trace.rank_file(self._folder, rank), trace.lines(kept))
 
@@ -172,11 +172,3 @@ class Recorder:
         except OSError as error:
             self._failed = True
             worlds.report(f"warning: {path}: cannot be written ({error.strerror}); telemetry ends here.")
-
-
-def line(step: Step) -> dict[str, Any]:
-    """A step as a line of a rank's file."""
-    told = dataclasses.asdict(step)
-    if not step.first:
-        del told["first"]
-    return told

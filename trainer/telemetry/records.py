@@ -19,6 +19,10 @@ from typing import Any, TypeVar
 
 from trainer.errors import RunError
 from trainer.telemetry import json_lines
+from trainer.telemetry.intervals import Transfer
+
+# Of a rank's lines. Lines without a version are of the first, which had no `transfers`.
+VERSION = 2
 
 # These add up to a step's seconds. `overlapped` is no part: it runs beside forward and backward.
 PARTS = ("input_wait", "forward", "backward", "exposed", "update", "other")
@@ -41,6 +45,7 @@ class Step:
         update: clipping and the optimizer's update.
         other: the rest: starting the step, metrics of the epoch, telling people.
         first: the network was traced in this step; such steps are left out of all means.
+        transfers: what moved meanwhile; empty in lines of the first version.
     """
 
     step: int
@@ -53,6 +58,7 @@ class Step:
     update: float
     other: float
     first: bool = False
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def own(self) -> float:
@@ -152,7 +158,10 @@ def read(folder: Path) -> RunTelemetry:
         RunError: a file is damaged.
     """
     lies = folder / "telemetry"
-    steps = {int(path.stem[5:]): _as(Step, path) for path in sorted(lies.glob("rank-*.jsonl"))}
+    steps = {
+        int(path.stem[5:]): _as(Step, path, transfers=_transfers)
+        for path in sorted(lies.glob("rank-*.jsonl"))
+    }
     servers = {int(path.stem[7:]): _as(ServerStep, path) for path in sorted(lies.glob("server-*.jsonl"))}
     hosts = {}
     for path in sorted(lies.glob("host-*.jsonl")):
@@ -223,15 +232,39 @@ def server_file(folder: Path, server: int) -> Path:
     return folder / "telemetry" / f"server-{server:05d}.jsonl"
 
 
+def line(step: Step) -> dict[str, Any]:
+    """A step as a line of a rank's file."""
+    told = {"version": VERSION, **vars(step)}
+    if not step.first:
+        del told["first"]
+    return told
+
+
+def _transfers(told: Iterable[Iterable[Any]]) -> tuple[Transfer, ...]:
+    return tuple(Transfer(*one) for one in told)
+
+
 _Line = TypeVar("_Line")
 
 
-def _as(kind: Callable[..., _Line], path: Path) -> tuple[_Line, ...]:
-    """The lines of a file as values; keys that this version does not know are passed over."""
+def _as(kind: Callable[..., _Line], path: Path, **made: Callable[[Any], Any]) -> tuple[_Line, ...]:
+    """The lines of a file as values; keys that this version does not know are passed over.
+
+    Args:
+        kind: of the values.
+        path: of the file.
+        made: key -> what makes its value; else lists become tuples.
+    """
     known = inspect.signature(kind).parameters
+
+    def value(key: str, told: Any) -> Any:
+        if key in made:
+            return made[key](told)
+        return tuple(told) if isinstance(told, list) else told
+
     try:
         return tuple(
-            kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in line.items() if k in known})
+            kind(**{key: value(key, told) for key, told in line.items() if key in known})
             for line in json_lines.read(path)
         )
     except TypeError as error:

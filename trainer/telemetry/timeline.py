@@ -1,4 +1,4 @@
-"""When the parts of a compiled training step end: timestamps in the graph itself.
+"""Records what a rank does and when; of a compiled training step, by timestamps in the graph itself.
 
 A timestamp stands in nobody's way: it waits for what it times, and nothing waits for it but the start of the
 step and that of the backward pass. On a GPU it would tell when work was handed to the device, not when it was
@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from trainer.telemetry.parts import Call, Layout, Timed
+from trainer.telemetry import marks
+from trainer.telemetry.intervals import Interval, StepIntervals
+from trainer.telemetry.marks import Call, Layout
 
 
 class Timeline:
@@ -31,13 +33,15 @@ class Timeline:
     def __init__(self, enabled: bool = True, *, deterministic: bool = False) -> None:
         self.enabled, self._deterministic = enabled, deterministic
         self._calls: list[tuple[Layout, Any, float]] = []
-        self._timed: list[Timed] = []
+        self._recorded: list[Interval] = []
+        self._closed: list[_Closed] = []
         self._traced = False
-        self._layout = Layout((), (), 0)
+        self._layout = Layout()
         self._graph: Any = None
         self._moments: list[Any] = []
         self._events: list[list[tuple[bool, Any]]] = [[], []]
-        self._pairs = 0
+        self._sizes: tuple[int, ...] = ()
+        self._kind = "reduce"
         self._buckets: Any = _moments_of_buckets() if enabled else None
 
     @contextlib.contextmanager
@@ -47,7 +51,7 @@ class Timeline:
         import tensorflow as tf
 
         self._traced = True
-        self._graph, self._moments, self._pairs = tf.compat.v1.get_default_graph(), [], 0
+        self._graph, self._moments, self._sizes = tf.compat.v1.get_default_graph(), [], ()
         self._events = [[], []]
         before, _tracing = _tracing, self if self.enabled else None
         try:
@@ -90,7 +94,8 @@ class Timeline:
         self._layout = Layout(
             tuple(leaves for leaves, _ in forward),
             tuple(leaves for leaves, _ in backward),
-            self._pairs,
+            self._sizes,
+            self._kind,
         )
         stamps = [*self._moments, *(stamp for _, stamp in (*forward, *backward))]
         return tf.concat([tf.stack(stamps), tf.reshape(self._buckets.read_value(), [-1])], 0)
@@ -100,24 +105,36 @@ class Timeline:
         if self.enabled:
             self._calls.append((self._layout, marks, time.time()))
 
-    def close_step(self, step: int, seconds: float, input_wait: float = 0.0) -> None:
-        """Make a step of the calls since the last one.
+    def record(self, kind: str, seconds: float, *, peer: int | None = None, size: int = 0) -> None:
+        """What this rank did outside of the compiled step, for so many seconds until now.
+
+        Args:
+            kind: see `intervals`.
+            seconds: by whatever clock.
+            peer: number of the process at the other end.
+            size: bytes that moved.
+        """
+        if self.enabled:
+            now = time.time()
+            self._recorded.append(Interval(kind, now - seconds, now, peer, size))
+
+    def close_step(self, step: int, seconds: float) -> None:
+        """Make a step of what was recorded since the last one.
 
         Args:
             step: updates so far.
             seconds: that the whole step took.
-            input_wait: of these, waiting for batches.
         """
         calls, self._calls = self._calls, []
+        recorded, self._recorded = self._recorded, []
         first, self._traced = self._traced, False
         if calls:
-            kept = tuple(Call(layout, _filled(layout, marks), ended) for layout, marks, ended in calls)
-            self._timed.append(Timed(step, seconds, input_wait, first, kept))
+            self._closed.append((step, time.time() - seconds, seconds, first, calls, recorded))
 
-    def take(self) -> list[Timed]:
+    def take(self) -> list[StepIntervals]:
         """The steps closed since the last call."""
-        taken, self._timed = self._timed, []
-        return taken
+        closed, self._closed = self._closed, []
+        return [_intervals(*one) for one in closed]
 
     def now(self, after: Sequence[Any]) -> Any:
         """The wall clock once all these tensors of the traced step are there, float64 scalar."""
@@ -147,25 +164,32 @@ class Timeline:
         with tf.control_dependencies([stamp]):
             return tf.identity(tensor)
 
-    def _keep(self, pairs: Sequence[Any]) -> None:
+    def _keep(self, pairs: Sequence[Any], sizes: Sequence[int], kind: str) -> None:
         import tensorflow as tf
 
-        self._pairs = len(pairs)
+        self._sizes, self._kind = tuple(sizes), kind
         self._buckets.assign(tf.stack(pairs))
 
 
 class Buckets:
-    """The buckets of one reduction, while it is traced. Does nothing unless a step is timed."""
+    """The buckets of one reduction, while it is traced. Does nothing unless a step is timed.
 
-    def __init__(self) -> None:
+    Args:
+        kind: of their intervals.
+    """
+
+    def __init__(self, kind: str = "reduce") -> None:
         self._timeline = _tracing
+        self._kind = kind
         self._pairs: list[Any] = []
+        self._sizes: list[int] = []
         self._left: Any = None
 
-    def leaves(self, tensors: Sequence[Any]) -> None:
-        """The tensors of the next bucket, before they are reduced."""
+    def leaves(self, tensors: Sequence[Any], size: int) -> None:
+        """The tensors of the next bucket, before they are reduced, and their bytes on the way."""
         if self._timeline is not None:
             self._left = self._timeline.now(tensors)
+            self._sizes.append(size)
 
     def returns(self, tensors: Sequence[Any]) -> None:
         """The same, reduced."""
@@ -175,7 +199,7 @@ class Buckets:
     def keep(self) -> None:
         """After the last bucket."""
         if self._timeline is not None and self._pairs:
-            self._timeline._keep(self._pairs)
+            self._timeline._keep(self._pairs, self._sizes, self._kind)
 
 
 _tracing: Timeline | None = None
@@ -215,9 +239,16 @@ def _moments_of_buckets() -> Any:
     return tf.Variable(tf.zeros([0, 2], tf.float64), shape=[None, 2], trainable=False)
 
 
-def _filled(layout: Layout, marks: Any) -> np.ndarray:
-    """The marks, with zeros for buckets where none has been reduced yet."""
-    there = np.asarray(marks)
-    filled = np.zeros(3 + len(layout.forward) + len(layout.backward) + 2 * layout.buckets)
-    filled[: len(there)] = there
-    return filled
+# A step as `StepIntervals` has it, but for its intervals: calls of the compiled step, and what was recorded
+# besides. These become intervals when they are asked for: a step itself keeps numbers, nothing else.
+_Calls = list[tuple[Layout, Any, float]]
+_Closed = tuple[int, float, float, bool, _Calls, list[Interval]]
+
+
+def _intervals(
+    step: int, start: float, seconds: float, first: bool, calls: _Calls, recorded: list[Interval]
+) -> StepIntervals:
+    found = list(recorded)
+    for layout, stamps, ended in calls:
+        found += marks.intervals(Call(layout, np.asarray(stamps), ended))
+    return StepIntervals(step, start, seconds, tuple(found), first)

@@ -1,36 +1,41 @@
 """A run's steps in the trace format of Chrome, for chrome://tracing or ui.perfetto.dev.
 
 Format: "Trace Event Format" of the Chromium project; complete events (`ph` X), times in microseconds. A
-process is a rank; its threads are the step's parts, its buckets of gradients, and its waiting for batch norm.
+process is a rank; its threads are what it did, what moved meanwhile, and its waiting for batch norm.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer.atomic import write_text
+from trainer.errors import RunError
 from trainer.telemetry import json_lines
-from trainer.telemetry.parts import Call, Timed
+from trainer.telemetry.intervals import MOVES, Interval, StepIntervals
 
 # Steps of a session that are kept, from its first: some 10 kB each and rank.
 MOST_STEPS = 1000
+# Of the lines. Those without a version are of the first, and hold events: [thread, name, start, seconds].
+VERSION = 2
 
-_STEP, _GRADIENTS, _STATISTICS = 0, 1, 2
-_THREADS = {_STEP: "step", _GRADIENTS: "gradients", _STATISTICS: "batch norm"}
+_STEP, _MOVES, _STATISTICS = 0, 1, 2
+_THREADS = {_STEP: "step", _MOVES: "transfers", _STATISTICS: "batch norm"}
+# Thread, name, start, seconds, what else is known.
+_Event = tuple[int, str, float, float, dict[str, Any]]
 
 
 def rank_file(folder: Path, rank: int) -> Path:
-    """Where a rank keeps its events until they are joined."""
+    """Where a rank keeps its intervals until they are joined."""
     return folder / "telemetry" / f"trace-{rank:05d}.jsonl"
 
 
-def lines(timed: Iterable[Timed]) -> list[dict[str, Any]]:
-    """One line for each step: {"step", "events"}; an event is [thread, name, start, seconds], wall clock."""
-    return [{"step": step.step, "events": _events(step)} for step in timed]
+def lines(recorded: Iterable[StepIntervals]) -> list[dict[str, Any]]:
+    """One line for each step; an interval is [kind, start, end, peer, bytes], by the wall clock."""
+    return [{"version": VERSION, **vars(one)} for one in recorded]
 
 
 def join(folder: Path, hosts: Sequence[str]) -> Path:
@@ -47,12 +52,12 @@ def join(folder: Path, hosts: Sequence[str]) -> Path:
         OSError: it cannot be written.
     """
     steps = [
-        (rank, line)
+        (rank, line["step"], _events(line, rank_file(folder, rank)))
         for rank in range(len(hosts))
         if rank_file(folder, rank).is_file()
         for line in json_lines.read(rank_file(folder, rank))
     ]
-    began = min((start for _, line in steps for _, _, start, _ in line["events"]), default=0.0)
+    began = min((start for _, _, events in steps for _, _, start, _, _ in events), default=0.0)
     told: list[dict[str, Any]] = []
     for rank, host in enumerate(hosts):
         told.append(
@@ -70,46 +75,47 @@ def join(folder: Path, hosts: Sequence[str]) -> Path:
             "name": name,
             "ts": round((start - began) * 1e6, 1),
             "dur": round(seconds * 1e6, 1),
-            "args": {"step": line["step"]},
+            "args": {"step": step, **known},
         }
-        for rank, line in steps
-        for thread, name, start, seconds in line["events"]
+        for rank, step, events in steps
+        for thread, name, start, seconds, known in events
     ]
     path = folder / "telemetry" / "trace.json"
     write_text(path, json.dumps({"traceEvents": told, "displayTimeUnit": "ms"}))
     return path
 
 
-def _events(step: Timed) -> list[tuple[int, str, float, float]]:
-    began = step.calls[-1].ended - step.seconds
-    found = [(_STEP, f"step {step.step}", began, step.seconds)]
-    if step.input_wait:
-        found.append((_STEP, "input wait", began, step.input_wait))
-    for call in step.calls:
-        found += _of_call(call)
-    return [
-        (thread, name, round(start, 6), round(max(length, 0.0), 6)) for thread, name, start, length in found
-    ]
+def _events(line: Mapping[str, Any], path: Path) -> list[_Event]:
+    """A step's events, and one for the whole.
 
-
-def _of_call(call: Call) -> list[tuple[int, str, float, float]]:
-    start, forward_end, backward_end, *rest = call.marks.tolist()
-    kinds = (*call.layout.forward, *call.layout.backward)
-    events, pairs = rest[: len(kinds)], rest[len(kinds) :]
-    found = [
-        (_STEP, "forward", start, forward_end - start),
-        (_STEP, "backward", forward_end, backward_end - forward_end),
-    ]
-    last = backward_end
-    for number, (left, back) in enumerate(zip(pairs[::2], pairs[1::2], strict=True)):
-        if left >= start:  # else it was not reduced in this call
-            found.append((_GRADIENTS, f"bucket {number}", left, back - left))
-            last = max(last, back)
-    if last > backward_end:
-        found.append((_STEP, "exposed communication", backward_end, last - backward_end))
-    found.append((_STEP, "update", last, call.ended - last))
-    in_order = sorted(zip(events, kinds, strict=True))
-    for (moment, leaves), (following, leaves_too) in itertools.pairwise(in_order):
-        if leaves and not leaves_too:
-            found.append((_STATISTICS, "statistics", moment, following - moment))
+    Raises:
+        RunError: the line is of no known version.
+    """
+    try:
+        if "version" not in line:
+            return [(*event, {}) for event in line["events"]]
+        found: list[_Event] = [(_STEP, f"step {line['step']}", line["start"], line["seconds"], {})]
+        numbers: dict[str, itertools.count[int]] = {}
+        for told in line["intervals"]:
+            one = Interval(*told)
+            number = next(numbers.setdefault(one.kind, itertools.count()))
+            found.append((_thread(one), _name(one, number), one.start, one.end - one.start, _known(one)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path}: is damaged ({error}).") from None
     return found
+
+
+def _thread(one: Interval) -> int:
+    if one.kind == "statistics":
+        return _STATISTICS
+    return _MOVES if one.kind in MOVES else _STEP
+
+
+def _name(one: Interval, number: int) -> str:
+    if one.peer is not None:
+        return f"{one.kind}, peer {one.peer}"
+    return f"{one.kind} {number}" if one.kind in MOVES else one.kind
+
+
+def _known(one: Interval) -> dict[str, Any]:
+    return {} if not one.bytes else {"bytes": one.bytes}

@@ -175,37 +175,40 @@ class Worker:
         source = self._source()
         ready: list[Batch] = []
         now, epoch = time.perf_counter, -1
+        record, size = self._times.timeline.record, sum(self._shares.bytes(self._model))
         while True:
-            began, read = now(), 0.0
+            began = now()
             if not ready and self._steps.left:
                 self._steps.take()
                 ready = self._read(source)
-                read = now() - began
             asked = now()
             self._ask(holding=True)
             step, is_extra = self._receive_go()
             waited = now() - asked
-            if step // self._steps_per_epoch != epoch:
+            if step // self._steps_per_epoch == epoch:
+                record("wait", waited, peer=self._links.servers[0])
+            else:
                 # Between two epochs server 0 evaluates and saves; that is no part of a step.
-                epoch, began, waited = step // self._steps_per_epoch, began + waited, 0.0
+                epoch, began = step // self._steps_per_epoch, began + waited
             if is_extra:
-                asked = now()
                 batches = self._read(self._single(step))
-                read += now() - asked
             else:
                 batches, ready = ready, []
             asked = now()
             versions = self._take_weights()
-            waited += now() - asked
+            record("receive", now() - asked, size=size)
             before = state.flat(self._untrained)
             self._beat("computing a training step")
             gradients, loss, sums = self._gradients.of(batches)
             self._push(gradients, before, versions, [loss, *sums.tolist()])
-            self._times.step(step, now() - began, input_wait=read, waited=waited)
+            self._times.step(step, now() - began)
 
     def _read(self, source: Iterator[Batch]) -> list[Batch]:
         self._beat("reading the next batch")
-        return [next(source) for _ in range(self._micro_batches)]
+        asked = time.perf_counter()
+        batches = [next(source) for _ in range(self._micro_batches)]
+        self._times.timeline.record("input", time.perf_counter() - asked)
+        return batches
 
     def _ask(self, *, holding: bool) -> None:
         self._post.expect(2 if holding else 1)

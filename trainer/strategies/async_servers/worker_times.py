@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from trainer.config.telemetry import TelemetryConfig
 from trainer.ranks import world as worlds
 from trainer.telemetry import json_lines, parts, records
-from trainer.telemetry.recorder import FLUSH_S, line
+from trainer.telemetry.recorder import FLUSH_S
 from trainer.telemetry.timeline import Timeline
 
 
@@ -37,23 +36,18 @@ class WorkerTimes:
         self.timeline = Timeline(config.enabled, deterministic=deterministic)
         self._path, self._staging = records.rank_file(folder, worker), staging
         self._file: json_lines.Lines | None = None
-        self._enabled = config.enabled
-        self._waited: list[float] = []
         self._flushed = time.monotonic()
 
-    def step(self, step: int, seconds: float, *, input_wait: float, waited: float) -> None:
+    def step(self, step: int, seconds: float) -> None:
         """A gradient has been sent.
 
         Args:
             step: of the global order, from 0.
             seconds: since the last one was sent.
-            input_wait: of these, waiting for batches.
-            waited: of these, waiting for leave to begin and for weights: communication that nothing hides.
         """
-        if not self._enabled:
+        if not self.timeline.enabled:
             return
-        self.timeline.close_step(step + 1, seconds, input_wait)
-        self._waited.append(waited)
+        self.timeline.close_step(step + 1, seconds)
         if self._file is None:
             self._open()
         if time.monotonic() - self._flushed > FLUSH_S:
@@ -61,19 +55,11 @@ class WorkerTimes:
 
     def flush(self) -> None:
         """Write what is not yet written; where that fails, training goes on without."""
-        if self._file is None or not self._enabled:
+        if self._file is None or not self.timeline.enabled:
             return
-        waited, self._waited = self._waited, []
         self._flushed = time.monotonic()
-        done = parts.steps(self.timeline.take())
-        # What the graph does not time is the rest of a step, and waiting is a part of that.
-        waits = [round(min(wait, one.other), 7) for one, wait in zip(done, waited, strict=True)]
-        told = [
-            dataclasses.replace(one, exposed=wait, other=round(one.other - wait, 7))
-            for one, wait in zip(done, waits, strict=True)
-        ]
         try:
-            self._file.append([line(one) for one in told])
+            self._file.append([records.line(one) for one in parts.steps(self.timeline.take())])
         except OSError as error:
             self._end(error)
 
@@ -84,10 +70,10 @@ class WorkerTimes:
         try:
             self._file = json_lines.Lines(self._path, staging)
         except FileNotFoundError:  # another start has taken the run over: the main process says so
-            self._enabled = False
+            self.timeline.enabled = False
         except OSError as error:
             self._end(error)
 
     def _end(self, error: OSError) -> None:
-        self._enabled = False
+        self.timeline.enabled = False
         worlds.report(f"warning: {self._path}: cannot be written ({error.strerror}); telemetry ends here.")

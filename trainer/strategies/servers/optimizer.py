@@ -77,11 +77,11 @@ def _exchange(client: Client, gradients: Sequence[Any], variables: Sequence[Any]
     flat = [tf.reshape(tf.convert_to_tensor(g), [-1]) for g in gradients]
     sent: list[Any] = []
     # From the first gradient that leaves to the last weights that are back.
-    timed = Buckets()
+    timed = Buckets("exchange")
     for bundle in client.bundles:
         parts = [flat[piece.variable][piece.start : piece.stop] for piece in bundle.pieces]
         if not sent:
-            timed.leaves([flat[piece.variable] for piece in bundle.pieces])
+            timed.leaves([flat[piece.variable] for piece in bundle.pieces], _there_and_back(client))
         sent.append(_push(client, bundle.number, tf.concat(parts, 0)))
     types = [tf.as_dtype(client.dtype_of(bundle)) for bundle in client.bundles]
     weights = tf.numpy_function(lambda *_: client.pull(), sent, types)
@@ -95,6 +95,11 @@ def _exchange(client: Client, gradients: Sequence[Any], variables: Sequence[Any]
     for variable, parts in zip(variables, found, strict=True):
         ordered = [part for _, part in sorted(parts, key=lambda one: one[0])]
         variable.assign(tf.reshape(tf.concat(ordered, 0), variable.shape))
+
+
+def _there_and_back(client: Client) -> int:
+    """Bytes of gradients that a worker sends per update, and of weights that it gets."""
+    return 2 * sum(bundle.size * client.dtype_of(bundle).itemsize for bundle in client.bundles)
 
 
 def _push(client: Client, number: int, gradient: Any) -> Any:

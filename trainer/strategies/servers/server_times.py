@@ -6,6 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from trainer.telemetry.intervals import Interval, spent
+
+_DIGITS = 6
+
 
 class ServerTimes:
     """Times one server's updates; all but `left` are called by one thread.
@@ -22,7 +26,7 @@ class ServerTimes:
         self._begun: float | None = None
         self._answered: float | None = None
         self._left = 0.0
-        self._updating = 0.0
+        self._updates: list[Interval] = []
 
     def received(self) -> None:
         """A gradient has come; the first one after an answered update begins the next."""
@@ -32,8 +36,9 @@ class ServerTimes:
             self._begun = self._clock()
 
     def updated(self, seconds: float) -> None:
-        """So long it took to apply the update to one bundle."""
-        self._updating += seconds
+        """So long it took to apply the update to one bundle, until now."""
+        now = self._clock()
+        self._updates.append(Interval("update", now - seconds, now))
 
     def answered(self) -> None:
         """All bundles of this update have been answered."""
@@ -60,11 +65,14 @@ class ServerTimes:
             return
         self._step += 1
         left = max(answered, self._left)
-        parts = {
-            "receive": max(0.0, answered - begun - self._updating),
-            "update": self._updating,
-            "send": left - answered,
-            "wait": max(0.0, begun - self._free),
-        }
-        self._rows.append({"step": self._step, **{name: round(value, 6) for name, value in parts.items()}})
-        self._free, self._begun, self._answered, self._updating = left, None, None, 0.0
+        done = spent(
+            [
+                Interval("wait", self._free, begun),
+                Interval("receive", begun, answered),
+                *self._updates,
+                Interval("send", answered, left),
+            ]
+        ).seconds
+        parts = {name: round(done.get(name, 0.0), _DIGITS) for name in ("receive", "update", "send", "wait")}
+        self._rows.append({"step": self._step, **parts})
+        self._free, self._begun, self._answered, self._updates = left, None, None, []

@@ -1,0 +1,73 @@
+"""From the timestamps that a compiled training step returns to intervals."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.telemetry.intervals import Interval
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the numbers of `Call.marks` are: three moments, events of batch norm, then pairs of the buckets.
+
+    Attributes:
+        forward: for each collective event of the forward pass, whether something left (else it returned).
+        backward: the same of the backward pass.
+        buckets: bytes of each bucket of gradients on its way.
+        kind: of the intervals of buckets.
+    """
+
+    forward: tuple[bool, ...] = ()
+    backward: tuple[bool, ...] = ()
+    buckets: tuple[int, ...] = ()
+    kind: str = "reduce"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the compiled step: a micro-batch.
+
+    Attributes:
+        layout: of the marks.
+        marks: float64, seconds of the wall clock: start, end of the forward pass, end of the backward pass,
+            events as in `layout`, then each bucket's leaving and return; a bucket's are older than the
+            start where nothing was reduced. Buckets are missing until the first was reduced.
+        ended: when the call returned.
+    """
+
+    layout: Layout
+    marks: np.ndarray
+    ended: float
+
+
+def intervals(call: Call) -> Iterator[Interval]:
+    """What the rank did in one call.
+
+    `wait` is from the end of the backward pass until the last bucket is back. Where branches of a network run
+    side by side, one computes while the other's collective is under way: `statistics` are from one that
+    leaves to one that returns, with nothing leaving or returning in between.
+    """
+    layout = call.layout
+    start, forward_end, backward_end, *rest = call.marks.tolist()
+    yield Interval("forward", start, forward_end)
+    yield Interval("backward", forward_end, backward_end)
+    there = len(layout.forward)
+    events = there + len(layout.backward)
+    for moments, kinds in ((rest[:there], layout.forward), (rest[there:events], layout.backward)):
+        for (left, leaves), (back, again) in itertools.pairwise(sorted(zip(moments, kinds, strict=True))):
+            if leaves and not again:
+                yield Interval("statistics", left, back)
+    last = backward_end
+    pairs = rest[events:]
+    for left, back, size in zip(pairs[::2], pairs[1::2], layout.buckets, strict=False):
+        if left >= start:  # else it is left from an earlier call: this one reduced nothing
+            yield Interval(layout.kind, left, back, None, size)
+            last = max(last, back)
+    if last > backward_end:
+        yield Interval("wait", backward_end, last)
+    yield Interval("update", last, call.ended)
