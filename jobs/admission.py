@@ -1,4 +1,4 @@
-"""One job at a time trains in a run folder, whatever starts it: decided as the job is noted.
+"""Admit one job at a time to a run folder, whatever starts it; checked as the job is noted.
 
 The table `run_folders` names the job that has a folder, from its submission to its end. Its primary key
 keeps a second one out in that very transaction, also when both are submitted in the same moment.
@@ -21,7 +21,7 @@ BEGUN = tuple(state for state in ACTIVE if state not in WAITING)
 
 
 def admit(connection: sql.Connection, number: int, spec: JobSpec, *, waits_for: Collection[int]) -> None:
-    """Note that the job of this number has its run folder; nothing where it trains in none.
+    """Note that this job has its run folder; do nothing where it trains in none.
 
     Args:
         connection: a transaction that writes.
@@ -52,7 +52,7 @@ def admit(connection: sql.Connection, number: int, spec: JobSpec, *, waits_for: 
 
 
 def check(connection: sql.Connection, spec: JobSpec, *, besides: int | None = None) -> None:
-    """Make sure that no job but `besides` has the run folder that this one trains in.
+    """Check that no job but `besides` has the run folder of this one.
 
     Raises:
         JobError: one has.
@@ -72,13 +72,13 @@ def _refuse(connection: sql.Connection, holder: int, folder: str) -> None:
     if job.state in ACTIVE:
         raise JobError(
             _writers(connection, holder, job.label, folder)
-            or f"Job {job.label} ({job.state}) has the run folder {folder} already.",
+            or f"Job {job.label} ({job.state}) uses the run folder {folder} already.",
             cure=f"Wait for it (--after {job.label}), cancel it, or give this run another name: name=...",
         )
 
 
 def _writers(connection: sql.Connection, holder: int, label: str, folder: str) -> str:
-    """Which starts of a job write its run folder, as last known; "" where none has begun."""
+    """Return which starts of a job write its run folder, as last known; "" where none has begun."""
     query = sql.select(tables.tasks).where(tables.tasks.c.job == holder).order_by(tables.tasks.c.task)
     states = [rows.task(row) for row in connection.execute(query).mappings()]
     said = [
@@ -92,7 +92,7 @@ def _writers(connection: sql.Connection, holder: int, label: str, folder: str) -
 
 
 def follow(connection: sql.Connection, number: int, spec: JobSpec, state: str) -> None:
-    """Take or give back the run folder of a job whose state as a whole has become `state`.
+    """Take or release the run folder of a job whose overall state has become `state`.
 
     A launcher may start a job again that had ended. That is a fact, which is noted even where another job has
     the folder meanwhile.

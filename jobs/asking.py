@@ -1,4 +1,4 @@
-"""Outside programs that must answer: started without a shell, within a time, with one kind of error."""
+"""Run outside programs that must answer: without a shell, within a time limit, with one kind of error."""
 
 from __future__ import annotations
 

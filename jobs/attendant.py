@@ -1,4 +1,4 @@
-"""Attends to one job that no scheduler looks after: `python -m jobs.attendant FOLDER`, a process of its own.
+"""Supervise one job without a scheduler: `python -m jobs.attendant FOLDER`, a process of its own.
 
 It runs every task's command, on hosts that it hands out; starts a task again when it saved (exit code 75)
 or failed, a bounded number of times, on the hosts that are left where that is wanted; and writes all of it
@@ -31,7 +31,7 @@ POLL_S = 0.1
 
 
 class Attendant:
-    """Attends to the job in a folder until every task has ended.
+    """Supervises the job in a folder until every task has ended.
 
     Args:
         folder: of the job.
@@ -55,7 +55,7 @@ class Attendant:
         self.ledger = Ledger.new(agreed.token, [task.entry for task in self.tasks])
 
     def run(self) -> None:
-        """Attend until every task has ended."""
+        """Supervise until every task has ended."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_end)
         signal.signal(signal.SIGUSR2, self._on_save)
@@ -90,7 +90,7 @@ class Attendant:
         self.saving = True
 
     def _obey(self) -> None:
-        """Do what signals and request files ask for."""
+        """Act on signals and request files."""
         if self.saving:
             self.saving = False
             for task in self.tasks:
@@ -105,7 +105,9 @@ class Attendant:
                         obey(task)
 
     def _may_begin(self) -> bool:
-        """Whether all jobs that this one waits for have completed; when one never will, all tasks end."""
+        """Return whether all jobs that this one waits for have completed; when one never
+        will, end all tasks.
+        """
         for folder in list(self.after):
             attended = ledger.is_attended(folder)
             other = Ledger.read(folder)  # after the look: an attendant writes its last word before it goes
@@ -165,11 +167,11 @@ def _taken_away(asked: Path) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Attend to the job in FOLDER; the exit code says only whether the attending went well."""
+    """Supervise the job in FOLDER; the exit code concerns the supervision only, not the job."""
     parser = argparse.ArgumentParser(prog="python -m jobs.attendant", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--lock", type=int, help="descriptor of the lock that who started us has taken")
-    parser.add_argument("--detach", action="store_true", help="go on as a process that nobody waits for")
+    parser.add_argument("--lock", type=int, help="descriptor of the lock that the parent process holds")
+    parser.add_argument("--detach", action="store_true", help="detach from the parent process")
     arguments = parser.parse_args(argv)
     folder = arguments.folder.absolute()
     try:

@@ -1,4 +1,4 @@
-"""One task of an attended job: started, told to save, ended, judged, and started again."""
+"""One task of an attended job: started, asked to save, ended, judged, and started again."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ class AttendedTask:
 
     @property
     def is_due(self) -> bool:
-        """Whether it waits for nothing but hosts."""
+        """Return whether it waits for hosts only."""
         waits = self._process is None and self.entry.state not in ENDED
         return waits and time.monotonic() >= self._due
 
     @property
     def _of_ranks(self) -> Path:
-        """Where ranks of this start leave why they failed."""
+        """Return the folder where ranks of this start leave the reason of a failure."""
         number = self.number if self.terms.is_array else None
         return record.Record(self.folder, number, self.entry.restarts + 1).of_ranks
 
     def start(self, hosts: Sequence[str]) -> bool:
-        """Start the command on these hosts; whether it could be started."""
+        """Start the command on these hosts; return whether it could be started."""
         self._say(f"start {self.entry.restarts + 1}" + (f" on {', '.join(hosts)}" if hosts else ""))
         self._word, self._terminated = None, False
         self._end_at = self._kill_at = float("inf")
@@ -134,7 +134,7 @@ class AttendedTask:
         return True
 
     def save(self, word: Word) -> None:
-        """Ask for a checkpoint (SIGUSR2); after the grace it is ended, whether it saved or not."""
+        """Ask for a checkpoint (SIGUSR2); end the task after the grace period, saved or not."""
         if self._process is None:
             if word == "end":
                 self.give_up("PREEMPTED", "its attendant was asked to end")
@@ -147,14 +147,14 @@ class AttendedTask:
         self._word = word
 
     def cancel(self) -> None:
-        """End it at once; one that has ended stays as it is."""
+        """End it at once; leave it unchanged if it has ended."""
         if self._process is None:
             self.give_up("CANCELLED", "by request")
         elif self._word != "cancel":
             self._word, self._kill_at = "cancel", time.monotonic()
 
     def requeue(self) -> None:
-        """Let it save, and start it again; one that has ended starts again, too."""
+        """Save and start it again; also restart a task that has ended."""
         if self._process is not None:
             self.save("again")
             return
@@ -169,7 +169,7 @@ class AttendedTask:
             self._ended(state, self.entry.exit_code, reason)
 
     def look(self) -> None:
-        """See whether the command has ended, or its time is up."""
+        """Check whether the command has ended or its time is up."""
         if self._process is None:
             return
         # Not yet reaped, so that its number is nobody else's while the rest of it is ended.
@@ -199,13 +199,13 @@ class AttendedTask:
             self._tell(signal.SIGCONT)  # a stopped process would not hear it
 
     def silent(self, hosts: Sequence[str]) -> list[str]:
-        """Those of these hosts that do not answer in time."""
+        """Return those of these hosts that do not answer in time."""
         if not self.terms.probe:
             return []
         return silent_among(self.terms.probe, hosts, self.terms.probe_s)
 
     def lose(self, hosts: Sequence[str]) -> None:
-        """Pass over hosts that do not answer before a start; that is no failure yet."""
+        """Skip hosts that do not answer before a start; this is not counted as a failure yet."""
         self._say(f"{', '.join(hosts)}: no answer; passed over")
         self._lost(hosts)
 
@@ -213,8 +213,9 @@ class AttendedTask:
         self.entry.lost_hosts = tuple(dict.fromkeys([*self.entry.lost_hosts, *hosts]))
 
     def failed(self, exit_code: int | None, whom: Blame) -> None:
-        """Write down a start that failed (exit code None: for want of hosts, before it began); start again,
-        or end where that was the last one allowed."""
+        """Record a failed start (exit code None: for lack of hosts, before it began); start again, or end
+        after the last start allowed.
+        """
         if exit_code is None:
             self._began = time.monotonic()
         entry = self.entry
@@ -236,7 +237,7 @@ class AttendedTask:
             os.kill(self._process.pid, number)
 
     def _judge(self, code: int) -> None:
-        # A host that is lost is a failure of the start; who was only told to save is started again.
+        # A host that is lost is a failure of the start; who was only asked to save is started again.
         verdict = decisions.judge(code, None if self._word == "lost" else self._word)
         if verdict.kind == "done":
             self._ended("COMPLETED", code, "")
@@ -263,7 +264,7 @@ class AttendedTask:
         return blame.read(text, code, hosts=self.entry.hosts, silent=silent, left=left)
 
     def _again_if_it_gets_anywhere(self, code: int, why: str) -> None:
-        # Who was told to save for another reason may not have had the time for a step.
+        # Who was asked to save for another reason may not have had the time for a step.
         counts = code == decisions.SAVED and self._word in (None, "time")
         warning = self._progress(progress_made.saved) if counts else ""
         if warning and progress_made.is_stuck(self._standing):
@@ -276,7 +277,7 @@ class AttendedTask:
         return Standing(self.entry.step, self.entry.idle)
 
     def _progress(self, judge: Callable[[Standing, int], Standing]) -> str:
-        """Look at what a training has saved; a warning where it comes no further from start to start."""
+        """Check what a training has saved; warn where it makes no progress from start to start."""
         if not self.terms.runs:
             return ""
         now = judge(self._standing, progress_made.newest_step(self.terms.runs[self.number]))

@@ -1,4 +1,4 @@
-"""Any text as one word of a bash script: the only way in which values get into the scripts that we write."""
+"""Quote any text as one word of a bash script: the only way in which values enter rendered scripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LINE = 100
 
 
 def quote(text: str) -> str:
-    """`text` as one bash word that means exactly `text`, on one line, without a character that is not shown.
+    """Return `text` as one bash word that means exactly `text`, on one line, without unprintable characters.
 
     Control characters are written as `$'\\x0a'`: a carriage return would make Slurm refuse the script, an
     escape sequence would write to the terminal of whoever looks at it.
@@ -25,14 +25,16 @@ def quote(text: str) -> str:
 
 
 def words(values: Sequence[str]) -> str:
-    """The inside of a bash array: one line where it fits, else a line for each word."""
+    """Return the inside of a bash array: one line where it fits, else one line per word."""
     quoted = [quote(value) for value in values]
     line = " ".join(quoted)
     return line if len(line) <= _LINE else "\n  " + "\n  ".join(quoted) + "\n"
 
 
 def expanding(text: str) -> str:
-    """Like `quote`, but `$NAME` and `${NAME}` stand for the variable when the script runs; unset: it ends."""
+    """Quote like `quote`, but expand `$NAME` and `${NAME}` when the script runs; an unset
+    variable ends it.
+    """
     parts, end = [], 0
     for found in _VARIABLE.finditer(text):
         if found.start() > end:

@@ -1,5 +1,6 @@
-"""Which rank or host is to blame for a failed launch, and why: pure functions over what ranks have left, and
-over the texts of launchers. The supervisor on a host runs this, too: nothing newer than Python 3.6 here."""
+"""Find the rank or host that caused a failed launch, and why: pure functions of what ranks have left and of
+the output of launchers. The supervisor on a host runs this, too: nothing newer than Python 3.6 here.
+"""
 
 import re
 import signal
@@ -7,7 +8,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 
 class Blame(NamedTuple):
-    """Whom a failure is put down to.
+    """The rank or host that a failure is attributed to, and why.
 
     Attributes:
         why: in words, one line.
@@ -74,7 +75,7 @@ def read(
     silent: Sequence[str] = (),
     left: Sequence[Mapping[str, Any]] = (),
 ) -> Blame:
-    """Whom this launch's failure is put down to.
+    """Return the cause of this launch's failure.
 
     Args:
         text: its output, both streams.
@@ -88,10 +89,10 @@ def read(
         return Blame("does not answer: powered off, or the link to it is cut", host=named, lost=True)
     found = _LOST.search(text)
     if found:
-        return Blame("the way to it is lost", host=_as_named(found["host"], hosts), lost=True)
+        return Blame("the connection to it is lost", host=_as_named(found["host"], hosts), lost=True)
     found = _NODE_FAILURE.search(text)
     if found:
-        return Blame("the way to it is lost", host=_as_named(found["host"], hosts), lost=True)
+        return Blame("the connection to it is lost", host=_as_named(found["host"], hosts), lost=True)
     ssh = (found for found in _NO_SSH.finditer(text) if not hosts or _as_named(found["host"], hosts) in hosts)
     found = next(ssh, None)
     if found:  # a program may use ssh, too, to other hosts
@@ -135,12 +136,12 @@ def read(
 
 
 def exit_code(text: str, code: int) -> int:
-    """The exit code of a launch that counts: 1 where mpirun ended with 0 though it had lost a host."""
+    """Return the effective exit code of a launch: 1 where mpirun ended with 0 though it had lost a host."""
     return 1 if code == 0 and _LOST_WITH_ZERO.search(text) else code
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a line of the text does."""
+    """Return whether a line of the text matches."""
     return re.search(pattern, text, re.M) is not None
 
 
@@ -153,7 +154,7 @@ def _of_rank(record: Mapping[str, Any], hosts: Sequence[str]) -> Blame:
 
 
 def _who(rank: str, text: str) -> str:
-    """What we call a process that mpirun knows by its rank."""
+    """Return our name of a process that mpirun knows by its rank."""
     return next((found["who"] for found in _SERVER.finditer(text) if found["rank"] == rank), f"rank {rank}")
 
 
@@ -165,7 +166,7 @@ def _signal(number: int) -> str:
 
 
 def _as_named(host: str, hosts: Sequence[str]) -> str:
-    """A host by the name it was launched by: mpirun may shorten it, or lengthen it."""
+    """Return the name by which a host was launched: mpirun may shorten or lengthen it."""
     if host in hosts:
         return host
     short = host.partition(".")[0]

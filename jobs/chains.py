@@ -1,4 +1,4 @@
-"""What `cingulum submit` makes of a configuration: one job, an array of them, or a chain. Pure functions.
+"""Jobs of one `cingulum submit`: one job, an array, or a chain. Pure functions.
 
 import -> train -> evaluate -> report            each starts when the one before it has ended with 0
 import -> array of folds x seeds -> report       the report pools the folds (cingulum crossval)
@@ -22,7 +22,7 @@ FOLLOWING = ("evaluate", "report")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked for.
+    """The jobs requested.
 
     Attributes:
         config: path of the configuration that the jobs read.
@@ -59,7 +59,7 @@ class Wanted:
 
 
 def chain(wanted: Wanted) -> list[JobSpec]:
-    """The jobs, in order; each but the first is to be submitted with `after` the one before it.
+    """Return the jobs, in order; each but the first is to be submitted with `after` the one before it.
 
     Raises:
         JobError: what is asked for does not fit together.
@@ -72,7 +72,7 @@ def chain(wanted: Wanted) -> list[JobSpec]:
 
 
 def kind_of(kind: str | None, *, folds: int | None) -> str:
-    """Kind of the main job: as asked for, else "crossval" where there are folds, else "train".
+    """Return the kind of the main job: as requested, else "crossval" where there are folds, else "train".
 
     Raises:
         JobError: there is no such kind, or no folds are given for a cross-validation.
@@ -87,7 +87,7 @@ def kind_of(kind: str | None, *, folds: int | None) -> str:
 
 
 def following(text: str | None) -> tuple[str, ...]:
-    """What `--then evaluate,report` asks for.
+    """Return the kinds of job that `--then evaluate,report` requests.
 
     Raises:
         JobError: an unknown word, or one twice.
@@ -100,12 +100,12 @@ def following(text: str | None) -> tuple[str, ...]:
                 cure="For example: --then evaluate,report",
             )
     if len(set(words)) < len(words):
-        raise JobError(f"--then {text}: names something twice.", cure="For example: --then evaluate,report")
+        raise JobError(f"--then {text}: names a job twice.", cure="For example: --then evaluate,report")
     return words
 
 
 def run_folders(spec: JobSpec) -> tuple[str, ...]:
-    """Run folder that each task of a job trains in; empty where it trains in none, or that is not known."""
+    """Return the run folder of each task; empty where a job trains in none, or the folder is not known."""
     if spec.run is None or spec.kind not in ("train", "crossval"):
         return ()
     if spec.kind == "train":
@@ -167,12 +167,12 @@ def _following(wanted: Wanted, what: str) -> JobSpec:
 
 
 def _pooling(wanted: Wanted) -> tuple[str, ...]:
-    """The cross-validation as a whole, as `cingulum` takes it."""
+    """Return the arguments of the whole cross-validation, as `cingulum` takes them."""
     return ("crossval", wanted.config, "--folds", str(wanted.folds), "--seeds", str(wanted.seeds))
 
 
 def _step(wanted: Wanted, kind: str, name: str) -> JobSpec:
-    """A job that is no array: train, evaluate or report."""
+    """Return a job that is not an array: train, evaluate or report."""
     if kind == "train":
         words: tuple[str, ...] = ("train", wanted.config, "--resume")
         return replace(wanted.job, name=name, kind=kind, tasks=((*wanted.program, *words),))
@@ -186,7 +186,7 @@ def _step(wanted: Wanted, kind: str, name: str) -> JobSpec:
 
 
 def _importing(wanted: Wanted) -> JobSpec:
-    """One process with all cores that a host's ranks would have: it starts workers itself."""
+    """Return an import job: one process with all cores of a host's ranks, which starts its own workers."""
     words = ("import", *wanted.import_options, _no_option(wanted.source or ""), _no_option(wanted.shards))
     ranks = wanted.job.resources
     cores = ranks.ranks_per_node * ranks.cpus_per_rank
@@ -208,7 +208,7 @@ def _importing(wanted: Wanted) -> JobSpec:
 
 
 def _given(wanted: Wanted, kind: str, resources: Resources) -> Resources:
-    """These, as they follow from the main job, with what a job of this kind is given besides."""
+    """Return these resources, derived from the main job, with what the site gives this kind of job."""
     side = wanted.sides.get(kind)
     if side is None or kind == wanted.kind:
         return resources
@@ -234,5 +234,5 @@ def _one_process(resources: Resources) -> Resources:
 
 
 def _no_option(path: str) -> str:
-    """A path that no command takes for an option."""
+    """Return a path that no command takes for an option."""
     return posixpath.join(".", path) if path.startswith("-") else path

@@ -1,4 +1,4 @@
-"""The command line of one rank in an Apptainer container, as a pure function.
+"""Command line of one rank in an Apptainer container, as a pure function.
 
 Hybrid launch: the MPI of the host (mpirun or srun) starts one container per rank, and the MPI library in the
 image talks to it. What that asks of the container:
@@ -34,7 +34,7 @@ def wrap(
     home: bool = False,
     program: str = "apptainer",
 ) -> tuple[str, ...]:
-    """What a rank runs instead of `argv`, to run it inside the image as the calling user.
+    """Return the command that runs `argv` inside the image as the calling user.
 
     Args:
         argv: command and arguments as the image knows them ("cingulum", not a path of the host).
@@ -87,6 +87,6 @@ def _mount(path: str) -> str:
 
 
 def _field(key: str, value: str) -> str:
-    """One field of a CSV record, quoted where it must be."""
+    """Return one field of a CSV record, quoted where necessary."""
     field = f"{key}={value}"
     return '"' + field.replace('"', '""') + '"' if re.search(r'[,"\s]', field) else field

@@ -1,4 +1,4 @@
-"""All that MPI, UCX and NCCL are told about a site's network, each with its reason.
+"""Settings of MPI, UCX and NCCL for a site's network, each with its reason.
 
 Settings that hold on every network, as that the all-reduce is a ring, are in trainer/ranks/launch.py: they
 reach ranks that were started without us, too.
@@ -13,7 +13,7 @@ from jobs.sites import Site
 
 @dataclass(frozen=True)
 class Setting:
-    """One variable of the environment, and why it is set."""
+    """One environment variable, and why it is set."""
 
     name: str
     value: str
@@ -21,7 +21,7 @@ class Setting:
 
 
 def settings(site: Site, *, gpus: bool) -> list[Setting]:
-    """What a site's network needs, in the order in which a script sets it.
+    """Return the settings of a site's network, in the order in which a script sets them.
 
     Those for Infiniband and for NCCL follow the manuals of UCX, Open MPI and NCCL. They were never run on
     such hardware by us.
@@ -59,7 +59,7 @@ def settings(site: Site, *, gpus: bool) -> list[Setting]:
         if site.interfaces:
             add("NCCL_SOCKET_IFNAME", "=" + ",".join(site.interfaces), "NCCL finds its peers by these only.")
         if site.fabric == "ethernet":
-            add("NCCL_IB_DISABLE", "1", "There is no Infiniband: NCCL need not look for it.")
+            add("NCCL_IB_DISABLE", "1", "There is no Infiniband: NCCL skips the search for it.")
         if site.fabric == "infiniband" and site.infiniband_devices:
             devices = "=" + ",".join(site.infiniband_devices)
             add("NCCL_IB_HCA", devices, "The same ports for NCCL; = : these names exactly.")

@@ -1,4 +1,4 @@
-"""Where jobs keep their files: one private folder per user, and one in it per submission."""
+"""Folders of jobs: one private folder per user, and one in it per submission."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ TOKEN = re.compile(r"[0-9a-f]{16}")
 
 
 def home() -> Path:
-    """`$CINGULUM_HOME`, else `$XDG_DATA_HOME/cingulum`, else `~/.local/share/cingulum`; made with mode 0700.
+    """Return `$CINGULUM_HOME`, else `$XDG_DATA_HOME/cingulum`, else `~/.local/share/cingulum`; made with mode
+    0700.
 
     Raises:
         JobError: it cannot be made, is no folder, or other users may write to it.
@@ -38,12 +39,12 @@ def home() -> Path:
 
 
 def new_token() -> str:
-    """16 random hex digits: the name of one submission, for ever."""
+    """Return 16 random hex digits: the permanent name of one submission."""
     return secrets.token_hex(8)
 
 
 def job_path(token: str) -> Path:
-    """Where the files of this submission lie, whether or not the folder is there yet.
+    """Return the folder of this submission, whether or not it exists.
 
     Raises:
         JobError: not a token, or what `home` raises.
@@ -54,12 +55,12 @@ def job_path(token: str) -> Path:
 
 
 def planned_path(token: str) -> Path:
-    """What `job_path` will give, without making anything."""
+    """Return what `job_path` will return, without making anything."""
     return _named() / "jobs" / token
 
 
 def job_folder(token: str) -> Path:
-    """The folder of this submission, made with mode 0700; raises what `job_path` does."""
+    """Make and return the folder of this submission, with mode 0700; raises what `job_path` does."""
     folder = job_path(token)
     try:
         for part in (folder.parent, folder):

@@ -1,4 +1,4 @@
-"""Asks hosts over ssh, all at once, whether a job could run on them, before it is started there."""
+"""Check over ssh, in parallel, that hosts can run a job before it starts there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ACTIVE = re.compile(r'["$`\\!\x00-\x1f\x7f]')
 
 
 def check_parameters(environment: Mapping[str, str]) -> None:
-    """Make sure that no shell of another host evaluates a parameter of Open MPI.
+    """Check that no shell of another host evaluates a parameter of Open MPI.
 
     mpirun hands these variables to ssh between double quotes, as part of the command that starts its daemon.
 
@@ -54,11 +54,11 @@ def check_parameters(environment: Mapping[str, str]) -> None:
 
 
 class Silent(str):
-    """What ssh said of a host that did not answer, and may do so later."""
+    """Output of ssh for a host that did not answer, and may do so later."""
 
 
 class Broken(str):
-    """What is wrong with a host that answered, but not the question."""
+    """Fault of a host that answered, but not the question."""
 
 
 def check(hosts: Sequence[str], needed: int, *, mpirun: str, spec: JobSpec, site: Site) -> None:
@@ -95,13 +95,13 @@ def check(hosts: Sequence[str], needed: int, *, mpirun: str, spec: JobSpec, site
         )
     if silent:
         listed = "\n  ".join(silent)
-        warn(f"the job does without these hosts as long as they do not answer:\n  {listed}")
+        warn(f"the job starts without these hosts while they do not answer:\n  {listed}")
     if not spec.after:
         warn_of_others({host: said["tokens"] for host, said in others.items()})
 
 
 def warn_of_others(tokens: Mapping[str, Sequence[str]]) -> None:
-    """Say which jobs of this user run on these hosts already: nothing queues this one behind them.
+    """List jobs of this user that run on these hosts already: nothing queues this one behind them.
 
     Args:
         tokens: of the jobs that run on a host, by its name.
@@ -109,14 +109,14 @@ def warn_of_others(tokens: Mapping[str, Sequence[str]]) -> None:
     for token in sorted({token for found in tokens.values() for token in found}):
         where = ", ".join(host for host, found in tokens.items() if token in found)
         warn(
-            f"{where}: job {_name(token)} runs there, and this one will share the cores with it, as there is "
+            f"{where}: job {_name(token)} runs there, and this one will share its cores, as there is "
             "no queue. `--after ID` starts it when that one has completed."
         )
 
 
 @functools.cache
 def warn(what: str) -> None:
-    """Tell whoever submits, once: a job may be checked several times."""
+    """Warn whoever submits, once: a job may be checked several times."""
     sys.stderr.write(f"warning: {what}\n")
 
 
@@ -128,7 +128,7 @@ def _name(token: str) -> str:
 
 
 def ask(hosts: Sequence[str], words: Sequence[str]) -> dict[str, Any]:
-    """What `jobs.host_facts` says on each host; else Silent or Broken.
+    """Return the answer of `jobs.host_facts` on each host; else Silent or Broken.
 
     Raises:
         LauncherError: there is no ssh.
@@ -169,7 +169,7 @@ def _answer(process: subprocess.Popen[bytes], out: IO[bytes], err: IO[bytes], de
         # A login shell may greet first.
         return json.loads(said.splitlines()[-1])
     except (ValueError, IndexError):
-        return Broken(f"answers something else than was asked for: {said[:200]!r}")
+        return Broken(f"unexpected answer: {said[:200]!r}")
 
 
 def _text(file: IO[bytes]) -> str:
@@ -178,14 +178,14 @@ def _text(file: IO[bytes]) -> str:
 
 
 def differences(here: dict[str, Any], there: dict[str, Any], site: Site, spec: JobSpec) -> list[str]:
-    """In what a host's facts differ from ours, or do not suffice, a line each."""
+    """Return how a host's facts differ from ours or do not suffice, a line each."""
     found = []
     if there["openmpi"] != here["openmpi"]:
         found.append(
             f"Open MPI is {there['openmpi'] or 'missing'}; here it is {here['openmpi'] or 'missing'}"
         )
     if there["cingulum"] != here["cingulum"]:
-        found.append("its cingulum is another version than the one here")
+        found.append("its cingulum differs in version from the one here")
     if there["python"] != here["python"]:
         found.append(f"Python is {there['python']}; here it is {here['python']}")
     if not there["folder"]:

@@ -1,4 +1,4 @@
-"""Which hosts the next start of a task gets: a pure function but for the question who answers."""
+"""Choose hosts for the next start of a task: pure except for asking which hosts answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TooFewAnswer(Exception):
     """
 
     def __init__(self, silent: Sequence[str], left: int, wanted: int) -> None:
-        super().__init__(f"{left} of the {wanted} hosts that are needed are left")
+        super().__init__(f"{left} of the {wanted} hosts needed are left")
         self.silent, self.left, self.wanted = tuple(silent), left, wanted
 
 
@@ -27,7 +27,7 @@ def choose(
     lost: Sequence[str],
     silent_among: Callable[[Sequence[str]], Sequence[str]],
 ) -> list[str] | None:
-    """Hosts for a start, in the order of the terms; None: it must wait until others are done.
+    """Return hosts for a start, in the order of the terms; None: it must wait until others end.
 
     Hosts that were lost come last, and are asked before they are used again. With `shrink`, fewer hosts
     do, as many as share the global batch evenly.

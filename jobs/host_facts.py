@@ -1,5 +1,6 @@
-"""What one host says of itself, as JSON: `python -m jobs.host_facts MPIRUN FOLDER PROGRAM [PATH ...]`;
-run over ssh before a job is started, to compare hosts."""
+"""Print facts about one host as JSON: `python -m jobs.host_facts MPIRUN FOLDER PROGRAM [PATH ...]`; run over
+ssh before a job is started, to compare hosts.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ MPIRUN_TIMEOUT_S = 20.0
 
 
 def facts(mpirun: str, folder: str, program: str, *paths: str) -> dict[str, Any]:
-    """Versions, and whether what a job needs is there.
+    """Return versions, and whether what a job needs exists.
 
     Args:
         mpirun: path of mpirun.
@@ -45,13 +46,13 @@ def facts(mpirun: str, folder: str, program: str, *paths: str) -> dict[str, Any]
 
 
 def tokens() -> list[str]:
-    """Of the attended jobs of this user that run on this host, but for the one that we are part of."""
+    """Return the tokens of this user's attended jobs on this host, except the job that runs us."""
     found = {mark.partition(".")[0] for _, mark in processes.marks()}
     return sorted(found - {os.environ.get(processes.MARK, "").partition(".")[0]})
 
 
 def code_digest() -> str:
-    """The same where the code of cingulum is the same."""
+    """Return a digest of the code: equal digests mean equal code of cingulum."""
     digest = hashlib.sha256()
     packages = Path(jobs.__file__).parents[1]
     for name in ("cingulum", "jobs", "trainer"):

@@ -1,4 +1,4 @@
-"""Asks hosts whether they answer: all at once, or again and again while a job runs on them."""
+"""Check whether hosts answer: once in parallel, or repeatedly while a job runs on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSED = 3
 
 
 class HostWatch:
-    """Asks hosts again and again, without ever waiting for them. `close` it at the end.
+    """Checks hosts repeatedly, without blocking. Call `close` at the end.
 
     It finds what mpirun does not: one that waits for the farewell of a daemon on a host that is gone waits
     a quarter of an hour (docs/how-to/run-on-mpi-hosts.md).
@@ -37,7 +37,9 @@ class HostWatch:
         self._deadline = 0.0
 
     def silent(self) -> list[str]:
-        """Hosts that answered once, and then several times in a row did not; call it often."""
+        """Return hosts that answered once, and then failed to answer several times in a
+        row; call it often.
+        """
         now = time.monotonic()
         for host, process in list(self._asked.items()):
             if process.poll() is None:
@@ -55,7 +57,7 @@ class HostWatch:
         return [host for host, times in self._missed.items() if times >= MISSED]
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop checking."""
         for process in self._asked.values():
             process.kill()
             process.wait()
@@ -63,7 +65,7 @@ class HostWatch:
 
 
 def silent_among(probe: Sequence[str], hosts: Sequence[str], answer_s: float) -> list[str]:
-    """Those of these hosts that do not answer in time; waits for them."""
+    """Return those of these hosts that do not answer in time; waits for them."""
     asked = _ask_all(probe, hosts)
     deadline = time.monotonic() + answer_s
     silent = []

@@ -1,4 +1,4 @@
-"""Hosts and how many ranks fit on each, read from a hostfile or from Slurm's variables: pure functions."""
+"""Hosts and their slots, read from a hostfile or from Slurm's variables: pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST_RANGE = 100_000
 
 
 def parse(text: str, source: str, *, default_slots: int) -> dict[str, int]:
-    """Slots by host, in the order of the file.
+    """Return slots by host, in the order of the file.
 
     A line is `NAME`, `NAME slots=N` (as for mpirun) or `NAME:N`; what follows a # is not read. A name that
     stands on several lines, as schedulers write it, has the slots of all of them.
@@ -58,7 +58,7 @@ def parse(text: str, source: str, *, default_slots: int) -> dict[str, int]:
         else:
             found[name] = found.get(name, 0) + slots
     if not found:
-        raise JobError(f"{source}: names no host.", cure="Write a line `NAME slots=N` for each host.")
+        raise JobError(f"{source}: contains no host.", cure="Write a line `NAME slots=N` for each host.")
     for name, times in named_alone.items():
         # Once alone: it says nothing of its slots. Several times: a line for each, as PBS writes it.
         found[name] += times if times > 1 or found[name] else default_slots
@@ -66,7 +66,7 @@ def parse(text: str, source: str, *, default_slots: int) -> dict[str, int]:
 
 
 def expand(names: str) -> list[str]:
-    """The hosts of Slurm's short form, such as `n[1-3,07-09],login`.
+    """Return the hosts of Slurm's short form, such as `n[1-3,07-09],login`.
 
     Raises:
         JobError: it is not of that form.
@@ -79,7 +79,7 @@ def expand(names: str) -> list[str]:
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """Slurm's SLURM_TASKS_PER_NODE, such as `2(x3),1`, spelled out.
+    """Return the counts of Slurm's SLURM_TASKS_PER_NODE, such as `2(x3),1`.
 
     Raises:
         JobError: it is not of that form.

@@ -1,4 +1,4 @@
-"""Whether an Apptainer image can run here: asked before a job starts, not told by its ranks afterwards."""
+"""Check that an Apptainer image can run here, before a job starts."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _HANDSHAKE = "import os; from mpi4py import MPI; os.write(1, b'world %d\\n' % MP
 
 @dataclass(frozen=True)
 class Runtime:
-    """What runs images here: `program`, "apptainer" or "singularity" with or without a path; its version."""
+    """The container runtime: `program`, "apptainer" or "singularity" with or without a path; its version."""
 
     program: str
     version: tuple[int, ...]
 
 
 def find_program() -> str:
-    """`$CINGULUM_APPTAINER`, else the first of apptainer and singularity on PATH, else "apptainer"."""
+    """Return `$CINGULUM_APPTAINER`, else the first of apptainer and singularity on PATH, else "apptainer"."""
     named = os.environ.get("CINGULUM_APPTAINER")
     return named or next((name for name in _OLDEST if shutil.which(name)), "apptainer")
 
 
 def runtime(program: str) -> Runtime:
-    """The version of this program.
+    """Return the version of this program.
 
     Raises:
         LauncherError: it is not there, does not answer, or is too old.
@@ -53,7 +53,7 @@ def runtime(program: str) -> Runtime:
 
 
 def named_image(image: str | None) -> str:
-    """The image's path.
+    """Return the image's path.
 
     Raises:
         JobError: none is named, or it is no absolute path.
@@ -66,7 +66,7 @@ def named_image(image: str | None) -> str:
 
 
 def check_image(image: str | None) -> str:
-    """The image's path.
+    """Return the image's path.
 
     Raises:
         JobError: none is named, it is no absolute path, or there is no such file or folder.
@@ -81,7 +81,7 @@ def check_image(image: str | None) -> str:
 
 
 def check_mpi(mpirun: str, program: str, image: str) -> None:
-    """Compare the host's Open MPI with the image's, then start two ranks that find each other, or do not.
+    """Compare the host's Open MPI with the image's, then check that two ranks find each other.
 
     The host's mpirun speaks PMIx to the MPI library in the image. Between minor versions of Open MPI that
     is promised by nobody: ranks hang, crash, or each believe to be alone, and train the same thing.
@@ -108,14 +108,14 @@ def check_mpi(mpirun: str, program: str, image: str) -> None:
     said = ask(ranks, seconds=ANSWER_S, doing=f"two ranks of {image}", cure=cure)
     if said.split().count("world") != 2 or set(re.findall(r"world (\d+)", said)) != {"2"}:
         raise LauncherError(
-            f"Two ranks of {image}, started by {mpirun} ({_dotted(host)}), did not find each other; they "
-            f"said: {said.strip()[-300:]!r}",
+            f"Two ranks of {image}, started by {mpirun} ({_dotted(host)}), did not find each other; "
+            f"output: {said.strip()[-300:]!r}",
             cure=f"Host and image speak different PMIx. {cure}",
         )
 
 
 def open_mpi_version(mpirun: str, text: str) -> tuple[int, ...]:
-    """The version in what an Open MPI's mpirun says of itself.
+    """Return the version in the output of Open MPI's mpirun.
 
     Raises:
         LauncherError: it is another MPI's, whose ranks would not see one another.
@@ -123,14 +123,14 @@ def open_mpi_version(mpirun: str, text: str) -> tuple[int, ...]:
     open_mpi.refuse_other(mpirun, text)
     if "Open MPI" not in text:
         raise LauncherError(
-            f"{mpirun} is not Open MPI's; it says {text.strip()[:100]!r}.",
+            f"{mpirun} is not Open MPI's; its version text is {text.strip()[:100]!r}.",
             cure="Load a module with Open MPI: images are built with no other MPI.",
         )
     return version_of(text)
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """The first version in what a program says of itself: "mpirun (Open MPI) 4.1.8" -> (4, 1, 8).
+    """Return the first version in a program's version text: "mpirun (Open MPI) 4.1.8" -> (4, 1, 8).
 
     Raises:
         LauncherError: there is none.

@@ -1,4 +1,4 @@
-"""A job as the store knows it: values, their labels, and which change of state is believed."""
+"""A job as stored: values, labels, and which state changes are accepted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ORDER = (
 
 @dataclass(frozen=True)
 class Job:
-    """One submission and what was last known of it.
+    """One submission and its last known state.
 
     Attributes:
         number: of its row, never used again.
@@ -127,14 +127,14 @@ class Change:
 
 
 def label(launcher: str, number: int, external: str | None) -> str:
-    """`4711` for Slurm, `mpirun-7` for others, `new-7` before the launcher has answered."""
+    """Return `4711` for Slurm, `mpirun-7` for others, `new-7` before the launcher has answered."""
     if external is None:
         return f"new-{number}"
     return external if launcher == "slurm" else f"{launcher}-{number}"
 
 
 def split_label(text: str) -> tuple[str, int | None]:
-    """The label of a job, and the task in it: `4711_3` is task 3 of 4711.
+    """Return the label of a job and the number of the task in it: `4711_3` is task 3 of 4711.
 
     Raises:
         JobError: not a label.
@@ -149,12 +149,12 @@ def split_label(text: str) -> tuple[str, int | None]:
 
 
 def overall(tasks: Sequence[TaskState]) -> str:
-    """The state of a job from those of its tasks."""
+    """Return the state of a job from those of its tasks."""
     return min((task.state for task in tasks), key=_ORDER.index)
 
 
 def believed(before: TaskState, now: TaskState) -> TaskState:
-    """What is known of a task after `now` was reported: `before` itself where the report is not believed.
+    """Return the state of a task after `now` was reported: `before` itself where the report is not accepted.
 
     A task that has ended stays ended, whatever a late answer says, unless it was started again: its count of
     restarts grew, or it started after it had ended. LOST is our own guess, which any answer corrects.
@@ -170,7 +170,9 @@ def believed(before: TaskState, now: TaskState) -> TaskState:
 
 
 def is_news(before: TaskState, now: TaskState) -> bool:
-    """Whether the difference belongs into the history: not, for example, another reason for waiting."""
+    """Return whether the difference belongs into the history: not, for example, another
+    reason for waiting.
+    """
     if (before.state, before.exit_code, before.restarts) != (now.state, now.exit_code, now.restarts):
         return True
     return now.state in ENDED and before.reason != now.reason
@@ -183,7 +185,7 @@ def _started_again(before: TaskState, now: TaskState) -> bool:
 
 
 def _completed(before: TaskState, now: TaskState) -> TaskState:
-    """The same end, with what a later answer adds to it."""
+    """Return the same end, completed by a later answer."""
     return dataclasses.replace(
         before,
         exit_code=now.exit_code if before.exit_code is None else before.exit_code,

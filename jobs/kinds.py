@@ -1,4 +1,4 @@
-"""What a site gives each kind of job: a training and the import before it want different hosts and times."""
+"""Resources of a site per kind of job: a training and the import before it need different hosts and times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs.spec import Resources
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked for, in the words of `Resources`; None: not said."""
+    """The request, in the words of `Resources`; None: not given."""
 
     nodes: int = 1
     least_nodes: int | None = None
@@ -23,7 +23,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Side:
-    """What a job before or after the main one is given.
+    """Resources of a job before or after the main one.
 
     Attributes:
         cpus_per_rank, gpus_per_node: None: as it follows from the main job.
@@ -37,7 +37,8 @@ class Side:
 
 
 def main(asked: Asked, site: Site, kind: str) -> Resources:
-    """Of the job that was asked for: what was said counts, then the profile's for its kind, then for all.
+    """Return those of the requested job: the request counts first, then the profile for its kind, then for
+    all.
 
     Raises:
         JobError: impossible numbers.
@@ -56,7 +57,8 @@ def main(asked: Asked, site: Site, kind: str) -> Resources:
 
 
 def side(asked: Asked, site: Site, kind: str) -> Side:
-    """Of a job before or after it: what the profile has for its kind counts, also against what was said.
+    """Return those of a job before or after it: the profile for its kind counts first, also before the
+    request.
 
     `--time 36h` is for the training; where the profile gives imports four hours, they are to have four.
     """

@@ -28,7 +28,7 @@ _LOCK_S = 5.0
 
 @dataclass
 class Entry:
-    """What is known of one task; see `jobs.launchers.base.TaskState`, which is made of it.
+    """Stored state of one task; see `jobs.launchers.base.TaskState`, which is made of it.
 
     Attributes:
         failures: starts that failed, as counted against `requeues`.
@@ -65,7 +65,7 @@ class Ledger:
 
     @classmethod
     def new(cls, token: str, tasks: list[Entry]) -> Ledger:
-        """The state of a job that this process attends to."""
+        """Return the state of a job supervised by this process."""
         return cls(token, os.getpid(), processes.identity(os.getpid()) or "", socket.gethostname(), tasks)
 
     def write(self, folder: Path) -> None:
@@ -74,7 +74,7 @@ class Ledger:
 
     @classmethod
     def read(cls, folder: Path) -> Ledger | None:
-        """The state in this folder; None: there is none yet.
+        """Return the state in this folder; None: there is none yet.
 
         Raises:
             JobError: the file is no such state.
@@ -92,16 +92,16 @@ class Ledger:
             ]
             return cls(**{**found, "tasks": tasks})
         except (TypeError, KeyError) as error:
-            raise JobError(f"{folder / STATE}: is no state of an attended job: {error}.") from error
+            raise JobError(f"{folder / STATE}: is not the state of an attended job: {error}.") from error
 
 
 def beat(folder: Path) -> None:
-    """Say that the attendant is there."""
+    """Record that the attendant is alive."""
     os.utime(folder / STATE)
 
 
 def lock(folder: Path) -> IO[bytes]:
-    """The lock that an attendant holds as long as it lives, by whatever means it ends.
+    """Take the lock that an attendant holds as long as it lives, however it ends.
 
     Raises:
         LauncherError: another holds it.
@@ -118,14 +118,16 @@ def lock(folder: Path) -> IO[bytes]:
 
 
 def is_attended(folder: Path) -> bool:
-    """Whether an attendant lives, as far as this host can tell."""
+    """Return whether an attendant lives, as far as this host can tell."""
     with look(folder) as attended:
         return attended
 
 
 @contextlib.contextmanager
 def look(folder: Path) -> Iterator[bool]:
-    """Whether an attendant lives, as far as this host can tell; where none does, none can start within."""
+    """Check whether an attendant lives, as far as this host can tell; where none does,
+    none can start within.
+    """
     if not folder.is_dir():
         yield False
         return

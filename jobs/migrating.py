@@ -1,4 +1,4 @@
-"""The store's tables made, and brought from an older format to this one, by alembic.
+"""Make the store's tables, and migrate them from an older format, with alembic.
 
 `jobs/migrations/versions/` has a file per format. A database of this format costs one question: alembic is
 imported where there is something to do.
@@ -25,7 +25,7 @@ _LOCK = 0x63696E67
 
 
 def bring_up(engine: sql.Engine) -> None:
-    """Make the tables, or change them to those of this version; nothing where they are.
+    """Make the tables, or migrate them to this version; do nothing where they are current.
 
     Raises:
         StoreError: a newer Cingulum made them.
@@ -49,7 +49,7 @@ def bring_up(engine: sql.Engine) -> None:
 
 
 def _revision(connection: sql.Connection) -> str | None:
-    """The format of the tables, as four digits; None: there are none."""
+    """Return the format of the tables, as four digits; None: there are none."""
     inspector = sql.inspect(connection)
     found: list[int] = []
     for table, column in ((_ALEMBIC, "version_num"), (_BEFORE, "version")):

@@ -1,4 +1,4 @@
-"""What a job's folder tells of it, so that a store that was lost or damaged can be made again.
+"""Notes in a job's folder from which a lost or damaged store can be rebuilt.
 
 Each submission leaves `job.json` beside `spec.json`: what the store's row holds and no launcher can tell.
 """
@@ -26,7 +26,7 @@ NOTE = "job.json"
 
 @dataclass(frozen=True)
 class Noted:
-    """A job as its folder tells it; the attributes are those of `Job`.
+    """A job as noted in its folder; the attributes are those of `Job`.
 
     `number` is None, and what follows it a guess, where a version before `job.json` submitted it.
     """
@@ -48,7 +48,7 @@ _KEPT = ("number", "launcher", "place", "site", "external", "user", "submitter",
 
 
 def note(job: Job) -> None:
-    """Write `job.json` of a job whose folder is there.
+    """Write `job.json` of a job whose folder exists.
 
     Raises:
         OSError: it cannot be written.
@@ -58,14 +58,14 @@ def note(job: Job) -> None:
 
 
 def folders() -> Iterator[Path]:
-    """The folders of jobs in which a submission was noted."""
+    """Return the folders of jobs in which a submission was noted."""
     for folder in sorted((home() / "jobs").glob("*")):
         if TOKEN.fullmatch(folder.name) and (folder / SPEC).is_file():
             yield folder
 
 
 def noted() -> tuple[list[Noted], list[str]]:
-    """Every job that has a folder, the oldest first; and why the folders that cannot be read cannot."""
+    """Return every job that has a folder, the oldest first; and why unreadable folders cannot be read."""
     found, unreadable = [], []
     for folder in folders():
         try:
@@ -92,7 +92,7 @@ def _read(folder: Path) -> Noted:
 
 
 def _guessed(folder: Path, spec: JobSpec) -> Noted:
-    """A job of a version that left no `job.json`: Slurm's, unless it has an attendant."""
+    """Guess a job of a version that left no `job.json`: Slurm's, unless it has an attendant."""
     launcher = "slurm"
     if (folder / TERMS).is_file():
         program = json.loads((folder / TERMS).read_text(encoding="utf-8"))["commands"][0][0]

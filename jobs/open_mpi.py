@@ -1,4 +1,4 @@
-"""What mpirun and its daemons are told in the environment, in the words of Open MPI 4 and of Open MPI 5.
+"""Environment of mpirun and its daemons, in the variables of Open MPI 4 and of Open MPI 5.
 
 Open MPI 4 has a runtime of its own (ORTE), Open MPI 5 takes PRRTE, whose parameters have other names. Either
 passes over what is meant for the other, so both are always told: which of them a host's mpirun is, a batch
@@ -32,7 +32,7 @@ ITS_OWN = ("OMPI_", "PRTE_", "PMIX_")
 
 
 def for_prrte(environment: Mapping[str, str]) -> dict[str, str]:
-    """What Open MPI 4's daemons are told, in PRRTE's words; but for what that is told itself."""
+    """Return the settings of Open MPI 4's daemons under PRRTE's names, except those set already."""
     return {
         ours: environment[theirs]
         for theirs, ours in _PRRTE.items()
@@ -41,7 +41,7 @@ def for_prrte(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def check(mpirun: str) -> None:
-    """Make sure that this is Open MPI's mpirun; one that cannot be asked is found out about when it starts.
+    """Check that this is Open MPI's mpirun; one that does not answer is reported when it starts.
 
     Raises:
         LauncherError: it is that of another MPI.
@@ -62,7 +62,7 @@ def check(mpirun: str) -> None:
 
 
 def refuse_other(mpirun: str, said: str) -> None:
-    """Refuse the mpirun of an MPI that is known to be another, by what it says of its version.
+    """Refuse the mpirun of an MPI that its version text identifies as another.
 
     Raises:
         LauncherError: it is one.
@@ -70,7 +70,7 @@ def refuse_other(mpirun: str, said: str) -> None:
     whose = launching.whose(said)
     if whose is not None:
         raise LauncherError(
-            f"{mpirun} is that of {whose}. Horovod is built with Open MPI here: ranks that another MPI "
+            f"{mpirun} belongs to {whose}. Horovod is built with Open MPI here: ranks that another MPI "
             "starts do not see each other, and each would train alone.",
             cure="Load a module with Open MPI, or name its mpirun in the site's profile (`mpirun`).",
         )

@@ -1,4 +1,4 @@
-"""Processes of this host: told apart from others that got the same number later, found by a mark, ended."""
+"""Processes of this host: identified despite reused numbers, found by a mark, ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, <linux/prctl.h>
 
 
 def identity(pid: int) -> str | None:
-    """A text that no other process ever has: number, start time and boot; None: there is no such process."""
+    """Return a text that no other process ever has: number, start time and boot; None: there is no such
+    process.
+    """
     try:
         # The name, in parentheses, may hold anything; start time is the 22nd field (proc(5)).
         after_name = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
@@ -29,7 +31,7 @@ def identity(pid: int) -> str | None:
 
 
 def tell(pid: int, who: str, number: signal.Signals) -> bool:
-    """Send a signal to the process with this identity; False: it is no more."""
+    """Send a signal to the process with this identity; return False where it has ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -53,7 +55,7 @@ def tell(pid: int, who: str, number: signal.Signals) -> bool:
 
 
 def marks() -> Iterator[tuple[int, str]]:
-    """Number and mark of each process of this user on this host whose environment holds `MARK`."""
+    """Yield number and mark of each process of this user on this host whose environment holds `MARK`."""
     prefix = f"{MARK}=".encode()
     for entry in PROC.iterdir():
         if entry.name.isdigit():
@@ -64,7 +66,7 @@ def marks() -> Iterator[tuple[int, str]]:
 
 
 def end_marked(*wanted: str) -> int:
-    """Kill all processes with one of these marks, stopped ones too; how many there were.
+    """Kill all processes with one of these marks, stopped ones too; return their number.
 
     mpirun gives every rank a process group of its own, so a group does not hold them all; the environment
     is what they share.
@@ -78,8 +80,9 @@ def end_marked(*wanted: str) -> int:
 
 
 def die_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None] | None:
-    """For `subprocess.Popen(preexec_fn=...)`: the child gets this signal when the thread that made it ends,
-    also by SIGKILL. None where the system has no such thing."""
+    """Return a function for `subprocess.Popen(preexec_fn=...)`: the child gets this signal when the thread
+    that made it ends, also by SIGKILL. None where the system has no such thing.
+    """
     if not sys.platform.startswith("linux"):
         return None
     library, parent = ctypes.CDLL(None), os.getpid()  # before the fork

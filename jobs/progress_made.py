@@ -1,4 +1,4 @@
-"""Whether a training that saves and is started again, over and over, gets anywhere between its starts.
+"""Detect a training that is saved and restarted without progress.
 
 A start that needs all of its time to load and to save goes on at the step where the one before it stopped,
 for ever. This file may be copied beside a batch script: standard library alone, no syntax after Python 3.6.
@@ -15,7 +15,7 @@ _CHECKPOINT = re.compile(r"step-([0-9]{8,18})")
 
 
 class Standing(NamedTuple):
-    """How far a run has come, as far as its starts have shown.
+    """Progress of a run over its starts.
 
     Attributes:
         step: of its newest checkpoint; -1: it has none.
@@ -27,7 +27,9 @@ class Standing(NamedTuple):
 
 
 def newest_step(run: str) -> int:
-    """Step of the newest checkpoint in a run folder; -1: there is none, or the folder cannot be read."""
+    """Return the step of the newest checkpoint in a run folder; -1: there is none, or the folder cannot be
+    read.
+    """
     try:
         names = os.listdir(os.path.join(run, "checkpoints"))  # noqa: PTH118, PTH208
     except OSError:
@@ -37,32 +39,32 @@ def newest_step(run: str) -> int:
 
 
 def begun(known: Standing, newest: int) -> Standing:
-    """The standing as a start begins that finds `newest`; where checkpoints were removed, it counts anew."""
+    """Return the standing as a start begins at step `newest`; where checkpoints were removed, count anew."""
     return known if newest == known.step else Standing(newest, 0)
 
 
 def saved(known: Standing, newest: int) -> Standing:
-    """The standing after a start that saved at its time limit, or by itself, and leaves `newest`.
+    """Return the standing after a start that saved at its time limit, or by itself, and leaves `newest`.
 
-    A start that was told to save for another reason (preemption, a requeue) is not to be counted: it may have
-    come before the first step.
+    A start that was asked to save for another reason (preemption, a requeue) is not counted: it may have come
+    before the first step.
     """
     return Standing(newest, 0) if newest > known.step else Standing(known.step, known.idle + 1)
 
 
 def is_stuck(now: Standing) -> bool:
-    """Whether another start would come no further."""
+    """Return whether another start would make no progress."""
     return now.idle >= STARTS
 
 
 def in_words(now: Standing, limited: bool) -> str:
-    """What a standing with `idle` starts means, and what to do.
+    """Describe a standing with `idle` starts, and what to do.
 
     Args:
         now: the standing after the last of them.
-        limited: whether there is a time limit, at which it was told to save.
+        limited: whether there is a time limit, at which it was asked to save.
     """
     where = f"at step {now.step}" if now.step >= 0 else "without a checkpoint"
     count = f"in {now.idle} starts in a row" if is_stuck(now) else f"in start {now.idle} of {STARTS} allowed"
     why = "the time limit leaves no time to train: use a longer --time" if limited else "its log may say why"
-    return f"stopped {where}, no step further {count}; {why}"
+    return f"stopped {where}, without progress {count}; {why}"

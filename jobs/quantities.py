@@ -1,4 +1,4 @@
-"""Times and memory as Slurm's users write them."""
+"""Parse times and memory as Slurm's users write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _MIB = {"": 1.0, "K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}
 
 
 def minutes(text: str) -> int:
-    """Whole minutes, rounded up, of `90`, `30:00`, `12:00:00`, `2-00`, `2-12:30` (man sbatch), `12h` or `2d`.
+    """Return whole minutes, rounded up, of `90`, `30:00`, `12:00:00`, `2-00`, `2-12:30` (man sbatch), `12h`
+    or `2d`.
 
     Raises:
         JobError: not such a time, or none.
@@ -22,14 +23,14 @@ def minutes(text: str) -> int:
         seconds = _clock(given)
     if not seconds:
         raise JobError(
-            f"--time {text!r}: is no time.",
+            f"--time {text!r}: is not a duration.",
             cure="Give minutes, HH:MM:SS, D-HH:MM or a unit: 90, 12:00:00, 12h",
         )
     return -(-seconds // 60)
 
 
 def mebibytes(text: str) -> int:
-    """MiB, rounded up, of `4000`, `4000M`, `16G`, `16 GiB` (Slurm's G are GiB, too).
+    """Return MiB, rounded up, of `4000`, `4000M`, `16G`, `16 GiB` (Slurm's G are GiB, too).
 
     Raises:
         JobError: not such a size, or none.
@@ -37,12 +38,12 @@ def mebibytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", text.strip(), re.I)
     size = float(match[1]) * _MIB[match[2].upper()] if match else 0.0
     if size <= 0:
-        raise JobError(f"--memory {text!r}: is no size.", cure="Give MiB, or a unit: 4000, 16G")
+        raise JobError(f"--memory {text!r}: is not a size.", cure="Give MiB, or a unit: 4000, 16G")
     return int(-(-size // 1))
 
 
 def told(seconds: float) -> str:
-    """A time as squeue shows it: `4:07`, `12:00:00`, `2-03:00:00`."""
+    """Format a time as squeue does: `4:07`, `12:00:00`, `2-03:00:00`."""
     left = max(0, round(seconds))
     days, left = divmod(left, 86400)
     hours, left = divmod(left, 3600)

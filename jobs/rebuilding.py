@@ -1,4 +1,4 @@
-"""The store made again from the jobs' own folders, after it was lost or damaged."""
+"""Rebuild a lost or damaged store from the jobs' own folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.errors import DamagedStoreError
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What a rebuild brought.
+    """Result of a rebuild.
 
     Attributes:
         store: with all jobs.
@@ -32,7 +32,7 @@ class Rebuilt:
 
 
 def rebuild() -> Rebuilt:
-    """Take every job that has a folder into the user's store, and ask launchers for their states.
+    """Add every job that has a folder to the user's store, and ask launchers for their states.
 
     Jobs that launchers have forgotten ended as the files of their folders say, else they are LOST. Jobs that
     the store has stay as they are: it may be done at any time.
@@ -58,5 +58,5 @@ def rebuild() -> Rebuilt:
 
 
 def is_lost(store: Store) -> bool:
-    """Whether the store knows no job though there are folders of jobs: it was removed."""
+    """Return whether the store was removed: it lists no job though there are folders of jobs."""
     return store.is_empty and any(noting.folders())

@@ -1,4 +1,4 @@
-"""The store brought up to date with what Slurm, a container engine or the process table knows of jobs."""
+"""Bring the store up to date with Slurm, the container engine or the process table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AGAIN_S = 600.0
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a refresh brought.
+    """Result of a refresh.
 
     Attributes:
         changes: what is new, as in the history.
@@ -44,7 +44,7 @@ def refresh(
     *,
     grace_s: float = GRACE_S,
 ) -> Refreshed:
-    """Ask launchers for jobs and write down what has changed.
+    """Ask launchers for jobs and record what has changed.
 
     Args:
         store: of all jobs.
@@ -86,7 +86,7 @@ def refresh(
 
 
 def _take(store: Store, answers: Sequence[tuple[Job, Sequence[TaskState]]], grace_s: float) -> list[Change]:
-    """Write down what a launcher answered, and decide on the tasks that it did not speak of."""
+    """Record a launcher's answer, and decide on tasks missing from it."""
     # Of others' jobs a launcher may tell us less than it knows.
     me = submitter.user()
     gone = [(job, _unspoken(job, states) if job.user == me else []) for job, states in answers]
@@ -111,7 +111,7 @@ def _unspoken(job: Job, states: Sequence[TaskState]) -> list[int]:
 
 
 def _is_of_this_start(noted: TaskState | None, known: TaskState) -> bool:
-    """Whether an end is that of the task as it was last seen: nobody need wait for another word then.
+    """Return whether an end belongs to the task as last seen: then no other answer is awaited.
 
     After `cingulum requeue` the folder still has the end of the start before.
     """
@@ -119,12 +119,12 @@ def _is_of_this_start(noted: TaskState | None, known: TaskState) -> bool:
 
 
 def _lost(job: Job, task: TaskState) -> TaskState:
-    """The end of a task that its launcher has forgotten, and that left no word of how it ended."""
+    """Return the end of a task that its launcher has forgotten, and that left no record of how it ended."""
     seen = f"it was last seen {task.state}" + (f" on {', '.join(task.hosts)}" if task.hosts else "")
     return TaskState(
         task.task,
         "LOST",
-        reason=f"{job.launcher} knows {job.label} no more; {seen}",
+        reason=f"{job.launcher} no longer lists {job.label}; {seen}",
         hosts=task.hosts,
         restarts=task.restarts,
         started=task.started,
@@ -133,7 +133,7 @@ def _lost(job: Job, task: TaskState) -> TaskState:
 
 
 def _noted(job: Job, number: int) -> TaskState | None:
-    """The end of a task as its file in the job's folder has it; None: it has none, or no end.
+    """Return the end of a task from its file in the job's folder; None: no file, or no end in it.
 
     An attendant writes `state.json`, of all tasks; the script of a task under Slurm, `state-TASK.json` where
     there are several.
@@ -158,5 +158,5 @@ def _check(name: str, answer: Mapping[str, Sequence[TaskState]]) -> None:
         for state in states:
             if state.state not in ACTIVE and state.state not in ENDED:
                 raise LauncherError(
-                    f"{name} reports a state of job {external} with no meaning here: {state.state!r}."
+                    f"{name} reports a state of job {external} that is unknown: {state.state!r}."
                 )

@@ -1,4 +1,4 @@
-"""What became of jobs whose submission was not finished: found again by their token, or said to be lost.
+"""Resolve jobs whose submission was not finished: found again by their token, or LOST.
 
 Nothing is ever submitted here.
 """
@@ -70,19 +70,19 @@ def recover(
 
 
 def lose(store: Store, job: Job, reason: str) -> None:
-    """Write down that a job that was never adopted is LOST, and why."""
+    """Record that a job that was never adopted is LOST, and why."""
     store.record([(job, [TaskState(task.task, "LOST", reason=reason) for task in job.tasks])])
 
 
 def _has_it_not(job: Job) -> str:
     if any(Path(job.folder).glob("out*.log")):
         # Slurm without accounting forgets what has ended within minutes.
-        return f"knows it no more, though it did start: its output is in {job.folder}"
+        return f"no longer lists it, though it did start: its output is in {job.folder}"
     return "has no such job"
 
 
 def place_of(launcher: Launcher) -> str:
-    """Within what the launcher's names of jobs are unique, where it has a `place`: a Slurm cluster, a host.
+    """Return the `place` within which a launcher's names of jobs are unique: a Slurm cluster, a host.
 
     Several clusters may share one store, and each counts its jobs from 1.
     """
@@ -90,6 +90,6 @@ def place_of(launcher: Launcher) -> str:
 
 
 def is_at(job: Job, launcher: Launcher) -> bool:
-    """Whether this launcher may know the job; where one of the two places is not known, it may."""
+    """Return whether this launcher may know the job; True where one of the two places is not known."""
     here = place_of(launcher)
     return job.launcher == launcher.name and (not job.place or not here or job.place == here)

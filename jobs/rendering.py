@@ -1,4 +1,4 @@
-"""From a job and a site to the script that Slurm runs: a pure function.
+"""Render a job and a site to the script that Slurm runs: a pure function.
 
 Values reach the script in two ways only: as bash words (`jobs/bash_words.py`), and as options in `#SBATCH`
 lines, whose values are plain or were made so. The templates cannot do otherwise: what they print must be a
@@ -34,11 +34,11 @@ _OURS = re.compile(r"asked|command|container|held|host_python|job_folder|module|
 
 
 class Safe(str):
-    """Text that may stand in a script as it is."""
+    """Text that a script may contain unquoted."""
 
 
 def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
-    """The text of `job.sbatch`.
+    """Return the text of `job.sbatch`.
 
     Args:
         spec: what to run.
@@ -82,13 +82,13 @@ def batch_script(spec: JobSpec, site: Site, folder: Path, token: str) -> str:
 
 
 def options(spec: JobSpec, site: Site, folder: Path, token: str) -> list[str]:
-    """Options of sbatch as they stand in `#SBATCH` lines, quoted as Slurm reads them.
+    """Return options of sbatch for `#SBATCH` lines, quoted as Slurm reads them.
 
     Raises:
         JobError: the folder cannot be written in such a line, or the token is none.
     """
     if not _TOKEN.fullmatch(token):
-        raise JobError(f"{token!r} is no token of a submission.", cure="It has 16 hex digits.")
+        raise JobError(f"{token!r} is not the token of a submission.", cure="It has 16 hex digits.")
     resources = spec.resources
     found = [f"--job-name={plain_name(spec.name)}", f"--comment=cingulum:{token}"]
     for key in ("partition", "account", "qos"):
@@ -122,19 +122,19 @@ def options(spec: JobSpec, site: Site, folder: Path, token: str) -> list[str]:
 
 
 def _settings(spec: JobSpec, site: Site) -> list[tuple[str, str, str]]:
-    """Name, value and reason of what MPI is told of the network, and Open MPI 5's daemons in their words."""
+    """Return name, value and reason of MPI's network settings, including Open MPI 5's daemons."""
     found = fabric.settings(site, gpus=spec.resources.gpus_per_node > 0)
     told: list[tuple[str, str, str]] = [(Safe(one.name), one.value, Safe(one.reason)) for one in found]
     if site.launcher == "mpirun":
         given = {one.name: one.value for one in found} | site.environment | spec.environment
         keepalive = {f"OMPI_MCA_{name}": value for name, value in launching.KEEPALIVE.items()}
-        why = Safe("What the daemons of Open MPI 4 are told by mpirun, in the words of Open MPI 5.")
+        why = Safe("What mpirun of Open MPI 4 passes to its daemons, under the names of Open MPI 5.")
         told += [(Safe(n), value, why) for n, value in open_mpi.for_prrte(keepalive | given).items()]
     return told
 
 
 def _supervised(spec: JobSpec, site: Site, container: list[str], runs: Sequence[str]) -> list[str]:
-    """Options of jobs/supervisor/main.py that are the same for all tasks."""
+    """Return the options of jobs/supervisor/main.py that are the same for all tasks."""
     resources = spec.resources
     found = [f"--requeues={spec.requeues}", f"--ranks-per-node={resources.ranks_per_node}"]
     if spec.shrink:
@@ -158,7 +158,7 @@ def _supervised(spec: JobSpec, site: Site, container: list[str], runs: Sequence[
 
 
 def _with_site(found: list[str], site: Site) -> list[str]:
-    """All options; of two --gres Slurm would take the last alone, so they become one."""
+    """Return all options; of two --gres Slurm would take the last only, so they become one."""
     gpus = next((option for option in found if option.startswith("--gres=")), None)
     others = [option for option in site.options if not (gpus and option.startswith("--gres="))]
     more = [option.removeprefix("--gres=") for option in site.options if option not in others]
@@ -166,7 +166,7 @@ def _with_site(found: list[str], site: Site) -> list[str]:
 
 
 def in_container(spec: JobSpec, site: Site, folder: Path) -> list[str]:
-    """The words before a command that runs in the job's image; none without an image.
+    """Return the words before a command that runs in the job's image; none without an image.
 
     Raises:
         JobError: the site has nothing that runs images under Slurm, or a path is not absolute.
@@ -192,12 +192,12 @@ def in_container(spec: JobSpec, site: Site, folder: Path) -> list[str]:
 
 
 def _program(task: Arguments, *, in_image: bool) -> Arguments:
-    """The same task with the program that an image has under its own path."""
+    """Return the same task with the program's path in the image."""
     return ("cingulum", *task[1:]) if in_image and Path(task[0]).name == "cingulum" else task
 
 
 def plain_name(text: str) -> str:
-    """`text` as Slurm can show it: letters, digits, `.`, `_`, `+`, `@` and `-`, 64 at most."""
+    """Return `text` as Slurm can show it: letters, digits, `.`, `_`, `+`, `@` and `-`, 64 at most."""
     return re.sub(r"[^A-Za-z0-9._+@-]+", "_", text).lstrip("-")[:64] or "job"
 
 
@@ -221,9 +221,9 @@ def _check(spec: JobSpec, site: Site) -> None:
             raise JobError(f"environment: {name} is a variable of the batch script itself.")
     for task in spec.tasks:
         if task[0].startswith("-") or not task[0]:
-            raise JobError(f"{task[0]!r} is no program: it would be read as an option of the launcher.")
+            raise JobError(f"{task[0]!r} is not a program: the launcher would read it as an option.")
         if spec.parallel and ":" in task:
-            raise JobError("An argument ':' cannot be given to ranks: mpirun and srun take it for theirs.")
+            raise JobError("An argument ':' cannot be given to ranks: mpirun and srun read it as theirs.")
 
 
 def _gpus(spec: JobSpec, site: Site) -> str:
@@ -237,7 +237,7 @@ def _gpus(spec: JobSpec, site: Site) -> str:
 
 
 def _slurm_path(folder: Path) -> str:
-    """`folder` as Slurm's pattern of a file name, to be put in double quotes."""
+    """Return `folder` as Slurm's pattern of a file name, to be put in double quotes."""
     text = str(folder)
     if not text.isprintable() or "\\" in text or len(text.encode()) > _LONGEST_PATH or text[:1] != "/":
         raise JobError(
@@ -279,7 +279,7 @@ def _only_safe(value: Any) -> Any:
 
 
 def _lines(text: str) -> str:
-    """Several lines as one bash word over several lines."""
+    """Quote several lines as one bash word over several lines."""
     if text.replace("\n", "").replace("\t", "").isprintable():
         return shlex.quote(f"\n{text}\n")
     return bash_words.quote(text)

@@ -15,17 +15,17 @@ from trainer.errors import JobError, StoreError
 
 
 class UnreadableError(ValueError):
-    """A row whose bytes are not what was written: the file of the store is damaged."""
+    """A row that holds other bytes than were written: the store's file is damaged."""
 
 
 def storable(state: TaskState) -> TaskState:
-    """The same with a reason that every database takes: what a rank printed may hold any byte."""
+    """Return the same with a reason that every database accepts: the output of a rank may hold any byte."""
     reason = state.reason.replace("\0", "").encode("utf-8", "replace").decode()
     return dataclasses.replace(state, reason=reason)
 
 
 def spec(row: sql.RowMapping) -> JobSpec:
-    """The job of a row of `jobs`; raises StoreError where it holds none."""
+    """Return the job of a row of `jobs`; raises StoreError where it holds none."""
     try:
         return JobSpec.from_json(row["spec"])
     except JobError as error:
@@ -38,7 +38,7 @@ def spec(row: sql.RowMapping) -> JobSpec:
 
 
 def task_row(number: int, state: TaskState) -> dict[str, Any]:
-    """A row of `tasks`, of job `number`."""
+    """Return a row of `tasks`, of job `number`."""
     return {
         **dataclasses.asdict(state),
         "job": number,
@@ -48,7 +48,7 @@ def task_row(number: int, state: TaskState) -> dict[str, Any]:
 
 
 def task(row: sql.RowMapping) -> TaskState:
-    """The state that a row of `tasks` holds."""
+    """Return the state in a row of `tasks`."""
     names = [field.name for field in dataclasses.fields(TaskState)]
     try:
         found = TaskState(**{**{key: row[key] for key in names}, "hosts": tuple(json.loads(row["hosts"]))})
@@ -60,7 +60,7 @@ def task(row: sql.RowMapping) -> TaskState:
 
 
 def change_row(number: int, state: TaskState, now: float) -> dict[str, Any]:
-    """A row of `changes`, of job `number`."""
+    """Return a row of `changes`, of job `number`."""
     return {
         "job": number,
         "task": state.task,
@@ -73,6 +73,6 @@ def change_row(number: int, state: TaskState, now: float) -> dict[str, Any]:
 
 
 def change(job: Job, row: Any) -> Change:
-    """The change that a row of `changes` holds, which is one of `job`."""
+    """Return the change in a row of `changes`, which concerns `job`."""
     names = [field.name for field in dataclasses.fields(Change)]
     return Change(**{**{key: row[key] for key in names}, "job": job.label})

@@ -1,4 +1,4 @@
-"""Keys of a site profile that may differ from one kind of job to another: partition, time, cores, memory."""
+"""Keys of a site profile that may differ between kinds of job: partition, time, cores, memory."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ class PerKind(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     partition: Name | None = Field(None, description="sbatch --partition; several: a,b")
-    account: Name | None = Field(None, description="sbatch --account: who pays")
+    account: Name | None = Field(None, description="sbatch --account: the account charged")
     qos: Name | None = Field(None, description="sbatch --qos")
-    minutes: int | None = Field(None, ge=1, description="longest time to run where a job names none, minutes")
+    minutes: int | None = Field(None, ge=1, description="time limit where a job sets none, minutes")
     grace_s: int | None = Field(
         None,
         ge=1,
         le=65535,
-        description="sbatch --signal: seconds before the time limit to save in, where a job names none; "
+        description="sbatch --signal: seconds before the time limit at which to save, where a job sets none; "
         "default 120",
     )
-    gpus_per_node: int | None = Field(None, ge=0, description="GPUs on each host where a job names none")
+    gpus_per_node: int | None = Field(None, ge=0, description="GPUs on each host where a job sets none")
     cpus_per_rank: int | None = Field(
-        None, ge=1, description="cores of each rank, or of the one process, where a job names none"
+        None, ge=1, description="cores of each rank, or of the one process, where a job sets none"
     )
-    memory: str | None = Field(None, description="memory on each host, such as 64G, where a job names none")
+    memory: str | None = Field(None, description="memory on each host, such as 64G, where a job sets none")
     options: Texts = Field((), description="further options of sbatch, such as --constraint=a100")
 
     @field_validator("options")
@@ -52,7 +52,7 @@ class PerKind(BaseModel):
         try:
             _mebibytes(memory)
         except JobError:
-            raise ValueError(f"{memory!r} is no size: give MiB, or a unit, such as '4000' or 16G") from None
+            raise ValueError(f"{memory!r} is not a size: give MiB or a unit, such as '4000' or 16G") from None
         return memory
 
     @property
@@ -62,7 +62,7 @@ class PerKind(BaseModel):
 
 
 class Kind(PerKind):
-    """What is special about one kind of job; what is not written is as for all."""
+    """Overrides for one kind of job; keys not given are as for all."""
 
 
 def _mebibytes(text: str | None) -> int | None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 _OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9_.,:;+@/%&|*!<>()\[\]{}=~^-]+)?")
 
 _SCRIPT = "is set by the script itself"
-_RANKS = "competes with the nodes, ranks, cores and GPUs that a job asks for"
-_JOB = "is of the job: see the keys of the profile, and `options`"
+_RANKS = "conflicts with the nodes, ranks, cores and GPUs that a job asks for"
+_JOB = "belongs to the job: see the keys of the profile, and `options`"
 _OUTPUT = "would change how ranks are started or what their output looks like, which the script relies on"
 
 
@@ -28,8 +28,8 @@ _OF_SBATCH = {
     **_all(
         "cpus-per-gpu gpus-per-socket ntasks-per-core ntasks-per-gpu ntasks-per-socket overcommit", _RANKS
     ),
-    **_all("mem-per-cpu mem-per-gpu", "competes with the key `memory`, which is of a host"),
-    "time-min": "competes with the key `minutes`",
+    **_all("mem-per-cpu mem-per-gpu", "conflicts with the key `memory`, which is per host"),
+    "time-min": "conflicts with the key `minutes`",
 }
 _OF_SRUN = {
     **_all("mpi ntasks kill-on-bad-exit wait no-kill", _SCRIPT),
@@ -43,7 +43,7 @@ _OF_SRUN = {
 
 
 def refuse_options(options: Sequence[str], *, of_srun: bool = False) -> None:
-    """Make sure that these may stand in a script beside our own.
+    """Check that these options may stand in a script beside our own.
 
     Raises:
         ValueError: one is not `--name` or `--name=value`, or competes with what the script or a key says.

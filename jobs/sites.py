@@ -1,4 +1,4 @@
-"""A site profile: what differs between clusters, written once in YAML."""
+"""Site profiles: settings that differ between clusters, written once in YAML."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Site(PerKind):
     """One cluster, or this machine."""
 
     name: str = Field("here", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the profile")
-    description: str = Field("", description="one line about it, for lists")
+    description: str = Field("", description="one-line description, for lists")
     gpu_request: Literal["gpus-per-node", "gres", "gpus-per-task"] = Field(
-        "gpus-per-node", description="how sbatch is asked for GPUs; `gpus-per-task` needs `launcher: srun`"
+        "gpus-per-node", description="sbatch's option for GPUs; `gpus-per-task` needs `launcher: srun`"
     )
     gpu_type: Name | None = Field(None, description="kind of GPU, as in --gres=gpu:KIND:4")
     before_modules: str = Field(
@@ -60,7 +60,7 @@ class Site(PerKind):
     )
     hostfile: str | None = Field(None, description="file of hosts for `--launcher mpirun` without Slurm")
     fabric: Literal["auto", "ethernet", "infiniband"] = Field(
-        "auto", description="what lies between hosts; `auto` leaves the choice to MPI and NCCL"
+        "auto", description="network between hosts; `auto` leaves the choice to MPI and NCCL"
     )
     interfaces: Names = Field((), description="network interfaces between hosts, such as eth0")
     infiniband_devices: Names = Field((), description="ports for data, such as mlx5_0:1")
@@ -125,7 +125,7 @@ class Site(PerKind):
         return self
 
     def of(self, kind: str) -> Site:
-        """This site as jobs of a kind find it: what `kinds` says of it stands for what is said of all."""
+        """Return this site for a kind of job: keys under `kinds` override those for all."""
         own = self.kinds.get(kind)  # type: ignore[call-overload]
         if own is None:
             return self
@@ -136,7 +136,7 @@ HERE = Site()
 
 
 def load(name_or_path: str | None = None) -> Site:
-    """The profile of this name, or in this file.
+    """Return the profile of this name, or in this file.
 
     A name is looked for in the user's folder (`folder()`), then among those shipped with us. Without one it
     is the user's `default`, or where there is none, a site about which nothing is known.
@@ -160,7 +160,7 @@ def load(name_or_path: str | None = None) -> Site:
 
 
 def listed() -> Iterator[tuple[str, Path]]:
-    """Name and file of every profile that `load` finds by name, the user's own first."""
+    """Return name and file of every profile that `load` finds by name, the user's own first."""
     seen: set[str] = set()
     for place in (folder(), shipped() / "sites"):
         for path in sorted(place.glob("*.yaml")):
@@ -170,13 +170,15 @@ def listed() -> Iterator[tuple[str, Path]]:
 
 
 def folder() -> Path:
-    """Where the user's profiles are: `$XDG_CONFIG_HOME/cingulum/sites`, else `~/.config/cingulum/sites`."""
+    """Return the folder of the user's profiles: `$XDG_CONFIG_HOME/cingulum/sites`, else
+    `~/.config/cingulum/sites`.
+    """
     config = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(config).expanduser() / "cingulum" / "sites"
 
 
 def shipped() -> Path:
-    """The folder `slurm` with templates and example profiles, in a checkout or as installed."""
+    """Return the folder `slurm` with templates and example profiles, in a checkout or as installed."""
     return Path(str(resources.files("jobs"))) / "slurm"
 
 

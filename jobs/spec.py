@@ -1,4 +1,4 @@
-"""What to run, on what, for how long: values only, written to and read from JSON."""
+"""The job to run, its resources and its limits: values only, written to and read from JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GRACE_S = 120
 
 @dataclass(frozen=True)
 class Resources:
-    """What one job asks for. World size is `nodes * ranks_per_node`.
+    """Resources of one job. World size is `nodes * ranks_per_node`.
 
     Attributes:
         nodes: hosts.
@@ -53,7 +53,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One job: what every rank runs, and under which terms.
+    """One job: the command of every rank, and its terms.
 
     Attributes:
         name: as Slurm shows it; any text, made safe where it is used.
@@ -120,12 +120,12 @@ class JobSpec:
         return len(self.tasks) > 1
 
     def to_json(self) -> str:
-        """All of it, as `from_json` reads it."""
+        """Return all of it, as `from_json` reads it."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> JobSpec:
-        """The job that `to_json` wrote.
+        """Return the job that `to_json` wrote.
 
         Raises:
             JobError: not such a text.

@@ -1,4 +1,4 @@
-"""What the store reads and writes within one transaction."""
+"""Reads and writes of the store within one transaction."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def insert(connection: sql.Connection, values: Mapping[str, Any], spec: JobSpec,
 
 
 def named(text: str) -> sql.ColumnElement[bool]:
-    """Which rows an id means; raises JobError where it is none."""
+    """Return the rows that an id names; raises JobError where it names none."""
     named, _ = split_label(text)
     if named.startswith("new-"):
         return tables.jobs.c.number == int(named.removeprefix("new-"))
@@ -52,7 +52,7 @@ def jobs(
     limit: int | None = None,
     lock: bool = False,
 ) -> list[Job]:
-    """Jobs that are all that is wanted, the newest first; `lock`: until the transaction ends."""
+    """Return the jobs that match all criteria, the newest first; `lock`: until the transaction ends."""
     query = sql.select(tables.jobs).where(*wanted).order_by(tables.jobs.c.number.desc()).limit(limit)
     if lock:  # nothing to SQLite, whose writers come one after the other anyway
         query = query.with_for_update()
@@ -76,7 +76,7 @@ def jobs(
 
 
 def write(connection: sql.Connection, job: Job, states: Sequence[TaskState], now: float) -> list[Change]:
-    """Take these states into the store as far as they are believed; `job` is as the store has it."""
+    """Write these states into the store where they are accepted; `job` is as the store has it."""
     known = {state.task: state for state in job.tasks}
     before = dict(known)
     for state in states:

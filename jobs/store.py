@@ -23,7 +23,7 @@ from trainer.errors import JobError, StoreError
 
 
 def default() -> str | Path:
-    """Where the store is: `$CINGULUM_STORE`, else `jobs.db` in `home()`."""
+    """Return the path or URL of the store: `$CINGULUM_STORE`, else `jobs.db` in `home()`."""
     return os.environ.get("CINGULUM_STORE") or home() / "jobs.db"
 
 
@@ -50,7 +50,7 @@ class Store:
     def add(
         self, token: str, spec: JobSpec, *, launcher: str, site: str, folder: Path, place: str = ""
     ) -> Job:
-        """Note, for good, that this process is about to submit a job: all its tasks are SUBMITTING.
+        """Record, before it does so, that this process submits a job: all its tasks are SUBMITTING.
 
         Raises:
             JobError: another job trains in its run folder, and is none that it waits for; nothing was noted.
@@ -74,7 +74,7 @@ class Store:
             return statements.jobs(connection, tables.jobs.c.number == number)[0]
 
     def restore(self, noted: Iterable[Noted]) -> list[int]:
-        """Take in jobs that the store has lost, SUBMITTING until launchers are asked; return their numbers.
+        """Add jobs that the store has lost, as SUBMITTING until launchers are asked; return their numbers.
 
         Those that it has, by their tokens, stay as they are. A job keeps its number where that is free.
         """
@@ -106,12 +106,12 @@ class Store:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job was ever noted."""
+        """Return whether no job was ever noted."""
         with tables.reading(self._engine) as connection:
             return connection.execute(sql.select(tables.jobs.c.number).limit(1)).first() is None
 
     def adopt(self, job: Job, external: str) -> Job:
-        """Note the launcher's answer: from now on the job is `external`, and PENDING unless more is known.
+        """Record the launcher's answer: from now on the job is `external`, and PENDING unless more is known.
 
         May be said twice, and of a job that was thought LOST.
 
@@ -126,7 +126,7 @@ class Store:
                 return found
             if found.external is not None:
                 raise StoreError(
-                    f"Job {found.label} (token {job.token}) is there twice: {found.external} and {external}.",
+                    f"Job {found.label} (token {job.token}) exists twice: {found.external} and {external}.",
                     cure=f"Cancel one of them with the tools of {job.launcher}.",
                 )
             connection.execute(
@@ -140,7 +140,7 @@ class Store:
             return statements.jobs(connection, mine)[0]
 
     def record(self, found: Iterable[tuple[Job, Sequence[TaskState]]]) -> list[Change]:
-        """Write down what launchers said of the tasks of jobs, and what of it is new into the history.
+        """Record the states that launchers reported, and what of them is new in the history.
 
         Each job is as it was read before the launcher was asked. Where the store has changed since, the
         answer may be older than what is known, and is left out: the next one will do. Tasks that are not
@@ -163,13 +163,13 @@ class Store:
         return changes
 
     def requeue(self, job: Job, task: int | None = None) -> list[Change]:
-        """Note that a launcher was told to start a job, or one task of it, again: REQUEUED."""
+        """Record that a launcher was asked to start a job, or one task of it, again: REQUEUED."""
         chosen = [state for state in job.tasks if task is None or state.task == task]
         again = [TaskState(state.task, "REQUEUED", restarts=state.restarts + 1) for state in chosen]
         return self.record([(job, again)])
 
     def missing(self, asked: Iterable[tuple[Job, Sequence[int]]]) -> dict[tuple[int, int], float]:
-        """Note which tasks of each job, and no others, its launcher knows no more.
+        """Record which tasks of each job, and no others, its launcher no longer knows.
 
         Returns:
             since when each has been missing at every refresh, seconds since 1970, by numbers of job and task.
@@ -199,7 +199,8 @@ class Store:
         return since
 
     def get(self, text: str) -> Job:
-        """The job of this id; one of its tasks, `4711_3`, names it, too, and so does `new-12` ever after.
+        """Return the job of this id; one of its tasks, `4711_3`, names it, too, and so does `new-12` ever
+        after.
 
         Slurm may count from the beginning again: the newest job of that id is meant.
 
@@ -214,7 +215,7 @@ class Store:
         return found[0]
 
     def free(self, spec: JobSpec, *, besides: Job | None = None) -> None:
-        """Make sure that no job but `besides` waits or runs in the run folder that this one trains in.
+        """Check that no job but `besides` waits or runs in the run folder of this one.
 
         Raises:
             JobError: one does.
@@ -223,7 +224,9 @@ class Store:
             admission.check(connection, spec, besides=None if besides is None else besides.number)
 
     def changes(self, text: str) -> list[Change]:
-        """The history of a job, or of one task of it (`4711_3`), the oldest first; raises what `get` does."""
+        """Return the history of a job, or of one task of it (`4711_3`), the oldest first; raises what `get`
+        does.
+        """
         job = self.get(text)
         _, task = split_label(text)
         table = tables.changes
@@ -245,7 +248,7 @@ class Store:
         changed_since: float | None = None,
         limit: int | None = None,
     ) -> list[Job]:
-        """Jobs, the newest first, that are all that is asked for.
+        """Return the jobs, the newest first, that match all criteria.
 
         Args:
             states: in one of these (of the job as a whole).

@@ -1,4 +1,4 @@
-"""The address of the store: what is a path, what is a database, and how it is shown without its secrets."""
+"""The address of the store: a path or a database URL, shown without its secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HIDDEN = "***"
 
 
 def parse(where: str | Path) -> sql.URL:
-    """The address of a database, from a URL or the path of an SQLite file.
+    """Parse a URL or the path of an SQLite file into the address of a database.
 
     Raises:
         JobError: it is neither. None of it is shown, since it may hold a password.
@@ -42,12 +42,12 @@ def parse(where: str | Path) -> sql.URL:
     if backend != "sqlite":
         return url
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
-        raise JobError("A store of jobs in memory would forget them.", cure="Give a path: sqlite:///jobs.db")
+        raise JobError("A store of jobs in memory would be lost.", cure="Give a path: sqlite:///jobs.db")
     return url.set(database=str(Path(url.database).expanduser().absolute()))
 
 
 def shown(url: sql.URL) -> str:
-    """A URL for messages: the password is hidden, and so are secrets after the question mark."""
+    """Return a URL for messages, without its password and the secrets in its query."""
     hidden = {key: _HIDDEN if _SECRET.search(key) else value for key, value in url.query.items()}
     # Written by hand, since SQLAlchemy would escape the stars.
     query = "&".join(
@@ -59,7 +59,7 @@ def shown(url: sql.URL) -> str:
 
 
 def without_secrets(text: str, url: sql.URL) -> str:
-    """What a driver said, without the password and other secrets of the URL, escaped or not."""
+    """Return a driver's message without the password and other secrets of the URL, escaped or not."""
     secrets = [str(url.password)] if url.password else []
     for key, values in url.query.items():
         if _SECRET.search(key):

@@ -1,4 +1,4 @@
-"""Submits a job so that a kill at any point loses nothing and submits nothing twice.
+"""Submit a job so that a kill at any point loses nothing and submits nothing twice.
 
 1. A row SUBMITTING with the token and all of the job is in the store, for good.
 2. The job's private folder is made.
@@ -28,7 +28,7 @@ from trainer.errors import CingulumError, JobError, LauncherError, StoreError
 
 
 def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
-    """Start a job and return it as the store has it.
+    """Start a job and return it as stored.
 
     Args:
         store: where it is noted before it is started.
@@ -76,7 +76,8 @@ def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
 
 
 def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
-    """The launcher's names of the jobs that this one waits for; those that have completed need no waiting.
+    """Return the launcher's names of the jobs that this one waits for; those that have completed need no
+    waiting.
 
     Raises:
         JobError: one is not known, failed, belongs to another launcher or cluster, or is not submitted yet.
@@ -91,7 +92,7 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
             )
         if not is_at(job, launcher):
             raise JobError(
-                f"A job of {launcher.name} cannot wait for {job.label}, which is not of the same system.",
+                f"A job of {launcher.name} cannot wait for {job.label}, which belongs to another system.",
                 cure=f"Submit both with the same launcher, or `cingulum wait {job.label}` first.",
             )
         if job.state != "COMPLETED":  # it may have been started again since
@@ -106,7 +107,7 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
             )
         if job.external is None:
             raise JobError(
-                f"Job {job.label} is being submitted, so that nothing can wait for it yet.",
+                f"Job {job.label} is being submitted, so nothing can wait for it yet.",
                 cure="Try again when `cingulum jobs` shows its id.",
             )
         found.append(job.external)
@@ -114,7 +115,8 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
 
 
 def _after_failure(store: Store, launcher: Launcher, job: Job, error: CingulumError) -> Job:
-    """The job, if it was started though its launcher failed; else the error again, with the job LOST.
+    """Return the job, if it was started though its launcher failed; else raise the error again, with the job
+    LOST.
 
     Where nobody can know yet, the row stays SUBMITTING, and recovery asks again.
     """

@@ -1,4 +1,4 @@
-"""Which process submits a job, so that another can tell later whether it still does."""
+"""Identity of the process that submits a job, so that another can tell later whether it still does."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from pathlib import Path
 
 
 def myself() -> str:
-    """This process: its host, boot and process namespace, its number, and its start (numbers return)."""
+    """Return the identity of this process: host, boot and process namespace, number, and start (numbers
+    return).
+    """
     return f"{_machine()} {os.getpid()} {_started(os.getpid())}"
 
 
 def is_alive(submitter: str) -> bool | None:
-    """Whether the process that `myself` named still runs; None: it is on another host, one cannot know."""
+    """Return whether the process that `myself` named still runs; None: it is on another host, which cannot be
+    asked.
+    """
     machine, _, process = submitter.partition(" ")
     if machine != _machine():
         return None
@@ -23,7 +27,7 @@ def is_alive(submitter: str) -> bool | None:
 
 
 def user() -> str:
-    """Name of the calling user; the number where it has no name, as in some containers."""
+    """Return the name of the calling user; the number where it has no name, as in some containers."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -36,7 +40,7 @@ def _machine() -> str:
 
 
 def _started(process: int) -> str:
-    """Clock ticks from the boot to the start of a process; "": there is none, or it is a zombie."""
+    """Return clock ticks from the boot to the start of a process; "": there is none, or it is a zombie."""
     try:
         # The name, in brackets, may hold anything: what follows the last bracket is numbers (man 5 proc).
         fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""The files with which a host looks after a job under Slurm, copied into the job's folder at submission.
+"""Files of the supervisor of a Slurm job, copied into the job's folder at submission.
 
 So a job is looked after by what it was submitted with, whatever is installed meanwhile, and where the program
 itself lies in an image.
@@ -14,7 +14,7 @@ _OURS = ("__init__.py", "blame.py", "progress_made.py")
 
 
 def sources() -> dict[str, str]:
-    """Text by path below the job's folder; `python3 FOLDER` runs them."""
+    """Return texts by path below the job's folder; `python3 FOLDER` runs them."""
     package = resources.files("jobs")
     texts = {f"jobs/{name}": (package / name).read_text(encoding="utf-8") for name in _OURS}
     for part in (package / "supervisor").iterdir():

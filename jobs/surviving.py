@@ -1,4 +1,4 @@
-"""Run mpirun for processes of which some may die, and end it when the run itself says that it has ended.
+"""Run mpirun for processes of which some may die, and end it when the run itself reports its end.
 
     python -m jobs.surviving mpirun -np 4 ... cingulum train CONFIG
 
@@ -32,12 +32,12 @@ _LOOK_S = 0.1
 
 
 def line(mpirun_line: Sequence[str]) -> list[str]:
-    """The command that runs a line of mpirun in this way (pure but for the path of Python)."""
+    """Return the command that runs a line of mpirun in this way (pure but for the path of Python)."""
     return [sys.executable, "-m", "jobs.surviving", *mpirun_line]
 
 
 def main(words: Sequence[str]) -> int:
-    """Run it; returns the run's own exit code, or mpirun's where the run did not tell one."""
+    """Run it; return the run's own exit code, or mpirun's where the run left none."""
     told = Path.cwd() / f".cingulum-end-{secrets.token_hex(4)}"
     program, *rest = words
     environment = {**os.environ, **RECOVERY, END_FILE: str(told)}

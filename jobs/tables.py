@@ -100,7 +100,7 @@ run_folders = sql.Table(
 
 
 def open_database(where: str | Path) -> sql.Engine:
-    """The database at a path (SQLite) or URL, with its tables made where there are none.
+    """Open the database at a path (SQLite) or URL; make its tables where there are none.
 
     Raises:
         JobError: not a URL that can be used.
@@ -125,7 +125,7 @@ def open_database(where: str | Path) -> sql.Engine:
 
 
 def check_whole(engine: sql.Engine) -> None:
-    """Read all of an SQLite file, which a query may find whole where another part is not.
+    """Read all of an SQLite file: a query may succeed though another part is damaged.
 
     Raises:
         DamagedStoreError: it is damaged.
@@ -138,7 +138,7 @@ def check_whole(engine: sql.Engine) -> None:
 
 
 def set_aside(where: str | Path) -> Path | None:
-    """Rename the file of a damaged SQLite store, and its log; return its new name. None: it is no file."""
+    """Rename the file of a damaged SQLite store, and its log; return its new name. None: it is not a file."""
     url = store_address.parse(where)
     if url.get_backend_name() != "sqlite":
         return None
@@ -152,7 +152,7 @@ def set_aside(where: str | Path) -> Path | None:
 
 @contextmanager
 def reading(engine: sql.Engine) -> Iterator[sql.Connection]:
-    """One transaction that sees one state of the store; raises StoreError."""
+    """Open a transaction that reads one state of the store; raises StoreError."""
     with _told(engine.url), engine.connect() as connection:
         if engine.dialect.name == "postgresql":  # by itself each of its questions sees a state of its own
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -162,7 +162,7 @@ def reading(engine: sql.Engine) -> Iterator[sql.Connection]:
 
 @contextmanager
 def writing(engine: sql.Engine) -> Iterator[sql.Connection]:
-    """One transaction that is written whole or not at all, one after the other; raises StoreError."""
+    """Open a transaction that is written whole or not at all, one after the other; raises StoreError."""
     with _told(engine.url), engine.connect() as connection:
         connection = connection.execution_options(writes=True)
         with connection.begin():
@@ -171,7 +171,7 @@ def writing(engine: sql.Engine) -> Iterator[sql.Connection]:
 
 @contextmanager
 def _told(url: sql.URL) -> Iterator[None]:
-    """Errors of the database as ours, without the password."""
+    """Raise errors of the database as ours, without the password."""
     try:
         yield
     except ImportError as error:
@@ -184,9 +184,9 @@ def _told(url: sql.URL) -> Iterator[None]:
         said = store_address.without_secrets(said, url)
         if isinstance(getattr(error, "orig", None), sqlite3.DatabaseError) and _DAMAGED.search(said):
             raise _damaged(url, said) from error
-        cure = "Look whether the database runs, and whether CINGULUM_STORE is right."
+        cure = "Check that the database runs, and that CINGULUM_STORE is right."
         if url.get_backend_name() == "sqlite":
-            cure = "Look whether the disk is full, and whether you may write to the file and its folder."
+            cure = "Check whether the disk is full, and whether you may write to the file and its folder."
             if "locked" in said:
                 cure = f"Another process kept it for more than {WAIT_S:.0f} s. Try again; do not delete it."
         raise StoreError(f"The store of jobs at {store_address.shown(url)}: {said}.", cure=cure) from error
@@ -198,7 +198,7 @@ def _told(url: sql.URL) -> Iterator[None]:
 
 def _damaged(url: sql.URL, said: str) -> StoreError:
     if url.get_backend_name() != "sqlite":
-        return StoreError(f"The store of jobs at {store_address.shown(url)} holds what is no job: {said}.")
+        return StoreError(f"The store of jobs at {store_address.shown(url)} holds an invalid job: {said}.")
     # What is quoted of such a file may be anything.
     plain = "".join(sign if sign.isprintable() else "?" for sign in said)[:200]
     return DamagedStoreError(
@@ -244,7 +244,7 @@ def _begin(connection: sql.Connection) -> None:
 
 
 def _file_system(path: Path) -> str:
-    """Type of the file system that a path is on, as the kernel says (man 5 proc: mountinfo); "": unknown."""
+    """Return the type of the file system of a path (man 5 proc: mountinfo); "": unknown."""
     device = path.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:

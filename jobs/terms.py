@@ -1,4 +1,4 @@
-"""What a launcher leaves for the attendant of a job: its terms; and where the files of the job lie."""
+"""Terms of an attended job: what a launcher leaves for its attendant; and where the job's files are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Arguments = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Terms:
-    """What one attendant runs, and when it starts it again.
+    """The commands of one attendant, and when it starts them again.
 
     Attributes:
         token: of the submission.
@@ -77,12 +77,12 @@ class Terms:
     pause_s: float = 1
 
     def to_json(self) -> str:
-        """All of it, readable, as `from_json` reads it."""
+        """Return all of it, readable, as `from_json` reads it."""
         return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Terms:
-        """The terms that `to_json` wrote.
+        """Return the terms that `to_json` wrote.
 
         Raises:
             JobError: not such a text.
@@ -97,7 +97,7 @@ class Terms:
 
     @classmethod
     def of(cls, folder: Path) -> Terms:
-        """The terms of the job in this folder.
+        """Return the terms of the job in this folder.
 
         Raises:
             JobError: there are none, or they cannot be read.
@@ -107,7 +107,7 @@ class Terms:
         except OSError as error:
             raise JobError(
                 f"{folder}: is not the folder of an attended job ({error.strerror}).",
-                cure="`cingulum jobs` lists the jobs that there are.",
+                cure="`cingulum jobs` lists all jobs.",
             ) from error
         return cls.from_json(text)
 
@@ -118,20 +118,22 @@ class Terms:
 
 
 def hostfile(folder: Path, task: int) -> Path:
-    """Where the attendant writes the hosts of a task's next start: a line `NAME slots=N` each."""
+    """Return the file for the hosts of a task's next start: a line `NAME slots=N` each."""
     return folder / f"hosts-{task}"
 
 
 def log(folder: Path, task: int, *, is_array: bool) -> Path:
-    """Where a task's output goes."""
+    """Return the file for a task's output."""
     return folder / (f"out-{task}.log" if is_array else "out.log")
 
 
 def failures(folder: Path, task: int, *, is_array: bool) -> Path:
-    """A line for each failed start: time, exit code, host or rank, why; separated by tabs."""
+    """Return the file with a line for each failed start: time, exit code, host or rank, why; separated by
+    tabs.
+    """
     return folder / (f"failures-{task}" if is_array else "failures")
 
 
 def request(folder: Path, what: str, task: int | None) -> Path:
-    """A file that asks the attendant for `cancel` or `requeue` of a task (None: of all)."""
+    """Return the file that asks the attendant for `cancel` or `requeue` of a task (None: of all)."""
     return folder / (f"{what}.asked" if task is None else f"{what}-{task}.asked")

@@ -1,4 +1,4 @@
-"""Which environment variables and texts a job may hold: what a program can be given, and no secrets."""
+"""Check environment variables and texts of a job: what a program can be given, and no secrets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_variables(environment: Mapping[str, str]) -> None:
     """
     for name, value in environment.items():
         if not _NAME.fullmatch(name):
-            raise JobError(f"environment: {name!r} is no name of a variable.")
+            raise JobError(f"environment: {name!r} is not the name of a variable.")
         if _OF_THE_SHELL.fullmatch(name):
             raise JobError(f"environment: {name} belongs to the shell or to Slurm, and cannot be set.")
         if _SECRET.match(name):
@@ -55,9 +55,9 @@ def check_texts(what: str, texts: Iterable[str]) -> None:
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
-            raise JobError(f"{what} holds bytes that are no UTF-8 text.", cure="Rename the file.") from None
+            raise JobError(f"{what} holds bytes that are not UTF-8 text.", cure="Rename the file.") from None
         if size > LONGEST:
-            raise JobError(f"{what}: {size} bytes are more than a program can be given at once ({LONGEST}).")
+            raise JobError(f"{what}: {size} bytes are more than a program's argument may hold ({LONGEST}).")
         if _SECRET_URL.search(text):
             raise JobError(
                 f"{what} holds a URL with a password, and jobs are kept and shown in plain text.",

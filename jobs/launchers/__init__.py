@@ -1,1 +1,1 @@
-"""How ranks are started: one file per launcher."""
+"""Launchers of ranks: one file each."""

@@ -42,7 +42,7 @@ class Apptainer(Mpirun):
         return super().plan(self._inside(spec, site), site, folder, token)
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
-        """Apptainer, the image and the folders are there, and the image's Open MPI is that of the host.
+        """Check Apptainer, the image and the folders, and that the image's Open MPI matches the host's.
 
         Raises:
             LauncherError: Apptainer is missing or too old, or the two Open MPIs do not go together.

@@ -1,4 +1,4 @@
-"""Jobs that no scheduler looks after: each has an attendant (`jobs.attendant`), a process of its own.
+"""Jobs without a scheduler: each has an attendant (`jobs.attendant`), a process of its own.
 
 The base of the launchers for mpirun, Docker and Apptainer. One of them gives `name`, `preflight`, and a
 `plan` whose files come from `attended_launch`. Everything else is read from the job's folder, so that it is
@@ -84,7 +84,7 @@ def attended_launch(
 
 
 class Attended:
-    """What all launchers with attendants have in common. `external` is the job's folder."""
+    """Common base of launchers with attendants. `external` is the job's folder."""
 
     name = ""
 
@@ -106,7 +106,7 @@ class Attended:
         return str(folder)
 
     def find(self, token: str) -> str | None:
-        """The job started with this token; its attendant holds the folder's lock from its first instant."""
+        """Return the job started with this token; its attendant holds the folder's lock from the start."""
         folder = home.job_path(token)
         if not (folder / terms.TERMS).is_file():
             return None
@@ -115,7 +115,9 @@ class Attended:
         return None
 
     def states(self, externals: Sequence[str]) -> dict[str, list[TaskState]]:
-        """State of every task of these jobs; one whose attendant died is LOST, and nothing of it is left."""
+        """Return the state of every task of these jobs; a job whose attendant died is LOST, and its processes
+        are ended.
+        """
         found = {}
         for external in externals:
             folder = Path(external)
@@ -135,7 +137,7 @@ class Attended:
         return found
 
     def cancel(self, external: str, task: int | None = None) -> None:
-        """End a job, or one task of it; one that has ended already stays as it is.
+        """End a job, or one task of it; leave it unchanged if it has ended.
 
         Raises:
             JobError: there is no such job or task.
@@ -151,7 +153,7 @@ class Attended:
             atomic.write_private(terms.request(folder, "cancel", number), "")
 
     def requeue(self, external: str, task: int | None = None) -> None:
-        """Let it save, and start it again; without `task`, all tasks that have not completed, else all.
+        """Save and start it again; without `task`, all tasks that have not completed, else all.
 
         Raises:
             JobError: there is no such job or task.
@@ -175,7 +177,7 @@ class Attended:
             time.sleep(_POLL_S)
 
     def logs(self, folder: Path, external: str, task: int) -> Path:
-        """Where this task's output goes, both streams, all its starts one after the other."""
+        """Return the log of this task: both streams, all starts in order."""
         return terms.log(folder, task, is_array=Terms.of(folder).is_array)
 
 
@@ -245,7 +247,9 @@ def _call_lost(entry: Entry, known: Ledger | None, folder: Path) -> None:
 
 
 def _leave_nothing(agreed: Terms) -> None:
-    """End what a dead attendant left on this host; it has told mpirun by its death, so mostly nothing."""
+    """End what a dead attendant left on this host; mpirun mostly ended with it, so there
+    is mostly nothing.
+    """
     processes.end_marked(*(f"{agreed.token}.{number}" for number in range(len(agreed.commands))))
 
 

@@ -1,4 +1,4 @@
-"""What every launcher can do. `plan` is a pure function; only the others touch the world."""
+"""The interface of every launcher. `plan` is a pure function; only the other methods have effects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class TaskState:
-    """What is known of one task of a job (of the job itself, where it is no array).
+    """State of one task of a job (of the job itself, where it is not an array).
 
     Attributes:
         task: number within the array; 0 where there is none.
@@ -68,7 +68,7 @@ class TaskState:
 
 
 class NoAnswer(LauncherError):
-    """A launcher's system was asked, and nobody knows whether it did what it was asked for."""
+    """A launcher's system did not answer, so that the result of the request is unknown."""
 
 
 class Launcher(Protocol):
@@ -93,21 +93,23 @@ class Launcher(Protocol):
         ...
 
     def find(self, token: str) -> str | None:
-        """The job started with this token, also one whose `start` never returned; None: there is none."""
+        """Return the job started with this token, also one whose `start` never returned;
+        None: there is none.
+        """
         ...
 
     def states(self, externals: Sequence[str]) -> dict[str, list[TaskState]]:
-        """State of every task of these jobs; a job that the system knows no more is left out."""
+        """Return the state of every task of these jobs; leave out jobs that the system no longer knows."""
         ...
 
     def cancel(self, external: str, task: int | None = None) -> None:
-        """End a job, or one task of it; one that has ended already stays as it is."""
+        """End a job, or one task of it; leave it unchanged if it has ended."""
         ...
 
     def requeue(self, external: str, task: int | None = None) -> None:
-        """Let it save, and start it again."""
+        """Save and start it again."""
         ...
 
     def logs(self, folder: Path, external: str, task: int) -> Path:
-        """Where this task's output goes, both streams, all its starts one after the other."""
+        """Return the log of this task: both streams, all starts in order."""
         ...

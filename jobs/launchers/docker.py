@@ -70,7 +70,7 @@ class Docker(Attended):
         return attended_launch(spec, token, commands, environment=added, at_once=1)
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
-        """Docker answers, the image is there and holds this version of cingulum, and so are the folders.
+        """Check that Docker answers, and that the image with this version of cingulum and the folders exist.
 
         Raises:
             LauncherError: Docker is missing or does not answer.
@@ -153,7 +153,7 @@ class Docker(Attended):
 
 
 def image_of(spec: JobSpec) -> str:
-    """The image that the job names, else the one that the how-to builds.
+    """Return the image that the job names, else the one that the how-to builds.
 
     Raises:
         JobError: no name of an image.
@@ -162,12 +162,12 @@ def image_of(spec: JobSpec) -> str:
     if image is None:
         image = "cingulum:gpu" if spec.resources.gpus_per_node else "cingulum"
     if not _IMAGE.fullmatch(image):
-        raise JobError(f"image: {image!r} is no name of an image.", cure="Such as cingulum:0.1.0.")
+        raise JobError(f"image: {image!r} is not the name of an image.", cure="Such as cingulum:0.1.0.")
     return image
 
 
 def mount(path: str, *, readonly: bool = False) -> str:
-    """The value of `docker run --mount` that shows a folder of the host at its own path.
+    """Return the value of `docker run --mount` that mounts a folder of the host at its own path.
 
     It is a line of comma-separated values: a comma or a quote in a path is quoted.
 

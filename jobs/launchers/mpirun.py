@@ -1,4 +1,4 @@
-"""Jobs under mpirun without a scheduler: on this host, on hosts over ssh, or in an allocation of Slurm's."""
+"""Jobs under mpirun without a scheduler: on this host, on hosts over ssh, or in an allocation of Slurm."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ class Mpirun(Attended):
         )
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
-        """See that enough hosts answer, hold the same Open MPI and the same cingulum, and have room; warn of
-        those that do not answer, and of jobs that run there already.
+        """Check that enough hosts answer, with the same Open MPI, the same cingulum and room; warn of those
+        that do not answer, and of jobs that run there already.
 
         Raises:
             JobError: the hostfile cannot be used, or the hosts do not suffice.
@@ -139,7 +139,7 @@ class Mpirun(Attended):
 def hosts_of(
     spec: JobSpec, site: Site, environment: Mapping[str, str] | None = None
 ) -> dict[str, int] | None:
-    """Slots by host: of the allocation that we are in, else of the site's hostfile; None: this host.
+    """Return slots by host: of the current allocation, else of the site's hostfile; None: this host.
 
     Args:
         spec: the job.
@@ -179,7 +179,8 @@ def on_hosts(
     forwarded: Sequence[str],
     outlives: bool = False,
 ) -> list[str]:
-    """The argument list that starts `argv` on every slot of a hostfile (pure but for the names of variables).
+    """Return the argument list that starts `argv` on every slot of a hostfile (pure but for the names of
+    variables).
 
     Args:
         hosts: path of the hostfile; as many ranks are started as it has slots.
@@ -201,14 +202,14 @@ def _to_forward() -> list[str]:
 
 
 def _with_room(spec: JobSpec, hosts: Mapping[str, int]) -> list[str]:
-    """The hosts with slots enough; others are never used. Raises JobError where they are too few."""
+    """Return the hosts with enough slots; others are never used. Raises JobError where they are too few."""
     wanted = spec.resources
     fitting = [host for host, slots in hosts.items() if slots >= wanted.ranks_per_node]
     if len(fitting) < wanted.nodes:
         listed = ", ".join(f"{host} ({slots})" for host, slots in hosts.items())
         raise JobError(
             f"{wanted.nodes} hosts with {wanted.ranks_per_node} slots each were asked for; "
-            f"{len(fitting)} of these have so many: {listed}.",
+            f"{len(fitting)} of these have that many: {listed}.",
             cure="Ask for fewer nodes or ranks, or raise `slots=` in the hostfile.",
         )
     return fitting
@@ -226,7 +227,9 @@ def _seconds(text: str | None) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise JobError(f"environment: {CHECK_HOSTS}: {text!r} is no number of seconds.", cure="0 asks never.")
+        raise JobError(
+            f"environment: {CHECK_HOSTS}: {text!r} is not a duration in s.", cure="0 disables the check."
+        )
     return seconds
 
 
@@ -253,7 +256,7 @@ def command(
     mpirun: str | None = None,
     outlives: bool = False,
 ) -> tuple[list[str], dict[str, str]]:
-    """What to run, and what to add to the environment, to start `argv` on so many ranks.
+    """Return the command, and its additional environment, that starts `argv` on so many ranks.
 
     Args:
         ranks: the world size.
@@ -292,7 +295,7 @@ def command(
 
 
 def find() -> str:
-    """Path of the mpirun of this Python environment, else of the site.
+    """Return the path of the mpirun of this Python environment, else of the site.
 
     Raises:
         WorldError: there is none.

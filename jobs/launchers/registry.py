@@ -1,4 +1,4 @@
-"""The launchers by name, each loaded when it is asked for."""
+"""Launchers by name, each loaded on first use."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ NAMES = tuple(_WHERE)
 
 
 def named(name: str) -> Launcher:
-    """The launcher of this name, one of NAMES."""
+    """Return the launcher of this name, one of NAMES."""
     module, kind = _WHERE[name]
     return cast(Launcher, getattr(importlib.import_module(module), kind)())

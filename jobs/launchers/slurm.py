@@ -31,10 +31,10 @@ _CURES = {
     "invalid generic resource": "No host has such GPUs: see `sinfo -o '%N %G'`, or --gpus-per-node 0.",
     "node configuration is not available": "Compare nodes, ranks, GPUs and memory with `sinfo -Nl`.",
     "time limit": "See `sinfo -o '%P %l'`, and give a shorter --time.",
-    "unable to contact slurm controller": "Is slurmctld up? `scontrol ping` tells.",
+    "unable to contact slurm controller": "Check that slurmctld is up: `scontrol ping`.",
     "could not establish a configuration source": "Work on a login node, or set SLURM_CONF.",
-    "invalid job id": "Slurm remembers ended jobs for minutes. Submit it again: it goes on where it was.",
-    "timed out": "slurmctld is busy. `sdiag` tells how; try again later.",
+    "invalid job id": "Slurm keeps ended jobs for minutes only. Submit it again: it resumes where it was.",
+    "timed out": "slurmctld is busy (see `sdiag`); try again later.",
     "access/permission denied": "Only its owner may do that.",
 }
 # What Slurm's commands say when slurmctld took what they sent and they waited in vain for its answer.
@@ -50,7 +50,9 @@ class Slurm:
 
     @property
     def place(self) -> str:
-        """The cluster's name, within which job ids are unique; "" where the configuration does not say."""
+        """The cluster's name, within which job ids are unique; "" where the configuration
+        does not give one.
+        """
         return os.environ.get("SLURM_CLUSTERS") or _cluster_name()
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
@@ -71,7 +73,7 @@ class Slurm:
         )
 
     def preflight(self, spec: JobSpec, site: Site) -> None:
-        """Ask Slurm whether it would take such a job, and see that its image is there.
+        """Ask Slurm whether it would accept such a job, and check that its image exists.
 
         Raises:
             JobError: the image is not; or it may go to one of several clusters, or to another than this.
@@ -91,7 +93,7 @@ class Slurm:
         kinds = _run(["srun", "--mpi=list"], ASK_S)
         if site.mpi.split("_")[0] not in kinds.stdout + kinds.stderr:
             raise LauncherError(
-                f"Site {site.name!r} starts ranks with `srun --mpi={site.mpi}`, which Slurm here lacks.",
+                f"Site {site.name!r} starts ranks with `srun --mpi={site.mpi}`, unknown to this Slurm.",
                 cure="See `srun --mpi=list`; or set `launcher: mpirun` in the site profile.",
             )
 
@@ -112,7 +114,7 @@ class Slurm:
         return external
 
     def find(self, token: str) -> str | None:
-        """The job that carries this token, looked for in the queue and then in the accounting."""
+        """Return the job that carries this token, searched in the queue and then in the accounting."""
         found = slurm_output.with_comment(_squeue(), token)
         if found is not None:
             return found
@@ -121,7 +123,9 @@ class Slurm:
         return slurm_output.submitted_with(answer, token)
 
     def states(self, externals: Sequence[str]) -> dict[str, list[TaskState]]:
-        """From squeue, which also knows what ended minutes ago, and from sacct, where there is accounting."""
+        """Return states from squeue, which also lists jobs that ended minutes ago, and from sacct, where
+        there is accounting.
+        """
         if not externals:
             return {}
         wanted = set(externals)
@@ -140,16 +144,16 @@ class Slurm:
         return {job: [tasks[number] for number in sorted(tasks)] for job, tasks in jobs.items()}
 
     def cancel(self, external: str, task: int | None = None) -> None:
-        """scancel; one that has ended stays as it is."""
+        """Cancel with scancel; a job that has ended is left unchanged."""
         _call(["scancel", _name(external, task)], ASK_S)
 
     def requeue(self, external: str, task: int | None = None) -> None:
-        """A running job is asked to save, and requeues itself; one that has ended goes into the queue again.
+        """Ask a running job to save and requeue itself; put one that has ended into the queue again.
 
         Of an array both, but for the tasks that have completed.
 
         Raises:
-            JobError: it waits in the queue already.
+            JobError: it is in the queue already.
             LauncherError: Slurm does not know it any more, or refuses.
         """
         found = [state for state in self.states([external]).get(external, []) if task in (None, state.task)]
@@ -158,7 +162,7 @@ class Slurm:
             number = state.task if task is not None or len(found) > 1 else None
             _call(["scancel", "--batch", "--signal=USR2", _name(external, number)], ASK_S)
         if found and all(state.state in WAITING for state in found):
-            raise JobError(f"Job {_name(external, task)} waits in the queue already ({found[0].reason}).")
+            raise JobError(f"Job {_name(external, task)} is in the queue already ({found[0].reason}).")
         if task is not None or len(found) <= 1:
             if not running:
                 _call(["scontrol", "requeue", _name(external, task)], ASK_S)
@@ -168,19 +172,21 @@ class Slurm:
                 _call(["scontrol", "requeue", _name(external, state.task)], ASK_S)
 
     def logs(self, folder: Path, external: str, task: int) -> Path:
-        """Slurm's output file, to which every start appends."""
+        """Return Slurm's output file, to which every start appends."""
         return folder / (f"out-{task}.log" if _is_array(folder) else "out.log")
 
 
 def with_dependency(command: Sequence[str], after: Sequence[str]) -> list[str]:
-    """The sbatch command for a job that starts when all of `after` (Slurm ids) have completed with 0."""
+    """Return the sbatch command for a job that starts when all of `after` (Slurm ids)
+    have completed with 0.
+    """
     if not after:
         return list(command)
     return [*command[:-1], f"--dependency=afterok:{':'.join(after)}", command[-1]]
 
 
 def _cluster_name() -> str:
-    """ClusterName of slurm.conf, read without asking slurmctld, which may be away."""
+    """Return ClusterName of slurm.conf, read without asking slurmctld, which may be down."""
     for path in (os.environ.get("SLURM_CONF"), "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"):
         try:
             text = Path(path or "").read_text(encoding="utf-8", errors="replace")
@@ -192,7 +198,7 @@ def _cluster_name() -> str:
 
 
 def _check_clusters(site: Site) -> None:
-    """Ids are unique, and states are told, within one cluster alone."""
+    """Check for a single cluster: ids and states are valid within one cluster only."""
     given = os.environ.get("SLURM_CLUSTERS", "")
     named = [option for option in site.options if "--clusters".startswith(option.split("=")[0])]
     if "," in given or given == "all" or named:
@@ -214,14 +220,14 @@ def _name(external: str, task: int | None) -> str:
 
 
 def _squeue() -> str:
-    """All jobs of this user that Slurm remembers."""
+    """Return all jobs of this user that Slurm remembers."""
     mine = ["--states=all", f"--user={os.getuid()}"]
     line = ["squeue", "--noheader", *mine, f"--Format={slurm_output.QUEUE_FORMAT}"]
     return _call(line, ASK_S, environment=_EXACT)
 
 
 def _sacct(options: Sequence[str]) -> str:
-    """What the accounting says; nothing where there is none."""
+    """Return the accounting's records; nothing where there is no accounting."""
     if shutil.which("sacct") is None:
         return ""
     try:
@@ -243,7 +249,7 @@ def _call(
     text: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """Standard output of one of Slurm's commands; raises what `_run` does."""
+    """Return the standard output of one of Slurm's commands; raises what `_run` does."""
     return _run(line, limit, text=text, environment=environment).stdout
 
 
@@ -254,7 +260,7 @@ def _run(
     text: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """One of Slurm's commands, ended.
+    """Run one of Slurm's commands.
 
     Raises:
         LauncherError: it is not there, or fails; NoAnswer: nobody answers it, within `limit` seconds at most.
@@ -273,13 +279,13 @@ def _run(
         )
     except FileNotFoundError:
         raise LauncherError(
-            f"{line[0]} was not found: this is no host of a Slurm cluster.",
+            f"{line[0]} was not found: this is not a host of a Slurm cluster.",
             cure="Log in to one, load its module, or choose --launcher mpirun.",
         ) from None
     except subprocess.TimeoutExpired:
         raise NoAnswer(
             f"Slurm did not answer `{line[0]}` within {limit:.0f} s.",
-            cure="Is slurmctld up? `scontrol ping` tells.",
+            cure="Check that slurmctld is up: `scontrol ping`.",
         ) from None
     if done.returncode != 0:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
@@ -290,7 +296,9 @@ def _run(
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would change the answers, or would reach a new job from the one that we run in."""
+    """Return our environment without what would change the answers, or be inherited by a new job from the
+    current one.
+    """
     # sbatch's own variables win over the script; kept are those that only say who pays, and where.
     kept = (
         "SLURM_CONF",

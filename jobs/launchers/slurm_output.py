@@ -1,4 +1,4 @@
-"""What squeue and sacct print, asked in fixed formats, as values. Pure functions.
+"""Parse the output of squeue and sacct, requested in fixed formats. Pure functions.
 
 No format asks for a job's name or its folder: users choose those, with any character in them. What is asked
 for holds no `|`, so that a line can be cut at it; of sacct, only the last field may hold anything.
@@ -44,12 +44,12 @@ Jobs = dict[str, dict[int, TaskState]]
 
 
 def comment_of(token: str) -> str:
-    """How a job carries the token of its submission."""
+    """Return the comment with which a job carries the token of its submission."""
     return f"cingulum:{token}"
 
 
 def queued(text: str) -> Jobs:
-    """What squeue said, asked for QUEUE_FORMAT with times as seconds since 1970."""
+    """Parse squeue's output, requested in QUEUE_FORMAT with times as seconds since 1970."""
     jobs: Jobs = {}
     for fields in _rows(text, 10):
         job, tasks, state, status, restarts, start, end, hosts, reason, _ = fields
@@ -71,12 +71,12 @@ def queued(text: str) -> Jobs:
 
 
 def arrays(text: str) -> set[str]:
-    """Ids of the arrays among what squeue said in QUEUE_FORMAT, of which it may know but some tasks."""
+    """Return ids of the arrays in squeue's output in QUEUE_FORMAT, of which it may list some tasks only."""
     return {fields[0] for fields in _rows(text, 10) if fields[1] not in _NOTHING}
 
 
 def accounted(text: str) -> Jobs:
-    """What `sacct --duplicates --allocations --parsable2` said, asked for ACCOUNT_FIELDS.
+    """Parse the output of `sacct --duplicates --allocations --parsable2`, requested with ACCOUNT_FIELDS.
 
     A job that was requeued has a record for each start; the newest one tells its state.
     """
@@ -105,26 +105,26 @@ def accounted(text: str) -> Jobs:
 
 
 def with_comment(text: str, token: str) -> str | None:
-    """Id of the job that carries this token, among what squeue said in QUEUE_FORMAT."""
+    """Return the id of the job that carries this token, in squeue's output in QUEUE_FORMAT."""
     wanted = comment_of(token)
     return next((fields[0] for fields in _rows(text, 10) if fields[9] == wanted), None)
 
 
 def submitted_with(text: str, token: str) -> str | None:
-    """Id of the job that was submitted with this token, among what sacct said of JobID and SubmitLine."""
+    """Return the id of the job that was submitted with this token, in sacct's JobID and SubmitLine."""
     wanted = re.escape(f"--comment={comment_of(token)}")
     found = re.search(rf"^(\d+)(?:_[^|\n]*)?\|sbatch --parsable {wanted} ", text, re.M)
     return found[1] if found else None
 
 
 def state_named(given: str) -> str:
-    """One of our states for what Slurm calls it: "CANCELLED+" is cut, unknown ones are taken as running."""
+    """Return our state for Slurm's: "CANCELLED+" is cut, unknown states count as running."""
     word = given.strip().rstrip("+")
     return word if word in (*ACTIVE, *ENDED) else _STATES.get(word, "RUNNING")
 
 
 def task_numbers(text: str) -> tuple[int, ...]:
-    """Tasks of an array: "3", "3-7%2", "[0,2,5-9:2%1]"; where there is no array (0,).
+    """Return the tasks of an array: "3", "3-7%2", "[0,2,5-9:2%1]"; (0,) where there is no array.
 
     >>> task_numbers("[0,2,5-9:2%1]")
     (0, 2, 5, 7, 9)
@@ -142,7 +142,7 @@ def task_numbers(text: str) -> tuple[int, ...]:
 
 
 def host_names(text: str) -> tuple[str, ...]:
-    """Single names from Slurm's short form.
+    """Return single names from Slurm's short form.
 
     >>> host_names("login,gpu[08-10,12]-ib")
     ('login', 'gpu08-ib', 'gpu09-ib', 'gpu10-ib', 'gpu12-ib')
@@ -169,7 +169,7 @@ def _expanded(name: str) -> Iterator[str]:
 
 
 def _rows(text: str, count: int) -> Iterable[list[str]]:
-    """Lines of exactly so many fields; anything else was not printed for a job of ours."""
+    """Return lines of exactly so many fields; anything else was not printed for one of our jobs."""
     for line in text.splitlines():
         fields = [field.strip() for field in line.removesuffix("|").split("|")]
         if len(fields) == count:
@@ -177,7 +177,9 @@ def _rows(text: str, count: int) -> Iterable[list[str]]:
 
 
 def _of_wait_status(text: str) -> int | None:
-    """squeue prints what wait() gave: 768 is exit code 3, 9 is signal 9; others print 3:0."""
+    """Convert squeue's exit code, which is the status of wait(): 768 is exit code 3, 9 is signal 9; others
+    print 3:0.
+    """
     if ":" in text:
         return _of_pair(text)
     if not text.isdigit():
@@ -192,14 +194,18 @@ def _of_pair(text: str) -> int | None:
 
 
 def _code(code: int, signal: int) -> int | None:
-    """As a shell says it; None for what is no signal: Slurm writes 125 where memory was exhausted."""
+    """Return the code as a shell reports it; None for what is not a signal: Slurm writes 125 where memory was
+    exhausted.
+    """
     if signal > _LAST_SIGNAL:
         return None
     return 128 + signal if signal else code
 
 
 def _exit_code(state: str, code: int | None) -> int | None:
-    """None while it runs, and where Slurm ended it before the command had a code of its own."""
+    """Return the exit code; None while it runs, and where Slurm ended it before the command had a code of its
+    own.
+    """
     if state not in ENDED or (state != "COMPLETED" and code == 0):
         return None
     return code

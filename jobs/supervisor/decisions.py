@@ -1,4 +1,4 @@
-"""What becomes of a start that has ended: pure functions, for Slurm and for hosts without it alike."""
+"""Decide what follows a start that has ended: pure functions, for Slurm and for hosts without it alike."""
 
 from typing import NamedTuple, Optional
 
@@ -11,7 +11,7 @@ Word = Optional[str]
 
 
 class Verdict(NamedTuple):
-    """What a start's end means.
+    """Meaning of a start's end.
 
     Attributes:
         kind: `done`, `unusable` (bad input: never again), `fenced` (another start has the run: neither a
@@ -25,7 +25,7 @@ class Verdict(NamedTuple):
 
 
 def judge(code: int, word: Word) -> Verdict:
-    """What this exit code (128 + n: killed by signal n) means of a start that was told this word."""
+    """Judge the exit code (128 + n: killed by signal n) of a start that received this order."""
     unsaved = f"ended with exit code {code}"
     if code == DONE:
         return Verdict("done")
@@ -41,19 +41,19 @@ def judge(code: int, word: Word) -> Verdict:
         return Verdict("unusable")
     if word == "again":
         # Before it could save: it goes on from the checkpoint before, or from the start.
-        return Verdict("again", f"told to save, and {unsaved}")
+        return Verdict("again", f"asked to save, and {unsaved}")
     if word == "time":
-        return Verdict("late", f"told to save, and {unsaved}")
+        return Verdict("late", f"asked to save, and {unsaved}")
     return Verdict("failed")
 
 
 def is_spent(failures: int, requeues: int) -> bool:
-    """Whether so many failed starts are more than are allowed."""
+    """Return whether so many failed starts are more than allowed."""
     return failures > requeues
 
 
 def word_of_slurm(asked: str, *, preempted: bool) -> Word:
-    """What a start was told by Slurm.
+    """Return Slurm's order to a start.
 
     Args:
         asked: the last signal that it got: "USR2", "TERM", or "" for none.
@@ -65,7 +65,7 @@ def word_of_slurm(asked: str, *, preempted: bool) -> Word:
 
 
 class Facts(NamedTuple):
-    """What Slurm says of a job.
+    """Slurm's record of a job.
 
     Attributes:
         state: such as RUNNING; COMPLETING after scancel or a requeue.
@@ -91,15 +91,18 @@ class Start(NamedTuple):
     host: str
 
     def owns(self, facts: Facts) -> bool:
-        """Whether Slurm means this start. What it does not mean is an orphan: it may change nothing."""
+        """Return whether Slurm's record is of this start. Another start is an orphan: it
+        may change nothing.
+        """
         return facts.restarts == self.restarts and facts.batch_host in ("", self.host)
 
     def may_act(self, facts: Facts) -> bool:
-        """Whether it runs, by what Slurm says: else Slurm has ended it, or it is an orphan."""
+        """Return whether Slurm reports it as running: else Slurm has ended it, or it is an orphan."""
         return self.owns(facts) and facts.state == "RUNNING"
 
     def may_change_next(self, facts: Facts) -> bool:
-        """Whether no later start has begun: the job may still be changed, and a failure be noted, for it.
+        """Return whether no later start has begun: the job may still be changed, and a failure be noted, for
+        it.
 
         A requeue counts the job up when it was asked for, or when the last process has gone.
         """

@@ -1,4 +1,4 @@
-"""What becomes of a job when a start of it ends: asked of Slurm, decided, noted, and asked for of Slurm."""
+"""End a start of a job: ask Slurm, decide, record, and request what follows from Slurm."""
 
 import signal
 import time
@@ -15,7 +15,7 @@ from jobs.supervisor.slurm_calls import Slurm
 
 # A controller that is being restarted answers later.
 TRIES, PAUSE_S = 10, 15.0
-_DOWN = "down, says Slurm: powered off, or its link is cut"
+_DOWN = "down, reports Slurm: powered off, or its link is cut"
 
 
 class Ending:
@@ -55,7 +55,7 @@ class Ending:
         facts = self.facts(TRIES)
         if facts is None:
             # Whoever comes next takes it up; to do more might meddle with a start that is not ours.
-            say("ended with exit code %d; Slurm does not answer, so that nothing more is done" % code)
+            say("ended with exit code %d; Slurm does not answer, so nothing more is done" % code)
             if code not in (decisions.DONE, decisions.UNUSABLE, decisions.SAVED, decisions.FENCED):
                 self._record.leave_if_there(self._start.host, "ended with exit code %d" % code)
             else:
@@ -89,7 +89,7 @@ class Ending:
             self._failed(code, Blame(verdict.why) if verdict.kind == "late" else self._blame(code, text))
 
     def _again(self, why: str, warning: str) -> None:
-        """Have a start that saved followed by another one, unless none comes a step further."""
+        """Requeue a start that saved, unless the starts make no progress."""
         if warning and self._progress.is_stuck():
             say("%s. Not started again. To try once more: scontrol requeue %s" % (warning, self._slurm.label))
             self._progress.forget()
@@ -98,7 +98,7 @@ class Ending:
             self.start_again(warning or why, [])
 
     def _failed(self, code: int, whom: Blame) -> None:
-        """Note a failure, and have Slurm start the job again where it may."""
+        """Record a failure, and have Slurm start the job again where allowed."""
         self._record.note_failure(code, whom.where, whom.why)
         self._record.release()
         failures = self._record.count_failures()
@@ -109,7 +109,7 @@ class Ending:
         self.start_again("failure %d of %d that are allowed" % (failures, self._requeues), lost)
 
     def start_again(self, why: str, lost: List[str]) -> None:
-        """Have Slurm start this job again, and then do without lost hosts.
+        """Have Slurm start this job again, and then without lost hosts.
 
         A job that is no longer running was ended by Slurm: cancelled, or to be started again anyway.
         """
@@ -132,7 +132,7 @@ class Ending:
         )
 
     def ended_by_slurm(self) -> None:
-        """Note which hosts were lost, or that the time was over; what else Slurm ends is no failure."""
+        """Record which hosts were lost, or that the time was over; other ends by Slurm are not failures."""
         down = self._slurm.down_hosts()
         facts = self._slurm.facts()
         if facts is None or down is None or self._noted:
@@ -153,7 +153,9 @@ class Ending:
                 say("its time is over; to be started again")
 
     def facts(self, tries: int) -> Optional[Facts]:
-        """What Slurm says; None: it did not answer so often, or for as long as the pauses between take."""
+        """Return Slurm's record; None: it did not answer so often, or for as long as the
+        pauses between take.
+        """
         until = time.monotonic() + tries * PAUSE_S
         for left in reversed(range(tries)):
             facts = self._slurm.facts()
@@ -164,7 +166,7 @@ class Ending:
         return None
 
     def _blame(self, code: int, text: str) -> Blame:
-        """Whom a failure is put down to, the host by the name that Slurm has for it."""
+        """Return the cause of a failure, with the host under Slurm's name."""
         down = self._slurm.down_hosts()
         if down:
             return Blame(_DOWN, host=",".join(down), lost=True)
@@ -172,7 +174,7 @@ class Ending:
         return blame.read(text, code, hosts=self._slurm.host_names(), left=left)
 
     def give_up(self, code: int) -> None:
-        """Leave it at the failures that were allowed."""
+        """Stop after the failures that were allowed."""
         label = self._slurm.label
         times = self._record.count_failures()
         say("failed %d times: not started again. To try once more: scontrol requeue %s" % (times, label))
@@ -183,9 +185,9 @@ class Ending:
         self._record.note_ending(state, code, self._slurm.host_names(), self._start.restarts)
 
     def orphaned(self, facts: Facts) -> None:
-        """Say that the job is at another start, for which this one may do nothing."""
+        """Report that the job is at another start, for which this one may do nothing."""
         say(
-            "start %d is over, says Slurm: the job is at start %d (%s)%s. Nothing more is done here."
+            "start %d is over, reports Slurm: the job is at start %d (%s)%s. Nothing more is done here."
             % (
                 self._start.restarts + 1,
                 facts.restarts + 1,

@@ -1,5 +1,6 @@
-"""The command that starts the ranks of a job, by mpirun or srun; refused where it would start none, or each
-rank a world of its own."""
+"""Build the command that starts the ranks of a job, by mpirun or srun; refuse one that would start none, or
+each rank in a world of its own.
+"""
 
 import os
 import re
@@ -24,7 +25,7 @@ _ASK_S = 120.0
 
 
 class Refused(Exception):
-    """No rank can be started in this way: bad input, which stays bad."""
+    """The ranks cannot be started in this way: bad input, which stays bad."""
 
 
 class Launcher(NamedTuple):
@@ -57,7 +58,7 @@ class Launch(NamedTuple):
 
 
 def prepare(launcher: Launcher, nodes: int, command: Sequence[str], given: Mapping[str, str]) -> Launch:
-    """How to start this command on so many hosts: after the loss of one there may be fewer.
+    """Return the command for this task on so many hosts: after the loss of one there may be fewer.
 
     Args:
         launcher: that is to be used.
@@ -81,7 +82,7 @@ def prepare(launcher: Launcher, nodes: int, command: Sequence[str], given: Mappi
 
 
 def whose(said: str) -> Optional[str]:
-    """Whose mpirun says this of its version; None: it may be Open MPI's."""
+    """Return the MPI to which an mpirun with this version text belongs; None: it may be Open MPI's."""
     return next((name for mark, name in OTHER_MPIS.items() if mark in said), None)
 
 
@@ -90,7 +91,7 @@ def _srun(launcher: Launcher, ranks: str, command: Sequence[str], environment: D
     environment["SRUN_CPUS_PER_TASK"] = environment.get("SLURM_CPUS_PER_TASK", "1")
     if not re.search(r"(?<!\w)%s(?!\w)" % re.escape(launcher.mpi), _told(["srun", "--mpi=list"])):
         raise Refused(
-            "srun here cannot start MPI with --mpi=%s; use 'launcher: mpirun' in the site's profile."
+            "this srun cannot start MPI with --mpi=%s; use 'launcher: mpirun' in the site's profile."
             % launcher.mpi
         )
     # The first rank that fails ends the step, all its ranks with it; asynchronous training goes on.
@@ -131,7 +132,7 @@ def _mpirun(launcher: Launcher, ranks: str, command: Sequence[str], environment:
 
 
 def _beside(command: Sequence[str], name: str) -> Optional[str]:
-    """A program in the folder of the command, which belongs to the MPI that it was built with."""
+    """Return a program in the folder of the command, which belongs to the MPI that it was built with."""
     path = Path(command[0]).with_name(name)
     return str(path) if path.is_absolute() and os.access(str(path), os.X_OK) else None
 
@@ -142,7 +143,7 @@ def _check_mpirun(mpirun: str, container: Sequence[str]) -> None:
     said = _told([mpirun, "--version"])
     if whose(said):  # each of its ranks would train alone
         raise Refused(
-            "%s on %s is that of MPICH, Cray MPICH or Intel MPI. Horovod is built with Open MPI here: "
+            "%s on %s belongs to MPICH, Cray MPICH or Intel MPI. Horovod is built with Open MPI here: "
             "load a module with it, or name its mpirun in the site's profile." % (mpirun, here)
         )
     if container:
@@ -165,7 +166,7 @@ def _series(said: str) -> str:
 
 
 def _told(line: Sequence[str]) -> str:
-    """What a command prints, whether it fails or not; "": it takes too long, or is not there."""
+    """Return a command's output, whether it fails or not; "": it takes too long, or does not exist."""
     try:
         done = subprocess.run(
             line,

@@ -1,4 +1,4 @@
-"""Looks after one start: starts the ranks, passes signals on, and sees to what follows from their end.
+"""Supervise one start: start the ranks, forward signals, and act on their end.
 
 docs/explanation/preemption.md tells it in words; tests/cluster try each path.
 """
@@ -27,7 +27,7 @@ _SAVED_BY_SRUN = r"^srun: error: .*: Exited with exit code 75$"
 
 
 class Supervisor:
-    """Looks after one start.
+    """Supervises one start.
 
     Args:
         start: by Slurm's count.
@@ -58,14 +58,14 @@ class Supervisor:
         self._ending = ending
 
     def run(self, launch: Launch) -> int:
-        """Run the ranks; returns the exit code for Slurm."""
+        """Run the ranks; return the exit code for Slurm."""
         if signal.SIGUSR2 in signal.sigpending():
             self._ending.asked = "USR2"
         code = self._begin()
         if code is not None:
             return code
         if self._ending.asked:
-            self._ending.start_again("told to save before it had begun", [])
+            self._ending.start_again("asked to save before it had begun", [])
             return decisions.SAVED
         log = self._record.log
         log_begins = log.stat().st_size if log.exists() else 0
@@ -86,7 +86,9 @@ class Supervisor:
         return code
 
     def refuse(self, why: str = "") -> int:
-        """Note that this start cannot be: bad input, which stays bad. `why`: "": it is said already."""
+        """Record that this start is impossible: bad input, which stays bad. `why`: "": it is reported
+        already.
+        """
         if why:
             say(why)
         facts = self._ending.facts(1)
@@ -95,7 +97,7 @@ class Supervisor:
         return decisions.UNUSABLE
 
     def _begin(self) -> Optional[int]:
-        """Take up what earlier starts have left; an exit code where this one is not to be."""
+        """Take over what earlier starts have left; return an exit code where this start is not to run."""
         number = self._start.restarts + 1
         facts = self._ending.facts(_TRIES_BEFORE)
         if facts is not None and not self._start.owns(facts):
@@ -116,7 +118,7 @@ class Supervisor:
         return None
 
     def _wait(self, process: processes.Process) -> int:
-        """Pass signals on until the ranks have ended; their exit code."""
+        """Forward signals until the ranks have ended; return their exit code."""
         while True:
             status = process.poll()
             if status is not None:
@@ -130,13 +132,13 @@ class Supervisor:
             if found == "USR2":
                 # The end of the time limit is near, or a job of higher priority needs the hosts.
                 self._ending.asked = "USR2"
-                say("told to save (USR2)")
+                say("asked to save (USR2)")
                 processes.tell_to_save(process)
             elif found == "TERM":
                 self._terminated(process)
 
     def _terminated(self, process: processes.Process) -> None:
-        """Slurm ends this start now: scancel, requeue, preemption, the time limit, or a host was lost.
+        """Handle Slurm's end of this start: scancel, requeue, preemption, the time limit, or a lost host.
 
         What is left is to save, within KillWait. Slurm starts the job again itself where that is due, but not
         after its time limit: then it is asked to.
@@ -148,28 +150,28 @@ class Supervisor:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Look after one start, as the batch script asks; or wait as its witness."""
+    """Supervise one start, as the batch script requests; or wait as its witness."""
     parser = argparse.ArgumentParser(prog="supervisor", description=__doc__)
     parser.add_argument("--label", required=True, help="what Slurm calls the task: 4711, or 4711_3")
     parser.add_argument("--folder", required=True, type=Path, help="of the job")
     parser.add_argument("--task", type=int, help="of an array")
     parser.add_argument("--requeues", type=int, required=True, help="starts after failures")
-    parser.add_argument("--least-nodes", type=int, help="hosts that are enough; without it none is left out")
+    parser.add_argument("--least-nodes", type=int, help="least number of hosts; without it none is left out")
     parser.add_argument("--ranks-per-node", type=int, required=True)
     parser.add_argument("--launcher", default="", help="mpirun or srun; default: none")
     parser.add_argument("--mpirun", help="of the site")
     parser.add_argument("--mpi", default="", help="plugin of srun")
     parser.add_argument("--srun-option", action="append", default=[], help="may be repeated")
-    parser.add_argument("--outlives", action="store_true", help="ranks go on when one dies")
+    parser.add_argument("--outlives", action="store_true", help="ranks continue when one dies")
     parser.add_argument("--contained", type=int, default=0, help="words of COMMAND that start a container")
-    parser.add_argument("--asked", default="", help="signal that came before")
+    parser.add_argument("--asked", default="", help="signal received before")
     parser.add_argument("--run", help="folder that the task trains in")
     parser.add_argument("--limited", action="store_true", help="the job has a time limit")
     parser.add_argument("--witness", help="internal: wait on another host than this one, of the script")
     parser.add_argument("--hosts", default=os.environ.get("SLURM_JOB_NODELIST", ""))
     parser.add_argument("--nodes", type=int, default=int(os.environ.get("SLURM_JOB_NUM_NODES") or 1))
     parser.add_argument("--cores", type=int, default=int(os.environ.get("SLURM_CPUS_PER_TASK") or 1))
-    parser.add_argument("--refused", action="store_true", help="only note that this start cannot be")
+    parser.add_argument("--refused", action="store_true", help="only record that this start is impossible")
     cut = list(argv).index("--") if "--" in argv else len(argv)
     options, command = list(argv[:cut]), list(argv[cut + 1 :])
     given = parser.parse_args(options)

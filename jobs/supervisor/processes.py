@@ -1,4 +1,4 @@
-"""Signals that wait until they are asked for, and the processes of a start."""
+"""Signals that wait until requested, and the processes of a start."""
 
 import os
 import signal
@@ -10,14 +10,16 @@ _HELD = (signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD)
 
 
 def hold_signals() -> None:
-    """Let USR2, TERM and the end of a child wait for `next_signal`: in no moment is one lost."""
+    """Hold USR2, TERM and the end of a child for `next_signal`: none is lost at any moment."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
     for number in _HELD:
         signal.signal(number, signal.SIG_DFL)  # bash hands on what it ignores, and ranks would inherit that
 
 
 def next_signal(limit_s: Optional[float] = None, *, among: Sequence[int] = _HELD) -> str:
-    """Wait for one of these signals: `USR2`, `TERM`, `CHLD`; "": none came in `limit_s` seconds."""
+    """Wait for one of these signals: `USR2`, `TERM`, `CHLD`; return "" where none came in
+    `limit_s` seconds.
+    """
     if limit_s is None:
         return signal.Signals(signal.sigwait(among)).name[3:]
     found = signal.sigtimedwait(among, limit_s)
@@ -34,7 +36,7 @@ def start(line: Sequence[str], environment: Dict[str, str]) -> "subprocess.Popen
 
 
 def start_aside(line: Sequence[str], environment: Dict[str, str]) -> "Optional[subprocess.Popen[bytes]]":
-    """Start what nobody waits for, and which says nothing; None: it cannot be started."""
+    """Start a detached process without output; return None where it cannot be started."""
     nowhere = subprocess.DEVNULL
     try:
         return subprocess.Popen(
@@ -45,7 +47,7 @@ def start_aside(line: Sequence[str], environment: Dict[str, str]) -> "Optional[s
 
 
 def ends_well(line: Sequence[str]) -> bool:
-    """Whether a short command that says nothing ends with 0."""
+    """Return whether a short command without output ends with 0."""
     nowhere = subprocess.DEVNULL
     try:
         done = subprocess.run(
@@ -57,16 +59,16 @@ def ends_well(line: Sequence[str]) -> bool:
 
 
 def tell_to_save(process: "Optional[subprocess.Popen[bytes]]") -> None:
-    """Pass USR2 on, if it still runs."""
+    """Forward USR2, if it still runs."""
     if process is not None and process.poll() is None:
         os.kill(process.pid, signal.SIGUSR2)
 
 
 def exit_code(status: int) -> int:
-    """As a shell says it: 128 + n for a process that signal n has ended."""
+    """Return the exit code as a shell reports it: 128 + n for a process that signal n has ended."""
     return 128 - status if status < 0 else status
 
 
 def free_signals() -> None:
-    """In a new process, before its program: let it have all signals."""
+    """Unblock all signals in a new process, before its program."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -1,4 +1,4 @@
-"""Whether a training that is started again gets anywhere, from start to start."""
+"""Track the progress of a training over its starts."""
 
 from pathlib import Path
 from typing import Optional
@@ -9,7 +9,7 @@ from jobs.supervisor.record import read_words, write
 
 
 class Progress:
-    """What the starts of one task have come to, in a file of the job's folder.
+    """Progress of one task over its starts, in a file of the job's folder.
 
     Args:
         path: of that file.
@@ -23,12 +23,12 @@ class Progress:
         self._limited = limited
 
     def begin(self) -> None:
-        """Note where a start begins."""
+        """Record where a start begins."""
         if self._run is not None:
             self._keep(progress_made.begun(self._known(), progress_made.newest_step(self._run)))
 
     def saved(self) -> str:
-        """Look at what a start has saved; a warning where it came no further, "" where it did."""
+        """Check what a start has saved; return a warning where it made no progress, else ""."""
         if self._run is None:
             return ""
         now = progress_made.saved(self._known(), progress_made.newest_step(self._run))
@@ -36,11 +36,11 @@ class Progress:
         return progress_made.in_words(now, self._limited) if now.idle else ""
 
     def is_stuck(self) -> bool:
-        """Whether another start would come no further."""
+        """Return whether another start would make no progress."""
         return progress_made.is_stuck(self._known())
 
     def forget(self) -> None:
-        """Whoever has the job started again wants it tried anew."""
+        """Reset the count, when a user starts the job again."""
         self._keep(Standing(self._known().step, 0))
 
     def _known(self) -> Standing:

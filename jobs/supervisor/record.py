@@ -1,5 +1,6 @@
 """The files of a task in its job's folder. Those of one start carry its number; no other start touches them,
-but a later one that takes up what an earlier one has left."""
+but a later one that takes over what an earlier one has left.
+"""
 
 import json
 import os
@@ -13,19 +14,20 @@ TOLD_BYTES = 200000
 
 
 def now() -> str:
-    """The time for people, with its zone."""
+    """Return the time for people, with its zone."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def say(what: str) -> None:
-    """A line of ours in the job's log."""
+    """Write a line of ours to the job's log."""
     sys.stderr.write("%s cingulum: %s\n" % (now(), what))
     sys.stderr.flush()
 
 
 def told(log: Path, begins: int) -> str:
-    """What a start has printed, from byte `begins`; the middle left out where it is long: causes stand first
-    or last. "": somebody has removed the file."""
+    """Return the output of a start from byte `begins`, the middle left out where it is long: causes stand
+    first or last. "": somebody has removed the file.
+    """
     try:
         with log.open("rb") as file:
             file.seek(begins)
@@ -73,7 +75,7 @@ class Record:
         self.of_ranks = folder / ("failures%s.d" % mark) / ("start-%d" % start)
 
     def begin(self, host: str) -> None:
-        """Note that this start runs, for the next one, should nobody see its end.
+        """Record that this start runs, for the next one, should its end go unseen.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -82,24 +84,26 @@ class Record:
         self.leave(host, "the host of the batch script was lost during the start before")
 
     def leave(self, where: str, why: str) -> None:
-        """What the next start is to note of this one, as the end of it is not noted yet."""
+        """Leave a note about this start for the next one, while its end is not recorded yet."""
         write(self.attempt, "%s\n%s\n" % (_line(where), _line(why)))
 
     def leave_if_there(self, where: str, why: str) -> None:
-        """The same, unless a later start has taken up what was there."""
+        """Leave the same, unless a later start has taken over what was there."""
         if self.attempt.exists():
             self.leave(where, why)
 
     def mark_noted(self) -> None:
-        """The failure is noted; the next start, which Slurm begins by itself, sees to the number of them."""
+        """Mark the failure as recorded; the next start, which Slurm begins by itself, limits the number of
+        them.
+        """
         write(self.attempt, "")
 
     def release(self) -> None:
-        """There is nothing for the next start to note."""
+        """Remove the note for the next start."""
         _remove(self.attempt)
 
     def earlier(self) -> List[Path]:
-        """What earlier starts have left, the oldest first."""
+        """Return what earlier starts have left, the oldest first."""
         numbers = []
         for path in self.folder.glob(self._attempts + "*"):
             number = path.name[len(self._attempts) :]
@@ -108,7 +112,7 @@ class Record:
         return [path for _, path in sorted(numbers)]
 
     def take_up(self, path: Path) -> None:
-        """Note the failure of an earlier start, unless that has done so itself."""
+        """Record the failure of an earlier start, unless that start has done so itself."""
         try:
             lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
@@ -118,7 +122,7 @@ class Record:
             self.note_failure(None, lines[0], "".join(lines[1:2]))
 
     def note_failure(self, code: Optional[int], where: str, why: str) -> None:
-        """A line in `failures`: time, exit code (`-`: nobody saw it), host or rank, why."""
+        """Append a line to `failures`: time, exit code (`-`: unseen), host or rank, why."""
         shown = "-" if code is None else str(code)
         try:
             with self.failures.open("a", encoding="utf-8") as file:
@@ -128,18 +132,18 @@ class Record:
         say("failed (exit code %s): %s%s" % (shown, where + ": " if where else "", why))
 
     def count_failures(self) -> int:
-        """How many starts have failed since somebody last removed the file."""
+        """Count the failed starts since somebody last removed the file."""
         try:
             return len(self.failures.read_bytes().splitlines())
         except OSError:
             return 0
 
     def forget_ending(self) -> None:
-        """The task goes on: how an earlier start ended is no longer how it ended."""
+        """Remove the record of an earlier end: the task continues."""
         _remove(self.ending)
 
     def note_ending(self, state: str, code: int, hosts: Sequence[str], restarts: int) -> None:
-        """How the task ended, for a Slurm that keeps no accounts: it forgets a job some minutes later."""
+        """Record how the task ended, for a Slurm without accounting: it forgets a job some minutes later."""
         task = {
             "task": self.task,
             "state": state,
@@ -161,7 +165,7 @@ def _line(text: str) -> str:
 
 
 def read_words(path: Path) -> List[str]:
-    """The words of a small file of ours; none where it is missing."""
+    """Return the words of a small file of ours; none where it is missing."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").split()
     except OSError:
@@ -169,7 +173,7 @@ def read_words(path: Path) -> List[str]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole, or not at all; what a full disk does not take is said."""
+    """Write a file whole, or not at all; report what a full disk does not take."""
     part = path.with_name(".%s.%d" % (path.name, os.getpid()))
     try:
         with part.open("w", encoding="utf-8") as file:

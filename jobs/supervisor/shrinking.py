@@ -1,4 +1,4 @@
-"""How a job does without hosts that were lost, from its next start on: only one that waits can be changed."""
+"""Remove lost hosts from a job before its next start: only a waiting job can be changed."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ _OF_OTHERS = (
 
 
 class Shrinking:
-    """Lets a job do without hosts.
+    """Removes hosts from a job.
 
     Args:
         start: that has lost them.
@@ -75,11 +75,12 @@ class Shrinking:
         if after is None or after.excluded == facts.excluded:
             say("waits for %s, as Slurm would not change the job" % names)
         else:
-            say("goes on with %d hosts, without %s" % (left, names))
+            say("continues with %d hosts, without %s" % (left, names))
 
     def start_witness(self) -> None:
-        """When the host of this script is lost, nobody is left on it to change the job. So a step on another
-        host waits for the TERM that Slurm sends there then. srun before Slurm 20.11 cannot start one.
+        """Start a witness: when the host of this script is lost, nobody is left on it to change the job. So a
+        step on another host waits for the TERM that Slurm sends there then. srun before Slurm 20.11 cannot
+        start one.
         """
         if self._least is None or self._nodes < 2:
             return

@@ -1,4 +1,4 @@
-"""Slurm's commands, as a supervisor asks them. Each ends in time; who does not answer says None or False."""
+"""Slurm's commands for a supervisor. Each ends in time; without an answer it returns None or False."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ _NOTHING = ("", "(null)", "None", "N/A")
 
 
 def facts_of(text: str) -> Optional[Facts]:
-    """What `scontrol show job -o` says of one job; None: this is no such text.
+    """Parse `scontrol show job -o` of one job; None: the text is of another form.
 
     Fields are taken at their first place: all of them stand before those that hold what users chose, such as
     paths, but for the job's name, which has no blanks (jobs/rendering.py).
@@ -36,7 +36,7 @@ def facts_of(text: str) -> Optional[Facts]:
 
 
 class Slurm:
-    """Slurm, asked about one job.
+    """Slurm's commands for one job.
 
     Args:
         label: what Slurm calls it: 4711, or 4711_3 for a task of an array.
@@ -48,20 +48,20 @@ class Slurm:
         self.hosts = hosts
 
     def facts(self) -> Optional[Facts]:
-        """What it says of the job now."""
+        """Return Slurm's record of the job."""
         said = _ask(["scontrol", "show", "job", "-o", self.label], ASK_S)
         return facts_of(said) if said is not None else None
 
     def requeue(self) -> bool:
-        """Whether it has put the job back into the queue."""
+        """Put the job back into the queue; return whether Slurm did."""
         return _ask(["scontrol", "requeue", self.label], CHANGE_S) is not None
 
     def update(self, changes: Sequence[str]) -> None:
-        """Change the job that waits. Its exit code says little: look afterwards."""
+        """Change the waiting job. The exit code says little: check afterwards."""
         _ask(["scontrol", "update", "JobId=" + self.label, *list(changes)], CHANGE_S)
 
     def down_hosts(self) -> Optional[List[str]]:
-        """Hosts of this start that are down, or no longer answer Slurm; None: it does not say."""
+        """Return hosts of this start that are down, or no longer answer Slurm; None: unknown."""
         said = _ask(["sinfo", "-h", "-a", "-N", "-n", self.hosts, "-o", "%N %T"], ASK_S)
         if said is None:
             return None
@@ -71,12 +71,12 @@ class Slurm:
         )
 
     def host_names(self) -> List[str]:
-        """The hosts of this start, one by one."""
+        """Return the hosts of this start, one by one."""
         return (_ask(["scontrol", "show", "hostnames", self.hosts], ASK_S) or "").split()
 
 
 def _ask(line: Sequence[str], limit_s: float) -> Optional[str]:
-    """What a command says; None: it fails, is not there, or takes too long.
+    """Return a command's output; None: it fails, does not exist, or takes too long.
 
     It inherits that TERM is blocked (`processes.hold_signals`): Slurm sends that to every process of a job.
     """

@@ -16,7 +16,7 @@ _FIRST_FREE = 20000
 
 
 def write(settings: Settings, folder: Path) -> None:
-    """Copy /etc into a testbed's folder, and write there hosts, passwd, group, shadow and what ssh needs."""
+    """Copy /etc into a testbed's folder; write hosts, passwd, group, shadow and ssh files there."""
     etc = folder / "etc"
     marked = {namespaces.MARK: str(folder)}
     programs.run(["cp", "--archive", "/etc", str(etc)], "copying /etc", environment=marked)

@@ -1,4 +1,4 @@
-"""Delay of packets, by a small program of our own that is compiled on first use.
+"""Delay packets, by a small program of our own that is compiled on first use.
 
 The kernel's own way (netem) is missing from many kernels that run virtual machines. `nfqdelay.c` holds each
 packet that leaves a host for the time asked, and then lets it go.
@@ -22,7 +22,7 @@ _DAEMON = 'log=$1; shift; setsid "$@" </dev/null >"$log" 2>&1 &'
 
 
 def compiled(folder: Path) -> Path:
-    """Path of the program within the testbed's folder."""
+    """Return path of the program within the testbed's folder."""
     program = folder / _PROGRAM
     if not program.exists():
         temporary = folder / "nfqdelay.new"
@@ -36,7 +36,7 @@ def compiled(folder: Path) -> Path:
 
 
 def set_delay(folder: Path, host: str, delay: str | None) -> None:
-    """Delay each packet that leaves a host by so much ("0.2ms"), whatever was set; None: not at all."""
+    """Delay each packet that leaves a host by this time ("0.2ms"), replacing any delay; None: not at all."""
     number = namespaces.need(folder, host)
     inside = namespaces.enter(number)
     table = ["iptables", "-w", "10", "-t", "mangle"]
@@ -69,7 +69,9 @@ def set_delay(folder: Path, host: str, delay: str | None) -> None:
 
 
 def _is_held(number: int) -> bool:
-    """Whether a program holds our queue in the network of this process; a line of the kernel's for each."""
+    """Return whether a program holds our queue in the network of this process; a line of the kernel's for
+    each.
+    """
     try:
         queues = Path(f"/proc/{number}/net/netfilter/nfnetlink_queue").read_text().splitlines()
     except OSError:

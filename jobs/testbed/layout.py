@@ -1,4 +1,4 @@
-"""What a testbed is: its settings, its names and addresses, and where its files lie."""
+"""Settings, names, addresses and files of a testbed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)")
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for.
+    """Requested settings.
 
     Attributes:
         name: of the testbed, so that several can run side by side.
@@ -65,27 +65,27 @@ class Settings:
         if self.cpus_per_host is not None and not (
             math.isfinite(self.cpus_per_host) and self.cpus_per_host >= 0.01
         ):
-            raise JobError(f"cpus per host: {self.cpus_per_host} is no share.", cure="Give 0.01 or more.")
+            raise JobError(f"cpus per host: {self.cpus_per_host} is too few.", cure="Give 0.01 or more.")
         if self.bandwidth is not None:
             check_rate(self.bandwidth)
         if self.delay is not None:
             microseconds(self.delay)
         if self.accounting and not self.slurm:
-            raise JobError("Accounting is Slurm's: it cannot run without it.")
+            raise JobError("Accounting needs Slurm.")
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        """n1, n2, ...: those that jobs run on."""
+        """Return n1, n2, ...: the hosts on which jobs run."""
         return tuple(f"n{number}" for number in range(1, self.hosts + 1))
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """The controller and all hosts."""
+        """Return the controller and all hosts."""
         return (CONTROLLER, *self.host_names)
 
 
 def check_name(name: str) -> str:
-    """The name of a testbed, if it can be one.
+    """Return the name of a testbed, if it is valid.
 
     Raises:
         JobError: it cannot.
@@ -98,18 +98,18 @@ def check_name(name: str) -> str:
 
 
 def check_rate(rate: str) -> str:
-    """A rate as tc writes it, if it is one.
+    """Return a rate as tc writes it, if it is valid.
 
     Raises:
         JobError: it is none.
     """
     if not _RATE.fullmatch(rate) or float(re.sub("[a-z]+", "", rate)) == 0:
-        raise JobError(f"{rate!r} is no rate.", cure="Write it like 1gbit, 200mbit or 64kbit.")
+        raise JobError(f"{rate!r} is not a rate.", cure="Write it like 1gbit, 200mbit or 64kbit.")
     return rate
 
 
 def bytes_per_second(rate: str) -> float:
-    """A rate such as "200mbit" in bytes per second.
+    """Return a rate such as "200mbit" in bytes per second.
 
     Raises:
         JobError: it is none.
@@ -119,7 +119,7 @@ def bytes_per_second(rate: str) -> float:
 
 
 def microseconds(delay: str) -> float:
-    """A delay such as "0.2ms" in microseconds.
+    """Return a delay such as "0.2ms" in microseconds.
 
     Raises:
         JobError: it is none, or longer than a second.
@@ -127,28 +127,28 @@ def microseconds(delay: str) -> float:
     found = _DELAY.fullmatch(delay)
     value = float(found[1]) * {"us": 1, "ms": 1e3, "s": 1e6}[found[2]] if found else -1.0
     if not 0 <= value <= 1e6:
-        raise JobError(f"{delay!r} is no delay.", cure="Write it like 0.2ms, 150us or 0s, up to 1s.")
+        raise JobError(f"{delay!r} is not a delay.", cure="Write it like 0.2ms, 150us or 0s, up to 1s.")
     return value
 
 
 def address(host: str) -> str:
-    """The IP address of a host: ctl is .1, n1 is .11."""
+    """Return the IP address of a host: ctl is .1, n1 is .11."""
     return f"{NETWORK}.{1 if host == CONTROLLER else 10 + int(host[1:])}"
 
 
 def hosts_file(settings: Settings) -> str:
-    """Text of /etc/hosts."""
+    """Return the text of /etc/hosts."""
     lines = [f"{address(host)} {host}" for host in settings.all_names]
     return "\n".join(["127.0.0.1 localhost", *lines, ""])
 
 
 def place(name: str) -> Path:
-    """Where the testbed of this name has its files (a link where it was told another folder)."""
+    """Return the folder of the testbed of this name (a link where another folder was given)."""
     return BASE / check_name(name)
 
 
 def names() -> list[str]:
-    """Names of the testbeds on this machine, also of half-made ones."""
+    """Return the names of the testbeds on this machine, also of half-made ones."""
     try:
         return sorted(path.name for path in BASE.iterdir())
     except FileNotFoundError:
@@ -163,7 +163,7 @@ def save(settings: Settings, folder: Path) -> None:
 
 
 def load(name: str) -> tuple[Settings, Path]:
-    """Settings and folder of a testbed.
+    """Return settings and folder of a testbed.
 
     Raises:
         JobError: there is none of this name.

@@ -48,7 +48,7 @@ def plug_in(folder: Path, hosts: Iterable[str]) -> None:
 
 
 def _congestion_control(host: str) -> str:
-    """What makes the host's connections share a link as a cluster's would; nothing where the kernel cannot.
+    """Set a congestion control that shares a link as a cluster's would; do nothing where the kernel cannot.
 
     By route: a namespace may set only those for all that the machine allows to users without rights.
     """
@@ -61,7 +61,7 @@ def _congestion_control(host: str) -> str:
 
 
 def unplug(folder: Path, host: str) -> None:
-    """Take a host's link away, if it has one: nothing that the host sends arrives any more."""
+    """Remove a host's link, if it has one: nothing that the host sends arrives any more."""
     if host in ports(folder):
         try:
             _ip_batch(folder, f"unplugging {host}", f"link del {host}")
@@ -72,13 +72,13 @@ def unplug(folder: Path, host: str) -> None:
 
 
 def set_link(folder: Path, host: str, *, up: bool) -> None:
-    """Cut a host's link at the switch, or mend it; the host itself sees its cable lose the signal."""
+    """Cut a host's link at the switch, or restore it; the host itself sees its cable lose the signal."""
     namespaces.need(folder, host)
     _ip_batch(folder, f"setting the link of {host}", f"link set {host} {'up' if up else 'down'}")
 
 
 def ports(folder: Path) -> dict[str, bool]:
-    """The hosts whose link ends at the switch, and whether it is up."""
+    """Return the hosts whose link ends at the switch, and whether it is up."""
     told = programs.run([*_switch(folder), "ip", "-json", "link"], "asking the switch for its links")
     return {
         link["ifname"]: "UP" in link["flags"] for link in json.loads(told) if link.get("master") == _BRIDGE

@@ -1,4 +1,4 @@
-"""Making a testbed, from a name that is taken to nodes that are idle."""
+"""Make a testbed, from claiming its name to idle nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._/+-]+")
 
 
 def claim(name: str, folder: Path | None) -> Path:
-    """Take a name, make the folder that the files go to, and return it; nobody else can take either then.
+    """Claim a name, make the folder of its files, and return it; nobody else can take either then.
 
     Raises:
         JobError: there is a testbed of this name, the folder exists, or cannot be one.
@@ -63,7 +63,7 @@ def _take(place: Path, folder: Path | None) -> None:
 
 
 def make(settings: Settings, folder: Path, *, tied: bool) -> None:
-    """Make all of a testbed in its folder; return when all nodes are idle.
+    """Make a testbed in its folder; return when all nodes are idle.
 
     Args:
         settings: what is asked for.
@@ -108,7 +108,7 @@ def start_hosts(settings: Settings, folder: Path, hosts: Sequence[str]) -> None:
 
 
 def hidden(path: Path) -> bool:
-    """Whether hosts would not see this path, unless they were made to."""
+    """Return whether hosts would not see this path, unless they were made to."""
     return any(top in path.parents for top in layout.PRIVATE)
 
 

@@ -1,4 +1,4 @@
-"""The processes of a testbed: one that holds the switch, one that is each host's process 1."""
+"""Processes of a testbed: one that holds the switch, one that is each host's process 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SWITCH = "switch"
 
 
 def check_outside() -> None:
-    """Refuse to work from where a testbed's processes cannot be seen.
+    """Refuse to run where a testbed's processes cannot be seen.
 
     Raises:
         LauncherError: we run in a host of a testbed, or not as root.
@@ -94,7 +94,7 @@ def _wait(folder: Path, host: str, log: Path) -> int:
 
 
 def pid(folder: Path, host: str) -> int | None:
-    """Number of a host's process 1 (or of the switch's); None: it does not run."""
+    """Return the number of a host's process 1 (or of the switch's); None: it does not run."""
     try:
         number = int((folder / "pids" / host).read_text())
     except (OSError, ValueError):
@@ -104,7 +104,7 @@ def pid(folder: Path, host: str) -> int | None:
 
 
 def need(folder: Path, host: str) -> int:
-    """Number of a host's process 1.
+    """Return the number of a host's process 1; raise LauncherError where it does not run.
 
     Raises:
         LauncherError: the host is powered off, or the whole testbed has ended.
@@ -121,12 +121,14 @@ def need(folder: Path, host: str) -> int:
 
 
 def enter(number: int) -> list[str]:
-    """Start of a command line that runs its rest within the namespaces of a host's process 1."""
+    """Return the start of a command line that runs its rest within the namespaces of a host's process 1."""
     return ["nsenter", "--target", str(number), "--mount", "--uts", "--ipc", "--net", "--pid"]
 
 
 def enter_switch(folder: Path) -> list[str]:
-    """Start of a command line that runs its rest within the switch's network, and dies with the testbed."""
+    """Return the start of a command line that runs its rest within the switch's network, and dies with the
+    testbed.
+    """
     return ["nsenter", "--target", str(need(folder, SWITCH)), "--mount", "--net", "--pid"]
 
 
@@ -137,7 +139,7 @@ def end(number: int) -> None:
 
 
 def end_all(folder: Path) -> None:
-    """Kill every process of a testbed, also of one that was half made, and wait until they are gone."""
+    """Kill every process of a testbed, also of a half-made one, and wait until they are gone."""
     # Those of which we are a child would end us in the middle.
     spared = {os.getpid(), os.getppid()}
 
@@ -156,12 +158,12 @@ def end_all(folder: Path) -> None:
 
 
 def inner(number: int, path: str) -> Path:
-    """A path as a host's process 1 sees it, for reading from outside."""
+    """Return a path as a host's process 1 sees it, for reading from outside."""
     return Path(f"/proc/{number}/root{path}")
 
 
 def running(number: int, program: str) -> list[int]:
-    """Numbers, within a host, of the processes there that run a program of this name."""
+    """Return numbers, within a host, of the processes there that run a program of this name."""
     found = []
     for stat in inner(number, "/proc").glob("[0-9]*/stat"):
         try:
@@ -174,7 +176,7 @@ def running(number: int, program: str) -> list[int]:
 
 
 def environment(variables: Mapping[str, str]) -> list[str]:
-    """Arguments for `env`."""
+    """Return arguments for `env`."""
     return [f"{key}={value}" for key, value in variables.items()]
 
 

@@ -1,4 +1,4 @@
-"""Outside programs that a testbed is made with: which must be there, and how they are called."""
+"""Outside programs of a testbed: which must exist, and how they are called."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DELAY = {"gcc": "gcc libc6-dev", "iptables": "iptables"}
 
 
 def find(program: str) -> str | None:
-    """Path of a program, looked for where it will be looked for when it is run; None: it is not there."""
+    """Return the path of a program, searched where it will be searched when run; None: not found."""
     return shutil.which(program, path=PATH)
 
 
@@ -52,13 +52,13 @@ def check_root() -> None:
 
 
 def _has_pmix() -> bool:
-    """Whether Slurm's plugin finds PMIx: it opens the name that Debian ships for compiling, and no other."""
+    """Return whether Slurm's plugin finds PMIx: it opens only the name that Debian ships for compiling."""
     line = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libpmix.so')"]
     return subprocess.run(line, capture_output=True, timeout=30, check=False).returncode == 0
 
 
 def check(*, slurm: bool, accounting: bool, delay: bool) -> None:
-    """Find out whether a testbed can be made here.
+    """Check that a testbed can be made here.
 
     Raises:
         LauncherError: this is no Linux, we are not root, programs are missing, or namespaces are forbidden.
@@ -91,7 +91,7 @@ def check(*, slurm: bool, accounting: bool, delay: bool) -> None:
     )
     if tried.returncode:
         raise LauncherError(
-            f"This machine does not let us make namespaces: {tried.stderr.strip()}.",
+            f"This machine does not allow namespaces: {tried.stderr.strip()}.",
             cure="Use a machine or VM of your own; a container needs --privileged.",
         )
 
@@ -130,5 +130,5 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float, *, every:
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:
-            raise LauncherError(f"Waited {seconds:g} s in vain for {what}.")
+            raise LauncherError(f"Waited {seconds:g} s without success for {what}.")
         time.sleep(every)

@@ -12,7 +12,7 @@ _PERIOD = 100_000  # microseconds; the kernel's own default
 
 
 def limit(folder: Path, name: str, hosts: tuple[str, ...], cpus: float) -> None:
-    """Make a cgroup for each host that gets so many cores' time; a host joins its own as it starts.
+    """Make a cgroup for each host with the CPU time of so many cores; a host joins its own as it starts.
 
     Raises:
         LauncherError: this machine has no such cgroups, or does not let us make any.
@@ -43,7 +43,7 @@ def limit(folder: Path, name: str, hosts: tuple[str, ...], cpus: float) -> None:
 
 
 def of_host(folder: Path, host: str) -> Path | None:
-    """The file that a process of this host writes itself into; None: the host has no quota."""
+    """Return the file that a process of this host writes itself into; None: the host has no quota."""
     try:
         return Path((folder / "quotas" / host).read_text())
     except FileNotFoundError:

@@ -11,7 +11,8 @@ _CREDENTIAL_SECONDS = 10
 
 
 def slurm_conf(settings: Settings, folder: Path) -> str:
-    """Text of slurm.conf: fast to see faults and to start jobs, and preemption between two partitions.
+    """Return the text of slurm.conf: fast to see faults and to start jobs, and preemption between two
+    partitions.
 
     Jobs in `urgent` take the hosts of those in `all`, which are told (the signal of their `--signal`, else
     SIGTERM), have 30 s to save, and are requeued.
@@ -87,7 +88,9 @@ def slurm_conf(settings: Settings, folder: Path) -> str:
 
 
 def gres_conf(settings: Settings, folder: Path) -> str:
-    """Text of gres.conf: pretended GPUs need a device file each, because Slurm takes a bare count for 0."""
+    """Return the text of gres.conf: emulated GPUs need a device file each, because Slurm takes a bare count
+    for 0.
+    """
     files = "0" if settings.gpus == 1 else f"[0-{settings.gpus - 1}]"
     return "".join(
         f"NodeName={host} Name=gpu File={folder}/dev/gpu{files}\n"
@@ -97,7 +100,7 @@ def gres_conf(settings: Settings, folder: Path) -> str:
 
 
 def slurmdbd_conf(folder: Path) -> str:
-    """Text of slurmdbd.conf."""
+    """Return text of slurmdbd.conf."""
     return "\n".join(
         [
             "AuthType=auth/munge",

@@ -18,12 +18,12 @@ _DATABASE_PORT = 6819
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What tells Slurm's programs of this cluster."""
+    """Return the environment that points Slurm's programs to this cluster."""
     return {"SLURM_CONF": f"{folder}/etc/slurm.conf"}
 
 
 def write(settings: Settings, folder: Path) -> None:
-    """Write Slurm's configuration, munge's key, and the device files of the pretended GPUs."""
+    """Write Slurm's configuration, munge's key, and the device files of the emulated GPUs."""
     etc = folder / "etc"
     (etc / "slurm.conf").write_text(slurm_config.slurm_conf(settings, folder))
     (etc / "gres.conf").write_text(slurm_config.gres_conf(settings, folder))
@@ -57,7 +57,7 @@ def start_munged(folder: Path) -> None:
 
 
 def start_controller_host(settings: Settings, folder: Path) -> None:
-    """Start slurmctld, and the database where accounting is asked for, unless they run."""
+    """Start slurmctld, and the database where accounting is requested, unless they run."""
     if settings.accounting:
         _start_database(folder)
     if not runs(folder, CONTROLLER, "slurmctld"):
@@ -95,7 +95,7 @@ def kill_slurmd(folder: Path, host: str) -> None:
 
 
 def runs(folder: Path, host: str, program: str) -> bool:
-    """Whether a daemon runs on a host."""
+    """Return whether a daemon runs on a host."""
     first = namespaces.pid(folder, host)
     return first is not None and bool(namespaces.running(first, program))
 
@@ -132,7 +132,7 @@ def daemon(folder: Path, host: str, argv: list[str], log: str) -> None:
 
 
 def node_states(folder: Path) -> dict[str, str]:
-    """State of each node as `sinfo` names it; empty where slurmctld does not answer."""
+    """Return the state of each node as `sinfo` names it; empty where slurmctld does not answer."""
     if not runs(folder, CONTROLLER, "slurmctld"):
         return {}  # its clients would try for seconds
     try:
@@ -171,7 +171,7 @@ def wait_for_nodes(folder: Path, hosts: tuple[str, ...], seconds: float) -> None
 
 
 def queued(folder: Path) -> list[str]:
-    """Numbers of the jobs that wait or run."""
+    """Return numbers of the jobs that wait or run."""
     return client(folder, ["squeue", "-h", "-o", "%A"]).split()
 
 
@@ -182,7 +182,7 @@ def cancel_all(folder: Path) -> None:
 
 
 def is_idle(folder: Path, hosts: tuple[str, ...]) -> bool:
-    """Whether there is no job, and all these nodes are idle; calls those back that Slurm gave up."""
+    """Return whether there is no job, and all these nodes are idle; resume those that Slurm gave up."""
     states = node_states(folder)
     for host, state in states.items():
         if state.startswith(("down", "drained")):
@@ -193,7 +193,7 @@ def is_idle(folder: Path, hosts: tuple[str, ...]) -> bool:
 
 
 def log_end(folder: Path, name: str, lines: int = 10) -> str:
-    """The last lines of a log of the testbed."""
+    """Return the last lines of a log of the testbed."""
     try:
         text = (folder / "log" / name).read_text(errors="replace")
     except OSError:

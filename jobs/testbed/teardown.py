@@ -1,4 +1,4 @@
-"""Taking a testbed down, whatever state it is in."""
+"""Take a testbed down, whatever state it is in."""
 
 from __future__ import annotations
 

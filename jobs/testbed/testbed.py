@@ -40,7 +40,7 @@ class Testbed:
         tied: bool = False,
         **asked: Any,
     ) -> Testbed:
-        """Make hosts, network and daemons; return when all nodes are idle. Whatever fails, nothing stays.
+        """Make hosts, network and daemons; return when all nodes are idle. Remove everything on failure.
 
         Args:
             hosts: number of hosts besides the controller's.
@@ -58,7 +58,7 @@ class Testbed:
         settings = Settings(hosts=hosts, kept=tuple(sorted(hidden)), **asked)
         for path in kept:
             if not path.is_dir():
-                raise JobError(f"{path} is no folder, and cannot be shared.")
+                raise JobError(f"{path} is not a folder, and cannot be shared.")
             if path.resolve() in layout.PRIVATE:
                 raise JobError(
                     f"{path} cannot be shared: each host needs its own.", cure="Share a folder in it."
@@ -76,7 +76,7 @@ class Testbed:
 
     @classmethod
     def open(cls, name: str = "testbed") -> Testbed:
-        """The testbed of this name that is up already.
+        """Open the running testbed of this name.
 
         Raises:
             JobError: there is none.
@@ -86,7 +86,7 @@ class Testbed:
         return cls(*layout.load(name))
 
     def down(self) -> None:
-        """Take it down; nothing of it stays. Doing it again does no harm."""
+        """Take it down and remove everything. Repeating it is harmless."""
         teardown.take_down(self.settings.name)
 
     @property
@@ -96,7 +96,7 @@ class Testbed:
 
     @property
     def user(self) -> str:
-        """A user without rights, who exists in the hosts only; its home is in `folder`/home."""
+        """A user without privileges, who exists in the hosts only; its home is in `folder`/home."""
         return USER
 
     def argv(
@@ -108,7 +108,7 @@ class Testbed:
         cwd: Path | str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """The command line that runs a command in a host, for those who start processes themselves.
+        """Return the command line that runs a command in a host, for those who start processes themselves.
 
         Args:
             host: ctl, n1, n2, ...
@@ -179,7 +179,7 @@ class Testbed:
             raise LauncherError(f"{host}: {argv[0]} did not end within {timeout:g} s. {said}") from error
 
     def is_up(self, host: str) -> bool:
-        """Whether a host has power."""
+        """Return whether a host has power."""
         return namespaces.pid(self.folder, self._known(host)) is not None
 
     def shape(self, host: str, rate: str | None) -> None:
@@ -191,17 +191,17 @@ class Testbed:
         delay.set_delay(self.folder, self._known(host), added)
 
     def link(self, host: str, up: bool) -> None:
-        """Cut a host's link, or mend it. The host runs on, and hears and says nothing."""
+        """Cut a host's link, or restore it. The host runs on, and receives and sends nothing."""
         links.set_link(self.folder, self._known(host), up=up)
 
     def power_off(self, host: str) -> None:
-        """Take a host's power: its link first, so that nobody gets a farewell, then all its processes."""
+        """Power a host off: cut its link first, so that peers receive no FIN, then kill all its processes."""
         number = namespaces.need(self.folder, self._known(host))
         links.unplug(self.folder, host)
         namespaces.end(number)
 
     def boot(self, host: str) -> None:
-        """Start a host that was powered off, with its daemons; its link is as it was asked for at first."""
+        """Start a host that was powered off, with its daemons; its link is as first requested."""
         if self.is_up(host):
             raise LauncherError(f"{host} is up already.")
         making.start_hosts(self.settings, self.folder, [host])
@@ -217,7 +217,7 @@ class Testbed:
             slurm_daemons.start_slurmd(self.folder, host)
 
     def kill_slurmd(self, host: str) -> None:
-        """Kill a host's slurmd as a crash would; what its jobs run stays."""
+        """Kill a host's slurmd as a crash would; processes of its jobs stay."""
         slurm_daemons.kill_slurmd(self.folder, self._known(host))
 
     def start_slurmd(self, host: str) -> None:
@@ -238,7 +238,7 @@ class Testbed:
         self.start_controller()
 
     def settle(self, seconds: float = making.IDLE_SECONDS) -> None:
-        """Bring it back to how it was at first: no job, all hosts up, links as asked for, every node idle.
+        """Restore its first state: no job, all hosts up, links as requested, every node idle.
 
         Raises:
             LauncherError: it would not, within so many seconds.
@@ -265,7 +265,9 @@ class Testbed:
         )
 
     def status(self) -> dict[str, Any]:
-        """Settings, and of every host its address, whether it and its link are up, and Slurm's view of it."""
+        """Return settings, and of every host its address, whether it and its link are up, and Slurm's view of
+        it.
+        """
         states = slurm_daemons.node_states(self.folder) if self.settings.slurm else {}
         ports = links.ports(self.folder) if namespaces.pid(self.folder, namespaces.SWITCH) else {}
         hosts = [
@@ -296,6 +298,8 @@ class Testbed:
 
 
 def _here_or(home: Path, root: Path, user: str | None) -> Path:
-    """Our folder, if the host has it too (and it is not another user's business), else the user's home."""
+    """Return our folder, if the host has it too (and it is not another user's business), else the user's
+    home.
+    """
     here = Path.cwd()
     return here if user in (None, "root") and (root / here.relative_to("/")).is_dir() else home

@@ -226,7 +226,7 @@ def test_ranks_told_to_save_by_the_hosts_mpirun_end_with_75_and_go_on_there(user
         process.terminate()
         process.wait(timeout=60)
     saved = steps(study / "run")[-1]
-    assert saved < EPOCHS * 6, "it ended before it was told to save"
+    assert saved < EPOCHS * 6, "it ended before it was asked to save"
     assert f"step {saved}" in (study / "log").read_text()
 
     cingulum("submit", config, *options(user))

@@ -128,7 +128,7 @@ def test_slurm_brings_containers_on_two_hosts_through_preemption(study, launcher
     said = study.run("cingulum", "logs", label)
     assert "PMIX ERROR" not in said
     # srun ends the other ranks as soon as one has saved and gone, and tells of those.
-    assert "told to save (USR2)" in said and "; to be started again" in said
+    assert "asked to save (USR2)" in said and "; to be started again" in said
     study.went_on(said)
     (task,) = json.loads(study.run("cingulum", "show", label, "--json"))["tasks"]
     assert (task["state"], task["exit_code"], task["restarts"]) == ("COMPLETED", 0, 1)

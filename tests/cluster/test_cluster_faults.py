@@ -38,7 +38,7 @@ def test_a_host_without_power_is_named_and_the_job_goes_on_without_it(tmp_path, 
     job.wait_for_state("COMPLETED")
     ((_, _, where, why),) = job.failures
     assert where == "n3" and re.search("way to it is lost|powered off", why)
-    assert "goes on with 2 hosts, without n3" in job.log
+    assert "continues with 2 hosts, without n3" in job.log
     assert "start 2 on n[1-2]" in job.log and "/checkpoints/step-" in job.log
     result = tiny_runs.result(tmp_path / "run")
     assert result["world_size"] == 2
@@ -81,7 +81,7 @@ def test_a_job_that_may_shrink_goes_on_without_the_host_of_its_batch_script(tmp_
     wait_until(lambda: job.events == ["started"], "its ranks")
     cluster.power_off("n1")
     wait_until(lambda: "start 2 on n[2-3]" in job.log, "a start on the hosts that are left")
-    assert "goes on with 2 hosts, without n1" in job.log
+    assert "continues with 2 hosts, without n1" in job.log
     ((_, code, where, why),) = job.failures
     assert (code, where) == ("-", "n1") and "host of the batch script was lost" in why
     wait_until(lambda: job.events == ["started", "started"], "its ranks")

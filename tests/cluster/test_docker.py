@@ -243,7 +243,7 @@ def test_a_job_told_to_save_is_started_again_and_goes_on_at_that_step(job, study
     launched.wait(lambda: "saved and stopped" in launched.log, "it has saved")
     saved = steps(study / "run")[-1]
     ended = launched.wait_for_end()
-    assert saved < 360, "it ended before it was told to save"
+    assert saved < 360, "it ended before it was asked to save"
     assert (ended.state, ended.restarts) == ("COMPLETED", 1)
     assert re.search(rf"resumed from .*/step-0*{saved}\b", launched.log)
     assert (result(study / "run")["world_size"], result(study / "run")["steps"]) == (2, 360)

@@ -64,7 +64,7 @@ def test_without_shrink_a_job_waits_for_its_host_a_bounded_number_of_times(clust
     cluster.link("n3", False)
     entry = job.end()
     assert entry.state == "NODE_FAIL" and entry.failures == 2
-    assert "n3: does not answer; 2 of the 3 hosts that are needed are left" in entry.reason
+    assert "n3: does not answer; 2 of the 3 hosts needed are left" in entry.reason
 
 
 @pytest.mark.timeout(600)

@@ -47,7 +47,7 @@ def test_an_orphan_neither_requeues_its_successor_nor_notes_a_failure(cluster, t
     ((_, code, where, _),) = before  # the next start's line: the host was lost
     assert (code, where) == ("-", host)
     (tmp_path / "go-1").touch()
-    said = "start 1 is over" if fault == "slurmd" else "Slurm does not answer, so that nothing more is done"
+    said = "start 1 is over" if fault == "slurmd" else "Slurm does not answer, so nothing more is done"
     wait_until(lambda: said in job.log, "the orphan's end", 400)
     wait_until(lambda: not supervisors(cluster, host), "the end of its supervisor", 60)
     assert job.failures == before and job.state == "RUNNING" and int(job.says("Restarts")) == 1

@@ -41,7 +41,7 @@ def starts_again(folder: Path) -> list[int]:
 
 
 def started_and_waiting(cluster, tmp_path: Path, shards: Path, step: int = 7, **options) -> tuple[Job, Path]:
-    """A training of two hosts whose rank 0 waits after this step, until told to save."""
+    """A training of two hosts whose rank 0 waits after this step, until asked to save."""
     config = tiny_runs.write_config(tmp_path, shards, "run")
     job = submit(cluster, tmp_path / "job", [FAULTY, "wait", 0, step, config, "--resume"], **options)
     wait_until(lambda: Path(f"{config}.waiting").exists(), f"step {step}")
@@ -59,7 +59,7 @@ def test_a_preempted_job_goes_on_at_the_very_step_and_ends_with_the_same_bits(
     saved = re.search(r"stopped at step (\d+) of 24", job.log)
     assert saved and int(saved[1]) >= 7
     assert f"resumed from {tmp_path}/run/checkpoints/step-{int(saved[1]):08d}" in job.log
-    assert "told to save (USR2)" in job.log and "saved and stopped; to be started again" in job.log
+    assert "asked to save (USR2)" in job.log and "saved and stopped; to be started again" in job.log
     assert starts_again(tmp_path) == [int(saved[1])]
     assert weights(tmp_path) == reference
     assert job.failures == []

@@ -36,7 +36,7 @@ def ended(store: Store, job: Job, state: str = "FAILED") -> None:
 def test_a_second_job_for_a_run_folder_is_refused_by_name_whatever_starts_it(store) -> None:
     store.adopt(added(store), "4711")
     for launcher, place in (("slurm", ""), ("mpirun", "another host")):
-        with pytest.raises(JobError, match=r"Job 4711 \(PENDING\) has the run folder /study/runs/mine") as e:
+        with pytest.raises(JobError, match=r"Job 4711 \(PENDING\) uses the run folder /study/runs/mine") as e:
             added(store, launcher=launcher, place=place)
         assert "--after 4711" in str(e.value.cure)
     assert len(store.list()) == 1

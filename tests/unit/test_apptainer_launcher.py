@@ -130,13 +130,13 @@ def test_another_open_mpi_is_refused_with_its_cure(world, tmp_path, other):
 
 def test_ranks_that_are_alone_are_refused(world, tmp_path):
     launcher, site = world(size="1")
-    with pytest.raises(LauncherError, match="did not find each other; they said: 'world 1"):
+    with pytest.raises(LauncherError, match="did not find each other; output: 'world 1"):
         launcher.preflight(spec(tmp_path), site)
 
 
 def test_a_rank_that_says_nothing_is_missed(world, tmp_path):
     launcher, site = world(ranks='"$@"')
-    with pytest.raises(LauncherError, match="did not find each other; they said: 'world 2'"):
+    with pytest.raises(LauncherError, match="did not find each other; output: 'world 2'"):
         launcher.preflight(spec(tmp_path), site)
 
 
@@ -163,7 +163,7 @@ def test_what_a_rank_says_is_written_in_one_piece(tmp_path):
 
 def test_another_mpi_with_a_number_like_open_mpis_is_refused(world, tmp_path):
     launcher, site = world(mpirun="HYDRA build details: Version: 4.1.2")
-    with pytest.raises(LauncherError, match="is that of MPICH"):
+    with pytest.raises(LauncherError, match="belongs to MPICH"):
         launcher.preflight(spec(tmp_path), site)
 
 

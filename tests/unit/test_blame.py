@@ -107,7 +107,9 @@ def test_a_rank_that_answers_nobody_is_taken_for_lost_and_one_that_spoke_is_not(
 
 
 def test_a_lost_daemon_is_a_lost_host_by_the_name_that_it_was_given() -> None:
-    assert blame.read(LOST, 205, hosts=HOSTS) == Blame("the way to it is lost", host="n2.site.org", lost=True)
+    assert blame.read(LOST, 205, hosts=HOSTS) == Blame(
+        "the connection to it is lost", host="n2.site.org", lost=True
+    )
 
 
 def test_a_host_that_does_not_answer_explains_all_else() -> None:

@@ -39,7 +39,7 @@ def test_a_bad_line_is_named_with_its_number(line: str, said: str) -> None:
 
 
 def test_a_file_without_hosts_is_an_error() -> None:
-    with pytest.raises(JobError, match="names no host"):
+    with pytest.raises(JobError, match="contains no host"):
         hostfile.parse("# nothing\n", "hosts", default_slots=1)
 
 

@@ -123,7 +123,7 @@ def test_the_report_that_pools_folds_is_a_report(site):
         ("kinds: {import: 3}", "kinds.import: must be a section"),
         ("kinds: {report: {minutes: 0}}", "kinds.report.minutes: must be at least 1"),
         ("kinds: {report: {grace_s: 70000}}", "kinds.report.grace_s: must be at most 65,535"),
-        ("memory: lots", "memory: 'lots' is no size"),
+        ("memory: lots", "memory: 'lots' is not a size"),
         ("cpus_per_rank: 0", "cpus_per_rank: must be at least 1"),
         ("gpus_per_node: -1", "gpus_per_node: must be at least 0"),
     ],

@@ -60,7 +60,7 @@ def test_another_mpis_mpirun_is_refused_with_the_reason(tmp_path, said, whose):
     mpirun = tmp_path / "mpirun"
     mpirun.write_text(f"#!/bin/sh\ncat <<'E'\n{said}E\n")
     mpirun.chmod(0o755)
-    with pytest.raises(LauncherError, match=rf"mpirun is that of {whose}.* each would train alone"):
+    with pytest.raises(LauncherError, match=rf"mpirun belongs to {whose}.* each would train alone"):
         open_mpi.check(str(mpirun))
 
 
@@ -76,7 +76,7 @@ def test_a_batch_script_refuses_another_mpis_mpirun(tmp_path, said):
     text = script(Site()).replace("job_folder=/j", f"job_folder={tmp_path}")
     found = run_script.run(text, place, tmp_path, STUB_VERSION=said)
     assert (found.code, found.arguments) == (2, [])
-    assert "is that of MPICH, Cray MPICH or Intel MPI. Horovod is built with Open MPI" in found.stderr
+    assert "belongs to MPICH, Cray MPICH or Intel MPI. Horovod is built with Open MPI" in found.stderr
 
 
 @pytest.mark.parametrize(

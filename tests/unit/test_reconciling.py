@@ -52,7 +52,7 @@ def test_a_job_that_is_known_no_more_is_lost_after_a_time_with_what_was_last_see
     assert refresh(store, {"slurm": cluster}, grace_s=60).changes == ()
     (change,) = refresh(store, {"slurm": cluster}, grace_s=0).changes
     assert change.state == "LOST"
-    assert change.reason == "slurm knows 1 no more; it was last seen RUNNING on n1, n2"
+    assert change.reason == "slurm no longer lists 1; it was last seen RUNNING on n1, n2"
 
 
 def test_a_job_that_is_seen_again_begins_a_new_grace(store, cluster) -> None:

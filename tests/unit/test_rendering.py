@@ -279,7 +279,7 @@ def test_an_image_needs_a_site_that_runs_it():
 
 
 def test_a_program_that_looks_like_an_option_is_refused():
-    with pytest.raises(JobError, match="no program"):
+    with pytest.raises(JobError, match="not a program"):
         batch_script(spec(("--help",)), Site(), FOLDER, TOKEN)
 
 

@@ -238,7 +238,7 @@ def test_a_running_job_is_told_to_save_and_one_that_ended_is_put_back(programs):
         "scontrol requeue 22_1",
         "scontrol requeue 31",
     ]
-    with pytest.raises(JobError, match="waits in the queue already"):
+    with pytest.raises(JobError, match="is in the queue already"):
         launcher.requeue("29")
 
 

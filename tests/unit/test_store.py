@@ -57,7 +57,7 @@ def test_the_launchers_answer_changes_the_label_and_the_old_one_still_names_the_
 def test_an_answer_may_come_twice_but_two_answers_are_an_error(store) -> None:
     job = added(store)
     assert store.adopt(job, "4711") == store.adopt(job, "4711")
-    with pytest.raises(StoreError, match="there twice: 4711 and 4712"):
+    with pytest.raises(StoreError, match="exists twice: 4711 and 4712"):
         store.adopt(job, "4712")
 
 

@@ -208,7 +208,7 @@ def test_a_job_waits_for_one_that_failed_and_was_started_again(store, cluster) -
         ("1", "ended FAILED"),
         ("2_0", "one task"),
         ("new-3", "is being submitted"),
-        ("docker-4", "not of the same system"),
+        ("docker-4", "belongs to another system"),
     ],
 )
 def test_a_job_that_would_never_start_is_refused(store, cluster, monkeypatch, after, why) -> None:
@@ -224,5 +224,5 @@ def test_a_job_that_would_never_start_is_refused(store, cluster, monkeypatch, af
 
 def test_two_jobs_of_one_token_are_told(store, cluster) -> None:
     job = submit(store, cluster, SPEC, HERE)
-    with pytest.raises(StoreError, match="is there twice"):
+    with pytest.raises(StoreError, match="exists twice"):
         store.adopt(job, "77")

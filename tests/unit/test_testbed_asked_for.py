@@ -25,7 +25,7 @@ def test_a_name_that_could_be_a_path_or_an_option_is_refused(name):
 
 @pytest.mark.parametrize("rate", ["", "0gbit", "1", "1gb", "-1gbit", "1gbit 2", "1gbit\n", "nan", "1e3mbit"])
 def test_a_rate_that_tc_would_take_for_something_else_is_refused(rate):
-    with pytest.raises(JobError, match="is no rate"):
+    with pytest.raises(JobError, match="is not a rate"):
         Settings(bandwidth=rate)
 
 
@@ -36,7 +36,7 @@ def test_a_delay_is_read_with_its_unit(delay, expected):
 
 @pytest.mark.parametrize("delay", ["", "5", "-1ms", "1.1s", "ms", "1 ms", "1ms\n", "1m"])
 def test_a_delay_without_unit_or_beyond_a_second_is_refused(delay):
-    with pytest.raises(JobError, match="is no delay"):
+    with pytest.raises(JobError, match="is not a delay"):
         Settings(delay=delay)
 
 
@@ -165,7 +165,7 @@ def test_where_namespaces_are_forbidden_it_says_so(here, capsys):
     here.setattr(subprocess, "run", lambda line, **_: refused if line[0] == "unshare" else done)
     code, said = told(capsys, "up")
     assert code == 1
-    assert "does not let us make namespaces: unshare: unshare failed: Operation not permitted" in said
+    assert "does not allow namespaces: unshare: unshare failed: Operation not permitted" in said
     assert "--privileged" in said
 
 

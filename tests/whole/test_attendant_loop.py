@@ -134,7 +134,7 @@ def test_a_job_that_may_shrink_starts_on_the_hosts_that_answer(attendant, tmp_pa
 
 def test_a_job_without_hosts_enough_before_its_start_says_which_are_silent(attendant, tmp_path) -> None:
     entry = runs_on_hosts(attendant, tmp_path, "n2", nodes=2, ask_first=True)
-    assert entry.state == "NODE_FAIL" and "1 of the 2 hosts that are needed are left" in entry.reason
+    assert entry.state == "NODE_FAIL" and "1 of the 2 hosts needed are left" in entry.reason
     assert "n1" in entry.reason and "n3" in entry.reason
 
 

@@ -80,7 +80,7 @@ def test_a_start_that_lost_a_host_has_failed_whatever_mpirun_ends_with(task) -> 
     one = task("printf", "%s", said, requeues=0)
     assert one.start([])
     assert (ended(one).state, one.entry.exit_code) == ("NODE_FAIL", 1)
-    assert one.entry.reason.startswith("n2: the way to it is lost")
+    assert one.entry.reason.startswith("n2: the connection to it is lost")
 
 
 def begun(one: AttendedTask, folder: Path) -> AttendedTask:
@@ -151,14 +151,14 @@ def test_who_saves_and_comes_no_further_is_warned_about_and_then_not_started_aga
     one = task("sh", "-c", f"{CHECKPOINT}; exit 75", str(tmp_path), "7", runs=(str(tmp_path),), requeues=0)
     for state, words in (
         ("REQUEUED", "saved and stopped"),  # it has come from none to step 7
-        ("REQUEUED", "stopped at step 7, no step further in start 1 of 3"),
-        ("REQUEUED", "stopped at step 7, no step further in start 2 of 3"),
-        ("FAILED", "stopped at step 7, no step further in 3 starts in a row"),
+        ("REQUEUED", "stopped at step 7, without progress in start 1 of 3"),
+        ("REQUEUED", "stopped at step 7, without progress in start 2 of 3"),
+        ("FAILED", "stopped at step 7, without progress in 3 starts in a row"),
     ):
         assert one.start([])
         assert (ended(one).state, one.entry.exit_code) == (state, 75 if state == "FAILED" else None)
         assert words in one.entry.reason
-    assert one.log.read_text().count("no step further") == 3
+    assert one.log.read_text().count("without progress") == 3
     one.requeue()
     assert (one.entry.state, one.entry.idle) == ("REQUEUED", 0)
 

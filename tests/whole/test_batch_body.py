@@ -81,14 +81,14 @@ LOST = """ORTE has lost communication with a remote daemon.
             "server 0 @ n2",
             "did not get a message",
         ),
-        (LOST, "n3", "the way to it is lost"),
+        (LOST, "n3", "the connection to it is lost"),
         ("srun: error: n2: task 1: Killed", "rank 1 @ n2", "Killed"),
         (
             "rank 2 as launched is server 0 @ n3\nsrun: error: n3: task 2: Killed",
             "server 0 @ n3",
             "Killed",
         ),
-        ("srun: error: Node failure on n3", "n3", "the way to it is lost"),
+        ("srun: error: Node failure on n3", "n3", "the connection to it is lost"),
         ("error: the learning rate is too high", "", "the learning rate is too high"),
         ("all was well", "", "ended with exit code 3"),
     ],
@@ -102,7 +102,7 @@ def test_who_is_at_fault_is_read_from_this_start_alone(bench, said, where, why):
 def test_a_host_that_slurm_calls_down_is_at_fault_whatever_was_said(bench):
     bench.program("sinfo", "echo 'n1 allocated'; echo 'n3 down*'; echo 'n2 idle*'")
     bench.run("echo '[rank 0 @ n1] error: x'; exit 1", shrink=True)
-    assert bench.failures == [["1", "n2,n3", "down, says Slurm: powered off, or its link is cut"]]
+    assert bench.failures == [["1", "n2,n3", "down, reports Slurm: powered off, or its link is cut"]]
 
 
 @pytest.mark.parametrize("shrink", [False, True])
@@ -184,7 +184,7 @@ def test_a_host_that_is_lost_each_time_is_counted_though_slurm_requeues_by_itsel
     bench.program("sinfo", "echo 'n3 down*'")
     bench.slurm_says("JobState=PENDING PreemptTime=None")
     assert bench.signal(signal.SIGTERM, "sleep 1; exit 1") == 1
-    assert bench.failures == [["-", "n3", "down, says Slurm: powered off, or its link is cut"]]
+    assert bench.failures == [["-", "n3", "down, reports Slurm: powered off, or its link is cut"]]
     assert bench.requeued == 0
     assert bench.run("touch ran", requeues=0) == 1
     assert not (bench.folder / "ran").exists() and len(bench.failures) == 1

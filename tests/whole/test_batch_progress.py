@@ -25,9 +25,9 @@ def run(tmp_path) -> Path:
 def test_who_saves_and_comes_no_further_is_warned_about_and_then_not_started_again(bench, run):
     for requeued, words in (
         (1, "saved and stopped; to be started again"),  # from none to step 7
-        (2, "stopped at step 7, no step further in start 1 of 3"),
-        (3, "stopped at step 7, no step further in start 2 of 3"),
-        (3, "stopped at step 7, no step further in 3 starts in a row"),
+        (2, "stopped at step 7, without progress in start 1 of 3"),
+        (3, "stopped at step 7, without progress in start 2 of 3"),
+        (3, "stopped at step 7, without progress in 3 starts in a row"),
     ):
         assert bench.run(SAVES.format(run=run, step=7), trains=run, minutes=9) == 75
         assert bench.requeued == requeued
@@ -54,7 +54,7 @@ def test_who_is_ended_by_slurm_or_preempted_is_not_counted(bench, run):
     bench.slurm_says("JobState=RUNNING PreemptTime=2026-01-02T00:00:00 StartTime=2026-01-01T00:00:00")
     for _ in range(4):
         assert bench.signal(signal.SIGUSR2, "exit 75", trains=run) == 75
-    assert bench.requeued == 8 and "no step further" not in (bench.folder / "out.log").read_text()
+    assert bench.requeued == 8 and "without progress" not in (bench.folder / "out.log").read_text()
 
 
 def test_tasks_of_an_array_are_judged_each_by_itself(bench, run):

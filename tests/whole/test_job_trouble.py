@@ -27,7 +27,7 @@ def array(slurm, capsys, monkeypatch) -> str:
 def test_two_jobs_do_not_train_in_one_run_folder_at_once(slurm, capsys, monkeypatch):
     (job,) = submit(capsys)
     assert cli.run(["submit", "mine.yaml", "train.epochs=9"]) == 2
-    assert "Job 4711 (PENDING) has the run folder" in capsys.readouterr().err
+    assert "Job 4711 (PENDING) uses the run folder" in capsys.readouterr().err
     submit(capsys, "--after", job)
     submit(capsys, "name=other")
     for started in list(slurm.jobs):

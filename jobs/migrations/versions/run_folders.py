@@ -37,7 +37,7 @@ def upgrade() -> None:
 
 
 def _run(spec: str) -> str | None:
-    """The run folder of a job of format 1, by the name under which its configuration was kept."""
+    """Return the run folder of a job of format 1, by the name under which its configuration was kept."""
     try:
         job = json.loads(spec)
         for word in job["tasks"][0]:

@@ -2,7 +2,7 @@
 
     python saver.py FOLDER [late]
 
-The first start waits until it is told to save (SIGUSR2, SIGTERM), and ends with exit code 75. A start that
+The first start waits until it is asked to save (SIGUSR2, SIGTERM), and ends with exit code 75. A start that
 finds what was saved in FOLDER ends with 0. Rank 0 notes in FOLDER/events what happens, a word a line. late:
 the other ranks take seconds to end.
 """
