@@ -1,4 +1,4 @@
-"""A function over many values in several processes: results in order, memory bounded, an end in any case.
+"""Apply a function to many values in several processes: results in order, memory bounded, an end in any case.
 
 Each worker has a pipe of its own and shares no lock with anyone, so none can keep another waiting. (A
 `ProcessPoolExecutor` hung here after a second Ctrl-C: a worker waited on the shared queue for ever.)
@@ -27,7 +27,7 @@ Made = TypeVar("Made")
 
 
 def default_workers() -> int:
-    """The cores this process may use."""
+    """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -99,7 +99,7 @@ def held_back(*which: signal.Signals) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Answer(Generic[Made]):
-    """What came of one value, on its way home."""
+    """The result of one value, on its way back."""
 
     number: int
     made: Made | None = None
@@ -163,7 +163,7 @@ def _lost(worker: BaseProcess) -> CingulumError:
 
 
 def _work(link: Connection) -> None:
-    """Work on one value after another as they come, until the other end is gone."""
+    """Process one value after another as they come, until the other end is gone."""
     answers: queue.SimpleQueue[_Answer[Any]] = queue.SimpleQueue()
     # A thread sends, so that work goes on while the parent is busy with earlier results.
     threading.Thread(target=_send_home, args=(link, answers), daemon=True).start()

@@ -20,7 +20,7 @@ def augment(
     *,
     voxel_mm: tuple[float, float, float] = (1.0, 1.0, 1.0),
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The volume as this epoch shows it, and its label map moved with it.
+    """Return the volume as augmented in this epoch, and its label map moved with it.
 
     Changes of place are the same for all channels and the label map; changes of intensity are drawn for each
     channel. What comes in from outside is the channel's least value, and class 0 of the label map.

@@ -16,7 +16,7 @@ Triple = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Affine:
-    """How tissue moves: y = R S H (x - c) + c + t, in mm.
+    """Movement of tissue: y = R S H (x - c) + c + t, in mm.
 
     Attributes:
         rotate: angles about the axes D, H, W in degrees; R turns about W first, about D last.
@@ -38,7 +38,7 @@ class Affine:
         return rotation(self.rotate) @ np.diag(self.factors) @ sheared
 
     def sampling(self, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-        """Where each voxel of the result is taken from.
+        """Return where each voxel of the result is sampled.
 
         Returns:
             A, float64 (3, 3), and b, float64 (3,), in voxels: the result at o is the volume at A o + b.
@@ -48,7 +48,7 @@ class Affine:
 
 
 def draw(stream: Stream, config: AffineConfig) -> Affine:
-    """Draw an affine change; every number evenly within its range, sizes on a logarithmic scale."""
+    """Draw an affine change; every number uniform within its range, sizes on a logarithmic scale."""
     rotate, factors, shear, translate = (stream.uniforms(-1, 1, 3) for _ in range(4))
     return Affine(
         _triple(rotate * config.rotate),
@@ -59,7 +59,9 @@ def draw(stream: Stream, config: AffineConfig) -> Affine:
 
 
 def rotation(degrees: Triple) -> np.ndarray:
-    """Turns about the third axis, then the second, then the first, each right-handed; float64 (3, 3)."""
+    """Return turns about the third axis, then the second, then the first, each
+    right-handed; float64 (3, 3).
+    """
     turned = np.eye(3)
     for axis, angle in enumerate(np.deg2rad(degrees)):
         first, second = (axis + 1) % 3, (axis + 2) % 3

@@ -33,11 +33,11 @@ class BiasField(Change):
     coefficients: np.ndarray = field(repr=False, compare=False)
 
     def told(self) -> dict[str, Any]:
-        """For people."""
+        """Describe what was drawn."""
         return {"strength": self.strength, "order": len(self.coefficients) - 1}
 
     def logarithm(self, shape: tuple[int, ...]) -> np.ndarray:
-        """float32 (D, H, W)."""
+        """Return the logarithm of the field, float32 (D, H, W)."""
         deep, high, wide = (legendre(size, len(self.coefficients)) for size in shape)
         # What each polynomial along D is multiplied with; added up in a fixed order.
         planes = np.einsum("ijw,jh->ihw", np.einsum("ijk,kw->ijw", self.coefficients, wide), high)
@@ -49,7 +49,7 @@ class BiasField(Change):
         return made
 
     def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
-        """What is brighter than the background is multiplied by the field, float32 (D, H, W)."""
+        """Multiply voxels brighter than the background by the field; float32 (D, H, W)."""
         made = self.logarithm(channel.shape)
         np.exp(made, out=made)
         made *= channel - np.float32(background)
@@ -58,13 +58,13 @@ class BiasField(Change):
 
 
 def legendre(size: int, count: int) -> np.ndarray:
-    """The first polynomials at the voxels of an axis, float64 (count, size); the first is 1."""
+    """Return the first polynomials at the voxels of an axis, float64 (count, size); the first is 1."""
     places = np.linspace(-1, 1, size) if size > 1 else np.zeros(1)
     return np.polynomial.legendre.legvander(places, count - 1).T.copy()
 
 
 def draw(stream: Stream, config: BiasFieldConfig, grid: Grid) -> BiasField:
-    """Draw the polynomial and how strong it is, from 0 to the configured strength."""
+    """Draw the polynomial and its strength, from 0 to the configured strength."""
     count = config.order + 1
     degrees = np.indices((count, count, count)).sum(axis=0)
     coefficients = stream.uniforms(-1, 1, count**3).reshape(count, count, count)

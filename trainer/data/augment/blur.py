@@ -1,4 +1,4 @@
-"""Smoothing by a Gaussian of another width along each axis."""
+"""Smoothing by a Gaussian with a width per axis."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Blur(Change):
     voxel_mm: tuple[float, ...] = field(repr=False)
 
     def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
-        """Smoothed, float32 (D, H, W); the edge goes on outside."""
+        """Smooth a channel, float32 (D, H, W), with replicated edges."""
         for axis, (sigma, step) in enumerate(zip(self.sigma, self.voxel_mm, strict=True)):
             if sigma / step > _LEAST:
                 channel = _smoothed(channel, axis, sigma / step)
@@ -38,7 +38,7 @@ class Blur(Change):
 
 
 def kernel(sigma: float) -> np.ndarray:
-    """The Gaussian from its middle on, float32 (reach + 1,); with its mirror image it sums to 1."""
+    """Return the Gaussian from its middle on, float32 (reach + 1,); with its mirror image it sums to 1."""
     taps = np.exp(-0.5 * (np.arange(math.ceil(_REACH * sigma) + 1) / sigma) ** 2)
     return (taps / (2 * taps.sum() - taps[0])).astype(np.float32)
 

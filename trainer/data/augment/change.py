@@ -1,4 +1,4 @@
-"""What all changes of one channel's intensities have in common."""
+"""Common base of changes of one channel's intensities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Change(abc.ABC):
 
     @abc.abstractmethod
     def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
-        """The channel changed.
+        """Return the changed channel.
 
         Args:
             channel: float32 (D, H, W); left as it is.
@@ -25,6 +25,6 @@ class Change(abc.ABC):
         """
 
     def told(self) -> dict[str, Any]:
-        """What was drawn, for people: the fields that `repr` shows too."""
+        """Describe what was drawn: the fields that `repr` shows too."""
         fields = dataclasses.fields(cast(Any, self))
         return {field.name: getattr(self, field.name) for field in fields if field.repr}

@@ -1,4 +1,4 @@
-"""Boxes that are overwritten, so that a network learns not to lean on one place.
+"""Cut out boxes, so that a network does not rely on one place.
 
 DeVries and Taylor, Improved regularization of convolutional neural networks with cutout (arXiv 1708.04552).
 """
@@ -22,7 +22,7 @@ _MIDDLE = (0.2, 0.8)
 
 @dataclass(frozen=True)
 class CutOut:
-    """Where.
+    """Positions and sizes of the boxes.
 
     Attributes:
         starts: first voxel of each box along D, H, W.
@@ -33,11 +33,11 @@ class CutOut:
     edges: tuple[tuple[int, ...], ...]
 
     def told(self) -> dict[str, object]:
-        """For people."""
+        """Describe what was drawn."""
         return {"starts": self.starts, "edges": self.edges}
 
     def applied(self, volume: np.ndarray) -> np.ndarray:
-        """A copy of a volume (D, H, W, C) with the boxes overwritten in all channels."""
+        """Return a copy of a volume (D, H, W, C) with the boxes overwritten in all channels."""
         volume = volume.copy()
         for start, edge in zip(self.starts, self.edges, strict=True):
             box = tuple(slice(first, first + size) for first, size in zip(start, edge, strict=True))
@@ -46,7 +46,7 @@ class CutOut:
 
 
 def draw(stream: Stream, config: CutOutConfig, grid: Grid) -> CutOut:
-    """Draw edges from half the size to the size, in whole voxels, and where about the middle each box is."""
+    """Draw edges from half the size to the size, in whole voxels, and the middle of each box."""
     starts, edges = [], []
     for _ in range(config.boxes):
         longest = [stream.uniform(config.size / 2, config.size) / step for step in grid.voxel_mm]
@@ -57,6 +57,8 @@ def draw(stream: Stream, config: CutOutConfig, grid: Grid) -> CutOut:
 
 
 def _start(stream: Stream, edge: int, size: int) -> int:
-    """The first voxel of a box along an axis, with its middle in `_MIDDLE` and all of it in the volume."""
+    """Return the first voxel of a box along an axis, with its middle in `_MIDDLE` and all of it in the
+    volume.
+    """
     first, last = (min(max(round(share * size - edge / 2), 0), size - edge) for share in _MIDDLE)
     return stream.whole(first, last)

@@ -1,4 +1,4 @@
-"""What happens to one sample: drawn first, then applied. The same numbers whoever draws them, and wherever.
+"""Draw the changes of one sample, then apply them. The same numbers on any rank or thread.
 
 The order is that of a scan: the head (its place and shape), what moves it, how sharp it is seen, the coil's
 shading, noise; then what is done to the image afterwards.
@@ -48,7 +48,7 @@ _OF_CHANNELS: dict[str, Callable[[Stream, Any, Grid], Change]] = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """All that happens to one sample.
+    """All changes of one sample.
 
     Attributes:
         grid: of its volume.
@@ -69,7 +69,9 @@ class Drawn:
     cut_out: CutOut | None
 
     def told(self) -> dict[str, Any]:
-        """What was drawn, as a JSON object: only what happens; lists have an entry for each channel."""
+        """Return what was drawn as a JSON object: only changes that happen; lists have an entry for each
+        channel.
+        """
         found: dict[str, Any] = self.plain.told()
         if self.mirrored:
             found["mirror"] = list(self.mirrored)
@@ -88,7 +90,7 @@ class Drawn:
     def applied(
         self, volume: np.ndarray, label_map: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """The volume and its label map, changed; see `trainer.data.augment.augment`."""
+        """Return the volume and its label map, changed; see `trainer.data.augment.augment`."""
         volume, label_map = self.plain.moved(volume, label_map)
         if self.mirrored:
             volume = np.flip(volume, self.mirrored)
@@ -103,7 +105,7 @@ class Drawn:
     def _by_channel(
         self, volume: np.ndarray, label_map: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Resampled, all channels alike, and changed in intensity, each by itself."""
+        """Resample all channels alike, and change the intensity of each by itself."""
         channels = [np.ascontiguousarray(volume[..., number]) for number in range(volume.shape[3])]
         backgrounds = [float(channel.min()) for channel in channels]
         if self.affine is not None or self.elastic is not None:
@@ -122,7 +124,7 @@ def draw(
     shape: tuple[int, ...],
     voxel_mm: tuple[float, float, float],
 ) -> Drawn:
-    """Draw what happens to a sample.
+    """Draw the changes of a sample.
 
     Every change draws from a stream of its own, named after it, so that switching one on or off, or changing
     its ranges, leaves the others' numbers alone.
@@ -138,7 +140,7 @@ def draw(
     grid = Grid((shape[0], shape[1], shape[2]), voxel_mm)
 
     def chosen(name: str, channel: int = 0) -> Stream | None:
-        """The stream of a change where it happens."""
+        """Return the stream of a change, where the change happens."""
         probability = getattr(config, name).probability
         if not probability:
             return None

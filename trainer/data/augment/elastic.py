@@ -33,7 +33,7 @@ class Elastic:
 
 
 def draw(stream: Stream, config: ElasticConfig, grid: Grid) -> Elastic:
-    """Draw the displacement of every control point, evenly within its range along each axis."""
+    """Draw the displacement of every control point, uniform within its range along each axis."""
     control = tuple(
         math.floor((size - 1) * step / config.spacing) + 4
         for size, step in zip(grid.shape, grid.voxel_mm, strict=True)
@@ -45,7 +45,7 @@ def draw(stream: Stream, config: ElasticConfig, grid: Grid) -> Elastic:
 
 
 def basis(size: int, step: float, spacing: float) -> tuple[np.ndarray, np.ndarray]:
-    """The four B-splines that reach each voxel of an axis.
+    """Return the four B-splines that reach each voxel of an axis.
 
     Args:
         size: of the axis, in voxels.
@@ -63,7 +63,7 @@ def basis(size: int, step: float, spacing: float) -> tuple[np.ndarray, np.ndarra
 
 
 def planes(coefficients: np.ndarray, grid: Grid, spacing: float) -> np.ndarray:
-    """The coefficients interpolated along H and W: (3, gd, gh, gw) to (3, gd, H, W) float32."""
+    """Interpolate the coefficients along H and W: (3, gd, gh, gw) to (3, gd, H, W) float32."""
     for axis in (2, 3):
         first, weights = basis(grid.shape[axis - 1], grid.voxel_mm[axis - 1], spacing)
         moved = np.moveaxis(coefficients, axis, -1)

@@ -24,7 +24,7 @@ class Gamma(Change):
     gamma: float
 
     def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
-        """float32 (D, H, W); the order of intensities stays, and so do the least and the greatest."""
+        """Return float32 (D, H, W); the order of intensities, the least and the greatest stay."""
         low = channel.min()
         span = channel.max() - low
         if not span > 0:
@@ -37,5 +37,5 @@ class Gamma(Change):
 
 
 def draw(stream: Stream, config: GammaConfig, grid: Grid) -> Gamma:
-    """Draw the power, evenly on a logarithmic scale."""
+    """Draw the power, uniform on a logarithmic scale."""
     return Gamma(math.exp(stream.uniform(-config.log_gamma, config.log_gamma)))

@@ -33,7 +33,7 @@ class Ghosting(Change):
     centre: float
 
     def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
-        """The magnitude of the image with ghosts, float32 (D, H, W)."""
+        """Return the magnitude of the image with ghosts, float32 (D, H, W)."""
         lines = channel.shape[self.axis]
         seen = fft.rfft(np.moveaxis(channel, self.axis, 0) - np.float32(background), axis=0)
         frequency = np.arange(len(seen))

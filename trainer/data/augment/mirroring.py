@@ -7,7 +7,7 @@ from trainer.data.augment.streams import Stream
 
 
 def draw(stream: Stream, config: MirrorConfig) -> tuple[int, ...]:
-    """The axes along which a sample is mirrored."""
+    """Draw the axes along which a sample is mirrored."""
     chances = (config.left_right, config.back_front, config.bottom_top)
     # All three are drawn in any case, so that asking for one axis leaves the others alone.
     mirrored = [stream.happens(chance) for chance in chances]

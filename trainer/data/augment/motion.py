@@ -24,7 +24,7 @@ from trainer.data.augment.warping import warp
 
 @dataclass(frozen=True)
 class Motion(Change):
-    """Where the head was while which lines were acquired.
+    """Positions of the head while lines were acquired.
 
     Attributes:
         axis: phase-encode axis, 0 to 2.
@@ -40,12 +40,12 @@ class Motion(Change):
     grid: Grid
 
     def told(self) -> dict[str, Any]:
-        """For people: positions as angles in degrees and shifts in mm."""
+        """Describe what was drawn: positions as angles in degrees and shifts in mm."""
         moves = [{"rotate": p.rotate, "translate": p.translate} for p in self.positions]
         return {"axis": self.axis, "starts": self.starts, "positions": moves}
 
     def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
-        """The magnitude of the image that the spliced lines give, float32 (D, H, W)."""
+        """Return the magnitude of the image of the spliced lines, float32 (D, H, W)."""
         signal = channel - np.float32(background)
         lines = channel.shape[self.axis]
         acquired = (

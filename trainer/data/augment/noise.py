@@ -31,7 +31,7 @@ class Gaussian(Change):
     voxels: Key = field(repr=False)
 
     def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
-        """With noise, float32 (D, H, W)."""
+        """Add noise, float32 (D, H, W)."""
         made = self.voxels.open().normals(channel.shape)
         made *= np.float32(self.deviation)
         made += channel
@@ -40,10 +40,10 @@ class Gaussian(Change):
 
 @dataclass(frozen=True)
 class Rician(Gaussian):
-    """Noise in both parts of a complex signal, whose magnitude is seen: sqrt((s + n1)^2 + n2^2)."""
+    """Noise in both parts of a complex signal, of which the magnitude is seen: sqrt((s + n1)^2 + n2^2)."""
 
     def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
-        """With noise, float32 (D, H, W); nothing is darker than the background."""
+        """Add noise, float32 (D, H, W); nothing is darker than the background."""
         real, imaginary = self.voxels.open().normals((2, *channel.shape))
         real *= np.float32(self.deviation)
         imaginary *= np.float32(self.deviation)
@@ -59,12 +59,12 @@ class Rician(Gaussian):
 
 
 def draw_gaussian(stream: Stream, config: NoiseConfig, grid: Grid) -> Gaussian:
-    """Draw how strong it is."""
+    """Draw the standard deviation."""
     return Gaussian(stream.uniform(0, config.deviation), _of_voxels(stream))
 
 
 def draw_rician(stream: Stream, config: NoiseConfig, grid: Grid) -> Rician:
-    """Draw how strong it is."""
+    """Draw the standard deviation."""
     return Rician(stream.uniform(0, config.deviation), _of_voxels(stream))
 
 

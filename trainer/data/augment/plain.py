@@ -34,7 +34,7 @@ class Plain:
         )
 
     def told(self) -> dict[str, object]:
-        """What was drawn, of the changes that the configuration asks for."""
+        """Return what was drawn, of the changes that the configuration enables."""
         found: dict[str, object] = {}
         if self._config.flip:
             found["flip"] = self.mirrored
@@ -47,7 +47,7 @@ class Plain:
         return found
 
     def moved(self, volume: np.ndarray, label_map: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Mirrored and shifted; the label map with its volume."""
+        """Mirror and shift; the label map with its volume."""
         if self.mirrored:
             volume = volume[::-1]
             label_map = None if label_map is None else label_map[::-1]
@@ -57,7 +57,7 @@ class Plain:
         return volume, label_map
 
     def toned(self, volume: np.ndarray) -> np.ndarray:
-        """Scaled, and overlaid with noise; once, since the noise goes on in the stream."""
+        """Scale, and add noise; call once, since the noise continues in the stream."""
         if self._config.scale:
             volume = volume * np.float32(self.factor)
         if self._config.noise:
@@ -67,7 +67,7 @@ class Plain:
 
 
 def _shifted(volume: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """Moved by whole voxels; what comes in repeats the edge, which is background in a cropped brain."""
+    """Shift by whole voxels, with replicated edges, which are background in a cropped brain."""
     sources = [
         np.clip(np.arange(size) - shift, 0, size - 1)
         for size, shift in zip(volume.shape[:3], shifts, strict=True)

@@ -1,4 +1,4 @@
-"""Random numbers of one change of one sample: a stream of its own, so that no change disturbs another's."""
+"""Random numbers of one change of one sample: a stream of its own, so that no change affects another's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AUGMENTATION = 0x617567
 
 
 class Key(NamedTuple):
-    """Whose random numbers: the run's seed, the epoch, the sample, the change by its name, the channel."""
+    """Key of a stream: the run's seed, the epoch, the sample, the name of the change, the channel."""
 
     seed: int
     epoch: int
@@ -20,7 +20,7 @@ class Key(NamedTuple):
     channel: int = 0
 
     def open(self) -> Stream:
-        """The stream, from its beginning."""
+        """Return the stream, from its beginning."""
         return Stream(self)
 
 
@@ -41,24 +41,24 @@ class Stream:
         self._words = np.random.Philox(np.random.SeedSequence(entropy, spawn_key=own))
 
     def happens(self, probability: float) -> bool:
-        """True in that share of the streams."""
+        """Return True in that share of the streams."""
         return bool(self.uniform(0, 1) < probability)
 
     def uniform(self, low: float, high: float) -> float:
-        """Evenly between `low` and `high`."""
+        """Return a number, uniform between `low` and `high`."""
         return float(self.uniforms(low, high, 1)[0])
 
     def uniforms(self, low: float, high: float, count: int) -> np.ndarray:
-        """Evenly from `low` to below `high`, float64 (count,)."""
+        """Return numbers, uniform from `low` to below `high`, float64 (count,)."""
         share = (self._words.random_raw(count) >> np.uint64(11)) * 2.0**-53
         return low + (high - low) * share
 
     def whole(self, low: int, high: int) -> int:
-        """A whole number from `low` to `high`, both included."""
+        """Return a whole number from `low` to `high`, both included."""
         return min(low + int(self.uniform(0, 1) * (high - low + 1)), high)
 
     def normals(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Standard normal numbers, float32 of this shape (Box and Muller 1958), none beyond 5.8.
+        """Return standard normal numbers, float32 of this shape (Box and Muller 1958), none beyond 5.8.
 
         A pair from each raw word, 24 bits for the radius and 24 for the angle.
         """

@@ -61,14 +61,16 @@ def warp(
 
 
 def _padded(volume: np.ndarray, value: float) -> np.ndarray:
-    """With one voxel of background before, and two behind each axis; flat."""
+    """Pad with one voxel of background before, and two behind each axis; flat."""
     padded = np.full([size + 3 for size in volume.shape], value, volume.dtype)
     padded[1:-2, 1:-2, 1:-2] = volume
     return padded.ravel()
 
 
 def _places(grid: Grid, affine: Affine, elastic: Elastic | None) -> Iterator[tuple[slice, np.ndarray]]:
-    """Slabs of the result, and float32 (3, voxels): where in the padded volume each voxel is taken from."""
+    """Yield slabs of the result, and float32 (3, voxels): where in the padded volume each
+    voxel is sampled.
+    """
     matrix, offset = affine.sampling(grid)
     depth, height, width = grid.shape
     rows, columns = np.arange(height)[:, None], np.arange(width)
@@ -96,7 +98,9 @@ def _places(grid: Grid, affine: Affine, elastic: Elastic | None) -> Iterator[tup
 
 
 def _linear(source: np.ndarray, index: np.ndarray, share: np.ndarray, strides: tuple[int, int]) -> np.ndarray:
-    """Trilinear: the eight voxels from `index` on, `share` (3, voxels) of the way to the far ones."""
+    """Interpolate linearly: the eight voxels from `index` on, `share` (3, voxels) of the
+    way to the far ones.
+    """
     deep, high = strides
 
     def along_width(offset: int) -> np.ndarray:
@@ -110,7 +114,7 @@ def _linear(source: np.ndarray, index: np.ndarray, share: np.ndarray, strides: t
 
 
 def _between(near: np.ndarray, far: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """near + share (far - near), in the memory of `far`."""
+    """Return near + share (far - near), in the memory of `far`."""
     far -= near
     far *= share
     far += near

@@ -1,4 +1,4 @@
-"""A further contrast of the same head, brought onto the grid of the first by what the affines say.
+"""Align a further contrast of the same head to the grid of the first, by the affines.
 
 Images of one session are presumed registered: nothing is moved but what their affines tell. What the affines
 place apart is refused, because a network would learn from channels that show different places.
@@ -61,7 +61,7 @@ def align(image: Image, shape: tuple[int, ...], affine: np.ndarray, spacing: flo
 
 
 def judge(aligned: np.ndarray, inside: np.ndarray, cube: tuple[slice, ...], spacing: float) -> list[Finding]:
-    """Whether a further contrast shows the same place as the first.
+    """Compare the places that a further contrast and the first show.
 
     Args:
         aligned: what `align` made.
@@ -92,7 +92,7 @@ def judge(aligned: np.ndarray, inside: np.ndarray, cube: tuple[slice, ...], spac
 
 
 def filled(aligned: np.ndarray) -> np.ndarray:
-    """The image with its lowest value where the grid lies outside it."""
+    """Fill the image with its lowest value where the grid lies outside it."""
     return np.where(np.isfinite(aligned), aligned, np.nanmin(aligned))
 
 

@@ -1,4 +1,4 @@
-"""The cube that a stored volume is, as a place in the image it was cut from."""
+"""Place of a stored cube in the image it was cut from."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Cut:
 
     @property
     def voxel(self) -> tuple[float, float, float]:
-        """Size in mm of the image's voxels."""
+        """Voxel size of the image, in mm."""
         x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(self.affine))
         return x, y, z
 
     @property
     def grid_affine(self) -> np.ndarray:
-        """(4, 4) of the whole image resampled to `spacing`, voxel indices to millimetres."""
+        """Return (4, 4) of the whole image resampled to `spacing`, voxel indices to millimetres."""
         resampled = tuple(
             resampled_length(stored, voxel, self.spacing)
             for stored, voxel in zip(self.shape, self.voxel, strict=True)
@@ -46,13 +46,13 @@ class Cut:
 
     @property
     def cube_affine(self) -> np.ndarray:
-        """(4, 4) of the cube, voxel indices to millimetres."""
+        """Return (4, 4) of the cube, voxel indices to millimetres."""
         affine = self.grid_affine
         affine[:3, 3] += affine[:3, :3] @ np.array(self.start, dtype=np.float64)
         return affine
 
     def of(self, part: np.ndarray, first: tuple[int, ...] = (0, 0, 0)) -> np.ndarray:
-        """The cube, (size, size, size), of (X, Y, Z) float32 data on the image's grid; 0 outside.
+        """Return the cube, (size, size, size), of (X, Y, Z) float32 data on the image's grid; 0 outside.
 
         Args:
             part: the data, or that part of them beyond which they are 0.

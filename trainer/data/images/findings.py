@@ -1,4 +1,4 @@
-"""What quality control says about one image or one cohort: a finding, with its cure."""
+"""Findings of quality control on one image or one cohort, each with its cure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Status = Literal["bad", "warning", "ok"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found.
+    """One finding.
 
     Attributes:
         code: short stable name for scripts, such as `truncated`; docs/reference/import.md lists them.
@@ -29,37 +29,37 @@ class Finding:
     cure: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return it as a JSON object."""
         return {"code": self.code, "severity": self.severity, "message": self.message, "cure": self.cure}
 
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> Finding:
-        """The inverse of `to_json`."""
+        """Rebuild it from JSON."""
         return cls(tree["code"], tree["severity"], tree["message"], tree["cure"])
 
 
 def bad(code: str, message: str, cure: str) -> Finding:
-    """A finding that keeps the image out."""
+    """Return a finding that keeps the image out."""
     return Finding(code, "bad", message, cure)
 
 
 def warning(code: str, message: str, cure: str) -> Finding:
-    """A finding that asks a person to look."""
+    """Return a finding that asks a person to look."""
     return Finding(code, "warning", message, cure)
 
 
 def note(code: str, message: str) -> Finding:
-    """A finding worth saying, and no more."""
+    """Return a finding for information only."""
     return Finding(code, "note", message)
 
 
 def about(finding: Finding, what: str) -> Finding:
-    """The same finding about another file of an image, named in its message."""
+    """Return the same finding about another file of an image, named in its message."""
     return replace(finding, message=f"{what}: {finding.message}")
 
 
 def status(findings: Iterable[Finding]) -> Status:
-    """The worst that was found, notes not counted."""
+    """Return the worst severity found, notes not counted."""
     severities = {finding.severity for finding in findings}
     return "bad" if "bad" in severities else "warning" if "warning" in severities else "ok"
 

@@ -1,4 +1,4 @@
-"""Where the head or the brain is in an image: a mask, and the box about it."""
+"""Foreground (head or brain) of an image: a mask, and the box about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BINS = 256
 
 
 def otsu(values: np.ndarray) -> float:
-    """The threshold that best separates two groups of values (N. Otsu, IEEE Trans. SMC 9(1), 1979).
+    """Return the threshold that best separates two groups of values (N. Otsu, IEEE Trans. SMC 9(1), 1979).
 
     Values above their 99.5th percentile count as that percentile, so that a few bright voxels do not decide.
     """
@@ -31,7 +31,7 @@ def otsu(values: np.ndarray) -> float:
 
 
 def mask(data: np.ndarray) -> np.ndarray:
-    """The largest connected part of (X, Y, Z) brighter than Otsu's threshold, as bool (X, Y, Z).
+    """Return the largest connected part of (X, Y, Z) brighter than Otsu's threshold, as bool (X, Y, Z).
 
     All False where nothing stands out.
     """
@@ -45,7 +45,7 @@ def mask(data: np.ndarray) -> np.ndarray:
 
 
 def box(foreground: np.ndarray) -> tuple[tuple[int, int], ...]:
-    """First and last index + 1 of the True voxels along each axis."""
+    """Return first and last index + 1 of the True voxels along each axis."""
     bounds = []
     for axis in range(foreground.ndim):
         others = tuple(a for a in range(foreground.ndim) if a != axis)
@@ -55,7 +55,8 @@ def box(foreground: np.ndarray) -> tuple[tuple[int, int], ...]:
 
 
 def crop_start(bounds: tuple[tuple[int, int], ...], size: int) -> tuple[int, int, int]:
-    """First index, along each axis of a RAS+ image, of the cube of `size` voxels about the foreground.
+    """Return the first index, along each axis of a RAS+ image, of the cube of `size` voxels about the
+    foreground.
 
     The cube is centred on the foreground's box. Only upwards it is not when the foreground is taller than the
     cube: then it hangs from the top, because what a tall head image has too much of is neck.
@@ -68,7 +69,9 @@ def crop_start(bounds: tuple[tuple[int, int], ...], size: int) -> tuple[int, int
 
 
 def crop(data: np.ndarray, start: tuple[int, int, int], size: int, fill: float) -> np.ndarray:
-    """The cube (size, size, size) that begins at `start`, with `fill` where it lies outside the data."""
+    """Return the cube (size, size, size) that begins at `start`, with `fill` where it
+    lies outside the data.
+    """
     cube = np.full((size,) * 3, fill, dtype=data.dtype)
     source, target = [], []
     for first, length in zip(start, data.shape, strict=True):

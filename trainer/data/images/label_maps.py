@@ -1,4 +1,4 @@
-"""From the map files of an image to one label map on the grid of its stored volume.
+"""Prepare one label map from the map files of an image, on the grid of its stored volume.
 
 Each class's share of a voxel is resampled with the operator of the images, and cut out as its image was;
 then a voxel takes the class with the largest share. For maps of label numbers the shares are 0 and 1 before
@@ -30,7 +30,7 @@ _MOST_NAMED = 8
 
 
 def prepare(paths: Sequence[Path], cut: Cut, recipe: MapRecipe) -> tuple[np.ndarray, list[Finding]]:
-    """The label map of one image.
+    """Return the label map of one image.
 
     Args:
         paths: of 'probseg' one file for each class but the background, in their order; of 'dseg' the one.
@@ -57,7 +57,9 @@ def prepare(paths: Sequence[Path], cut: Cut, recipe: MapRecipe) -> tuple[np.ndar
 
 
 def labels_in(path: Path) -> list[int] | None:
-    """The label numbers in a map file but 0; None where it cannot be read or holds something else."""
+    """Return the label numbers in a map file except 0; None where it cannot be read or
+    holds something else.
+    """
     try:
         numbers = np.unique(reading.read(path).data)
     except ImageFault:
@@ -67,7 +69,7 @@ def labels_in(path: Path) -> list[int] | None:
 
 
 def _largest(shares: Iterable[tuple[int, np.ndarray]], size: int) -> np.ndarray:
-    """The class with the largest share in every voxel, (size, size, size) uint8; 0 for what is left of 1.
+    """Return the class with the largest share in every voxel, (size, size, size) uint8; 0 for the rest to 1.
 
     Args:
         shares: (class, its shares in the cube), by class; classes without any may be left out.
@@ -109,7 +111,7 @@ def _numbers(path: Path, cut: Cut) -> np.ndarray:
 
 
 def _places(path: Path, cut: Cut, recipe: MapRecipe) -> np.ndarray:
-    """Which class each voxel of a map of label numbers has, (X, Y, Z) uint8."""
+    """Return the class of each voxel of a map of label numbers, (X, Y, Z) uint8."""
     numbers = _numbers(path, cut)
     lowest = int(numbers.min())
     there = np.flatnonzero(np.bincount((numbers - lowest).ravel())) + lowest
@@ -135,7 +137,7 @@ def _shares_of_labels(places: np.ndarray, cut: Cut) -> Iterator[tuple[int, np.nd
 
 
 def _on_grid(path: Path, cut: Cut) -> np.ndarray:
-    """The voxels of a map, axes moved to RAS+, (X, Y, Z) float32; on the grid of its image."""
+    """Return the voxels of a map, axes moved to RAS+, (X, Y, Z) float32; on the grid of its image."""
     try:
         stored = reading.read(path)
     except ImageFault as fault:
@@ -157,7 +159,7 @@ _RESLICE = "Bring the map onto the grid of its image (for label numbers with nea
 
 
 def _corners_apart(affine: np.ndarray, cut: Cut) -> float:
-    """The largest distance in mm between the same corner of two grids of one shape."""
+    """Return the largest distance in mm between the same corner of two grids of one shape."""
     corners = np.array(np.meshgrid(*((0, n - 1) for n in cut.shape), indexing="ij")).reshape(3, -1)
     difference = affine - cut.affine
     return float(np.linalg.norm(difference[:3, :3] @ corners + difference[:3, 3:], axis=0).max())

@@ -1,4 +1,4 @@
-"""What the label maps of a set are made of: the part of the recipe that is about maps."""
+"""The part of the recipe that concerns label maps."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class MapRecipe:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return it as a JSON object."""
         tree = asdict(self)
         return {**tree, "classes": list(self.classes), "labels": [list(pair) for pair in self.labels]}
 
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> MapRecipe:
-        """The inverse of `to_json`.
+        """Rebuild it from JSON.
 
         Raises:
             ConfigError: a key is missing or of the wrong kind.

@@ -1,4 +1,4 @@
-"""A volume in 16^3 numbers that stay what they are when a scan is shifted, cropped, re-sampled or re-scaled.
+"""A volume in 16^3 numbers that are stable when a scan is shifted, cropped, re-sampled or re-scaled.
 
 Where the head lies and how large it is says little about whose it is, and outweighs everything else in a
 plain comparison. So the box in which the volume is sampled is that of its own foreground: centred on it, and
@@ -17,7 +17,7 @@ EDGE = 16
 """Samples along each edge."""
 
 SMALLEST = 16
-"""Voxels along a volume's shortest edge: of smaller ones too little is left to tell heads apart."""
+"""Voxels along a volume's shortest edge: smaller ones hold too little to tell heads apart."""
 
 _SPAN = 2.0  # half the box, in standard deviations of the foreground's voxels along the axis
 _SMOOTH = 2.0  # samples: what is smoother is taken away
@@ -25,7 +25,7 @@ _FINE_ENOUGH = 48  # voxels along the shortest edge, below which a volume is not
 
 
 def miniature(volume: np.ndarray) -> np.ndarray:
-    """What is characteristic of a volume.
+    """Return the characteristic numbers of a volume.
 
     Args:
         volume: (D, H, W, C), of which the first channel counts.
@@ -52,7 +52,7 @@ def miniature(volume: np.ndarray) -> np.ndarray:
 
 
 def _reduced(volume: np.ndarray) -> np.ndarray:
-    """Means over blocks, so that what follows costs about the same whatever the volume's size."""
+    """Return means over blocks, so that what follows costs about the same whatever the volume's size."""
     factor = max(1, min(volume.shape) // _FINE_ENOUGH)
     if factor == 1:
         return volume
@@ -62,7 +62,7 @@ def _reduced(volume: np.ndarray) -> np.ndarray:
 
 
 def _extent(inside: np.ndarray, axis: int) -> tuple[float, float]:
-    """Mean and standard deviation of the True voxels' place along an axis, the latter at least 0.5."""
+    """Return mean and standard deviation of the True voxels' place along an axis, the latter at least 0.5."""
     profile = inside.sum(axis=tuple(a for a in range(3) if a != axis), dtype=np.float64)
     place = np.arange(len(profile))
     centre = float((profile * place).sum() / profile.sum())

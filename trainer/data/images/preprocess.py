@@ -1,4 +1,4 @@
-"""From image files to the array a network sees: the one way, for import and for prediction alike.
+"""Prepare the array of a network from image files: the same way for import and for prediction.
 
 1. Axes to RAS+ (nearest, no interpolation). 2. Resampled to cubic voxels. 3. A cube cut out, or padded,
 about the head or brain. 4. Intensities clipped and standardised over the foreground. 5. Rounded to the
@@ -33,7 +33,7 @@ _UNLIKE_A_SCAN = "Check that it is an intensity image, not a mask or a map of la
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a recipe makes of an image.
+    """Result of a recipe on an image.
 
     Attributes:
         array: (D, H, W, C), rounded to the recipe's dtype, float32 where that is bfloat16 or int16; D runs
@@ -53,7 +53,7 @@ class Prepared:
 
 
 def prepare(path: Path | Sequence[Path], recipe: Recipe) -> Prepared:
-    """Read one image file, or one for each contrast, and make of it what a network sees.
+    """Read one image file, or one for each contrast, and prepare the network's input.
 
     Args:
         path: of the image; where the recipe has contrasts, the path of each in their order.
@@ -78,7 +78,7 @@ def prepare(path: Path | Sequence[Path], recipe: Recipe) -> Prepared:
 
 
 def checked(path: Path, recipe: Recipe) -> tuple[Image, list[Finding]]:
-    """An image as it was stored, and what quality control says of it.
+    """Return an image as it was stored, and the findings of quality control.
 
     Raises:
         ImageFault: it cannot be read.
@@ -101,7 +101,7 @@ def _check_count(paths: Sequence[Path], recipe: Recipe) -> None:
 
 
 def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Image] = ()) -> Prepared:
-    """Like `prepare`, for images that were read and passed `quality.check`; `path` names them in errors.
+    """Prepare images that were read and passed `quality.check`; `path` names them in errors.
 
     Args:
         path: of the first image.
@@ -142,7 +142,7 @@ def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Ima
 def _further(
     path: Path, name: str, image: Image, inside: np.ndarray, cut: Cut, recipe: Recipe
 ) -> tuple[np.ndarray, dict[str, float], list[Finding]]:
-    """A further contrast in the cube of the first, its numbers, and warnings about its place."""
+    """Return a further contrast in the cube of the first, its numbers, and warnings about its place."""
     aligned = contrasts.align(_finite(image, recipe), inside.shape, cut.grid_affine, recipe.spacing)
     findings = contrasts.judge(aligned, inside, _bounds(cut.start, cut.size), recipe.spacing)
     for finding in findings:
@@ -165,7 +165,7 @@ def _finite(image: Image, recipe: Recipe) -> Image:
 
 
 def _standardised(data: np.ndarray, numbers: dict[str, float], cut: Cut) -> np.ndarray:
-    """The cube of one contrast, (D, H, W) float32, clipped and standardised."""
+    """Return the cube of one contrast, (D, H, W) float32, clipped and standardised."""
     cube = foreground.crop(data, cut.start, cut.size, numbers["clip_low"])
     cube = np.clip(cube, numbers["clip_low"], numbers["clip_high"])
     return (cube - np.float32(numbers["mean"])) / np.float32(numbers["standard_deviation"])
@@ -174,7 +174,9 @@ def _standardised(data: np.ndarray, numbers: dict[str, float], cut: Cut) -> np.n
 def _intensities(
     path: Path, data: np.ndarray, inside: np.ndarray, recipe: Recipe, everywhere: np.ndarray | None = None
 ) -> dict[str, float]:
-    """The numbers of the normalisation; over the whole image, so that they do not depend on the crop."""
+    """Return the numbers of the normalisation; over the whole image, so that they do not
+    depend on the crop.
+    """
     low = float(np.percentile(data if everywhere is None else data[everywhere], recipe.low_percentile))
     high = float(np.percentile(data[inside], recipe.high_percentile))
     values = np.clip(data[inside], low, high).astype(np.float64)
@@ -187,7 +189,7 @@ def _intensities(
 
 
 def _cut(inside: np.ndarray, start: tuple[int, int, int], size: int) -> dict[str, float]:
-    """Which share of the foreground, and of that above the cube's lower face, lies outside the cube."""
+    """Return the share of the foreground, and of that above the cube's lower face, outside the cube."""
     total = int(inside.sum())
     kept = int(inside[_bounds(start, size)].sum())
     above = int(inside[:, :, max(0, start[2]) :].sum())
@@ -198,7 +200,7 @@ def _cut(inside: np.ndarray, start: tuple[int, int, int], size: int) -> dict[str
 
 
 def _bounds(start: tuple[int, int, int], size: int) -> tuple[slice, ...]:
-    """The part of the resampled image that the cube keeps."""
+    """Return the part of the resampled image that the cube keeps."""
     return tuple(slice(max(0, first), max(0, first + size)) for first in start)
 
 

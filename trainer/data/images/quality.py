@@ -1,4 +1,4 @@
-"""Quality control of one image: what was read, judged before anything is made of it."""
+"""Quality control of one image as read, before it is prepared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEWEST_VALUES = 32
 
 @dataclass(frozen=True)
 class Facts:
-    """What one image is, for the table.
+    """Facts about one image, for the table.
 
     Attributes:
         voxel_mm: size of a stored voxel along the stored axes.
@@ -45,7 +45,7 @@ class Facts:
     content_sha256: str
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object; numbers that JSON has no word for become None."""
+        """Return it as a JSON object; numbers that JSON cannot hold become None."""
         tree = dict(vars(self))
         tree["shape"], tree["voxel_mm"] = list(self.shape), list(self.voxel_mm)
         for name in ("minimum", "maximum", "mean"):
@@ -55,7 +55,7 @@ class Facts:
 
 
 def check(image: Image, *, replace_not_finite: bool = False) -> list[Finding]:
-    """Everything wrong or remarkable with an image; empty when there is nothing to say."""
+    """Return every finding on an image; empty when there is none."""
     geometry = check_affine(image)
     if not geometry:
         geometry = _check_voxels_size(image)
@@ -63,7 +63,7 @@ def check(image: Image, *, replace_not_finite: bool = False) -> list[Finding]:
 
 
 def check_affine(image: Image) -> list[Finding]:
-    """Whether an image has a usable place in space: empty, or why not."""
+    """Return why an image has no usable place in space; empty where it has one."""
     cure = "Write the right orientation into its header (fslorient), or convert the original DICOM again."
     if not np.isfinite(image.affine).all():
         return [bad("affine", "the affine in its header has entries that are NaN or infinite.", cure)]
@@ -102,7 +102,7 @@ def facts(image: Image) -> Facts:
 
 
 def content_sha256(image: Image) -> str:
-    """SHA-256 of shape and values after the axes were moved to RAS+."""
+    """Return the SHA-256 of shape and values after the axes were moved to RAS+."""
     data, _ = to_canonical(image)
     digest = hashlib.sha256(repr(data.shape).encode())
     digest.update(np.ascontiguousarray(data).data)
@@ -110,7 +110,8 @@ def content_sha256(image: Image) -> str:
 
 
 def to_canonical(image: Image) -> tuple[np.ndarray, np.ndarray]:
-    """Data (X, Y, Z) and affine with the axes permuted and flipped to run right, anterior, superior (RAS+).
+    """Return data (X, Y, Z) and affine with the axes permuted and flipped to run right, anterior, superior
+    (RAS+).
 
     No value is interpolated: an oblique image keeps its tilt in the affine.
     """

@@ -1,4 +1,4 @@
-"""One image file, in any format nibabel reads, as a three-dimensional float32 array with its affine."""
+"""Read one image file, in any format nibabel reads, as a three-dimensional float32 array with its affine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _COPY_AGAIN = "Copy or download the file again."
 
 @dataclass(frozen=True)
 class Image:
-    """One volume as it was stored, axes not yet moved.
+    """One volume as stored, axes not yet moved.
 
     Attributes:
         data: (X, Y, Z) float32, scaling applied.
@@ -71,19 +71,19 @@ class Image:
 
 
 def suffix(path: Path) -> str | None:
-    """The image suffix of a file name, such as `.nii.gz`; None where it has none."""
+    """Return the image suffix of a file name, such as `.nii.gz`; None where it has none."""
     name = path.name.lower()
     return next((known for known in SUFFIXES if name.endswith(known)), None)
 
 
 def stem(path: Path) -> str:
-    """The file name without its image suffix."""
+    """Return the file name without its image suffix."""
     known = suffix(path)
     return path.name[: -len(known)] if known else path.stem
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """The files that make up an image: header and data for Analyze and NIfTI pairs, else the one."""
+    """Return the files that make up an image: header and data for Analyze and NIfTI pairs, else the one."""
     known = suffix(path)
     if known is None or known.removesuffix(".gz") not in (".img", ".hdr"):
         return (path,)
@@ -192,7 +192,7 @@ def _check_compressed(path: Path) -> None:
 
 
 def _index_of_volume(path: Path, shape: tuple[int, ...], volume: int | None) -> tuple[int | slice, ...]:
-    """Where the volume lies in the stored array, as an index over all its axes."""
+    """Return where the volume lies in the stored array, as an index over all its axes."""
     kept = len(shape)
     while kept > 3 and shape[kept - 1] == 1:
         kept -= 1

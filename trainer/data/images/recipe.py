@@ -1,4 +1,4 @@
-"""How images become volumes: all that decides it, as one value that is stored with a set."""
+"""Parameters of preprocessing, as one value that is stored with a set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_EXTENT_MM = 192.0
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides what is made of an image. The same recipe and the same file give the same bytes.
+    """All parameters of preprocessing. The same recipe and the same file give the same bytes.
 
     Attributes:
         size: edge of the cube in voxels: D = H = W.
@@ -79,23 +79,23 @@ class Recipe:
 
     @classmethod
     def of_size(cls, size: int, **others: Any) -> Recipe:
-        """The recipe whose cube of `size` voxels covers 192 mm."""
+        """Return the recipe whose cube of `size` voxels covers 192 mm."""
         return cls(size=size, spacing=DEFAULT_EXTENT_MM / size if size else 0.0, **others)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(D, H, W, C) of what comes out."""
+        """(D, H, W, C) of the output."""
         return (self.size, self.size, self.size, max(1, len(self.contrasts)))
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object; of contrasts and maps nothing where there are none."""
+        """Return it as a JSON object, without contrasts and maps where there are none."""
         tree = {**asdict(self), "contrasts": list(self.contrasts)}
         tree["maps"] = self.maps.to_json() if self.maps else None
         return {key: value for key, value in tree.items() if key not in ("contrasts", "maps") or value}
 
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> Recipe:
-        """The inverse of `to_json`.
+        """Rebuild it from JSON.
 
         Raises:
             ConfigError: an unknown key, or one missing that has no default (made by another version).

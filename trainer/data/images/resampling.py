@@ -1,4 +1,4 @@
-"""Resampling along the axes of an image: one operator that interpolates and smooths as much as needed."""
+"""Resample along the axes of an image: one operator that interpolates and smooths as much as needed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from scipy import sparse
 
 
 def resampled_length(stored: int, voxel: float, spacing: float) -> int:
-    """How many voxels of `spacing` mm cover an axis of `stored` voxels of `voxel` mm."""
+    """Return the number of voxels of `spacing` mm that cover an axis of `stored` voxels of `voxel` mm."""
     return max(1, round(stored * voxel / spacing))
 
 
 def weights(stored: int, voxel: float, spacing: float) -> sparse.csr_array:
-    """Interpolation weights (resampled, stored), float32, from one regular axis to another.
+    """Return interpolation weights (resampled, stored), float32, from one regular axis to another.
 
     Both axes share their centre and cover the same length. The kernel is a triangle as wide as the larger
     of the two voxels: linear interpolation when the new voxels are smaller; when they are larger, a weighted
@@ -48,7 +48,8 @@ def resample_part(
     voxel: tuple[float, float, float],
     spacing: float,
 ) -> np.ndarray:
-    """What `resample` makes of an image of `shape` that is 0 but for `part`, which begins at `start`.
+    """Return the result of `resample` for an image of `shape` that is 0 but for `part`, which begins at
+    `start`.
 
     The same bytes in less time, where most of an image is 0: one of many labels.
     """
@@ -68,7 +69,9 @@ def resampled_affine(
     voxel: tuple[float, float, float],
     spacing: float,
 ) -> np.ndarray:
-    """The affine (4, 4) float64 of what `resample` returns, from the stored image's affine and shapes."""
+    """Return the affine (4, 4) float64 of the result of `resample`, from the stored image's affine and
+    shapes.
+    """
     step = np.array([spacing / size for size in voxel])
     new = np.eye(4)
     new[:3, :3] = affine[:3, :3] * step

@@ -1,4 +1,4 @@
-"""Pictures of the three mid-slices of a volume."""
+"""Draw the three mid-slices of a volume."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLOURS = np.array(
 
 
 def mid_slices(data: np.ndarray, voxel: tuple[float, float, float], low: float, high: float) -> np.ndarray:
-    """Sagittal, coronal and axial mid-slice side by side, (EDGE, 3 EDGE) uint8 in grey.
+    """Return sagittal, coronal and axial mid-slice side by side, (EDGE, 3 EDGE) uint8 in grey.
 
     Args:
         data: (X, Y, Z) float, axes to the right, front and top.
@@ -31,7 +31,9 @@ def mid_slices(data: np.ndarray, voxel: tuple[float, float, float], low: float, 
 
 
 def with_borders(sheet: np.ndarray, label_map: np.ndarray) -> np.ndarray:
-    """What `mid_slices` made of a volume with the borders of its label map, (EDGE, 3 EDGE, 3) uint8."""
+    """Return the result of `mid_slices` for a volume with the borders of its label map, (EDGE, 3 EDGE, 3)
+    uint8.
+    """
     labels = _side_by_side(label_map, (1.0, 1.0, 1.0), np.ascontiguousarray, Picture.Resampling.NEAREST)
     border = np.zeros(labels.shape, bool)
     border[:, 1:] |= labels[:, 1:] != labels[:, :-1]
@@ -44,7 +46,7 @@ def with_borders(sheet: np.ndarray, label_map: np.ndarray) -> np.ndarray:
 
 
 def png(sheet: np.ndarray) -> bytes:
-    """A sheet, grey or in colour, as a PNG file."""
+    """Encode a sheet, grey or in colour, as a PNG file."""
     file = io.BytesIO()
     Picture.fromarray(sheet).save(file, "PNG", optimize=True)
     return file.getvalue()

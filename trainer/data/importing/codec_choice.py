@@ -1,4 +1,4 @@
-"""Which codec lets a loader read most volumes per second here: measured, not guessed.
+"""Choose the codec with the highest volumes per second for a loader here, by measurement.
 
 A volume is read from the disk, then its checksum is compared, it is decoded and cast, by several threads
 while others read. So a codec allows 1 / max(time to read, time to decode) volumes per second, and the best
@@ -40,7 +40,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a codec.
+    """Measurements of a codec.
 
     Attributes:
         codec: its name.
@@ -56,7 +56,7 @@ class Measured:
 
     @property
     def volumes_per_s(self) -> float:
-        """What the slower of the two allows."""
+        """Volumes per second that the slower of the two allows."""
         return 1 / max(self.read_s, self.decode_s)
 
     @property
@@ -67,7 +67,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Choice:
-    """The codec that was chosen, and from what.
+    """The chosen codec, and its measurements.
 
     Attributes:
         codec: its name.
@@ -86,13 +86,13 @@ class Choice:
     measured: tuple[Measured, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return it as a JSON object."""
         rows = [asdict(row) | {"volumes_per_s": row.volumes_per_s} for row in self.measured]
         return {**asdict(self), "measured": rows}
 
 
 def choose(arrays: Sequence[np.ndarray], layout: Layout, folder: Path, threads: int) -> Choice:
-    """Measure every codec on some volumes and choose.
+    """Measure every codec on some volumes and choose one.
 
     Args:
         arrays: at least one volume of the layout's shape; of its type, or float32.
@@ -117,14 +117,14 @@ def choose(arrays: Sequence[np.ndarray], layout: Layout, folder: Path, threads: 
 
 
 def pick(measured: Sequence[Measured]) -> Measured:
-    """The smallest of those that are within `WITHIN` of the fastest."""
+    """Return the smallest of those that are within `WITHIN` of the fastest."""
     fastest = max(row.volumes_per_s for row in measured)
     good = [row for row in measured if row.volumes_per_s >= (1 - WITHIN) * fastest]
     return min(good, key=lambda row: row.stored_bytes)
 
 
 def disk_speed(folder: Path, nbytes: int = DISK_BYTES) -> float:
-    """How fast a file that is not in memory is read from this folder's disk, in bytes per second.
+    """Measure how fast an uncached file is read from this folder's disk, in bytes per second.
 
     Writes a file of random bytes, syncs it, asks the kernel to forget it, and reads it. A disk that is memory
     (tmpfs), or the server's memory behind a network disk, cannot be told to forget.
@@ -172,7 +172,7 @@ def _measure(arrays: Sequence[np.ndarray], layout: Layout, rate: float, threads:
 
 
 def decode_all(layout: Layout, chunks: Sequence[bytes], scale: float | None) -> None:
-    """Do with the chunks of a volume what a loader does: compare, decode, cast to float32."""
+    """Process the chunks of a volume as a loader does: compare, decode, cast to float32."""
     shape, dtype = layout.chunk_shape, layout.dtype
     voxels = scratch("voxels", prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
     out = scratch("measured", prod(shape) * 4).view(np.float32).reshape(shape)
@@ -187,7 +187,7 @@ def decode_all(layout: Layout, chunks: Sequence[bytes], scale: float | None) -> 
 
 
 def seconds_each(work: Callable[[int], None], threads: int) -> float:
-    """Seconds that a piece of work takes when several threads do many of them: the best of some rounds."""
+    """Return the seconds per piece of work when several threads do many of them: the best of some rounds."""
     pieces = 4 * threads
     best = float("inf")
     with ThreadPoolExecutor(threads) as pool:

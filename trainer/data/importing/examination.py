@@ -1,4 +1,4 @@
-"""One image, start to end: read, judged, prepared, pictured. What a worker process does."""
+"""Examine one image, start to end: read, check, prepare, picture. The task of a worker process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Stamp = list[list[int]]
 
 @dataclass(frozen=True)
 class Examined:
-    """What was found out about one image.
+    """Results for one image.
 
     Attributes:
         identity: `SourceImage.identity` of the image.
@@ -59,7 +59,7 @@ class Examined:
         return status(self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the arrays, as a JSON object."""
+        """Return everything but the arrays, as a JSON object."""
         tree = dict(vars(self))
         del tree["array"], tree["label_map"]
         tree["findings"] = [finding.to_json() for finding in self.findings]
@@ -67,12 +67,12 @@ class Examined:
 
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> Examined:
-        """The inverse of `to_json`, without the arrays."""
+        """Rebuild it from JSON, without the arrays."""
         return cls(**{**tree, "findings": tuple(Finding.from_json(finding) for finding in tree["findings"])})
 
 
 def examine(task: tuple[SourceImage, Recipe]) -> Examined:
-    """Read one image and make what the recipe says of it. A bad image is a result, not an exception."""
+    """Read one image and prepare it by the recipe. A bad image is a result, not an exception."""
     image, recipe = task
     found = list(image.findings)
     known: dict[str, Any] = {"identity": image.identity, "stamp": stamp(image), "sha256": ""}
@@ -108,7 +108,7 @@ def examine(task: tuple[SourceImage, Recipe]) -> Examined:
 
 
 def _further_contrasts(image: SourceImage, recipe: Recipe) -> tuple[list[reading.Image], list[Finding]]:
-    """The images of the further contrasts, and what is wrong with them."""
+    """Read the images of the further contrasts, and what is wrong with them."""
     stored, found = [], []
     for file in image.contrasts:
         try:
@@ -130,7 +130,7 @@ def _label_map(
 
 
 def stamp(image: SourceImage) -> Stamp:
-    """Size and time of change of every file that decides what an image becomes; [-1, -1] if not there."""
+    """Return size and time of change of every file that an image is made of; [-1, -1] for a missing one."""
     further = [part for file in image.further for part in reading.files_of(file.path)]
     paths = [*reading.files_of(image.path), *(path for _, path in image.tissue_maps), *further]
     stamps = []
@@ -144,7 +144,7 @@ def stamp(image: SourceImage) -> Stamp:
 
 
 def source_sha256(path: Path) -> str:
-    """SHA-256 of an image's file, or of header and data one after the other."""
+    """Return the SHA-256 of an image's file, or of header and data one after the other."""
     digest = hashlib.sha256()
     for part in reading.files_of(path):
         digest.update(part.read_bytes())
@@ -160,7 +160,7 @@ def _picture_of_stored(stored: reading.Image) -> str:
 
 
 def _picture_of_prepared(array: np.ndarray, label_map: np.ndarray | None) -> str:
-    """A row for each contrast, the first with the borders of the label map."""
+    """Draw a row for each contrast, the first with the borders of the label map."""
     rows = [_sheet(channel.astype(np.float32), (1.0, 1.0, 1.0)) for channel in np.moveaxis(array, -1, 0)]
     if label_map is None:
         return _as_text(np.concatenate(rows))
@@ -180,7 +180,7 @@ def _as_text(sheet: np.ndarray) -> str:
 
 
 def _tissue(image: SourceImage) -> tuple[dict[str, float] | None, list[Finding]]:
-    """mL of each tissue: the sum of its probabilities times the volume of a voxel."""
+    """Return mL of each tissue: the sum of its probabilities times the volume of a voxel."""
     amounts: dict[str, float] = {}
     for tissue, path in image.tissue_maps:
         try:

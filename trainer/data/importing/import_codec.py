@@ -1,4 +1,4 @@
-"""Which codec an import with `--codec auto` writes: what it chose before, or the best on its first images."""
+"""Codec of an import with `--codec auto`: its earlier choice, or the best on its first images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_MEASURED, _MEASURED_BYTES, _MOST_TRIED = 4, 256 << 20, 32
 
 
 def as_before(request: ImportRequest) -> tuple[ImportRequest, dict[str, Any] | None]:
-    """The request with the codec that an earlier import into its target chose, and that choice.
+    """Return the request with the codec that an earlier import into its target chose, and that choice.
 
     Nothing changes where the codec is named or none was chosen.
 
@@ -35,7 +35,7 @@ def as_before(request: ImportRequest) -> tuple[ImportRequest, dict[str, Any] | N
 
 
 def choose(request: ImportRequest, listing: Listing) -> tuple[ImportRequest, dict[str, Any]]:
-    """The request with the codec that is the best here for its first usable images, and that choice.
+    """Return the request with the codec that is the best here for its first usable images, and that choice.
 
     The choice is kept in the target's work folder, for an import that goes on.
 
@@ -57,7 +57,7 @@ def choose(request: ImportRequest, listing: Listing) -> tuple[ImportRequest, dic
 
 
 def check_any_usable(listing: Listing, usable: Sequence[bool]) -> None:
-    """Raise where none of the first images can be used to choose a codec.
+    """Raise CohortError where none of the first images can be used to choose a codec.
 
     Raises:
         CohortError: so it is.

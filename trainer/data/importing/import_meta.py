@@ -1,4 +1,4 @@
-"""What an import says of a set and of each of its volumes in the index."""
+"""Metadata that an import writes to the index about a set and each of its volumes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainer.data.sources.listing import Listing
 
 
 def of_set(request: ImportRequest, listing: Listing) -> SetMeta:
-    """What holds for every volume."""
+    """Return what holds for every volume."""
     recipe = request.recipe
     normalisation = {
         "method": recipe.normalisation,
@@ -29,7 +29,7 @@ def of_set(request: ImportRequest, listing: Listing) -> SetMeta:
 
 
 def of_volume(image: Examined) -> VolumeMeta:
-    """Who is on the volume and what it was made from."""
+    """Return the subject of the volume and its source."""
     source, subject, session, label, age, sex, site, *_ = image.identity
     affine = image.affine or []
     return VolumeMeta(

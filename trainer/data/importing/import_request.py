@@ -1,4 +1,4 @@
-"""What an import is asked for, what it tells on its way, and what it did."""
+"""Request, progress and result of an import."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class ImportRequest:
     dry_run: bool = False
 
     def recipe_for(self, listing: Listing) -> Recipe:
-        """The recipe with the contrasts asked for and the maps that were found."""
+        """Return the recipe with the requested contrasts and the maps that were found."""
         return replace(self.recipe, contrasts=self.contrasts, maps=listing.maps)
 
     def decisive(self, listing: Listing) -> dict[str, Any]:
-        """The parameters that decide what is in the set, as JSON."""
+        """Return the parameters that determine the content of the set, as JSON."""
         one_contrast = listing.kind == "bids" and not self.contrasts
         return {
             "source": listing.name,
@@ -62,7 +62,7 @@ class ImportRequest:
 
 @dataclass(frozen=True)
 class Progress:
-    """One image further.
+    """One more image done.
 
     Attributes:
         done: images taken so far.
@@ -78,7 +78,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What an import did.
+    """Result of an import.
 
     Attributes:
         volumes: number of volumes in the set (or that would be, in a dry run).

@@ -1,4 +1,4 @@
-"""What an import leaves in its target so that it can be stopped at any moment and go on.
+"""State of an import in its target, so that it can be stopped at any moment and resumed.
 
 While it runs, `TARGET/.import/` holds `request.json` and, for every whole shard, the records of the images
 that went into it or were left out before it. `import.json` stays and says how the set was made.
@@ -35,7 +35,7 @@ TABLES = ("qc.csv", "qc.json", "qc.html")
 
 
 def is_finished(target: Path, request: dict[str, Any], listing_sha256: str) -> bool:
-    """Whether the target already holds the whole set that this request makes.
+    """Return whether the target already holds the whole set that this request makes.
 
     Raises:
         ShardError: it holds a set or the beginnings of one made otherwise, or files that are not ours.
@@ -81,7 +81,7 @@ def _compare(target: Path, what: str, had: dict[str, Any], wanted: dict[str, Any
 
 
 def _flat(tree: dict[str, Any]) -> dict[str, Any]:
-    """A dictionary with the recipe's entries beside the others."""
+    """Flatten a dictionary, with the recipe's entries beside the others."""
     return {**{key: value for key, value in tree.items() if key != "recipe"}, **tree.get("recipe", {})}
 
 
@@ -95,7 +95,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def codec_choice(target: Path) -> dict[str, Any] | None:
-    """What an earlier import into the same target measured to choose its codec; None where none did.
+    """Return what an earlier import into the same target measured to choose its codec; None where none did.
 
     Raises:
         ShardError: it cannot be read.
@@ -108,12 +108,12 @@ def codec_choice(target: Path) -> dict[str, Any] | None:
 
 
 def keep_codec_choice(work: Path, choice: dict[str, Any]) -> None:
-    """Keep it for an import that goes on."""
+    """Keep it for an import that resumes."""
     write_atomically(work / CHOICE_NAME, (canonical_json({"codec_choice": choice}) + "\n").encode())
 
 
 def check_name(target: Path) -> None:
-    """Raise for a folder whose name no record of the set could hold.
+    """Raise InputError for a folder whose name no record of the set could hold.
 
     Raises:
         ShardError: the name is not UTF-8.
@@ -123,7 +123,7 @@ def check_name(target: Path) -> None:
 
 
 def check_free(target: Path) -> None:
-    """Raise where an import could not begin to write; nothing is written to find out.
+    """Raise where an import could not begin to write; write nothing to find out.
 
     Raises:
         ShardError: the folder cannot be made or written, or another import is writing it.
@@ -151,7 +151,7 @@ def _hold(lock: IO[str], target: Path, how: int) -> None:
 
 
 def check_clearable(target: Path) -> bool:
-    """Whether `clear` has something to remove.
+    """Return whether `clear` has something to remove.
 
     Raises:
         ShardError: the folder is of something else.
@@ -168,7 +168,7 @@ def check_clearable(target: Path) -> bool:
 
 
 def clear(target: Path) -> None:
-    """Remove a shard set and the beginnings of one: only files that an import writes.
+    """Remove a shard set, also a partial one: only files that an import writes.
 
     Raises:
         ShardError: the folder is of something else, or a file cannot be removed.
@@ -238,8 +238,9 @@ def save(work: Path, number: int, images: Sequence[Examined], sha256: str) -> No
 
 
 def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examined] | None:
-    """The records of a shard; None when it has none, its file is not as it was written, or its images no
-    longer are the first of `images`."""
+    """Return the records of a shard; None when it has none, its file is not as it was written, or its images
+    no longer are the first of `images`.
+    """
     try:
         kept = json.loads(regular_files.read(_records_path(work, number), MOST_BYTES).decode("utf-8"))
         # Here and not later: what is read next is read by HDF5, which damaged files can crash or hold up.
@@ -260,7 +261,7 @@ def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examine
 
 
 def mark(images: Sequence[Examined]) -> str:
-    """Says from which images, and which bytes of them, a shard was made."""
+    """Return from which images, and which bytes of them, a shard was made."""
     used = [
         [image.identity, image.sha256, *([image.further] if image.further else [])]
         for image in images

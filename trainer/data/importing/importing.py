@@ -1,4 +1,4 @@
-"""The story of an import: list the images, examine each, write the usable ones to shards, say what was wrong.
+"""Run an import: list the images, examine each, write the usable ones to shards, report the findings.
 
 Images are examined by several processes and taken in the order of the listing, so that the bytes written
 depend neither on the number of processes nor on when an earlier import was stopped.
@@ -37,7 +37,7 @@ def run(
     on_progress: Callable[[Progress], None] | None = None,
     on_cohort: Callable[[Sequence[Finding]], None] | None = None,
 ) -> ImportResult:
-    """Import a source into a shard set, or say what is wrong with it.
+    """Import a source into a shard set, or report what is wrong with it.
 
     Args:
         request: what to import.
@@ -102,7 +102,7 @@ def run(
 def _rehearse(
     request: ImportRequest, listing: Listing, on_progress: Callable[[Progress], None], begun: float
 ) -> ImportResult:
-    """Refuse what the import would refuse, and write nothing. How much the disk still holds is not known."""
+    """Refuse what the import would refuse, and write nothing. Free disk space is not checked."""
     choice = None
     if request.overwrite:
         import_state.check_clearable(request.target)
@@ -124,7 +124,7 @@ def _rehearse(
 
 @dataclass
 class _Import:
-    """One import on its way; `examined` holds every image taken so far, without its array."""
+    """One import in progress; `examined` holds every image taken so far, without its array."""
 
     request: ImportRequest
     listing: Listing
@@ -144,7 +144,7 @@ class _Import:
         return [image for image in self.examined if image.status != "bad"]
 
     def keep_whole_shards(self, writer: ShardWriter, folder: Path) -> None:
-        """Take over the shards of an import that was stopped, up to the first that is not right."""
+        """Keep the shards of an import that was stopped, up to the first invalid one."""
         images = self.listing.images
         while True:
             rest = images[len(self.examined) :]
@@ -185,13 +185,13 @@ class _Import:
             self._write(writer, folder, group)
 
     def complain(self) -> None:
-        """Raise for bad images unless they may be skipped, and for a cohort that is none without them."""
+        """Raise for bad images unless they may be skipped, and for a cohort that is unusable without them."""
         if self.left_out and self.request.on_error == "fail":
             raise CohortError(self._complaint(), cure=self._cure())
         self.check_classes()
 
     def check_classes(self) -> None:
-        """Raise when less than two classes are left, or no image where label maps are what is learned."""
+        """Raise when fewer than two classes are left, or no image where the task needs label maps."""
         if not self.usable:
             raise CohortError(self._complaint(), cure="Mend them and run the same command again.")
         if self.request.recipe.maps is not None:
@@ -203,7 +203,7 @@ class _Import:
             raise CohortError(f"{message}\n{self._complaint()}", cure=cure)
 
     def result(self, begun: float, content_hash: str | None) -> ImportResult:
-        """The account of it."""
+        """Return the result of the import."""
         return ImportResult(
             target=self.request.target,
             volumes=len(self.usable),
@@ -220,7 +220,7 @@ class _Import:
         )
 
     def left_out_json(self) -> list[dict[str, Any]]:
-        """Every bad image with its codes."""
+        """Return every bad image with its codes."""
         bad_ones = ((image.identity[0], image.findings) for image in self.left_out)
         return [
             {"source": source, "findings": [f.code for f in findings if f.severity == "bad"]}
@@ -267,7 +267,7 @@ class _Import:
 
 
 def complaint(name: str, left_out: Sequence[Examined], total: int) -> str:
-    """The bad images, each with its reason and its cure."""
+    """Return the bad images, each with its reason and its cure."""
     lines = [f"{name}: {len(left_out)} of {total} images cannot be used:"]
     for image in left_out[:_MOST_NAMED]:
         for finding in image.findings:

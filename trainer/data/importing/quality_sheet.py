@@ -1,4 +1,4 @@
-"""The findings of an import for people and scripts: qc.csv, qc.json and the picture sheet qc.html."""
+"""Write the findings of an import for people and scripts: qc.csv, qc.json and the picture sheet qc.html."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write(target: Path, listing: Listing, examined: Sequence[Examined]) -> None:
 
 
 def row(image: Examined) -> dict[str, Any]:
-    """One line of the table: the columns of `COLUMNS`; lists where there are several values."""
+    """Return one line of the table: the columns of `COLUMNS`; lists where there are several values."""
     source, subject, session, label, age, sex, site, *_ = image.identity
     said = {"subject": subject, "session": session, "label": label, "age": age, "sex": sex, "site": site}
     facts, report = image.facts or {}, image.report or {}
@@ -97,7 +97,7 @@ def _cell(name: str, value: Any) -> Any:
 
 
 def html(listing: Listing, examined: Sequence[Examined]) -> str:
-    """The picture sheet: one self-contained page, the images with findings first."""
+    """Return the picture sheet: one self-contained page, the images with findings first."""
     cards = [
         {
             **row(image),

@@ -1,4 +1,4 @@
-"""Batches made in threads of our own and handed out as tensors, in their order, without a copy.
+"""Read batches in threads and return them as tensors, in order, without a copy.
 
 Why in this way: docs/decisions/0004-loader-threads.md, 0007-hot-path.md, 0033-without-tf-data.md.
 """
@@ -38,12 +38,12 @@ LOOK_EVERY_S = 1.0
 
 
 def signature(batch: int, *parts: Part) -> tuple[tf.TensorSpec, ...]:
-    """What a batch of samples of these parts looks like."""
+    """Return the signature of a batch of samples of these parts."""
     return tuple(tf.TensorSpec((batch, *shape), kind) for shape, kind in parts)
 
 
 class Batches:
-    """Batches of the samples 0, 1, 2, ..., made in threads and handed out in this order, some of them ahead.
+    """Batches of the samples 0, 1, 2, ..., made in threads and returned in this order, some of them ahead.
 
     Iterate over it as often as needed, also over several at once. Tensors lie in memory that is used again
     when the last one that shares it has gone.
@@ -103,7 +103,7 @@ class Batches:
         return self._batches
 
     def __iter__(self) -> Iterator[Any]:
-        """Each batch, arranged, as tensors on the host.
+        """Yield each batch, arranged, as tensors on the host.
 
         Raises:
             CingulumError: a sample could not be made, or takes too long.
@@ -113,7 +113,7 @@ class Batches:
             yield self.arrange([_tensor(array) for array in self.arrays(number)])
 
     def arrays(self, number: int) -> list[np.ndarray]:
-        """The parts of batch `number`; the ones after it are begun.
+        """Return the parts of batch `number`; the ones after it are begun.
 
         Raises:
             CingulumError: a sample could not be made, or takes too long.
@@ -177,7 +177,7 @@ class _Batch:
 
 
 def _tensor(array: np.ndarray) -> tf.Tensor:
-    """The same memory as a tensor on the host; the array is let go of with the last who shares it."""
+    """Return the same memory as a tensor on the host; the array is released with its last user."""
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
@@ -202,7 +202,7 @@ def _end_work(tasks: _Tasks, threads: int) -> None:
 
 
 class _Buffers:
-    """Arrays of one shape and type that are used again once nobody has what was lent of them.
+    """Arrays of one shape and type, reused once all users of a lent one have released it.
 
     TensorFlow takes an aligned array over as it is, and holds it as long as any tensor, slice or array of its
     own shares the memory.
@@ -219,14 +219,14 @@ class _Buffers:
         self._free: deque[np.ndarray] = deque(maxlen=most)
 
     def take(self) -> np.ndarray:
-        """An array that nobody uses; its values are anything."""
+        """Return a free array; its values are uninitialised."""
         try:
             return self._free.pop()
         except IndexError:
             return aligned(self._shape, self._dtype)
 
     def lend(self, array: np.ndarray) -> np.ndarray:
-        """The same memory, to be given away; when the last one who holds it lets go, it is free again."""
+        """Lend the same memory; when its last holder releases it, it is free again."""
         lent = array.view()
         weakref.finalize(lent, self._free.append, array).atexit = False
         return lent

@@ -1,4 +1,4 @@
-"""A shuffle of any number of samples that is computed place by place, and reads a disk block by block.
+"""Shuffle any number of samples, computed position by position, for reading a disk block by block.
 
 Blocks of consecutive positions come in an order drawn anew each epoch, and the samples of a window of
 several blocks are mixed. Both are keyed bijections that are evaluated for single places, so that no list of
@@ -23,7 +23,7 @@ _ROUNDS = 12
 def block_shuffle(
     seed: int, epoch: int, places: np.ndarray, n: int, *, block: int = BLOCK, window: int = WINDOW
 ) -> np.ndarray:
-    """The positions that an epoch has at some places of its sequence.
+    """Return the samples at some positions of an epoch's sequence.
 
     Over all places 0..n-1 each position comes exactly once. Integers alone decide: every machine and every
     version of numpy comes to the same. Time and memory grow with the places asked for, not with n.
@@ -62,7 +62,7 @@ def block_shuffle(
 
 
 def permuted(places: np.ndarray, size: int, keys: np.ndarray, tweak: np.ndarray | None = None) -> np.ndarray:
-    """Where a keyed bijection of 0..size-1 sends some places, each by itself.
+    """Return where a keyed bijection of 0..size-1 maps some positions, each by itself.
 
     A generalised Feistel network over a x b >= size, walked until it ends below size: Black and Rogaway,
     "Ciphers with arbitrary finite domains", CT-RSA 2002. The round function is the finaliser of SplitMix64
@@ -83,7 +83,7 @@ def permuted(places: np.ndarray, size: int, keys: np.ndarray, tweak: np.ndarray 
 def unpermuted(
     places: np.ndarray, size: int, keys: np.ndarray, tweak: np.ndarray | None = None
 ) -> np.ndarray:
-    """The places that `permuted` sends to these."""
+    """Return the positions that `permuted` maps to these."""
     return _walk(places, size, keys, tweak, inverse=True)
 
 

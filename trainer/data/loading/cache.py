@@ -24,7 +24,7 @@ _Key = tuple[int, bool]
 
 @dataclass(frozen=True)
 class Use:
-    """What a cache was good for.
+    """Counts of a cache's hits and misses.
 
     Attributes:
         hits: reads answered from memory.
@@ -83,26 +83,26 @@ class KeptVolumes(ShardSet):
 
     @property
     def volume_bytes(self) -> int:
-        """What a volume takes, with its label map where maps are read."""
+        """Return the bytes of a volume, with its label map where maps are read."""
         return self._nbytes[False] + (self._nbytes[True] if self._with_maps else 0)
 
     def use(self) -> Use:
-        """What it was good for so far."""
+        """Return the counts so far."""
         with self._lock:
             return Use(self._hits, self._misses, len(self._kept), self._kept_bytes)
 
     def read(self, row: int) -> np.ndarray:
-        """As of `ShardSet`; the array is read-only where it is kept."""
+        """Read as `ShardSet` does; the array is read-only where it is kept."""
         kept = self._from_memory((row, False), self._plain.read)
         return self._plain.read(row) if kept is None else kept
 
     def read_map(self, row: int) -> np.ndarray:
-        """As of `ShardSet`; the array is read-only where it is kept."""
+        """Read as `ShardSet` does; the array is read-only where it is kept."""
         kept = self._from_memory((row, True), self._plain.read_map)
         return self._plain.read_map(row) if kept is None else kept
 
     def read_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
-        """As of `ShardSet`; of a volume that is to be kept, the whole is read the first time."""
+        """Read as `ShardSet` does; of a volume that is to be kept, read the whole the first time."""
         kept = self._from_memory((row, False), self._plain.read)
         if kept is None:
             self._plain.read_into(row, out, origin)
@@ -110,12 +110,12 @@ class KeptVolumes(ShardSet):
             _give(kept, out, origin)
 
     def will_read(self, row: int, *, with_map: bool = False) -> None:
-        """As of `ShardSet`, where it is not kept."""
+        """Announce as `ShardSet` does, where it is not kept."""
         if (row, False) not in self._kept:
             self._plain.will_read(row, with_map=with_map)
 
     def read_map_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
-        """As of `ShardSet`; see `read_into`."""
+        """Read as `ShardSet` does; see `read_into`."""
         kept = self._from_memory((row, True), self._plain.read_map)
         if kept is None:
             self._plain.read_map_into(row, out, origin)
@@ -123,7 +123,7 @@ class KeptVolumes(ShardSet):
             _give(kept, out, origin)
 
     def _from_memory(self, key: _Key, read: Callable[[int], np.ndarray]) -> np.ndarray | None:
-        """The kept array, read now where there is room for it; None where there is none."""
+        """Return the kept array, read now where there is room for it; None where there is none."""
         with self._lock:
             expected = self._nbytes[key[1]]
             future = self._kept.get(key)

@@ -1,4 +1,4 @@
-"""What a network is told besides the volume: age and sex, as numbers of mean 0 and deviation 1."""
+"""Covariates of a network: age and sex, as numbers of mean 0 and deviation 1."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Covariates:
-    """How covariates become numbers; learned from the training split alone.
+    """Encoding of covariates as numbers; learned from the training split alone.
 
     A missing value becomes the mean of the training split: 0 after standardising.
 
@@ -73,7 +73,7 @@ class Covariates:
         return cls(tuple(names), tuple(columns), levels)
 
     def encode(self, subjects: Iterable[Mapping[str, Any]]) -> np.ndarray:
-        """float32 (n, columns), from mappings of covariate to value.
+        """Return float32 (n, columns), from mappings of covariate to value.
 
         Missing, empty and `n/a` count as unknown.
 
@@ -85,16 +85,16 @@ class Covariates:
         )
 
     def of(self, volumes: Iterable[Volume]) -> np.ndarray:
-        """float32 (n, columns) of volumes of a shard set."""
+        """Return float32 (n, columns) of volumes of a shard set."""
         return self.encode({name: getattr(volume, name) for name in self.names} for volume in volumes)
 
     def to_json(self) -> dict[str, Any]:
-        """For run.json."""
+        """Return it as JSON for run.json."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Covariates:
-        """What `to_json` made."""
+        """Rebuild what `to_json` made."""
         return cls(
             tuple(value["names"]),
             tuple(Column(**column) for column in value["columns"]),

@@ -1,4 +1,4 @@
-"""How much memory this process may still take, limits of its control groups included."""
+"""Memory that this process may still use, limits of its control groups included."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = {  # of the files with limit and use, and in memory.stat of what is giv
 def available_bytes(
     roots: tuple[Path, ...] = _ROOTS, own: Path = Path("/proc/self/cgroup"), free: int | None = None
 ) -> int:
-    """The least that the host and each control group above this process leave, in bytes.
+    """Return the least that the host and each control group above this process leave, in bytes.
 
     A batch system limits a job, not a process, so what other ranks of the host take counts here too.
 
@@ -39,7 +39,9 @@ def available_bytes(
 
 
 def _groups(roots: tuple[Path, ...], own: Path) -> Iterator[Path]:
-    """Folders of our control groups and of those around them; in a container their names may not be there."""
+    """Return folders of our control groups and of those around them; in a container their names may be
+    missing.
+    """
     names = [line.split(":", 2)[2] for line in own.read_text().splitlines()] if own.is_file() else []
     for root in roots:
         inside = {root}

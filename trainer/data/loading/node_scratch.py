@@ -1,4 +1,4 @@
-"""A host's local scratch: our folder on it, who uses what lies there, and cleaning.
+"""A host's local scratch: our folder on it, the users of its content, and cleaning.
 
     <scratch>/cingulum-<uid>/        ours alone, mode 0700
         <content hash>/              a copy of a shard set; whole when its index.json is there
@@ -40,7 +40,7 @@ class Place:
 
     @classmethod
     def find(cls, configured: Path | None, environment: Mapping[str, str] | None = None) -> Place:
-        """What the configuration names, else the environment, else the system."""
+        """Return the place that the configuration names, else the environment, else the system."""
         if configured is not None:
             return cls(configured.absolute(), "data.scratch")
         environment = os.environ if environment is None else environment
@@ -51,11 +51,11 @@ class Place:
 
     @property
     def ours(self) -> Path:
-        """Our folder in it."""
+        """Return our folder in it."""
         return self.folder / f"cingulum-{os.geteuid()}"
 
     def open(self) -> Path:
-        """Our folder in it, made where it is missing.
+        """Open our folder in it; make it where it is missing.
 
         Raises:
             ScratchError: there is no such place, we may not write there, or somebody else's folder, a link or
@@ -79,7 +79,7 @@ class Place:
         return self.ours
 
     def contents(self) -> list[Content]:
-        """What lies in our folder, by name; nothing where there is no such folder.
+        """Return the content of our folder, by name; nothing where there is no such folder.
 
         Raises:
             ScratchError: what has the name of our folder is not ours.
@@ -87,7 +87,7 @@ class Place:
         return self._contents(clean=False)
 
     def clean(self) -> list[Content]:
-        """Remove whatever nobody uses; returns what was there.
+        """Remove whatever is not in use; return what was there.
 
         Raises:
             ScratchError: what has the name of our folder is not ours.
@@ -114,7 +114,7 @@ class Place:
 
 
 def make_ours(folder: Path) -> None:
-    """Make a folder that only we may enter, or make sure that it is one.
+    """Make a folder that only we may enter, or check that it is one.
 
     Raises:
         ScratchError: something else has its name, as in an attack by a link in a shared folder.
@@ -139,7 +139,7 @@ def make_ours(folder: Path) -> None:
 
 
 class Lock:
-    """Holds a lock file, together with others or alone, until `close` or the end of the process.
+    """Holds a lock file, shared or exclusive, until `close` or the end of the process.
 
     Use `take`.
     """
@@ -150,7 +150,7 @@ class Lock:
 
     @classmethod
     def take(cls, path: Path, *, alone: bool) -> Lock | None:
-        """The lock, or None while somebody holds it in a way that excludes ours. Never waits.
+        """Return the lock, or None while somebody holds it in a way that excludes ours. Never waits.
 
         Raises:
             OSError: the file cannot be made, or its file system knows no locks.
@@ -170,7 +170,8 @@ class Lock:
             lock.close()  # who held it has removed the file meanwhile: ours is nobody's lock any more
 
     def become_alone(self) -> bool:
-        """Exclude all others from now on; False where others hold it, or the file is gone: then it is closed.
+        """Exclude all others from now on; return False where others hold it, or the file is gone: then it is
+        closed.
 
         Of several holders that give up their share by this at once, one succeeds: each gives up its share
         before it looks for those of the others.
@@ -181,12 +182,12 @@ class Lock:
         return False
 
     def remove(self) -> None:
-        """Remove the file and close it; only who is alone may."""
+        """Remove the file and close it; requires the exclusive lock."""
         self.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Give it up."""
+        """Release it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -209,7 +210,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class Content:
-    """What lies on scratch under one content hash.
+    """Copy on scratch of one content hash.
 
     Attributes:
         path: its folder.
@@ -227,12 +228,12 @@ class Content:
 
 
 def lock_of(copy: Path) -> Path:
-    """The lock file of a copy."""
+    """Return the lock file of a copy."""
     return copy.with_name(f"{copy.name}.lock")
 
 
 def remove(copy: Path, lock: Lock) -> None:
-    """Remove a copy and then its lock, which is held alone."""
+    """Remove a copy and then its lock, which is held exclusively."""
     if copy.is_symlink():
         copy.unlink()
     elif copy.is_dir():
@@ -243,7 +244,7 @@ def remove(copy: Path, lock: Lock) -> None:
 
 
 def bytes_in(copy: Path) -> int:
-    """Bytes of the files in a folder, as they are while others write or remove them."""
+    """Return bytes of the files in a folder, as they are while others write or remove them."""
     total = 0
     try:
         with os.scandir(copy) as entries:

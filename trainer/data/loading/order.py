@@ -1,4 +1,4 @@
-"""Which samples each step takes: a pure function of seed, epoch and step, the same at any world size.
+"""Samples of each step: a pure function of seed, epoch and step, the same at any world size.
 
 A run may stop at any step and go on with another number of ranks: the sequence of global batches stays
 the same. docs/explanation/order-and-splits.md tells why it is made this way.
@@ -21,7 +21,7 @@ FULL_BELOW = 100_000
 
 
 def steps_per_epoch(n: int, global_batch: int) -> int:
-    """Steps that take each of `n` samples once: ceil(n / global_batch)."""
+    """Return the steps that take each of `n` samples once: ceil(n / global_batch)."""
     return -(-n // global_batch)
 
 
@@ -36,7 +36,7 @@ def order(
     block: int = BLOCK,
     window: int = WINDOW,
 ) -> np.ndarray:
-    """Positions in the training list that one step takes, over all ranks.
+    """Return the positions in the training list of one step, over all ranks.
 
     Each epoch is a permutation of 0..n-1, cut into steps. The last step of an epoch is filled up with the
     first positions of the same permutation; `weights` gives the fill weight 0.
@@ -66,7 +66,7 @@ def order(
 
 
 def weights(step: int, global_batch: int, n: int) -> np.ndarray:
-    """Weight of each sample of a step in the loss, float32 (global_batch,).
+    """Return the weight of each sample of a step in the loss, float32 (global_batch,).
 
     1 in a full step. In the last step of an epoch, 0 for the fill and global_batch / real samples for the
     others, so that the plain mean over the batch is the mean over the real samples.
@@ -82,7 +82,7 @@ def weights(step: int, global_batch: int, n: int) -> np.ndarray:
 def micro_batch_positions(
     global_batch: int, rank: int, world_size: int, accumulation: int, micro: int
 ) -> slice:
-    """The part of a global batch that a rank takes in its micro-batch number `micro`.
+    """Return the part of a global batch that a rank takes in its micro-batch number `micro`.
 
     The global batch is cut into `accumulation` global micro-batches, each of these into one part per rank.
     So one rank sees, in each micro-batch, what many ranks see together.
@@ -99,7 +99,9 @@ def micro_batch_positions(
 
 
 def _places(step: int, global_batch: int, n: int) -> np.ndarray:
-    """Places of a step in the sequence of its epoch; after the last sample the first ones again."""
+    """Return the positions of a step in the sequence of its epoch; after the last sample the first ones
+    again.
+    """
     return np.arange(step * global_batch, (step + 1) * global_batch, dtype=np.int64) % n
 
 

@@ -1,4 +1,4 @@
-"""Which part of a volume a training sample is: a pure function of the run's seed, the epoch and the sample.
+"""Patch of each training sample: a pure function of the run's seed, the epoch and the sample.
 
 What a volume holds where is told by counts in coarse cells, made from one look at the whole volume (or its
 label map) and kept in memory; after that only the patches are read.
@@ -42,7 +42,7 @@ class Patches:
 
     @classmethod
     def build(cls, config: PatchConfig, shards: ShardSet) -> Patches:
-        """Check that patches as configured can be taken from these volumes.
+        """Check that the configured patches can be taken from these volumes.
 
         Raises:
             ConfigError: they are larger than the volumes, or classes are asked of a set without maps.
@@ -66,7 +66,7 @@ class Patches:
         return (*self.size, self.shards.shape[3])
 
     def origin(self, seed: int, epoch: int, sample: int, row: int) -> Origin:
-        """Where a patch begins, in voxels along D, H, W; it lies wholly in the volume.
+        """Return where a patch begins, in voxels along D, H, W; it lies wholly in the volume.
 
         Integers alone decide, from raw Philox words: the same on every rank, machine and version of numpy.
 
@@ -109,7 +109,9 @@ class Patches:
         return d, h, w
 
     def _counts_of(self, row: int) -> np.ndarray:
-        """Voxels of each kind in each cell, uint16 (kinds, cells): classes, or one row for the foreground."""
+        """Return voxels of each kind in each cell, uint16 (kinds, cells): classes, or one row for the
+        foreground.
+        """
         with self._lock:
             found = self._counts.get(row)
         if found is None:

@@ -1,4 +1,4 @@
-"""What the reading threads do with their time, counted, so that augmentation never slows training unseen."""
+"""Measure the time of reading threads, so that a slowdown by augmentation is reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_WAITED = 0.02
 
 
 class ReaderTime:
-    """Seconds that reading threads were at work, added up over all of them; threads may add at once."""
+    """Seconds that reading threads worked, summed over all of them; threads may add at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,7 +18,7 @@ class ReaderTime:
 
     @staticmethod
     def now() -> float:
-        """Seconds on a clock that only goes forward."""
+        """Return seconds on a monotonic clock."""
         return time.perf_counter()
 
     def add(self, reader_s: float, augment_s: float = 0.0) -> None:
@@ -28,7 +28,7 @@ class ReaderTime:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """All seconds so far, and those of augmentation."""
+        """Return all seconds so far, and those of augmentation."""
         return self._seconds
 
     def verdict(self, input_wait_s: float, epoch_s: float) -> str | None:
@@ -39,7 +39,7 @@ class ReaderTime:
 
 
 def input_verdict(input_wait_s: float, epoch_s: float, reader_s: float, augment_s: float) -> str | None:
-    """A warning where steps wait for input and augmentation is why; None where there is nothing to say.
+    """Return a warning where steps wait for input because of augmentation; None otherwise.
 
     Args:
         input_wait_s: seconds for which an epoch's steps waited for their batches.

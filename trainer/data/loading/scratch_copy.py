@@ -1,4 +1,4 @@
-"""One copy of a shard set on a host's local scratch, however many processes and jobs of the host want it.
+"""One copy of a shard set on a host's local scratch, shared by all processes and jobs of the host.
 
 Whoever gets the lock alone copies; the others find the copy whole when the lock is free again. Each then
 holds the lock together with the others as long as it reads. A copy is made as a set is written: a shard under
@@ -56,7 +56,7 @@ class ScratchCopy:
 
     @property
     def about_place(self) -> str:
-        """What named the scratch, and whether a copy there is of any use."""
+        """Describe what named the scratch, and whether a copy there gains anything."""
         said = f"named by {self._place.chosen_by}"
         try:
             alike = self._place.folder.stat().st_dev == self._shards.path.stat().st_dev
@@ -65,7 +65,7 @@ class ScratchCopy:
         return f"{said}; the same disk as the shards, so nothing is gained" if alike else said
 
     def make(self) -> None:
-        """Come to hold a whole copy; returns also when `cancel` was called, then without what is not there.
+        """Obtain a whole copy; also return when `cancel` was called, then without what is missing.
 
         Raises:
             ScratchError: scratch cannot be used, or has too little space.
@@ -91,7 +91,7 @@ class ScratchCopy:
             raise self._unusable(error) from None
 
     def find(self) -> bool:
-        """Come to hold a whole copy that is there already, and make none; whether there is one.
+        """Open a whole copy that exists already, and make none; return whether there is one.
 
         Raises:
             ScratchError: what has the name of our folder is not ours.
@@ -107,15 +107,15 @@ class ScratchCopy:
         return lock is not None
 
     def cancel(self) -> None:
-        """Let `make` return soon."""
+        """Make `make` return soon."""
         self._cancelled.set()
 
     def progress(self) -> int:
-        """A number that grows as long as the copy does, whoever makes it, in bytes."""
+        """Return a number that grows as long as the copy does, whoever makes it, in bytes."""
         return self.bytes_copied or bytes_in(self.folder)
 
     def open(self) -> ShardSet:
-        """The set, read from the copy; `make` has returned.
+        """Return the set, read from the copy; `make` has returned.
 
         Raises:
             ShardError: the copy's index is damaged.
@@ -135,7 +135,7 @@ class ScratchCopy:
         return copy
 
     def close(self, *, keep: bool) -> None:
-        """Use the copy no more; the last of its users removes it, unless it is to be kept."""
+        """Release the copy; the last of its users removes it, unless it is to be kept."""
         if self._lock is None:
             return
         lock, self._lock = self._lock, None
@@ -157,7 +157,7 @@ class ScratchCopy:
             return False
 
     def _fill(self, lock: Lock) -> None:
-        """Copy what is missing, holding the lock alone, and give it up; nothing is left where that fails."""
+        """Copy what is missing, holding the lock alone, and release it; nothing is left where that fails."""
         whole = False
         try:
             if not self._is_whole():
@@ -266,7 +266,7 @@ class ScratchCopy:
 
 
 def free_bytes(folder: Path) -> int:
-    """What we may still write on the file system of a folder, in bytes."""
+    """Return what we may still write on the file system of a folder, in bytes."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
 

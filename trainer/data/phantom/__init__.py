@@ -1,4 +1,4 @@
-"""A cohort of made-up brains, so that everything can be tried without real people's images.
+"""A cohort of synthetic brains, to try everything without images of real people.
 
 `cohort.make_cohort` writes a BIDS folder. The parts, in the order in which a subject is made:
 

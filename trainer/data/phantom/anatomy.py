@@ -1,4 +1,4 @@
-"""How one head differs from the average: its size, its pose in the scanner, and smooth warps."""
+"""Differences of one head from the average: size, pose in the scanner, and smooth warps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _LARGEST_RATIO = 0.18
 
 
 def coordinates(template: Template, person: Person, rng: np.random.Generator) -> np.ndarray:
-    """Where each voxel of this person's image lies in the average brain: (3, D, H, W) float32, in voxels."""
+    """Return where each voxel of this person's image lies in the average brain: (3, D, H, W) float32, in
+    voxels.
+    """
     n = template.size
     middle = (n - 1) / 2
     axes = [np.arange(n, dtype=np.float32) - np.float32(middle) for _ in range(3)]
@@ -43,7 +45,9 @@ def coordinates(template: Template, person: Person, rng: np.random.Generator) ->
 
 
 def smooth_field(control: np.ndarray, size: int) -> np.ndarray:
-    """Cubic B-spline of a (k + 3)^3 control grid, k spacings over the field of view: (size,)*3 float32."""
+    """Return a cubic B-spline of a (k + 3)^3 control grid, k spacings over the field of view: (size,)*3
+    float32.
+    """
     basis = _basis(control.shape[0] - 3, size)
     # einsum without `optimize` never calls BLAS, whose threads could change the last bits.
     field = np.einsum("xi,ijk->xjk", basis, control)
@@ -53,7 +57,7 @@ def smooth_field(control: np.ndarray, size: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def _basis(spacings: int, size: int) -> np.ndarray:
-    """(size, spacings + 3) float32: weight of each control point at each voxel centre."""
+    """Return (size, spacings + 3) float32: weight of each control point at each voxel centre."""
     position = (np.arange(size) + 0.5) * spacings / size
     cell = np.minimum(position.astype(int), spacings - 1)
     t = position - cell
@@ -66,7 +70,7 @@ def _basis(spacings: int, size: int) -> np.ndarray:
 
 
 def _pose(person: Person, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Linear part (3, 3) and shift (3,) in mm of the way from this image to the average brain."""
+    """Return the linear part (3, 3) and shift (3,) in mm of the map from this image to the average brain."""
     sex = _MALE_LARGER / 2 if person.sex == "M" else -_MALE_LARGER / 2
     size = np.exp(sex + rng.normal(0, _SIZE_SPREAD) + rng.normal(0, _AXIS_SPREAD, 3))
     shear = np.eye(3)

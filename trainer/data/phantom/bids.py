@@ -1,4 +1,4 @@
-"""The cohort's folder: which files there are, and what its texts say (BIDS 1.10)."""
+"""The cohort's folder: its files and their texts (BIDS 1.10)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.data.phantom.people import Person
 from trainer.data.phantom.template import Template
 
 RECIPE = 1
-"""Goes up whenever the same arguments would give other images, so that two recipes never share a folder."""
+"""Increased whenever the same arguments would give other images, so that two recipes never share a folder."""
 
 _NAME = "cingulum phantom"
 _MM_STEP = 0.01  # in which displacements are stored
@@ -67,7 +67,7 @@ _COLUMNS = {
 
 
 def command(parameters: dict[str, Any]) -> str:
-    """The command line that makes a cohort with these parameters."""
+    """Return the command line that makes a cohort with these parameters."""
     lists = {key: ",".join(parameters[key]) for key in ("groups", "contrasts")}
     options = {**parameters, **lists}
     del options["recipe"]
@@ -75,12 +75,14 @@ def command(parameters: dict[str, Any]) -> str:
 
 
 def displacement_file(name: str) -> str:
-    """Path within the cohort of the map of what the disease moved in subject `name`, such as `sub-0001`."""
+    """Return the path within the cohort of the displacement map of subject `name`, such as `sub-0001`."""
     return f"derivatives/disease/{name}/anat/{name}_desc-disease_displacement.nii.gz"
 
 
 def subject_files(person: Person, contrasts: Sequence[str] = ("T1w",)) -> dict[str, str]:
-    """Paths of a subject's images within the cohort: each contrast, `GM`, `WM`, `CSF`, `displacement`."""
+    """Return paths of a subject's images within the cohort: each contrast, `GM`, `WM`,
+    `CSF`, `displacement`.
+    """
     maps = {
         t: f"derivatives/tissue/{person.name}/anat/{person.name}_label-{t}_probseg.nii.gz" for t in TISSUES
     }
@@ -89,7 +91,7 @@ def subject_files(person: Person, contrasts: Sequence[str] = ("T1w",)) -> dict[s
 
 
 def write_subject(out: Path, person: Person, phantom: Phantom, affine: np.ndarray) -> None:
-    """Write a subject's images, the T1 last: where it is, the others are too."""
+    """Write a subject's images, the T1 last: where it exists, the others do too."""
     paths = subject_files(person, CONTRASTS)
     for tissue, values in zip(TISSUES, phantom.tissue, strict=True):
         content = files.nifti(values, affine, slope=1 / 255, description=f"phantom, share of {tissue}")
@@ -103,7 +105,7 @@ def write_subject(out: Path, person: Person, phantom: Phantom, affine: np.ndarra
 
 
 def describe(out: Path, parameters: dict[str, Any]) -> None:
-    """Write what can be said before any image is made; first the description, which claims the folder."""
+    """Write what is known before any image is made; first the description, which claims the folder."""
     description = {
         "Name": "Cingulum phantom cohort (not people)",
         "BIDSVersion": "1.10.0",
@@ -162,7 +164,7 @@ def write_truth(out: Path, people: Sequence[Person], truths: Sequence[Truth], re
 
 
 def parameters_of(out: Path) -> dict[str, Any] | None:
-    """The parameters of the phantom cohort in a folder; None where there is none."""
+    """Return the parameters of the phantom cohort in a folder; None where there is none."""
     try:
         description = json.loads((out / "dataset_description.json").read_text(encoding="utf-8"))
         made_by = description["GeneratedBy"][0]

@@ -1,4 +1,4 @@
-"""A whole cohort of phantoms in one folder; stopped and called again, it goes on."""
+"""Make a whole cohort of phantoms in one folder; stopped and called again, it resumes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from trainer.data.workers import default_workers, held_back, in_order
 from trainer.errors import InputError
 
 SMALLEST, LARGEST = 16, 256
-"""Voxels along an edge: below, a ventricle is thinner than a voxel; above, the template shows no more."""
+"""Voxels along an edge: below, a ventricle is thinner than a voxel; above, the template
+has no more detail.
+"""
 
 LARGEST_GAP = 5.0
 """Beyond it ventricles would fill the head."""
@@ -29,7 +31,7 @@ LARGEST_GAP = 5.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `make_cohort` did: subjects in the cohort, and how many of them were made in this call."""
+    """Result of `make_cohort`: subjects in the cohort, and how many of them were made in this call."""
 
     subjects: int
     made: int
@@ -48,7 +50,7 @@ def make_cohort(
     contrasts: Sequence[str] = ("T1w",),
     pattern: str = DEFAULT,
 ) -> Outcome:
-    """Write a BIDS folder of made-up brains; complete it where an earlier call was stopped.
+    """Write a BIDS folder of synthetic brains; complete it where an earlier call was stopped.
 
     The files depend on subjects, size, gap, seed, groups, contrasts and pattern, and on nothing else; a
     further contrast leaves the other images as they are. `participants.tsv` comes last, so a cohort cut
@@ -158,7 +160,7 @@ def _check_contrasts(contrasts: Sequence[str]) -> None:
 
 
 def _claimed(folder: Path, parameters: dict[str, Any]) -> bool:
-    """Whether the folder already holds this cohort, or a part of it; False where it is free.
+    """Return whether the folder already holds this cohort, or a part of it; False where it is free.
 
     Raises:
         InputError: it holds something else, or is no folder.

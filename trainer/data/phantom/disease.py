@@ -1,4 +1,4 @@
-"""How much tissue age and disease have taken, and the displacement that takes it.
+"""Tissue loss by age and disease, and the displacement that causes it.
 
 Tissue recedes from the CSF next to it: each point of the image looks up the average brain a little further
 toward the CSF. The whole way is composed of small steps, each too small to fold (Arsigny et al., MICCAI 2006:
@@ -28,7 +28,7 @@ _FEWEST_DOUBLINGS = 2
 
 @dataclass(frozen=True)
 class Truth:
-    """What was done to one person's brain.
+    """Ground truth of one person's brain.
 
     Attributes:
         stage: 0 in normal cognition, about 1 in AD, log-normally spread within a group.
@@ -43,7 +43,7 @@ class Truth:
 def truth(
     person: Person, seed: int, gap: float, pattern: str = DEFAULT, *, stage: float | None = None
 ) -> Truth:
-    """Draw what age, disease and inborn differences have done to one person.
+    """Draw the effect of age, disease and inborn differences on one person.
 
     Args:
         pattern: one of `PATTERNS`.
@@ -61,12 +61,16 @@ def truth(
 
 
 def otherwise(person: Person, seed: int, gap: float, pattern: str = DEFAULT) -> Truth:
-    """The same person with the other fate: a patient who never fell ill, or, of NC, one with AD (stage 1)."""
+    """Return the same person with the opposite diagnosis: a patient without the disease, or, of NC, one with
+    AD (stage 1).
+    """
     return truth(person, seed, gap, pattern, stage=1.0 if person.diagnosis == "NC" else 0.0)
 
 
 def region_of_disease(template: Template, pattern: str = DEFAULT) -> np.ndarray:
-    """Where disease alone moves tissue, in the average brain: (D, H, W) float32, 1 where it moves most."""
+    """Return where disease alone moves tissue, in the average brain: (D, H, W) float32, 1 where it moves
+    most.
+    """
     takes = PATTERNS[pattern].disease.astype(np.float32)
     moved = np.einsum("r,rdhw->dhw", takes, template.regions[: len(takes)])
     moved = moved * np.sqrt((template.pull**2).sum(axis=0)) * (template.mask > 0.5)
@@ -74,7 +78,9 @@ def region_of_disease(template: Template, pattern: str = DEFAULT) -> np.ndarray:
 
 
 def displacement(template: Template, recession: tuple[float, ...]) -> np.ndarray:
-    """Displacement u (3, D, H, W) float32 in voxels: the tissue at x is the average brain's at x + u(x)."""
+    """Return the displacement u (3, D, H, W) float32 in voxels: the tissue at x is the average brain's at x +
+    u(x).
+    """
     box = (slice(None), *template.box)
     regions = template.regions[: len(recession)][box]
     weight = np.einsum("r,rdhw->dhw", np.array(recession, np.float32), regions)
@@ -91,6 +97,8 @@ def displacement(template: Template, recession: tuple[float, ...]) -> np.ndarray
 
 
 def _doublings(velocity: np.ndarray) -> int:
-    """How often the first step is doubled: the more a field stretches, the smaller the steps must be."""
+    """Return how often the first step is doubled: the more a field stretches, the smaller
+    the steps must be.
+    """
     stretch = max(float(np.abs(np.diff(velocity, axis=axis)).max()) for axis in (1, 2, 3)) * 3
     return max(_FEWEST_DOUBLINGS, math.ceil(math.log2(max(stretch, 1e-6) / _LARGEST_STEP)))

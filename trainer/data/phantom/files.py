@@ -1,4 +1,4 @@
-"""Files with the same bytes every time, under their final name only when whole."""
+"""Write files with the same bytes every time, under their final name only when whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from trainer.errors import InputError
 
 
 def nifti(values: np.ndarray, affine: np.ndarray, *, slope: float = 1.0, description: str = "") -> bytes:
-    """A compressed NIfTI-1 file: `values` (D, H, W) of an integer or float type, in mm, scanner coordinates.
+    """Return a compressed NIfTI-1 file: `values` (D, H, W) of an integer or float type, in mm, scanner
+    coordinates.
 
     Args:
         values: stored as they are; a reader multiplies them by `slope`.

@@ -1,4 +1,4 @@
-"""What the scanner sees of one person: tissue shares, a T1-weighted image, if asked a T2-weighted one."""
+"""Images of one person: tissue shares, a T1-weighted image, optionally a T2-weighted one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def make(
     contrasts: Sequence[str] = ("T1w",),
     pattern: str = DEFAULT,
 ) -> Phantom:
-    """Make one subject: a pure function of its arguments. A further contrast leaves all else as it is."""
+    """Make one subject: a pure function of its arguments. A further contrast leaves all else unchanged."""
     where = anatomy.coordinates(template, person, stream(seed, person.number, "anatomy"))
     moved = disease.displacement(template, disease.truth(person, seed, gap, pattern).recession)
     otherwise = disease.displacement(template, disease.otherwise(person, seed, gap, pattern).recession)
@@ -81,7 +81,7 @@ def make(
 def look_up(
     template: Template, where: np.ndarray, moved: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What lies in each voxel of an image: the average brain's tissue, where age and disease left it.
+    """Return the content of each voxel of an image: the average brain's tissue, displaced by age and disease.
 
     Args:
         where: (3, D, H, W) of `anatomy.coordinates`.
@@ -108,7 +108,9 @@ def _sampled(component: np.ndarray, there: np.ndarray) -> np.ndarray:
 
 
 def _shares(grey: np.ndarray, white: np.ndarray, skull: np.ndarray) -> np.ndarray:
-    """(3, voxels): what is inside the skull and not tissue is CSF, so atrophy leaves the skull as it was."""
+    """Return (3, voxels): what is inside the skull and not tissue is CSF, so atrophy leaves the skull
+    unchanged.
+    """
     skull = np.clip(skull, 0, 1)
     grey, white = np.clip(grey, 0, 1), np.clip(white, 0, 1)
     excess = np.maximum((grey + white) / np.maximum(skull, 1e-6), 1)
@@ -125,7 +127,9 @@ def _scan(
     inside: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """(voxels,) int16: contrast, texture, bias field, then Rician noise (Gudbjartsson and Patz, 1995)."""
+    """Return (voxels,) int16: contrast, texture, bias field, then Rician noise
+    (Gudbjartsson and Patz, 1995).
+    """
     gain, contrast, noise = _SITE[person.site]
     gain *= np.exp(rng.normal(0, 0.12))
     contrast *= np.exp(rng.normal(0, 0.05))
@@ -144,7 +148,7 @@ def _scan(
 
 
 def _texture(template: Template, rng: np.random.Generator) -> np.ndarray:
-    """(D, H, W) float32 smooth noise with unit spread."""
+    """Return (D, H, W) float32 smooth noise with unit spread."""
     white_noise = rng.standard_normal((template.size,) * 3, dtype=np.float32)
     smooth = ndimage.gaussian_filter(white_noise, _TEXTURE_MM / template.voxel, mode="wrap")
     return smooth / smooth.std()

@@ -1,4 +1,4 @@
-"""How much tissue age, birth and disease take in each region: the patterns that a cohort can have.
+"""Patterns of tissue loss: by age, birth and disease, in each region.
 
 `regional` is set by published effect sizes, which docs/explanation/phantom.md lists beside what is got;
 `diffuse` is what cohorts had before there was a choice.
@@ -15,7 +15,7 @@ from trainer.data.phantom.template import REGIONS
 
 @dataclass(frozen=True)
 class Pattern:
-    """Everything in mm of recession, in the order of `regions`.
+    """All values in mm of recession, in the order of `regions`.
 
     Attributes:
         regions: those of `template.REGIONS` that it moves, which come first there.

@@ -1,4 +1,4 @@
-"""Who takes part: a pure function of the cohort's seed and the subject's number."""
+"""Participants: a pure function of the cohort's seed and the subject's number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STREAMS = ("person", "disease", "anatomy", "image", "T2w")
 
 @dataclass(frozen=True)
 class Person:
-    """One made-up participant; `name` is the BIDS label with its prefix, such as `sub-0007`."""
+    """One synthetic participant; `name` is the BIDS label with its prefix, such as `sub-0007`."""
 
     number: int
     name: str
@@ -29,7 +29,7 @@ class Person:
 
 
 def stream(seed: int, number: int, purpose: str) -> np.random.Generator:
-    """The random numbers of one subject for one purpose: person, disease, anatomy, image or T2w.
+    """Return the random numbers of one subject for one purpose: person, disease, anatomy, image or T2w.
 
     No two subjects share a stream, nor two purposes of one subject; the diagnosis has no part in it, so that
     without a disease effect nothing in an image tells the groups apart.
@@ -38,7 +38,9 @@ def stream(seed: int, number: int, purpose: str) -> np.random.Generator:
 
 
 def draw(seed: int, number: int, groups: Sequence[str] = DIAGNOSES) -> Person:
-    """Person `number` (from 0) of the cohort. Diagnoses rotate: groups differ in size by one at most."""
+    """Return person `number` (from 0) of the cohort. Diagnoses rotate: groups differ in
+    size by one at most.
+    """
     rng = stream(seed, number, "person")
     age = float(np.clip(rng.normal(73.0, 7.0), 55.0, 90.0))
     return Person(

@@ -67,7 +67,7 @@ class Template:
 
 
 def affine_of(size: int) -> np.ndarray:
-    """Voxel-to-mm matrix (4, 4), RAS, of `size`^3 voxels over the field of view."""
+    """Return the voxel-to-mm matrix (4, 4), RAS, of `size`^3 voxels over the field of view."""
     voxel = FIELD_OF_VIEW / size
     affine = np.diag([voxel, voxel, voxel, 1.0])
     affine[:3, 3] = np.array(CENTRE) - FIELD_OF_VIEW / 2 + voxel / 2
@@ -105,7 +105,7 @@ def build(size: int) -> Template:
 
 
 def _full_resolution(kind: str) -> np.ndarray:
-    """One of the template's volumes, (212, 212, 212) float32 in 0..1, 1 mm, centred on CENTRE."""
+    """Return one of the template's volumes, (212, 212, 212) float32 in 0..1, 1 mm, centred on CENTRE."""
     spec = importlib.util.find_spec("nilearn")
     if spec is None or not spec.submodule_search_locations:
         raise CingulumError(
@@ -135,7 +135,9 @@ def _halve(volume: np.ndarray) -> np.ndarray:
 
 
 def _resample(volume: np.ndarray, size: int) -> np.ndarray:
-    """A cube on `size`^3 voxels over the same space, smoothed first where voxels grow, against aliasing."""
+    """Resample a cube to `size`^3 voxels over the same space, smoothed first where voxels grow, against
+    aliasing.
+    """
     step = volume.shape[0] / size
     if step > 1:
         volume = ndimage.gaussian_filter(volume, 0.42 * np.sqrt(step**2 - 1), mode="constant")
@@ -169,7 +171,9 @@ def _explain(
 
 
 def _pull(tissue: np.ndarray) -> np.ndarray:
-    """(3, n, n, n) vectors from tissue toward where there is none, of nearly unit length at an edge."""
+    """Return (3, n, n, n) vectors from tissue toward where there is none, of nearly unit
+    length at an edge.
+    """
     smooth = ndimage.gaussian_filter(tissue, _TISSUE_SMOOTHING_MM / (FIELD_OF_VIEW / tissue.shape[0]))
     gradient = -np.stack(np.gradient(smooth)).astype(np.float32)
     length = np.sqrt((gradient**2).sum(axis=0))
@@ -178,7 +182,7 @@ def _pull(tissue: np.ndarray) -> np.ndarray:
 
 
 def _regions(grey: np.ndarray, white: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """(len(REGIONS), n, n, n) weights on the working grid."""
+    """Return (len(REGIONS), n, n, n) weights on the working grid."""
     voxel = FIELD_OF_VIEW / grey.shape[0]
     affine = affine_of(grey.shape[0])
     x, y, z = (

@@ -1,4 +1,4 @@
-"""Volumes stored in bricks: which of them a box touches, and reading just these.
+"""Volumes stored in bricks: which of them a box touches, and reading only these.
 
 The table of a volume's bricks comes with the index, so that reading needs no HDF5 call.
 """
@@ -24,7 +24,7 @@ BRICK = np.dtype([("offset", "<u8"), ("nbytes", "<u4"), ("xxh3", "<u8")])
 
 
 def pack_table(offsets: Sequence[int], chunks: Sequence[bytes]) -> str:
-    """The table of the bricks of one volume, as text for the index: base64 of `BRICK` records."""
+    """Return the table of the bricks of one volume, as text for the index: base64 of `BRICK` records."""
     table = np.empty(len(chunks), BRICK)
     table["offset"] = offsets
     table["nbytes"] = [len(chunk) for chunk in chunks]
@@ -33,7 +33,7 @@ def pack_table(offsets: Sequence[int], chunks: Sequence[bytes]) -> str:
 
 
 def unpack_table(text: str) -> np.ndarray:
-    """The inverse of `pack_table`: (bricks,) of type `BRICK`, in the order of `Layout.origins`.
+    """Invert `pack_table`: (bricks,) of type `BRICK`, in the order of `Layout.origins`.
 
     Raises:
         ValueError: the text is no such table.
@@ -45,7 +45,7 @@ def unpack_table(text: str) -> np.ndarray:
 
 
 def touched(layout: Layout, origin: Sequence[int], size: Sequence[int]) -> np.ndarray:
-    """Numbers of the bricks that a box touches, ascending.
+    """Return the numbers of the bricks that a box touches, ascending.
 
     Args:
         layout: of the volume.
@@ -69,7 +69,7 @@ def read_box(
     origin: Sequence[int],
     scale: float | None = None,
 ) -> None:
-    """Read a box of a volume: only the bricks it touches, those side by side in the file at once.
+    """Read a box of a volume: only the bricks it touches, adjacent ones in the file at once.
 
     Each brick's XXH3 is compared every time.
 
@@ -107,7 +107,7 @@ def _voxels(purpose: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray
 
 
 def _decoded(layout: Layout, chunk: np.ndarray) -> np.ndarray:
-    """The voxels of a brick, valid until the thread decodes the next one."""
+    """Return the voxels of a brick, valid until the thread decodes the next one."""
     shape = layout.chunk_shape
     if layout.codec == "none" and chunk.size == prod(shape) * layout.dtype.itemsize:
         return chunk.view(layout.dtype).reshape(shape)
@@ -117,7 +117,7 @@ def _decoded(layout: Layout, chunk: np.ndarray) -> np.ndarray:
 
 
 def _side_by_side(table: np.ndarray, numbers: np.ndarray) -> Iterator[np.ndarray]:
-    """Bricks in the order of the file, in groups without a gap."""
+    """Yield bricks in the order of the file, in groups without a gap."""
     numbers = numbers[np.argsort(table["offset"][numbers])]
     ends = table["offset"][numbers] + table["nbytes"][numbers]
     gaps = np.flatnonzero(table["offset"][numbers[1:]] != ends[:-1])
@@ -125,7 +125,7 @@ def _side_by_side(table: np.ndarray, numbers: np.ndarray) -> Iterator[np.ndarray
 
 
 def _put(brick: np.ndarray, place: Sequence[int], box: np.ndarray, origin: Sequence[int]) -> None:
-    """Copy what a brick, by its place in the grid, and a box share."""
+    """Copy the voxels that a brick, by its place in the grid, and a box share."""
     there, here = [], []
     for index, edge, first, count in zip(place, brick.shape[:3], origin, box.shape[:3], strict=True):
         start = int(index) * edge

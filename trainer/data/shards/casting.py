@@ -1,4 +1,4 @@
-"""From values as they are stored to the type that a reader wants, at the speed of the memory.
+"""Cast stored values to the type that a reader wants, at memory speed.
 
 NumPy converts float16 one value at a time. `halves.py` does it compiled, where there was a compiler. Where
 there was none, the bits are moved with whole-array operations, which run on many values at once, block by
@@ -85,7 +85,7 @@ def _raise_halves(stored: np.ndarray, out: np.ndarray, finite: bool) -> None:
 
 
 def is_finite(stored: np.ndarray) -> bool:
-    """Whether all values of a float16 array are finite."""
+    """Return whether all values of a float16 array are finite."""
     bits = stored.view(np.int16)
     return all(_are_finite(block) for block, _ in _blocks(bits, bits))
 
@@ -97,7 +97,7 @@ def _are_finite(bits: np.ndarray) -> bool:
 
 
 def _blocks(stored: np.ndarray, out: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Both arrays in slabs along their first axis, of about `BLOCK` values each."""
+    """Yield both arrays in slabs along their first axis, of about `BLOCK` values each."""
     size = max(1, BLOCK * len(stored) // max(1, stored.size))
     for first in range(0, len(stored), size):
         yield stored[first : first + size], out[first : first + size]

@@ -1,4 +1,4 @@
-"""How voxels become the bytes of one HDF5 chunk, and back, outside HDF5.
+"""Encode voxels to the bytes of one HDF5 chunk, and decode them, outside HDF5.
 
 Each codec is a standard HDF5 filter pipeline, so any HDF5 tool reads the shards; doing the work here
 instead of inside HDF5 keeps threads apart, since the HDF5 library lets only one in at a time.
@@ -43,7 +43,7 @@ class CodecError(ValueError):
 
 
 def hdf5_filters(codec: str) -> Mapping[str, Any]:
-    """Arguments of `h5py.Group.create_dataset` that declare the codec's filters."""
+    """Return arguments of `h5py.Group.create_dataset` that declare the codec's filters."""
     if codec in _BLOSC:
         name, shuffle = _BLOSC[codec]
         return hdf5plugin.Blosc(cname=name, clevel=BLOSC_LEVEL, shuffle=shuffle)
@@ -53,7 +53,7 @@ def hdf5_filters(codec: str) -> Mapping[str, Any]:
 
 
 def encode(codec: str, voxels: np.ndarray) -> bytes:
-    """The chunk bytes of a C-contiguous array; the same bytes every time for the same array."""
+    """Return the chunk bytes of a C-contiguous array; the same bytes every time for the same array."""
     if codec in _BLOSC:
         name, shuffle = _BLOSC[codec]
         bits = voxels.view(f"u{voxels.itemsize}")  # ml_dtypes' types cannot be passed on as a buffer
@@ -65,7 +65,9 @@ def encode(codec: str, voxels: np.ndarray) -> bytes:
 
 
 def most_bytes(decoded: int) -> int:
-    """The largest size of a chunk, in bytes, that holds so many bytes of voxels, whatever codec wrote it."""
+    """Return the largest size of a chunk, in bytes, that holds so many bytes of voxels, whatever codec wrote
+    it.
+    """
     return decoded + decoded // 8 + _MOST_ADDED
 
 

@@ -27,7 +27,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def opened(path: Path) -> ctypes.CDLL:
-    """The compiled library, which knows what its functions take."""
+    """Return the compiled library, with the types of its functions declared."""
     library = ctypes.CDLL(str(path))
     size, pointer = ctypes.c_size_t, ctypes.c_void_p
     box = (pointer, size, size)
@@ -44,7 +44,7 @@ LIBRARY = _library()
 
 
 def raise_into(stored: np.ndarray, out: np.ndarray) -> bool:
-    """Fill `out` with the values of `stored`; False, and nothing done, where this cannot be done here.
+    """Fill `out` with the values of `stored`; return False, without effect, where this is not supported here.
 
     Args:
         stored: float16 of at most 4 axes, (D, H, W, C) or fewer.
@@ -68,7 +68,7 @@ def raise_into(stored: np.ndarray, out: np.ndarray) -> bool:
 
 
 def decode_into(chunk: np.ndarray, out: np.ndarray) -> bool:
-    """Fill `out` with what a chunk of `blosc-lz4` with float16 values holds; False where that cannot be done.
+    """Fill `out` with a chunk of `blosc-lz4` with float16 values; return False where that is not supported.
 
     Args:
         chunk: uint8 (n,), as it is stored; C-contiguous.
@@ -90,7 +90,7 @@ def decode_into(chunk: np.ndarray, out: np.ndarray) -> bool:
 
 @functools.cache
 def _lz4() -> int | None:
-    """Address of LZ4's own function in numcodecs; None where a build of it does not show it."""
+    """Return the address of LZ4's own function in numcodecs; None where a build of it does not export it."""
     try:
         found = ctypes.CDLL(blosc.__file__).LZ4_decompress_safe
     except (OSError, AttributeError):
@@ -99,7 +99,9 @@ def _lz4() -> int | None:
 
 
 def _steps(array: np.ndarray) -> tuple[int, int] | None:
-    """From plane to plane and from row to row, in values; None where a row's values do not lie together."""
+    """Return strides from plane to plane and from row to row, in values; None where a row
+    is not contiguous.
+    """
     plane, row, *within = array.strides
     expected = array.itemsize
     for length, stride in zip(reversed(array.shape[2:]), reversed(within), strict=True):

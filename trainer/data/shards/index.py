@@ -1,4 +1,4 @@
-"""What a shard set says about itself: `index.json`, its volumes and its shards.
+"""The index of a shard set, `index.json`: its volumes and its shards.
 
 docs/reference/shard-format.md describes the file for readers in other languages.
 """
@@ -24,7 +24,7 @@ Affine = Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class VolumeMeta:
-    """What the importer knows about one volume, besides its voxels.
+    """Metadata of one volume.
 
     Attributes:
         subject: who was scanned; the unit of a split.
@@ -54,7 +54,7 @@ class VolumeMeta:
     further_sources: Mapping[str, str] | None = None
 
     def as_read(self) -> VolumeMeta:
-        """The same, as it reads back from JSON: lists and Python floats, never numpy's."""
+        """Return the same as it reads back from JSON: lists and Python floats, never numpy's."""
         affine = np.asarray(self.affine, np.float64)
         if affine.shape != (4, 4):
             raise ValueError(f"{self.source}: the affine is {affine.shape}, not (4, 4)")
@@ -109,7 +109,7 @@ class Volume(VolumeMeta):
 
 @dataclass(frozen=True)
 class SetMeta:
-    """What holds for every volume of a set.
+    """Metadata of every volume of a set.
 
     Attributes:
         label_name: what the labels are, such as `diagnosis`.
@@ -130,7 +130,7 @@ class SetMeta:
     map_classes: tuple[str, ...] = ()
 
     def as_read(self) -> SetMeta:
-        """The same, as it reads back from JSON."""
+        """Return the same as it reads back from JSON."""
         across, along, up = (float(size) for size in self.voxel_size)
         return dataclasses.replace(
             self,
@@ -199,7 +199,7 @@ class Index:
         return hashlib.sha256(canonical_json(self._content()).encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The text of `index.json`, the same for the same content."""
+        """Return the text of `index.json`, the same for the same content."""
         content = self._content() | {"content_hash": self.content_hash}
         entries = ",\n".join(f"{json.dumps(key)}: {_by_line(value)}" for key, value in content.items())
         return f"{{\n{entries}\n}}\n"
@@ -223,18 +223,18 @@ class Index:
 
 
 def meta_to_json(meta: VolumeMeta) -> dict[str, Any]:
-    """A volume's entry as a JSON object; optional keys only where there is something to say."""
+    """Return a volume's entry as a JSON object; optional keys only where set."""
     tree = dataclasses.asdict(meta)
     return {key: value for key, value in tree.items() if value is not None or key not in OPTIONAL}
 
 
 def _by_line(value: Any) -> str:
-    """JSON with a line for each element of a list of objects, so that grep finds a subject."""
+    """Format JSON with a line for each element of a list of objects, so that grep finds a subject."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(json.dumps(element, allow_nan=False) for element in value) + "\n]"
     return json.dumps(value, allow_nan=False)
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with one spelling per value, for hashing."""
+    """Format JSON with one spelling per value, for hashing."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

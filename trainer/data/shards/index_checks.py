@@ -1,4 +1,4 @@
-"""What a shard set's index says must be of the right kind: readers rely on it.
+"""Check that the values of an index are of the right kind: readers rely on it.
 
 An index that was damaged does not match its content hash. One that another program wrote, and signed, may
 still hold a list where a name belongs; it is refused here, and not in the midst of a training.
@@ -18,7 +18,7 @@ MOST_BYTES = 2**31
 
 
 def check(index: Index) -> None:
-    """Raise unless every value is of its kind; what lies outside a shard's file is `ShardSet.open`'s to see.
+    """Raise unless every value is of its kind; `ShardSet.open` checks what lies outside a shard's file.
 
     Raises:
         ValueError: says which value.
@@ -80,7 +80,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_name(value: Any) -> bool:
-    """Whether it can be the name of a file in the set's folder."""
+    """Return whether it can be the name of a file in the set's folder."""
     return isinstance(value, str) and value not in ("", ".", "..") and not set(value) & {"/", "\0"}
 
 

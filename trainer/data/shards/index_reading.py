@@ -1,4 +1,4 @@
-"""Reading `index.json`: what is missing, damaged or of a newer format is named."""
+"""Read `index.json`: report what is missing, damaged or of a newer format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_BYTES = 1 << 30
 
 
 def read_index(folder: Path) -> Index:
-    """Read and check `index.json`; the shards themselves are not looked at.
+    """Read and check `index.json`, without opening the shards.
 
     Raises:
         ShardError: there is no index, it is not JSON, a key is missing or of the wrong type, its format is
@@ -151,7 +151,7 @@ def _from_document(document: Mapping[str, Any]) -> Index:
 
 
 def _not_needed(version: int, layout: Layout, *, maps: bool) -> set[str]:
-    """Keys of a volume that a set of this kind does not have."""
+    """Return keys of a volume that a set of this kind does not have."""
     needed: set[str] = set()
     if version >= 3:
         needed |= {"brick_table", "map_brick_table"} if layout.bricks else {"xxh3", "map_xxh3"}

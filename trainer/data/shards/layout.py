@@ -1,4 +1,4 @@
-"""How an array becomes the chunks of an HDF5 dataset: its type, its codec, and whole or in bricks."""
+"""Chunks of an array in an HDF5 dataset: its type, its codec, and whole or in bricks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.data.shards.stored_types import hdf5_dtype
 
 @dataclass(frozen=True)
 class Layout:
-    """How the volumes, or the label maps, of a set are stored.
+    """Layout of the stored volumes, or label maps, of a set.
 
     Attributes:
         shape: (D, H, W, C) of a volume, (D, H, W) of a label map.
@@ -31,14 +31,14 @@ class Layout:
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
-        """Of what one chunk holds: the volume or a brick, never larger than the volume."""
+        """Return the shape of one chunk: the volume or a brick, never larger than the volume."""
         if self.bricks is None:
             return self.shape
         return (*(min(self.bricks, size) for size in self.shape[:3]), *self.shape[3:])
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Number of chunks along D, H and W."""
+        """Return the number of chunks along D, H and W."""
         depth, height, width = (
             -(-size // chunk) for size, chunk in zip(self.shape[:3], self.chunk_shape, strict=False)
         )
@@ -51,18 +51,18 @@ class Layout:
 
     @property
     def decoded_bytes(self) -> int:
-        """Size of a volume's chunks when they are decoded: bricks at its border are filled up."""
+        """Return the decoded size of a volume's chunks: bricks at its border are filled up."""
         return self.chunks * prod(self.chunk_shape) * self.dtype.itemsize
 
     def origins(self) -> Iterator[tuple[int, ...]]:
-        """Where each chunk begins in the volume, in C order: the order they are stored in."""
+        """Return where each chunk begins in the volume, in C order: the order they are stored in."""
         edges = self.chunk_shape[:3]
         rest = (0,) * (len(self.shape) - 3)
         for place in itertools.product(*map(range, self.grid)):
             yield (*(number * edge for number, edge in zip(place, edges, strict=True)), *rest)
 
     def encode(self, array: np.ndarray) -> tuple[bytes, ...]:
-        """The chunks of an array of this shape and type, in the order of `origins`.
+        """Return the chunks of an array of this shape and type, in the order of `origins`.
 
         A brick that reaches beyond the volume is filled up with zeros, as HDF5 does.
         """
@@ -79,5 +79,5 @@ class Layout:
 
     @property
     def hdf5_dtype(self) -> np.dtype:
-        """The type that HDF5 is told."""
+        """Return the type declared to HDF5."""
         return hdf5_dtype(self.dtype)

@@ -1,4 +1,4 @@
-"""Reading files that a shard set or an import consists of: regular ones only, and no more than they may hold.
+"""Read files of a shard set or an import: regular ones only, and at most the expected size.
 
 A named pipe holds up whoever opens it, a device may never end, and a sparse file of terabytes takes no disk.
 """
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def size(path: Path) -> int:
-    """The size of a regular file in bytes; links are followed, and nothing is opened.
+    """Return the size of a regular file in bytes; links are followed, and nothing is opened.
 
     Raises:
         OSError: it is missing or no regular file; `strerror` says which.
@@ -30,7 +30,7 @@ def size(path: Path) -> int:
 
 
 def checked(path: Path, status: os.stat_result) -> os.stat_result:
-    """What `os.stat` says of a file, if it is a regular one.
+    """Return `os.stat` of a file, if it is a regular one.
 
     Raises:
         OSError: it is none; `strerror` says what it is.
@@ -42,7 +42,7 @@ def checked(path: Path, status: os.stat_result) -> os.stat_result:
 
 
 def opened(path: Path) -> BinaryIO:
-    """The file, opened for reading, if it is a regular one.
+    """Open the file for reading, if it is a regular one.
 
     Raises:
         OSError: it is missing, cannot be opened, or is no regular file.
@@ -59,7 +59,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def read(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most `most` bytes.
+    """Return the content of a regular file of at most `most` bytes.
 
     Raises:
         OSError: it is missing, cannot be read, is no regular file, or is larger; then nothing was read.

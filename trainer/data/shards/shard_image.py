@@ -1,4 +1,4 @@
-"""The bytes of one shard: an HDF5 file built in memory from compressed chunks, and read back into them.
+"""Build the bytes of one shard: an HDF5 file built in memory from compressed chunks, and read back into them.
 
 In memory, because HDF5 on a full disk fails late and leaves handles that cannot be closed.
 """
@@ -24,7 +24,7 @@ from trainer.data.shards.layout import Layout
 
 @dataclass(frozen=True)
 class Content:
-    """What a shard holds, in the order of its rows.
+    """Content of a shard, in the order of its rows.
 
     Attributes:
         metas: what is known of each volume.
@@ -49,7 +49,7 @@ class ShardImage:
 
 
 def build(content: Content, layout: Layout, map_layout: Layout, attributes: dict[str, Any]) -> ShardImage:
-    """The HDF5 file of a shard; the same bytes for the same arguments."""
+    """Return the HDF5 file of a shard; the same bytes for the same arguments."""
     with h5py.File("shard", "w", driver="core", backing_store=False) as shard:
         volumes = _write_chunks(shard, "volumes", layout, content.chunks)
         affines = np.asarray([meta.affine for meta in content.metas], "<f8")
@@ -72,7 +72,7 @@ def build(content: Content, layout: Layout, map_layout: Layout, attributes: dict
 
 
 def read_back(path: Path, layout: Layout, map_layout: Layout, mark: str) -> Content | None:
-    """What a shard holds, its bytes not yet checked; None where its mark is another.
+    """Return the content of a shard, its bytes not yet checked; None where its mark is another.
 
     Raises:
         OSError, KeyError, TypeError, ValueError, RuntimeError: it is no shard of ours, or damaged.
@@ -87,7 +87,7 @@ def read_back(path: Path, layout: Layout, map_layout: Layout, mark: str) -> Cont
 
 
 def record(file: str, image: ShardImage, content: Content) -> ShardRecord:
-    """What the index says of a shard."""
+    """Return the index record of a shard."""
     of_maps = [
         {f"map_{key}": value for key, value in _stored(offsets, chunks).items()}
         for offsets, chunks in zip(image.map_offsets, content.maps, strict=True)
@@ -108,7 +108,7 @@ def record(file: str, image: ShardImage, content: Content) -> ShardRecord:
 
 
 def _stored(offsets: list[int], chunks: tuple[bytes, ...]) -> dict[str, Any]:
-    """What the index says of the chunks of one volume or label map."""
+    """Return the index entry of the chunks of one volume or label map."""
     known: dict[str, Any] = {
         "offset": offsets[0],
         "nbytes": sum(map(len, chunks)),
@@ -120,7 +120,7 @@ def _stored(offsets: list[int], chunks: tuple[bytes, ...]) -> dict[str, Any]:
 
 
 def sha256(*contents: bytes) -> str:
-    """Of all one after another, in hex."""
+    """Return the SHA-256 of all one after another, in hex."""
     digest = hashlib.sha256()
     for content in contents:
         digest.update(content)

@@ -1,4 +1,4 @@
-"""Writing a shard set: each shard whole or not at all, the index last.
+"""Write a shard set: each shard whole or not at all, the index last.
 
 A shard is built in memory and then written to a temporary name, synced and renamed, so that a stop at any
 moment leaves only whole shards. Its bytes depend on nothing but its content: no times, no memory left over.
@@ -150,7 +150,7 @@ class ShardWriter:
         return [self.map_layout.encode(label_map) for label_map in given]
 
     def whole_shard(self, number: int, mark: str = "") -> ShardRecord | None:
-        """The record of a shard written before from the same inputs, or None when it must be written.
+        """Return the record of a shard written before from the same inputs, or None when it must be written.
 
         None means: not there, damaged, of other inputs (`mark`), or of another shape, dtype, codec, size of
         bricks or meta. HDF5 reads it, which some damage can crash or hold up: where a hash of the file is
@@ -225,7 +225,7 @@ class ShardWriter:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that its name shows the old content or the whole new one, also after a power cut.
+    """Write a file so that its name has the old content or the whole new one, also after a power cut.
 
     Raises:
         CingulumError: the disk is full.
@@ -244,7 +244,7 @@ def checked_layout(
     bricks: int | None,
     map_classes: Sequence[str],
 ) -> Layout:
-    """The layout of the volumes of a set; arguments as for `ShardWriter`.
+    """Return the layout of the volumes of a set; arguments as for `ShardWriter`.
 
     Raises:
         ShardError: the codec is unknown, a brick is no smaller than a volume, a volume is too large for one
@@ -272,7 +272,7 @@ def checked_layout(
 
 
 def unwritten(path: Path, error: OSError, needed: str = "") -> CingulumError:
-    """The error to raise for a file or folder of a set that cannot be written.
+    """Return the error to raise for a file or folder of a set that cannot be written.
 
     A full disk is no fault of what we were given: no InputError.
     """

@@ -1,4 +1,4 @@
-"""Reading a shard set: positional reads and decoding outside HDF5, safe in threads and after a fork."""
+"""Read a shard set: positional reads and decoding outside HDF5, safe in threads and after a fork."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ class ShardSet:
 
     @property
     def past_cache(self) -> bool:
-        """Whether chunks are read past the page cache: see `go_past_cache`."""
+        """Return whether chunks are read past the page cache: see `go_past_cache`."""
         return self._stored.past_cache
 
     def go_past_cache(self) -> None:
-        """Read past the page cache from now on; before the first read.
+        """Read past the page cache from now on; call before the first read.
 
         Then the kernel reads nothing ahead, and a disk works only while threads wait for it. Where the file
         system cannot do it, the first read finds that out, and all reads are as before.
@@ -105,7 +105,7 @@ class ShardSet:
         return self._stored.bytes_read
 
     def read(self, row: int) -> np.ndarray:
-        """Volume `row`, (D, H, W, C) of `dtype`. Threads may call it at once.
+        """Return volume `row`, (D, H, W, C) of `dtype`. Threads may call it at once.
 
         The checksum of every chunk is compared every time: see `WholeChunks.read_into`.
 
@@ -117,7 +117,8 @@ class ShardSet:
         return values
 
     def read_chunk(self, row: int) -> bytes:
-        """The stored bytes of volume `row`, neither checked nor decoded; of bricks all, in their order.
+        """Return the stored bytes of volume `row`, neither checked nor decoded; of bricks all, in their
+        order.
 
         Raises:
             ShardError: the file cannot be read, or ends too soon.
@@ -126,7 +127,8 @@ class ShardSet:
         return self._chunks(volume, volume.brick_table, volume.offset, volume.nbytes)
 
     def read_map(self, row: int) -> np.ndarray:
-        """The label map of volume `row`, (D, H, W) uint8: places in `maps`. Threads may call it at once.
+        """Return the label map of volume `row`, (D, H, W) uint8: places in `maps`. Threads may call it at
+        once.
 
         Raises:
             ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
@@ -154,7 +156,9 @@ class ShardSet:
         self._fill(volume, self._layout, place, volume.brick_table, out, origin, scale=volume.scale)
 
     def will_read(self, row: int, *, with_map: bool = False) -> None:
-        """Let the kernel begin to read a volume that is one chunk, and its label map; of bricks, nothing."""
+        """Announce the read of a volume that is one chunk, and its label map, to the kernel; of bricks,
+        nothing.
+        """
         volume = self.volumes[row]
         if volume.brick_table is None:
             self._stored.will_read(volume.shard, volume.offset, volume.nbytes)
@@ -173,7 +177,7 @@ class ShardSet:
         self._fill(volume, self._map_layout, place, volume.map_brick_table, out, origin, what=_MAP)
 
     def read_map_chunk(self, row: int) -> bytes:
-        """The stored bytes of the label map of volume `row`, neither checked nor decoded.
+        """Return the stored bytes of the label map of volume `row`, neither checked nor decoded.
 
         Raises:
             ShardError: the set has no label maps, the file cannot be read, or ends too soon.
@@ -216,7 +220,7 @@ class ShardSet:
             raise self._damaged(volume, f"it cannot be decoded ({error})", what) from None
 
     def overdue(self, limit_s: float) -> ShardError | None:
-        """What to say of a read that has been under way for longer than `limit_s` seconds; None: none has."""
+        """Describe a read that has been in progress for longer than `limit_s` seconds; None: none has."""
         read = self._stored.overdue(limit_s)
         if read is None:
             return None
@@ -264,7 +268,7 @@ class ShardSet:
 
 
 def part_of(shape: tuple[int, ...], out: np.ndarray, origin: Origin | None) -> tuple[slice, ...] | None:
-    """Which part of a volume goes into an array; None for the whole volume.
+    """Return which part of a volume goes into an array; None for the whole volume.
 
     Raises:
         ValueError: the array has another shape, or the part does not lie in the volume.

@@ -35,11 +35,11 @@ BLOCK = 4096
 
 
 class ReadFault(Exception):
-    """Bytes that cannot be had; says why, as half a sentence."""
+    """Bytes that cannot be read; `str` gives the reason, as half a sentence."""
 
 
 class Identity(NamedTuple):
-    """Which file it is, and when it was last written: other bytes come with another identity."""
+    """Identity of a file and its last write: other bytes have another identity."""
 
     device: int
     inode: int
@@ -48,12 +48,12 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Identity:
-        """Of a file, by what `os.stat` says of it."""
+        """Return the identity of a file from its `os.stat`."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class UnderWay(NamedTuple):
-    """A read that has begun: of which bytes, and when by `time.monotonic`."""
+    """A read in progress: its bytes, and its start by `time.monotonic`."""
 
     began: float
     shard: str
@@ -84,7 +84,7 @@ class StoredBytes:
         _all.add(self)
 
     def _start(self) -> None:
-        """Begin anew, as a forked child must: a thread that the child lacks may have held a lock."""
+        """Reset, as a forked child must: a thread that the child lacks may have held a lock."""
         self._counting = threading.Lock()
         self._files = _OpenFiles(self.folder, past_cache=self.past_cache)
         self._under_way: dict[int, UnderWay] = {}
@@ -95,7 +95,8 @@ class StoredBytes:
         self._start()
 
     def read(self, shard: str, offset: int, nbytes: int) -> np.ndarray:
-        """So many bytes of a shard from `offset` on, uint8 (nbytes,), valid until the thread reads again.
+        """Return so many bytes of a shard from `offset` on, uint8 (nbytes,), valid until the thread reads
+        again.
 
         See `read_into`.
         """
@@ -124,7 +125,7 @@ class StoredBytes:
             self._read_counted(shard, offset, len(target), target)
 
     def will_read(self, shard: str, offset: int, nbytes: int) -> None:
-        """Let the kernel begin to read bytes that will be asked for soon; it may do nothing."""
+        """Announce a coming read to the kernel; it may do nothing."""
         if self.past_cache:
             return
         # What is wrong with the file, the read itself will tell.
@@ -133,7 +134,7 @@ class StoredBytes:
             os.posix_fadvise(file.descriptor, offset, nbytes, os.POSIX_FADV_WILLNEED)
 
     def overdue(self, limit_s: float) -> UnderWay | None:
-        """The read that has been under way for longest, if that is longer than `limit_s` seconds."""
+        """Return the read that has been in progress for longest, if that is longer than `limit_s` seconds."""
         longest = min(list(self._under_way.values()), default=None)
         return longest if longest and time.monotonic() - longest.began > limit_s else None
 
@@ -181,7 +182,7 @@ class StoredBytes:
             done += count
 
     def _check_same(self, shard: str, status: os.stat_result) -> None:
-        """Raise where an open file is no longer what was seen, or no longer the one that bears the name.
+        """Raise where an open file has changed, or is no longer the one of that name.
 
         The bytes of a file that was removed or renamed over could still be read. But another rank, or this
         one when it opens the file again, would fail or get others; so all end, and at once.
@@ -233,7 +234,7 @@ class _OpenFile:
 
 
 class _OpenFiles:
-    """The shards this process has open, opened on first use, the least recently used closed first."""
+    """The open shards of this process, opened on first use, the least recently used closed first."""
 
     def __init__(self, folder: Path, *, past_cache: bool = False) -> None:
         self.past_cache = past_cache
@@ -242,7 +243,7 @@ class _OpenFiles:
         self._lock = threading.Lock()
 
     def get(self, shard: str) -> _OpenFile:
-        """The open file; it stays open at least as long as the caller holds it.
+        """Return the open file; it stays open at least as long as the caller holds it.
 
         Raises:
             OSError: it cannot be opened.
@@ -261,6 +262,6 @@ class _OpenFiles:
             return file
 
     def forget(self, shard: str) -> None:
-        """Open the file anew the next time."""
+        """Reopen the file the next time."""
         with self._lock:
             self._files.pop(shard, None)

@@ -1,4 +1,4 @@
-"""The types that voxels are stored in, and what rounding to them does.
+"""Stored types of voxels, and rounding to them.
 
 `int16` has a scale for each volume: value = scale * stored. The scale is a power of two, so that the values
 are exact in float32, and rounding what was rounded before changes nothing.
@@ -23,7 +23,7 @@ _SMALLEST = -126
 
 
 def stored_dtype(name: str | np.dtype) -> np.dtype:
-    """The NumPy type of a stored type's name, little-endian; `bfloat16` is that of ml_dtypes.
+    """Return the NumPy type of a stored type's name, little-endian; `bfloat16` is that of ml_dtypes.
 
     Raises:
         TypeError: there is no such type.
@@ -32,17 +32,17 @@ def stored_dtype(name: str | np.dtype) -> np.dtype:
 
 
 def hdf5_dtype(dtype: np.dtype) -> np.dtype:
-    """What HDF5 stores it as: bfloat16, which it does not know, as the 16 bits of each value."""
+    """Return the type in HDF5: bfloat16, which it does not know, as the 16 bits of each value."""
     return np.dtype("<u2") if dtype == ml_dtypes.bfloat16 else dtype
 
 
 def read_dtype(dtype: np.dtype, *, scaled: bool) -> np.dtype:
-    """What a reader gets: float32 where the stored type is no type of NumPy's, or has a scale."""
+    """Return the type for a reader: float32 where the stored type is not one of NumPy's, or has a scale."""
     return np.dtype("<f4") if scaled or dtype == ml_dtypes.bfloat16 else dtype
 
 
 def pack(values: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, float | None]:
-    """Values as they are stored, and their scale (for int16, else None).
+    """Return values as they are stored, and their scale (for int16, else None).
 
     Args:
         values: of the stored type, or float32 for bfloat16 and int16.
@@ -62,7 +62,8 @@ def pack(values: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, float | None]
 
 
 def rounded(values: np.ndarray, name: str) -> np.ndarray:
-    """Float32 values as they come back after they were stored as `name`; `pack` then loses nothing more.
+    """Return float32 values as they come back after they were stored as `name`; `pack` then loses nothing
+    more.
 
     Returns:
         of type float16 or float32 where that is the stored type, else float32.
@@ -77,7 +78,7 @@ def rounded(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _scale(values: np.ndarray) -> float:
-    """The smallest power of two that brings the values to -32767 ... 32767; 1 where all are 0."""
+    """Return the smallest power of two that brings the values to -32767 ... 32767; 1 where all are 0."""
     largest = float(np.abs(values).max(initial=0.0))
     if not math.isfinite(largest):
         raise ValueError("values that are not finite have no scale")

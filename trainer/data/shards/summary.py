@@ -1,4 +1,4 @@
-"""What is in a shard set, as one JSON-able value."""
+"""Summary of a shard set, as one JSON-able value."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def summary(shards: ShardSet, examples: int = 5) -> dict[str, Any]:
 
 
 def _people(volumes: Sequence[Volume]) -> dict[str, Any]:
-    """Volumes, subjects, sexes and ages of one label."""
+    """Count volumes, subjects, sexes and ages of one label."""
     ages = [volume.age for volume in volumes if volume.age is not None]
     return {
         "volumes": len(volumes),

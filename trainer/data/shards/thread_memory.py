@@ -1,4 +1,4 @@
-"""Memory that a reading thread uses again and again: fresh memory costs as much time as reading into it."""
+"""Memory reused by a reading thread: fresh memory costs as much time as reading into it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _kept = threading.local()
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
-    """An array of this shape and type, C-contiguous, not filled, that begins at a multiple of 64 bytes."""
+    """Return an array of this shape and type, C-contiguous, not filled, that begins at a multiple of 64
+    bytes.
+    """
     dtype = np.dtype(dtype)
     nbytes = prod(shape) * dtype.itemsize
     raw: np.ndarray = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -30,7 +32,7 @@ def aligned(shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
 
 
 def on_huge_pages(nbytes: int) -> np.ndarray:
-    """Zeros, uint8 (n,) with n at least `nbytes`, on huge pages where the system gives them.
+    """Return zeros, uint8 (n,) with n at least `nbytes`, on huge pages where the system gives them.
 
     To a disk such memory is one piece, and not one of every 4 KiB. A forked child finds zeros in it: were its
     pages shared until one of both writes, what a disk writes at that moment could go to the other's.
@@ -53,7 +55,7 @@ def _advised(nbytes: int) -> mmap.mmap:
 
 
 def scratch(purpose: str, nbytes: int, *, huge_pages: bool = False) -> np.ndarray:
-    """Memory of the calling thread, uint8 (nbytes,), until it asks for the same purpose again.
+    """Return memory of the calling thread, uint8 (nbytes,), until it asks for the same purpose again.
 
     It grows to the most that was asked for, and is freed when the thread ends. A purpose is on huge pages or
     not, every time.

@@ -1,4 +1,4 @@
-"""Looking for damage in a shard set: every byte of every shard, every chunk, and HDF5's own reading of it.
+"""Find damage in a shard set: every byte of every shard, every chunk, and HDF5's own reading of it.
 
 A volume's label map, where it has one, is looked at as the volume is.
 """
@@ -25,7 +25,7 @@ from trainer.errors import ShardError
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One fault.
 
     Attributes:
         shard: file name of the shard.
@@ -45,7 +45,7 @@ class Problem:
 
 
 def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
-    """Check a whole shard set; an empty list means that it is as it was written.
+    """Check a whole shard set; an empty list means undamaged.
 
     Args:
         path: folder of the set.
@@ -152,7 +152,9 @@ def _as_hdf5_reads_it(
 
 
 def _unlike(shards: ShardSet, file: h5py.File, count: int) -> str | None:
-    """What HDF5 says of its datasets that the index does not, so that they are not read; None: nothing."""
+    """Compare HDF5's dataset properties with the index, so that deviating ones are not
+    read; None: all equal.
+    """
     expected = {"volumes": (count, *shards.shape), "subjects": (count,), "labels": (count,)}
     if shards.maps:
         expected["maps"] = (count, *shards.shape[:3])

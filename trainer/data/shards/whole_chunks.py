@@ -1,4 +1,4 @@
-"""Whole chunks, from the file into an array of the type that is wanted: read, checked, decoded, cast.
+"""Read whole chunks from the file into an array of the requested type: read, check, decode, cast.
 
 Each step writes where the next one reads, in memory that each thread keeps, and none writes twice. Where
 chunks are `blosc-lz4` of float16, as they are by default, the last two are one:
@@ -21,7 +21,7 @@ from trainer.data.shards.thread_memory import scratch
 
 
 class Place(NamedTuple):
-    """Where a chunk lies, and what is known of it.
+    """Place of a chunk, and what is known of it.
 
     Attributes:
         shard: file name of its shard.
@@ -64,7 +64,7 @@ class WholeChunks:
         part: tuple[slice, ...] | None = None,
         scale: float | None = None,
     ) -> None:
-        """Fill an array with what a chunk holds, or with a part of it.
+        """Fill an array with a chunk, or with a part of it.
 
         The XXH3 of the chunk is compared every time. Where the set does not say it, the SHA-256 is compared
         when this process first reads the chunk, and what XXH3 was then, every other time.

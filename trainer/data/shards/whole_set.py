@@ -1,4 +1,4 @@
-"""Whether a folder is a whole shard set, and what to say when it is not."""
+"""Check that a folder is a whole shard set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.errors import DamagedShardError, ShardError
 
 
 def whole_index(path: Path) -> tuple[Index, dict[str, Identity]]:
-    """The index of a set whose shards are all there, and which file each shard is.
+    """Return the index of a set whose shards are all there, and which file each shard is.
 
     Raises:
         ShardError: the folder is no shard set, is half written, is of a newer format, or a shard is missing
@@ -56,7 +56,7 @@ def whole_index(path: Path) -> tuple[Index, dict[str, Identity]]:
 
 
 def places(volume: Volume) -> Iterator[tuple[int, int]]:
-    """Where the chunks of a volume and of its label map lie: offset and size in bytes."""
+    """Return where the chunks of a volume and of its label map lie: offset and size in bytes."""
     for offset, nbytes, text in (
         (volume.offset, volume.nbytes, volume.brick_table),
         (volume.map_offset, volume.map_nbytes, volume.map_brick_table),
@@ -99,5 +99,5 @@ def _no_index(path: Path) -> ShardError:
 
 
 def restore(path: Path) -> str:
-    """What to do about damage."""
+    """Describe how to repair damage."""
     return f"All damage: cingulum verify {path}. To make it anew: cingulum import SOURCE {path} --overwrite"

@@ -11,18 +11,18 @@ _OWN_SPACE = frozenset({"T1w", "T2w", "anat", "orig", "individual", "scanner"})
 
 
 def entities(path: Path) -> dict[str, str]:
-    """The entities of a file name, in its order; the suffix is left out."""
+    """Return the entities of a file name, in its order; the suffix is left out."""
     parts = (part.partition("-") for part in stem(path).split("_")[:-1])
     return {key: value for key, dash, value in parts if dash}
 
 
 def bids_suffix(path: Path) -> str:
-    """What comes after the last underscore: `T1w`, `dseg`, ..."""
+    """Return what comes after the last underscore: `T1w`, `dseg`, ..."""
     return stem(path).rsplit("_", 1)[-1]
 
 
 def contradict(one: dict[str, str], other: dict[str, str]) -> bool:
-    """Whether two names cannot be of the same scan: an entity of both differs, or the space does.
+    """Return whether two names cannot be of the same scan: an entity of both differs, or the space does.
 
     `desc`, `label`, `seg`, `atlas` and `res` say what was made of a scan, not which scan it was.
     """
@@ -31,7 +31,7 @@ def contradict(one: dict[str, str], other: dict[str, str]) -> bool:
 
 
 def best_match(image: Path, files: list[Path]) -> list[Path]:
-    """Of files that are or belong to other scans of a folder, those that fit an image best.
+    """Return those files that fit an image best, of those that are or belong to other scans of a folder.
 
     Most entities shared with the image's name, then fewest of their own. One file is a match, several are a
     tie, none means that all contradict the image's name.

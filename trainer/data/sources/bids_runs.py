@@ -1,4 +1,4 @@
-"""Of several runs of one scan in a BIDS session, the one that was asked for (`--run`)."""
+"""Choose one of several runs of a scan in a BIDS session (`--run`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trainer.errors import CohortError
 
 
 def number(path: Path) -> int | None:
-    """The run that a file name states, leading zeros ignored; None where it states none."""
+    """Return the run that a file name states, leading zeros ignored; None where it states none."""
     run = entities(path).get("run", "")
     return int(run) if run.isascii() and run.isdigit() else None
 
 
 def check(paths: Iterable[Path], run: int, root: Path) -> None:
-    """Raise for a run that no image has.
+    """Raise CohortError for a run that no image has.
 
     Raises:
         CohortError: so it is; the cure lists the runs that there are.
@@ -32,7 +32,7 @@ def check(paths: Iterable[Path], run: int, root: Path) -> None:
 
 
 def chosen(paths: Sequence[Path], run: int | None) -> list[tuple[Path, tuple[Finding, ...]]]:
-    """The images to take of all that there are, with what is wrong with them.
+    """Return the images to take of all that exist, with what is wrong with them.
 
     In a folder that has the run asked for, its images are taken; else those without a run in their names. In
     a folder that has other runs only, the first of these stands for the scan, as a bad image.

@@ -1,4 +1,4 @@
-"""File names that are not UTF-8: Python keeps bytes as surrogates, which no file of ours takes."""
+"""File names that are not UTF-8: Python keeps their bytes as surrogates, which our files cannot hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def is_text(name: str | Path) -> bool:
-    """Whether a name can be written as UTF-8."""
+    """Return whether a name can be written as UTF-8."""
     try:
         str(name).encode()
     except UnicodeEncodeError:
@@ -17,11 +17,11 @@ def is_text(name: str | Path) -> bool:
 
 
 def shown(name: str | Path) -> str:
-    r"""The name for people: bytes that are not UTF-8 as `\xff`."""
+    r"""Return the name for people: bytes that are not UTF-8 as `\xff`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def first_three(names: Iterable[str]) -> str:
-    """At most three names, parted by commas, with `...` where there are more."""
+    """Return at most three names, separated by commas, with `...` where there are more."""
     listed = [shown(name) for name in names]
     return ", ".join(listed[:3]) + (", ..." if len(listed) > 3 else "")

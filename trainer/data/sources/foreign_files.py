@@ -1,4 +1,4 @@
-"""Images of formats that we do not read: named beside those we do, so that none is left out unseen."""
+"""Images of unsupported formats: listed beside the supported ones, so that none is left out unnoticed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAGIC_AT, _MAGIC = 128, b"DICM"
 
 
 def said_of(folders: Iterable[Path], root: Path) -> list[Finding]:
-    """A warning for each format that is not read and is in the folders, the most frequent first.
+    """Return a warning for each unsupported format in the folders, the most frequent first.
 
     Args:
         folders: looked through with all below them; hidden files and folders are not.

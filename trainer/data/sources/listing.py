@@ -1,4 +1,4 @@
-"""What is known of the images of a cohort before any is opened."""
+"""Images of a cohort, before any is opened."""
 
 from __future__ import annotations
 
@@ -66,12 +66,14 @@ class SourceImage:
 
     @property
     def further(self) -> tuple[SourceFile, ...]:
-        """Every file but the image itself that decides what is stored."""
+        """Return every file but the image itself that determines what is stored."""
         return (*self.contrasts, *self.maps)
 
     @property
     def identity(self) -> list[Any]:
-        """What the shard set says of it besides its content, as JSON values; the same wherever it lies."""
+        """Return what the shard set records of it besides its content, as JSON values; independent of its
+        folder.
+        """
         tissues = [tissue for tissue, _ in self.tissue_maps]
         said = [self.source, self.subject, self.session, self.label, self.age, self.sex, self.site, tissues]
         return [*said, [file.source for file in self.further]] if self.further else said
@@ -97,12 +99,12 @@ class Listing:
 
     @property
     def sha256(self) -> str:
-        """Of every image's identity: changes when an image or anything said of it does."""
+        """Return the SHA-256 of every image's identity: changes when an image or its metadata does."""
         return hashlib.sha256(json.dumps([image.identity for image in self.images]).encode()).hexdigest()
 
 
 def person(row: Row, table: Table, label: str | None) -> dict[str, Any]:
-    """What a row says of a person: label, age, sex, site, and a finding where the age is no number."""
+    """Read a person's data from a row: label, age, sex, site, and a finding where the age is not a number."""
 
     def cell(names: Sequence[str]) -> str | None:
         column = table.find(names)
@@ -119,7 +121,7 @@ def person(row: Row, table: Table, label: str | None) -> dict[str, Any]:
 
 
 def known(said: dict[str, Any]) -> dict[str, Any]:
-    """Only what is said: leaves out None and no findings, so that one table does not wipe out another."""
+    """Keep only known values: drop None and empty findings, so that one table does not overwrite another."""
     return {name: value for name, value in said.items() if value not in (None, ())}
 
 

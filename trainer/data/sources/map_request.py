@@ -1,4 +1,4 @@
-"""What `--maps` and `--map-labels` ask for, before anything is looked for."""
+"""Parse `--maps` and `--map-labels`, before any file is searched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EXAMPLES = "Examples: --map-labels 1=grey,2=white,3=csf or --map-labels names.t
 
 @dataclass(frozen=True)
 class MapRequest:
-    """Which maps an import takes.
+    """Maps that an import takes.
 
     Attributes:
         kind: 'probseg' or 'dseg', see `MapRecipe`.
@@ -55,13 +55,15 @@ class MapRequest:
 
 
 def _is_entity(part: str) -> bool:
-    """`desc-aseg` and the like; a folder may have dashes, too, but is no such key."""
+    """Return whether it is an entity such as `desc-aseg`; a folder may have dashes, too,
+    but not such a key.
+    """
     key, dash, value = part.partition("-")
     return bool(dash and value) and key in ("desc", "atlas", "seg", "space", "res", "acq", "run", "rec")
 
 
 def stated_labels(text: str) -> dict[str, str]:
-    """What `--map-labels` says, a list or a table: the name of each label, in their order.
+    """Return the name of each label of `--map-labels`, a list or a table, in their order.
 
     Raises:
         ConfigError: an entry is empty, or a label is there twice.
@@ -73,7 +75,7 @@ def stated_labels(text: str) -> dict[str, str]:
 
 
 def labels_of_table(path: Path) -> dict[str, str]:
-    """The names of a table with columns `index` and `name` (BIDS: `dseg.tsv`).
+    """Return the names of a table with columns `index` and `name` (BIDS: `dseg.tsv`).
 
     Raises:
         CohortError: the table cannot be read or has no such columns.
@@ -97,7 +99,7 @@ def _once(pairs: Iterable[Iterable[str]]) -> dict[str, str]:
 
 
 def numbered(names: dict[str, str]) -> MapRecipe:
-    """The recipe of label numbers: classes by their smallest number, the background first.
+    """Return the recipe of label numbers: classes by their smallest number, the background first.
 
     Labels that share a name are one class; the name of label 0, else `background`, is that of the background.
 

@@ -1,4 +1,6 @@
-"""Images of a BIDS folder (bids-specification.readthedocs.io): participants.tsv and sub-*/[ses-*/]anat/."""
+"""List images of a BIDS folder (bids-specification.readthedocs.io): participants.tsv and
+sub-*/[ses-*/]anat/.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from trainer.errors import CohortError
 
 
 def is_bids(folder: Path) -> bool:
-    """Whether a folder says it is BIDS, or looks like it."""
+    """Return whether a folder declares BIDS, or looks like it."""
     if (folder / "participants.tsv").exists() or (folder / "dataset_description.json").exists():
         return True
     return any(
@@ -35,7 +37,7 @@ def find(
     maps: MapRequest | None = None,
     run: int | None = None,
 ) -> Listing:
-    """List the images `sub-*/[ses-*/]anat/*_<contrast>` with what participants.tsv and sessions files say.
+    """List the images `sub-*/[ses-*/]anat/*_<contrast>` with the data of participants.tsv and sessions files.
 
     The first contrast's images are the entries; those of the others, and maps, go with them.
     With maps nothing needs a label: they are what there is to learn. `run` chooses among `run-1`, `run-2`.
@@ -85,7 +87,8 @@ def find(
 
 
 def _participants(root: Path) -> Table | None:
-    """participants.tsv as BIDS has it, or participants.csv as spreadsheets write it; None without either.
+    """Read participants.tsv as BIDS has it, or participants.csv as spreadsheets write it; None without
+    either.
 
     Raises:
         CohortError: there are both.
@@ -116,7 +119,7 @@ def _no_images(root: Path, contrast: str) -> CohortError:
 
 
 def _with_contrast(root: Path, image: SourceImage, contrast: str, run: int | None) -> SourceImage:
-    """The image with that of a further contrast, which lies beside it."""
+    """Return the image with that of a further contrast, which lies beside it."""
     beside = [path for path in sorted(image.path.parent.iterdir()) if _is_image_of(path, contrast)]
     if run is not None:
         beside = [path for path in beside if bids_runs.number(path) in (None, run)]
@@ -142,7 +145,7 @@ def _is_image_of(path: Path, contrast: str) -> bool:
 
 
 def _name(root: Path) -> str:
-    """What the data set calls itself; the folder's name where it says nothing."""
+    """Return the name that the data set states; the folder's name where it states none."""
     try:
         described = json.loads((root / "dataset_description.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -178,14 +181,14 @@ def _tissue_maps(root: Path, anat: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _bare(name: str) -> str:
-    """`sub-01` and `ses-01` without the key."""
+    """Return `sub-01` and `ses-01` without the key."""
     return name.split("-", 1)[1] if name.startswith(("sub-", "ses-")) else name
 
 
 def _by_subject(
     table: Table | None, label: str, over: dict[str, dict[str, Any]] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """What a table says of each subject, laid over what another said."""
+    """Return the rows of each subject, merged over those of another table."""
     if table is None:
         return {}
     column = table.need(SUBJECT_COLUMNS, "the subject")

@@ -1,4 +1,4 @@
-"""Images in a folder that is not BIDS: labels from a table, or from the sub-folders they lie in."""
+"""List images in a folder that is not BIDS: labels from a table, or from the sub-folders they lie in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which label map belongs to which image, and what its classes are called."""
+"""Match label maps to images, and name their classes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MADE = "Make it, remove the image, or leave it out with --on-error skip."
 def of_bids(
     root: Path, images: Sequence[SourceImage], request: MapRequest
 ) -> tuple[tuple[SourceImage, ...], MapRecipe]:
-    """The images of a BIDS folder with their maps, from `derivatives/FOLDER/sub-*/[ses-*/]anat`.
+    """Return the images of a BIDS folder with their maps, from `derivatives/FOLDER/sub-*/[ses-*/]anat`.
 
     Raises:
         CohortError: there are no such maps, in several folders, or nothing names their labels.
@@ -62,7 +62,7 @@ def of_bids(
 def named_ones(
     images: Sequence[SourceImage], files: Sequence[SourceFile | None], request: MapRequest, where: str
 ) -> tuple[tuple[SourceImage, ...], MapRecipe]:
-    """The images of a table with the label map that each row names.
+    """Return the images of a table with the label map that each row names.
 
     Raises:
         CohortError: probability maps were asked for, or nothing names the labels.
@@ -92,7 +92,7 @@ def _the_one(image: Path, files: list[Path], what: str) -> Path | Finding:
 
 
 def _folder(root: Path, images: Sequence[SourceImage], request: MapRequest) -> str:
-    """The folder, below the root, that holds the maps; '.' where they lie beside the images."""
+    """Return the folder, below the root, that holds the maps; '.' where they lie beside the images."""
     if request.folder is not None:
         asked = f"derivatives/{request.folder}"
         if not (root / asked).is_dir():
@@ -121,7 +121,7 @@ def _folder(root: Path, images: Sequence[SourceImage], request: MapRequest) -> s
 
 
 def _files(root: Path, folder: str, image: SourceImage, request: MapRequest) -> list[Path]:
-    """The map files of an image's folder that have the kind and entities asked for."""
+    """Return the map files of an image's folder that have the requested kind and entities."""
     anat = root / folder / image.path.relative_to(root).parent
     if not anat.is_dir():
         return []
@@ -140,7 +140,9 @@ def _files(root: Path, folder: str, image: SourceImage, request: MapRequest) -> 
 
 
 def _stated(request: MapRequest) -> dict[str, str]:
-    """What `--map-labels` says of probability maps; a label without a name of its own gets the tissue's."""
+    """Return the names of probability maps in `--map-labels`; a label without a name of its own gets the
+    tissue's.
+    """
     if request.labels is None:
         return {}
     said = stated_labels(request.labels)
@@ -148,7 +150,7 @@ def _stated(request: MapRequest) -> dict[str, str]:
 
 
 def _share_names(request: MapRequest, files: Iterable[Path]) -> dict[str, str]:
-    """The name of each label: those stated, else those found, tissues first."""
+    """Return the name of each label: those stated, else those found, tissues first."""
     stated = _stated(request)
     if stated:
         return stated
@@ -158,7 +160,7 @@ def _share_names(request: MapRequest, files: Iterable[Path]) -> dict[str, str]:
 
 
 def _numbers(root: Path | None, folder: str, request: MapRequest, files: Sequence[Path]) -> MapRecipe:
-    """The names of label numbers: those stated, else those of the folder's `dseg.tsv`."""
+    """Return the names of label numbers: those stated, else those of the folder's `dseg.tsv`."""
     if request.labels is not None:
         return numbered(stated_labels(request.labels))
     table = _table(root / folder, files) if root is not None else None
@@ -175,7 +177,7 @@ def _numbers(root: Path | None, folder: str, request: MapRequest, files: Sequenc
 
 
 def _table(folder: Path, files: Sequence[Path]) -> Path | None:
-    """`[entities_]dseg.tsv` of a derivatives folder, the one that says most about the maps."""
+    """Return `[entities_]dseg.tsv` of a derivatives folder, the most specific one for the maps."""
     names = [set(entities(file).items()) for file in files]
     fitting = [
         path

@@ -1,4 +1,4 @@
-"""Images named in a CSV or TSV file: one row per image."""
+"""List images named in a CSV or TSV file: one row per image."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ def _file(what: str, name: str, root: Path) -> SourceFile:
 
 
 def _relative(full: Path, root: Path, name: str) -> str:
-    """The path as the table has it, below the table's folder where it lies there."""
+    """Return the path as the table has it, below the table's folder where it lies there."""
     return full.relative_to(root).as_posix() if full.is_relative_to(root) else name

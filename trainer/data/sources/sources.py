@@ -1,4 +1,4 @@
-"""Which images there are, of whom, with which label: a BIDS folder, a folder of images, or a table of images.
+"""List images, their subjects and labels: from a BIDS folder, a folder of images, or a table of images.
 
 Nothing is opened here but tables. What is wrong with one image (no label, twice the same session) goes with
 that image as a finding; what makes the whole source unusable is raised.
@@ -74,7 +74,7 @@ def find(
 
 
 def _checked(listing: Listing, classes: Sequence[str] | None) -> Listing:
-    """Findings for missing and unknown labels and for entries that are there twice."""
+    """Find missing and unknown labels and entries that are there twice."""
     if not listing.images:
         raise CohortError(f"{listing.name}: holds no images.", cure=_HOW_TO)
     _check_names(listing)
@@ -108,7 +108,7 @@ def _check_names(listing: Listing) -> None:
 
 
 def _labelled(listing: Listing, classes: Sequence[str] | None) -> Listing:
-    """Findings for missing and unknown labels.
+    """Find missing and unknown labels.
 
     Raises:
         CohortError: there are no labels, not one of a class asked for, or one class only.
@@ -140,7 +140,7 @@ def _labelled(listing: Listing, classes: Sequence[str] | None) -> Listing:
 
 
 def _check_spellings(listing: Listing, counts: Counter[str]) -> None:
-    """Raise for labels that differ by case or blanks only: one class misspelt, or two, cannot be known."""
+    """Raise for labels that differ by case or blanks only: one misspelt class or two is ambiguous."""
     alike: dict[str, list[str]] = {}
     for label, _ in counts.most_common():
         plain = " ".join(unicodedata.normalize("NFKC", label).casefold().split())
@@ -157,7 +157,7 @@ def _check_spellings(listing: Listing, counts: Counter[str]) -> None:
 
 
 def _check_classes(listing: Listing, counts: Collection[str], classes: Sequence[str]) -> None:
-    """Raise for a class asked for that no image has: a slip of the pen would leave out all its images."""
+    """Raise for a requested class that no image has: a typing error would leave out all its images."""
     labels = {label.lower(): label for label in counts}
     for name in classes:
         if name not in counts:

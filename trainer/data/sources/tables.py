@@ -26,12 +26,12 @@ class Table:
     rows: tuple[Row, ...]
 
     def find(self, names: Sequence[str]) -> str | None:
-        """The first of `names` that is a column, whatever its case."""
+        """Return the first of `names` that is a column, whatever its case."""
         by_lower = {column.lower(): column for column in self.columns}
         return next((by_lower[name.lower()] for name in names if name.lower() in by_lower), None)
 
     def need(self, names: Sequence[str], what: str) -> str:
-        """Like `find`.
+        """Return the same as `find`; raise where there is no such column.
 
         Raises:
             CohortError: there is no such column; the message lists those there are.
@@ -50,7 +50,7 @@ class Table:
 
 
 def read(path: Path) -> Table:
-    """Read a table; cells are parted by what the header has most of, comma, semicolon or tab.
+    """Read a table; the separator is the most frequent of comma, semicolon and tab in the header.
 
     Tabs in the header of a `.tsv` decide, however many commas its columns' names have.
 
@@ -103,6 +103,6 @@ def _rows(path: Path, columns: tuple[str, ...], lines: list[list[str]]) -> list[
 
 
 def value(cell: str) -> str | None:
-    """The cell without surrounding blanks, or None for the usual words for a missing value."""
+    """Return the cell without surrounding blanks, or None for the usual words for a missing value."""
     text = cell.strip()
     return None if text.lower() in MISSING else text

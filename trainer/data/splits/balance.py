@@ -8,7 +8,7 @@ import numpy as np
 
 
 def balanced_rows(rows: Sequence[int], targets: np.ndarray) -> tuple[int, ...]:
-    """The rows with those of smaller classes repeated, so that every class comes equally often.
+    """Return the rows with those of smaller classes repeated, so that every class is equally frequent.
 
     Args:
         rows: training rows.
@@ -25,7 +25,8 @@ def balanced_rows(rows: Sequence[int], targets: np.ndarray) -> tuple[int, ...]:
 
 
 def balanced_weights(targets: np.ndarray, classes: int) -> np.ndarray:
-    """Class weights n / (classes * members of the class), float32 (classes,): their mean over `targets` is 1.
+    """Return class weights n / (classes * members of the class), float32 (classes,): their mean over
+    `targets` is 1.
 
     Raises:
         ValueError: a class has no member.

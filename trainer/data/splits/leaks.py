@@ -1,4 +1,4 @@
-"""Looking for what two splits share: a subject, an image, or a head that is nearly the same.
+"""Find what two splits share: a subject, an image, or a nearly identical head.
 
 `splits.split` keeps a subject's scans together, but it goes by names. The same person under two names, a scan
 that was saved twice, re-sampled or given other noise, is found here by what the stored volumes look like.
@@ -36,7 +36,7 @@ _MOST_THREADS = 8
 
 @dataclass(frozen=True)
 class Leak:
-    """Two volumes that should not be apart.
+    """Two volumes that should not be in different splits.
 
     Attributes:
         kind: `subject`, the same subject; `image`, the same bytes; `look-alike`, nearly the same image.
@@ -63,7 +63,7 @@ class Leak:
         return f"{what[self.kind]}{much}: {first} and {second}"
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return all of it, for JSON."""
         return asdict(self)
 
 
@@ -107,7 +107,7 @@ def duplicates(shards: ShardSet, *, progress: Progress | None = None) -> list[Le
 
 
 def listed(leaks: Sequence[Leak]) -> str:
-    """A line for each of the first leaks."""
+    """Return a line for each of the first leaks."""
     lines = [f"  {leak}" for leak in leaks[:_MOST_NAMED]]
     if len(leaks) > _MOST_NAMED:
         lines.append(f"  ... and {len(leaks) - _MOST_NAMED} more")
@@ -133,7 +133,9 @@ def _alike(
     told: set[str],
     progress: Progress | None,
 ) -> list[Leak]:
-    """Pairs of rows in different groups that hold the same image, or nearly; none of the subjects `told`."""
+    """Return pairs of rows in different groups that hold the same image, or nearly; none of the subjects
+    `told`.
+    """
     rows = sorted(row for row in groups if shards.volumes[row].subject not in told)
     same = _same_bytes(shards, rows, groups)
     leaks = [_leak("image", shards, pair, splits) for pair in same]
@@ -149,7 +151,7 @@ def _alike(
 def _same_bytes(
     shards: ShardSet, rows: Sequence[int], groups: Mapping[int, Hashable]
 ) -> list[tuple[int, int]]:
-    """Rows whose image file, or stored volume, has the checksum of an earlier row in another group."""
+    """Yield rows whose image file, or stored volume, has the checksum of an earlier row in another group."""
     seen: dict[tuple[str, str], list[int]] = {}
     pairs = set()
     for row in rows:
@@ -167,7 +169,7 @@ def _same_bytes(
 def _look_alikes(
     shards: ShardSet, rows: Sequence[int], groups: Mapping[int, Hashable], progress: Progress | None
 ) -> list[tuple[tuple[int, int], float]]:
-    """Pairs of rows in different groups, each volume with its nearest, by falling similarity."""
+    """Yield pairs of rows in different groups, each volume with its nearest, by falling similarity."""
     if len(rows) < 3:  # against whose mean they would be compared
         return []
     small = np.empty((len(rows), len(miniature(shards.read(rows[0])))), np.float32)
@@ -194,7 +196,7 @@ def _look_alikes(
 
 
 def _own_part(small: np.ndarray, subjects: Sequence[str]) -> float:
-    """Take from each miniature, in place, what it shares with the cohort; norms become 1.
+    """Subtract from each miniature, in place, what it shares with the cohort; norms become 1.
 
     That is the mean and, with enough subjects, the directions in which the cohort varies most.
 

@@ -1,4 +1,4 @@
-"""Which subjects train, which choose the best epoch, which are held out: by subject, and alike.
+"""Split subjects into training, validation and test: by subject, and balanced.
 
 A subject's place depends on the names and traits of the cohort and on the seed, not on the order of the
 volumes, so importing the same cohort in another order gives the same splits. All scans of a subject stay
@@ -28,7 +28,7 @@ _TARGET_BANDS = 10
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of `ShardSet.volumes`, ascending, for each purpose."""
+    """Rows of `ShardSet.volumes`, ascending, for each split."""
 
     train: tuple[int, ...]
     validation: tuple[int, ...]
@@ -42,7 +42,7 @@ def split(
     *,
     targets: Sequence[float | None] | np.ndarray | None = None,
 ) -> Split:
-    """Divide the volumes by subject, so that the splits are alike in what `config.stratify` names.
+    """Split the volumes by subject, so that the splits are balanced in the traits of `config.stratify`.
 
     The label comes first: each class is divided in the shares asked for, with at least one subject in every
     split, and k folds differ by one subject at most. Site, sex and age are balanced as far as that allows
@@ -98,7 +98,7 @@ def split(
 
 
 def check_disjoint(split: Split, volumes: Sequence[Volume]) -> None:
-    """Make sure that no subject is in two splits.
+    """Check that no subject is in two splits.
 
     Raises:
         CohortError: one is; it is named.
@@ -137,7 +137,7 @@ def _check_labels(volumes: Sequence[Volume], labels: Sequence[str]) -> None:
 def _by_label(
     volumes: Sequence[Volume], scans: Mapping[str, Sequence[int]], classes: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Subjects of each class, by the label that most of their scans have."""
+    """Group subjects by class: the label that most of their scans have."""
     strata: dict[str, list[str]] = {label: [] for label in classes}
     for subject, rows in scans.items():
         counts = collections.Counter(volumes[row].label for row in rows)
@@ -166,7 +166,7 @@ def _traits(
     classes: Sequence[str] | None,
     targets: Sequence[float | None] | np.ndarray | None,
 ) -> dict[str, list[Hashable]]:
-    """What is to be balanced besides the classes, for each subject."""
+    """Return what is to be balanced besides the classes, for each subject."""
     columns: list[Mapping[str, Hashable]] = []
     if "label" in config.stratify and targets is not None:
         means = {
@@ -187,20 +187,20 @@ def _traits(
 
 
 def _usual(values: Iterable[str | None]) -> str | None:
-    """The value that most scans have; None where none has any."""
+    """Return the value that most scans have; None where none has any."""
     counts = collections.Counter(sorted(value for value in values if value is not None))
     return max(counts, key=counts.__getitem__, default=None)
 
 
 def _known(value: float | None) -> float | None:
-    """A finite number, or None."""
+    """Return a finite number, or None."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _held_out(
     strata: Sequence[Sequence[str]], traits: Mapping[str, Sequence[Hashable]], config: SplitConfig
 ) -> set[str]:
-    """The test subjects."""
+    """Return the test subjects."""
     sizes: list[list[int]] = []
     if config.folds is None:
         for subjects in strata:
@@ -221,7 +221,7 @@ def _held_out(
 
 
 def _count(share: float, subjects: int) -> int:
-    """Subjects that a share comes to: rounded, but one at least unless the share is 0."""
+    """Return the number of subjects of a share: rounded, but one at least unless the share is 0."""
     return max(1, math.floor(share * subjects + 0.5)) if share > 0 else 0
 
 

@@ -1,4 +1,4 @@
-"""Dealing subjects to parts so that the parts are alike in label, site, sex and age.
+"""Distribute subjects over parts so that the parts are alike in label, site, sex and age.
 
 A subject has several traits at once, and few subjects share all of them, so that dividing every combination
 by itself would leave most to chance. Instead subjects are dealt like cards, in an order that a hash decides,
@@ -34,7 +34,7 @@ def deal(
     traits: Mapping[str, Sequence[Hashable]],
     salt: str,
 ) -> dict[str, int]:
-    """Which part each subject goes to: a pure function of the subjects' names, their traits and `salt`.
+    """Return the part of each subject: a pure function of the subjects' names, their traits and `salt`.
 
     Args:
         strata: names of subjects; each subject is in one stratum.
@@ -62,7 +62,7 @@ def deal(
 
 @dataclass(frozen=True)
 class _Kinds:
-    """The subjects of one stratum by kind: those of a kind have the same traits, and any may stand for any.
+    """Subjects of one stratum by kind: those of a kind have the same traits and are interchangeable.
 
     Attributes:
         keys: (kinds, 2 * traits) int64, the levels of each kind: rows of `lacking`.
@@ -79,7 +79,7 @@ def _kinds(
     traits: Mapping[str, Sequence[Hashable]],
     place: Mapping[str, int],
 ) -> tuple[list[_Kinds], np.ndarray]:
-    """The kinds of each stratum, and what each part lacks of each level: (levels, parts) int64."""
+    """Return the kinds of each stratum, and what each part lacks of each level: (levels, parts) int64."""
     parts = len(sizes[0])
     numbers: dict[tuple[Any, ...], int] = {}
     wanted: list[np.ndarray] = []
@@ -131,12 +131,12 @@ def _exchange(kinds: _Kinds, lacking: np.ndarray, first: int, second: int, place
 
 
 def by_hash(subjects: Iterable[str], salt: str) -> list[str]:
-    """The subjects in an order that depends on their names and `salt` alone."""
+    """Sort the subjects in an order that depends on their names and `salt` alone."""
     return sorted(subjects, key=lambda subject: hashlib.sha256(f"{salt}/{subject}".encode()).digest())
 
 
 def bands(values: Mapping[str, float | None], count: int) -> dict[str, int | None]:
-    """Which of `count` equally large bands each subject's value lies in; None where it is unknown.
+    """Return which of `count` equally large bands each subject's value lies in; None where it is unknown.
 
     Equal values are in the same band.
     """
