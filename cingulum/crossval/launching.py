@@ -86,7 +86,7 @@ def refuse_ranks() -> None:
 
 
 def arguments(crossval: CrossValidation, fold: Fold, threads: int | None) -> list[str]:
-    """Command line of `cingulum` that trains a fold, or goes on with it."""
+    """Return command line of `cingulum` that trains a fold, or goes on with it."""
     sharing = [] if threads is None else [f"train.threads={threads}"]
     return ["train", str(crossval.stored), *fold.overrides, *sharing, "--resume"]
 

@@ -214,7 +214,9 @@ class AugmentConfig(Section):
 
 
 def active(settings: dict[str, Any]) -> dict[str, Any]:
-    """The changes that can happen, with their settings; of `AugmentConfig.model_dump()`, in its order."""
+    """Return the changes that can happen, with their settings; of
+    `AugmentConfig.model_dump()`, in its order.
+    """
     kept: dict[str, Any] = {}
     for name, value in settings.items():
         if name == "mirror":

@@ -189,19 +189,19 @@ def screenful(sentences: Iterable[str], count: int) -> str:
 
 
 def named(place: Place) -> str:
-    """A key with dots, and which entry of its list: `data.classes, entry 1`."""
+    """Return a key with dots, and which entry of its list: `data.classes, entry 1`."""
     keys = [str(part) for part in place if isinstance(part, str) and part != "[key]"]
     entries = [f", entry {part + 1}" for part in place if isinstance(part, int)]
     return cut(".".join(keys) + "".join(entries))
 
 
 def shown(value: Any) -> str:
-    """A value as YAML would have it, cut where it is long."""
+    """Return a value as YAML would have it, cut where it is long."""
     return cut("".join(_pieces(value)))
 
 
 def cut(text: str) -> str:
-    """The beginning of a long text."""
+    """Return the beginning of a long text."""
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
@@ -241,7 +241,7 @@ def _sentence(problem: Any) -> str:
 
 
 def figure(value: Any) -> str:
-    """A bound, with separators where it is long."""
+    """Return a bound, with separators where it is long."""
     if isinstance(value, (int, float)) and value == int(value) and value >= 10_000:
         return f"{int(value):,}"
     return f"{value:g}" if isinstance(value, float) else str(value)

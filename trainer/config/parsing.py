@@ -31,7 +31,9 @@ def parse(text: str, overrides: Sequence[str] = (), *, source: str = "configurat
 
 
 def dump(config: RunConfig) -> str:
-    """The whole configuration, defaults included, as YAML that `parse` reads back to an equal value."""
+    """Return the whole configuration, defaults included, as YAML that `parse` reads back
+    to an equal value.
+    """
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 

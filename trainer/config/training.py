@@ -178,7 +178,7 @@ class TrainConfig(Section):
 
 
 def micro_batch(global_batch: int, *, world_size: int, accumulation: int) -> int:
-    """Samples of one micro-batch on each rank.
+    """Return samples of one micro-batch on each rank.
 
     Raises:
         ConfigError: the global batch cannot be divided evenly.

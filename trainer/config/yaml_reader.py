@@ -60,7 +60,7 @@ def read(path: Path, *, error: type[InputError] = ConfigError, cure: str = _EXAM
 
 
 def read_text(path: Path, *, error: type[InputError] = ConfigError, cure: str = _EXAMPLE) -> str:
-    """The text of an ordinary file of UTF-8, of at most MOST_BYTES.
+    """Return the text of an ordinary file of UTF-8, of at most MOST_BYTES.
 
     Raises:
         InputError: of the kind `error`, for any other.

@@ -35,7 +35,9 @@ Figure = Callable[[np.ndarray], np.ndarray]
 
 
 def pooled(found: HeldOut, *, resamples: int = RESAMPLES) -> dict[str, dict[str, Any]]:
-    """Name of each figure -> `value` and 95 % `interval` ([low, high], or None where it cannot be told)."""
+    """Return name of each figure -> `value` and 95 % `interval` ([low, high], or None where it cannot be
+    told).
+    """
     by_seed = [figures(found, k) for k in range(len(found.values))]
     sums: dict[str, list[np.ndarray]] = {name: [] for name in by_seed[0]}
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -104,7 +106,9 @@ def spread(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def figures(found: HeldOut, seed: int) -> dict[str, Figure]:
-    """The figures of the seed with this place among the seeds, as functions of the volumes' weights."""
+    """Return the figures of the seed with this place among the seeds, as functions of the
+    volumes' weights.
+    """
     values = found.values[seed]
     if found.task == "classification":
         return _of_classes(found.true, values)
@@ -153,7 +157,7 @@ def _of_classes(true: np.ndarray, probabilities: np.ndarray) -> dict[str, Figure
 
 
 def weighted_auc(positive: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Area under the ROC curve for each row of weights (Mann and Whitney; ties count half).
+    """Return area under the ROC curve for each row of weights (Mann and Whitney; ties count half).
 
     Args:
         positive: bool (N,).

@@ -93,7 +93,7 @@ class CrossValidation:
 
 
 def plan(path: Path, overrides: Sequence[str] = (), *, folds: int | None, seeds: int) -> CrossValidation:
-    """The runs of a cross-validation; nothing is read but the configuration.
+    """Return the runs of a cross-validation; nothing is read but the configuration.
 
     Args:
         path: YAML file of a run.
@@ -123,7 +123,7 @@ def plan(path: Path, overrides: Sequence[str] = (), *, folds: int | None, seeds:
 
 
 def one(crossval: CrossValidation, number: int, seed: int | None) -> Fold:
-    """The run that holds fold `number` out and starts from `seed`; default: the first seed.
+    """Return the run that holds fold `number` out and starts from `seed`; default: the first seed.
 
     Raises:
         ConfigError: there is no such run; names those there are.
@@ -201,7 +201,8 @@ def _compare(path: Path, given: RunConfig) -> None:
 
 
 def splits(crossval: CrossValidation) -> dict[int, Split]:
-    """Each fold's split, by its number; so every fold is known to be possible before the first is trained.
+    """Return each fold's split, by its number; so every fold is known to be possible before the first is
+    trained.
 
     Loads TensorFlow.
 

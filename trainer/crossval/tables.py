@@ -69,7 +69,7 @@ def write(crossval: CrossValidation) -> dict[str, Any]:
 
 
 def headline(metrics: dict[str, Any]) -> str:
-    """The figures of a run that one line has room for."""
+    """Return the figures of a run that one line has room for."""
     names = {
         "auc": "AUC",
         "balanced_accuracy": "balanced accuracy",

@@ -30,7 +30,8 @@ class Axis:
 
 
 def axes_of(model: keras.Model, layer: str) -> tuple[Axis, Axis, Axis]:
-    """The cells of a layer's output grid (B, d, h, w, c), along each axis, in voxels of the model's volume.
+    """Return the cells of a layer's output grid (B, d, h, w, c), along each axis, in voxels of the model's
+    volume.
 
     Where ways of different length meet, as in a residual block, their mean is taken.
     """
@@ -40,8 +41,9 @@ def axes_of(model: keras.Model, layer: str) -> tuple[Axis, Axis, Axis]:
 
 
 def enlarged(coarse: np.ndarray, axes: tuple[Axis, Axis, Axis], shape: tuple[int, ...]) -> np.ndarray:
-    """A coarse map (d, h, w) at the voxels of a volume of `shape`: trilinear between the cells' places,
-    constant beyond the outermost."""
+    """Return a coarse map (d, h, w) at the voxels of a volume of `shape`: trilinear between the cells'
+    places, constant beyond the outermost.
+    """
     where = [
         (np.arange(side, dtype=np.float64) - axis.first) / axis.step
         for side, axis in zip(shape, axes, strict=True)

@@ -16,7 +16,9 @@ from trainer.explain.score import Target
 
 
 def spatial_layers(model: keras.Model) -> list[str]:
-    """Names of the layers whose output is a grid (B, d, h, w, c) of more than one cell, first to last."""
+    """Return names of the layers whose output is a grid (B, d, h, w, c) of more than one
+    cell, first to last.
+    """
     found = []
     for layer in model.layers:
         try:
@@ -30,7 +32,7 @@ def spatial_layers(model: keras.Model) -> list[str]:
 
 
 def choose_layer(model: keras.Model, name: str | None = None) -> str:
-    """The layer whose features are weighed: the last with a spatial output, unless one is named.
+    """Return the layer whose features are weighed: the last with a spatial output, unless one is named.
 
     Raises:
         ModelError: there is none, or none of that name.
@@ -58,7 +60,7 @@ def grad_cam(
     layer: str | None = None,
     covariates: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The map of each volume, on the volume's grid: (B, D, H, W) float32, 0 or more.
+    """Return the map of each volume, on the volume's grid: (B, D, H, W) float32, 0 or more.
 
     The layer's features are summed, each weighed by its mean gradient of the score, cut off below 0 and
     interpolated between the centres of the cells' receptive fields. The map is in units of the score:

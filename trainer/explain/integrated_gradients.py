@@ -41,7 +41,7 @@ def integrated_gradients(
     covariates: np.ndarray | None = None,
     batch: int = 8,
 ) -> Attributions:
-    """Attributions along the straight line from a baseline to each volume.
+    """Return attributions along the straight line from a baseline to each volume.
 
     Args:
         volumes: (B, D, H, W, C).

@@ -32,7 +32,8 @@ class Method:
     def maps(
         self, model: keras.Model, volume: np.ndarray, target: int | None, covariates: np.ndarray | None
     ) -> tuple[np.ndarray, dict[str, float]]:
-        """The map (D, H, W) float32 of a volume (D, H, W, C), contrasts summed, and the method's own figures.
+        """Return the map (D, H, W) float32 of a volume (D, H, W, C), contrasts summed, and the method's own
+        figures.
 
         For integrated gradients `difference` and `gap`: see `integrated_gradients.Attributions`.
         """

@@ -81,7 +81,9 @@ def occlusion(
 
 
 def cubes(shape: tuple[int, ...], patch: int, stride: int) -> Iterator[Cube]:
-    """Cubes of `patch` voxels every `stride` voxels; the last along each axis ends where the volume does."""
+    """Yield cubes of `patch` voxels every `stride` voxels; the last along each axis ends where the volume
+    does.
+    """
     starts = [sorted({*range(0, side - patch, stride), side - patch}) for side in shape]
     for x, y, z in itertools.product(*starts):
         yield slice(x, x + patch), slice(y, y + patch), slice(z, z + patch)

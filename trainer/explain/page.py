@@ -17,12 +17,12 @@ _METHODS = {
 
 
 def method_name(method: str) -> str:
-    """The method's name for people."""
+    """Return the method's name for people."""
     return _METHODS[method]
 
 
 def render(summary: dict[str, Any], *, phantom: bool) -> str:
-    """The page as HTML text, from what summary.json says."""
+    """Return the page as HTML text, from what summary.json says."""
     target = summary["class"]
     explained = f" for {target}" if target else " for the predicted class" if summary["classes"] else ""
     space = summary["space"]
@@ -63,12 +63,12 @@ def said(subject: dict[str, Any]) -> str:
 
 
 def percent(value: float, signed: bool = False) -> str:
-    """A share in per cent with one decimal."""
+    """Return a share in per cent with one decimal."""
     return f"{100 * value:+.1f} %" if signed else f"{100 * value:.1f} %"
 
 
 def interval(bounds: list[float] | None) -> str:
-    """An interval of shares in per cent."""
+    """Return an interval of shares in per cent."""
     if bounds is None:
         return TOO_FEW
     return f"{100 * bounds[0]:.1f} to {100 * bounds[1]:.1f} %"

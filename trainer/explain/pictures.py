@@ -27,7 +27,8 @@ def scale_of(values: np.ndarray) -> float:
 
 
 def peak(values: np.ndarray, volume: np.ndarray) -> tuple[int, int, int]:
-    """The voxel inside the brain about which most attribution lies: the maximum of the smoothed map's size.
+    """Return the voxel inside the brain about which most attribution lies: the maximum of the smoothed map's
+    size.
 
     Inside is the foreground of the volume with its holes, such as ventricles. What a map has outside, the
     network's borders for example, would cut the head where there is nothing to see.
@@ -91,7 +92,7 @@ def three_planes(
 def mosaic(
     volume: np.ndarray, values: np.ndarray, voxel_size: tuple[float, float, float], title: str, unit: str
 ) -> bytes:
-    """Axial slices from the bottom of the brain to its top; arguments as for `three_planes`."""
+    """Return axial slices from the bottom of the brain to its top; arguments as for `three_planes`."""
     occupied = np.flatnonzero((volume > volume.min() + 0.2 * np.ptp(volume)).any(axis=(0, 1)))
     first, last = (int(occupied[0]), int(occupied[-1])) if occupied.size else (0, volume.shape[2] - 1)
     levels = np.linspace(first, last, _SLICES + 2).round().astype(int)[1:-1]
@@ -118,7 +119,7 @@ def mosaic(
 
 
 def glass_brain(values: np.ndarray, affine: np.ndarray, title: str) -> bytes:
-    """The map's extremes seen through a transparent MNI brain, from three sides (nilearn)."""
+    """Return the map's extremes seen through a transparent MNI brain, from three sides (nilearn)."""
     import matplotlib
 
     matplotlib.use("Agg", force=False)

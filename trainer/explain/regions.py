@@ -114,7 +114,9 @@ def _on_grid(path: Path, shape: tuple[int, ...], affine: np.ndarray) -> np.ndarr
 
 
 def onto(data: np.ndarray, stored: np.ndarray, shape: tuple[int, ...], affine: np.ndarray) -> np.ndarray:
-    """Values (X, Y, Z) with the affine `stored`, at the voxels of a grid with `affine`: linear, 0 outside."""
+    """Return values (X, Y, Z) with the affine `stored`, at the voxels of a grid with `affine`: linear, 0
+    outside.
+    """
     matrix = np.linalg.inv(stored) @ affine
     return ndimage.affine_transform(
         data, matrix[:3, :3], offset=matrix[:3, 3], output_shape=shape, order=1, mode="constant"

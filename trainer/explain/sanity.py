@@ -34,12 +34,12 @@ class Similarity:
 
 
 def layers_with_weights(model: keras.Model) -> list[str]:
-    """Names of the layers that have weights, first to last."""
+    """Return names of the layers that have weights, first to last."""
     return [layer.name for layer in model.layers if layer.weights]
 
 
 def randomised(model: keras.Model, seed: int, layers: Sequence[str] | None = None) -> keras.Model:
-    """A copy of the model with the weights of some layers shuffled within each tensor.
+    """Return a copy of the model with the weights of some layers shuffled within each tensor.
 
     Shuffling keeps each tensor's distribution (so that no layer blows up, and a variance stays positive) and
     nothing of what it has learned. The model given is left alone.

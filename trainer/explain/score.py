@@ -37,7 +37,7 @@ def check(model: keras.Model, target: Target) -> None:
 
 
 def of_outputs(outputs: Any, target: Target) -> Any:
-    """The score (B,) float32 of outputs (B, K): the log-odds of the target class, or the only output.
+    """Return the score (B,) float32 of outputs (B, K): the log-odds of the target class, or the only output.
 
     Log-odds, `z_k - log(sum of exp(z_j), j != k)`, are what a softmax makes of the logits: unlike the logit
     alone they do not change when a number is added to all logits. With two classes: the difference of the
@@ -75,7 +75,7 @@ def scores(
     covariates: np.ndarray | None = None,
     batch: int = 8,
 ) -> np.ndarray:
-    """The score of each volume: (B,) float32.
+    """Return the score of each volume: (B,) float32.
 
     Args:
         volumes: (B, D, H, W, C).
@@ -95,10 +95,10 @@ def scores(
 
 
 def per_volume(target: Target, count: int) -> np.ndarray | None:
-    """The target as one class number per volume; None stays None."""
+    """Return the target as one class number per volume; None stays None."""
     return None if target is None else np.broadcast_to(np.asarray(target, np.int32), (count,))
 
 
 def sliced(array: np.ndarray | None, part: slice) -> np.ndarray | None:
-    """A part of an array that may not be there."""
+    """Return a part of an array that may not be there."""
     return None if array is None else array[part]

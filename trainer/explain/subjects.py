@@ -70,7 +70,8 @@ class Subjects:
 
 
 def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Path] = ()) -> Subjects:
-    """Subjects of one of a run's splits: at most `most`, of all classes in turn, in the order of the split.
+    """Return subjects of one of a run's splits: at most `most`, of all classes in turn, in the order of the
+    split.
 
     Args:
         mean: compute the mean training volume, which reads all of them.
@@ -110,7 +111,7 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
 
 
 def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Path] = ()) -> Subjects:
-    """Raw images, prepared with the run's own recipe.
+    """Return raw images, prepared with the run's own recipe.
 
     Args:
         images: paths; several contrasts of one subject are joined by commas.
@@ -156,13 +157,13 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
 
 
 def file_names_of_means(classes: Sequence[str]) -> dict[str, str]:
-    """Class -> name of the files of its mean map; 'all' where there are no classes."""
+    """Return class -> name of the files of its mean map; 'all' where there are no classes."""
     labels = classes or ("all",)
     return dict(zip(labels, distinct(f"mean_{label}" for label in labels), strict=True))
 
 
 def in_turn(data: Data, rows: Sequence[int]) -> list[int]:
-    """Rows of all classes in turn, so that the first few show every class."""
+    """Return rows of all classes in turn, so that the first few show every class."""
     by_class: dict[str | None, list[int]] = {name: [] for name in data.task.classes}
     for row in rows:
         by_class.setdefault(data.shards.volumes[row].label if data.task.classes else None, []).append(row)

@@ -58,7 +58,7 @@ class Attribution:
 
 
 def read(story: Story) -> list[Attribution]:
-    """The methods in alphabetical order; what cannot be read is a note."""
+    """Return the methods in alphabetical order; what cannot be read is a note."""
     folder = story.folder / "explanations"
     found = []
     for method in sorted(path for path in folder.glob("[!.]*") if path.is_dir()):
@@ -76,7 +76,9 @@ def read(story: Story) -> list[Attribution]:
 
 
 def in_words(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every number and word of a summary with its name for people; lists and long words are left out."""
+    """Yield every number and word of a summary with its name for people; lists and long
+    words are left out.
+    """
     for key, value in tree.items():
         path = f"{prefix}{key}"
         # What a later version adds has no words here yet.

@@ -92,7 +92,7 @@ def sheet(
     made: list[Row],
     voxel_mm: tuple[float, float, float],
 ) -> bytes:
-    """The sheet as PNG: the volume as it is stored, then the samples, each in three planes."""
+    """Return the sheet as PNG: the volume as it is stored, then the samples, each in three planes."""
     stored = _picture(volume, label_map, volume, voxel_mm)
     high, wide = stored.shape[:2]
     columns = 1 + len(made[0].pictures)

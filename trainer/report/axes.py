@@ -113,7 +113,7 @@ class Axes:
         self.marks.append(Mark("text", ((x, y),), kind, words, anchor))
 
     def svg(self) -> str:
-        """The chart as an `<svg>` element."""
+        """Return the chart as an `<svg>` element."""
         across, down = (LEFT + self.width - RIGHT) / 2, (TOP + self.height - BOTTOM) / 2
         parts = [
             *self._frame(),
@@ -177,7 +177,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def short(value: float) -> str:
-    """A number in few characters: 0.25, 12, 2.5e-4."""
+    """Return a number in few characters: 0.25, 12, 2.5e-4."""
     if value and abs(value) < 1e-3:
         return f"{value:.1e}".replace(".0e", "e").replace("e-0", "e-")
     return f"{value:.4g}"

@@ -38,7 +38,7 @@ def write(run_folder: Path, row: int, labels: np.ndarray, affine: np.ndarray) ->
 
 
 def read(run_folder: Path, row: int, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The map, uint8 (D, H, W); None where the run kept none, or it is damaged or of another shape."""
+    """Return the map, uint8 (D, H, W); None where the run kept none, or it is damaged or of another shape."""
     path = path_of(run_folder, row)
     if not path.is_file():
         return None

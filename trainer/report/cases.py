@@ -45,7 +45,7 @@ class Case:
 
 
 def worst(found: Found) -> list[tuple[int, str]]:
-    """Positions of the subjects that the network did worst on, and why; the worst first, at most six.
+    """Return positions of the subjects that the network did worst on, and why; the worst first, at most six.
 
     Classification: mistakes, the surest first. Regression: the largest errors. Segmentation: the lowest Dice.
     """
@@ -64,7 +64,7 @@ def worst(found: Found) -> list[tuple[int, str]]:
 
 
 def typical(found: Found) -> list[tuple[int, str]]:
-    """Positions of other subjects worth seeing, and why.
+    """Return positions of other subjects worth seeing, and why.
 
     Classification: the surest right answer of each class and two that the network was unsure of. Otherwise
     the best and the middle one.
@@ -90,7 +90,8 @@ def typical(found: Found) -> list[tuple[int, str]]:
 
 
 def rows_with_maps(run_folder: Path) -> list[int]:
-    """Rows of the shard set whose predicted maps the report would show: those of the lowest Dice, and others.
+    """Return rows of the shard set whose predicted maps the report would show: those of the lowest Dice, and
+    others.
 
     Reads the run's evaluation; empty where the run is no segmentation or has no evaluation yet.
 
@@ -105,7 +106,7 @@ def rows_with_maps(run_folder: Path) -> list[int]:
 
 
 def pictures(story: Story, found: Found, chosen: list[tuple[int, str]]) -> list[Case]:
-    """The cases with their pictures; none where the shard set is not at hand.
+    """Return the cases with their pictures; none where the shard set is not at hand.
 
     Raises:
         ShardError: a volume is damaged.

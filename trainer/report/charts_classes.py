@@ -41,7 +41,7 @@ def curves_of(found: Predictions, baseline: Mapping[int, Sequence[float]], name:
 
 
 def roc(curves: Sequence[Curve]) -> Figure | None:
-    """Receiver operating characteristic; None where no curve has both kinds of subjects."""
+    """Return receiver operating characteristic; None where no curve has both kinds of subjects."""
     axes = _square(
         "false positive rate",
         "true positive rate",
@@ -70,7 +70,7 @@ def roc(curves: Sequence[Curve]) -> Figure | None:
 
 
 def precision_recall(curves: Sequence[Curve]) -> Figure | None:
-    """Precision against recall; chance is the share of positive subjects."""
+    """Return precision against recall; chance is the share of positive subjects."""
     axes = _square(
         "recall (sensitivity)", "precision (PPV)", "Precision against recall of the held-out subjects"
     )
@@ -107,7 +107,9 @@ def intervals(
     label: str,
     heading: str = "Against chance and a simple model",
 ) -> Figure:
-    """Estimates with intervals on one scale from 0 to 1, a line each: (name, value, interval, kind)."""
+    """Return estimates with intervals on one scale from 0 to 1, a line each: (name,
+    value, interval, kind).
+    """
     axes = Axes(
         (0.0, 1.0),
         (0, len(bars)),
@@ -204,7 +206,7 @@ def calibration(found: Predictions, ece: float | None) -> Figure | None:
 
 
 def confusion(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> Figure:
-    """The confusion matrix; a cell is as dark as its share of the true class is large."""
+    """Return the confusion matrix; a cell is as dark as its share of the true class is large."""
     size = len(classes)
     names = [wrapped(name) for name in classes]
     middles = [k + 0.5 for k in range(size)]
@@ -234,7 +236,9 @@ def confusion(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> Figure
 
 
 def wrapped(name: str) -> str:
-    """A class as lines that fit a cell of the confusion matrix, parted at blanks, dashes and underscores."""
+    """Return a class as lines that fit a cell of the confusion matrix, parted at blanks, dashes and
+    underscores.
+    """
     lines, room = [""], _CELL / _LETTER
     for part in re.findall(r"[^\s_-]*[\s_-]?", name):
         if _width(lines[-1]) + _width(part.rstrip()) > room and lines[-1]:

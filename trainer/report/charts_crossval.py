@@ -24,7 +24,7 @@ SHARES = {
 def over_folds(
     name: str, heading: str, groups: Sequence[tuple[str, Sequence[float | None]]], tips: Sequence[str]
 ) -> Figure | None:
-    """Each run's figures as dots.
+    """Return each run's figures as dots.
 
     Args:
         name: of the figure's files.

@@ -28,7 +28,7 @@ _CURVES: tuple[tuple[str, str, str, bool, dict[str, str]], ...] = (
 
 
 def learning_curves(epochs: Rows, best: int | None, unit: str = "") -> list[Figure]:
-    """A curve for each metric that metrics.jsonl has, the best epoch marked.
+    """Return a curve for each metric that metrics.jsonl has, the best epoch marked.
 
     Args:
         epochs: rows of metrics.jsonl.
@@ -58,7 +58,9 @@ def learning_curves(epochs: Rows, best: int | None, unit: str = "") -> list[Figu
 
 
 def curves_of_runs(runs: Sequence[tuple[str, Rows]]) -> list[Figure]:
-    """The validation curves of several runs over each other; `runs` are (name, rows of metrics.jsonl)."""
+    """Return the validation curves of several runs over each other; `runs` are (name,
+    rows of metrics.jsonl).
+    """
     wanted = (
         ("val_loss", "Validation loss", False),
         ("val_auc", "Validation AUC", True),
@@ -85,7 +87,7 @@ def curves_of_runs(runs: Sequence[tuple[str, Rows]]) -> list[Figure]:
 
 
 def throughput(epochs: Rows) -> Figure | None:
-    """Samples per second in each epoch."""
+    """Return samples per second in each epoch."""
     points = _points(epochs, "samples_per_second")
     if not points:
         return None
@@ -108,7 +110,7 @@ def throughput(epochs: Rows) -> Figure | None:
 
 
 def learning_rate(epochs: Rows) -> Figure | None:
-    """The learning rate at the end of each epoch."""
+    """Return the learning rate at the end of each epoch."""
     points = _points(epochs, "learning_rate")
     if not points:
         return None

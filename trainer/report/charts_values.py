@@ -10,7 +10,7 @@ from trainer.report.predictions import Values
 
 
 def scatter(found: Values, target: str, unit: str) -> Figure:
-    """Predicted against true values; on the dashed line they are equal."""
+    """Return predicted against true values; on the dashed line they are equal."""
     bounds = _around(np.concatenate([found.true, found.predicted]))
     axes = Axes(
         bounds,
@@ -35,7 +35,9 @@ def scatter(found: Values, target: str, unit: str) -> Figure:
 
 
 def bland_altman(found: Values, target: str, unit: str) -> Figure:
-    """Difference against mean with the limits of agreement (Bland and Altman, Lancet 1986;327:307-310)."""
+    """Return difference against mean with the limits of agreement (Bland and Altman, Lancet
+    1986;327:307-310).
+    """
     means, errors = (found.true + found.predicted) / 2, found.errors
     bias = float(errors.mean())
     spread = float(errors.std(ddof=1)) if len(errors) > 1 else 0.0

@@ -76,7 +76,7 @@ class Item:
 
 
 def checklist(stated: Mapping[str, tuple[str, str]]) -> list[Item]:
-    """All items.
+    """Return all items.
 
     Args:
         stated: for each part of the report that is there, the id of its element and its heading.

@@ -62,7 +62,9 @@ class Group:
 
 
 def groups(story: Story) -> list[Group]:
-    """Each split as a whole, then class by class; only numbers of scans where the shards are not at hand."""
+    """Return each split as a whole, then class by class; only numbers of scans where the shards are not at
+    hand.
+    """
     found = []
     splits = story.facts.split
     for name in SPLITS:
@@ -81,7 +83,7 @@ def groups(story: Story) -> list[Group]:
 
 
 def as_table(found: Sequence[Group]) -> Table:
-    """The groups as numbers, for a CSV file."""
+    """Return the groups as numbers, for a CSV file."""
     header = (
         "split", "class", "scans", "subjects", "age_mean", "age_sd", "age_min", "age_max", "sex", "sites"
     )  # fmt: skip
@@ -94,7 +96,7 @@ def as_table(found: Sequence[Group]) -> Table:
 
 
 def subjects_apart(story: Story) -> bool | None:
-    """Whether no subject is in two splits; None when that cannot be seen from here."""
+    """Return whether no subject is in two splits; None when that cannot be seen from here."""
     seen: list[str] = []
     for rows in story.facts.split.values():
         volumes = _volumes(story, rows)

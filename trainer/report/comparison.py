@@ -41,7 +41,7 @@ class Pair:
 
 
 def differing(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, list[str]]]:
-    """Dotted keys whose values are not the same in all runs, with each run's value in words."""
+    """Return dotted keys whose values are not the same in all runs, with each run's value in words."""
     flat = [_flat(settings_of(story)) for _, story in runs]
     keys = dict.fromkeys(key for one in flat for key in one)
     found = []
@@ -53,7 +53,8 @@ def differing(runs: Sequence[tuple[str, Story]]) -> list[tuple[str, list[str]]]:
 
 
 def pairs(runs: Sequence[tuple[str, Found]], hashes: Sequence[str | None]) -> tuple[list[Pair], list[str]]:
-    """Every two runs on the same subjects, as `cingulum compare` compares them, and notes for a reader.
+    """Return every two runs on the same subjects, as `cingulum compare` compares them, and notes for a
+    reader.
 
     Args:
         runs: name and predictions of each.

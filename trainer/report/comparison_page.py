@@ -17,7 +17,7 @@ from trainer.report.story import Story, read
 
 
 def render(folders: Sequence[Path]) -> Page:
-    """The report of several runs.
+    """Return the report of several runs.
 
     Raises:
         RunError: fewer than two, one is no run folder, or they have different tasks or classes.

@@ -55,7 +55,7 @@ class Run:
 
 
 def render(folder: Path) -> Page:
-    """The report of a cross-validation.
+    """Return the report of a cross-validation.
 
     Raises:
         RunError: crossval.json is damaged.

@@ -13,7 +13,7 @@ Fact = tuple[str, str]
 
 
 def run_facts(story: Story) -> list[Fact]:
-    """The run in figures, for a list of terms; what is not known is left out."""
+    """Return the run in figures, for a list of terms; what is not known is left out."""
     facts, result = story.facts, story.result
     model = story.config.get("model")
     speed, energy = number(result.get("samples_per_second")), number(result.get("energy_wh"))
@@ -39,7 +39,7 @@ def run_facts(story: Story) -> list[Fact]:
 
 
 def watt_hours(energy: float, result: dict[str, Any]) -> str:
-    """An energy with its unit and, where the run knows it, where the figure comes from."""
+    """Return an energy with its unit and, where the run knows it, where the figure comes from."""
     source = result.get("energy_source")
     return f"{energy:.3g} Wh" + (f" ({source})" if source else "")
 

@@ -22,7 +22,7 @@ class Table:
     rows: tuple[tuple[Any, ...], ...]
 
     def csv(self) -> str:
-        """The table as CSV text; what is None is an empty cell."""
+        """Return the table as CSV text; what is None is an empty cell."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.header)
@@ -59,7 +59,7 @@ class Figure:
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
-    """A `Table` from any iterables."""
+    """Return a `Table` from any iterables."""
     return Table(tuple(header), tuple(tuple(row) for row in rows))
 
 

@@ -63,13 +63,13 @@ class Judgement:
 
 
 def share(value: Any, places: int = 2) -> str:
-    """A number with two decimals, or a dash."""
+    """Return a number with two decimals, or a dash."""
     known = number(value)
     return "–" if known is None else f"{known:.{places}f}"
 
 
 def pair(bounds: Any) -> tuple[float, float] | None:
-    """Two finite numbers, or None for anything else."""
+    """Return two finite numbers, or None for anything else."""
     if not isinstance(bounds, (list, tuple)) or len(bounds) != 2:
         return None
     low, high = number(bounds[0]), number(bounds[1])
@@ -77,7 +77,7 @@ def pair(bounds: Any) -> tuple[float, float] | None:
 
 
 def interval(bounds: Any, places: int = 2) -> str:
-    """An interval as 'a to b', or nothing."""
+    """Return an interval as 'a to b', or nothing."""
     found = pair(bounds)
     if found is None:
         return ""
@@ -87,7 +87,7 @@ def interval(bounds: Any, places: int = 2) -> str:
 
 
 def told_interval(metrics: Mapping[str, Any], name: str) -> str:
-    """The interval of a figure in words; nothing for a figure that is not known or never has one."""
+    """Return the interval of a figure in words; nothing for a figure that is not known or never has one."""
     key = f"{name}_interval"
     if key not in metrics or number(metrics.get(name)) is None:
         return ""
@@ -95,5 +95,5 @@ def told_interval(metrics: Mapping[str, Any], name: str) -> str:
 
 
 def kept(figures: Sequence[Figure | None]) -> tuple[Figure, ...]:
-    """Those that could be drawn."""
+    """Return those that could be drawn."""
     return tuple(figure for figure in figures if figure is not None)

@@ -29,7 +29,7 @@ class Paragraph:
 
 
 def paragraphs(story: Story, groups: Sequence[Group], explained: Sequence[str]) -> list[Paragraph]:
-    """The methods section of a paper about this run.
+    """Return the methods section of a paper about this run.
 
     Args:
         story: the run.
@@ -71,7 +71,7 @@ def left_to_say(story: Story) -> list[str]:
 
 
 def settings_of(story: Story) -> dict[str, Any]:
-    """The configuration with its defaults, or what there is of it where another version wrote it."""
+    """Return the configuration with its defaults, or what there is of it where another version wrote it."""
     try:
         return configuration.parse(story.config_text).model_dump(mode="json")
     except ConfigError:

@@ -52,7 +52,7 @@ class Page:
 
 @functools.cache
 def template(name: str) -> jinja2.Template:
-    """A template of this package, with the filters that pages use."""
+    """Return a template of this package, with the filters that pages use."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trainer.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -61,7 +61,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def blanks(text: str) -> markupsafe.Markup:
-    """Text with its [blanks] marked."""
+    """Return text with its [blanks] marked."""
     escaped = str(markupsafe.escape(text))
     marked = escaped.replace("[to be", '<mark class="blank">[to be')
     parts = marked.split('<mark class="blank">')

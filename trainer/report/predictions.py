@@ -116,7 +116,7 @@ def read(path: Path, task: str) -> Found:
 
 
 def as_table(name: str, found: Found, shards: str | None) -> tables.Table:
-    """The same as `trainer.metrics.comparison` takes it, of a run with this name and shard set."""
+    """Return the same as `trainer.metrics.comparison` takes it, of a run with this name and shard set."""
     if isinstance(found, Predictions):
         task, classes, true, values = "classification", found.classes, found.true, found.probabilities
     elif isinstance(found, Values):

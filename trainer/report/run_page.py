@@ -23,7 +23,7 @@ from trainer.telemetry import evidence
 
 
 def render(story: Story) -> Page:
-    """The report of a run."""
+    """Return the report of a run."""
     found = story.predictions[story.judged] if story.judged else None
     judgement = judge(story, found) if found is not None else None
     training = _training_figures(story)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get(tree: Any, key: str) -> Any:
-    """The value of a dotted key, or None."""
+    """Return the value of a dotted key, or None."""
     for part in key.split("."):
         tree = tree.get(part) if isinstance(tree, dict) else None
     return tree
@@ -18,5 +18,5 @@ def blank(what: str) -> str:
 
 
 def count(n: Any, one: str) -> str:
-    """Such as `1 scan`, `2 scans`."""
+    """Return such as `1 scan`, `2 scans`."""
     return f"{n} {one}" if n == 1 else f"{n} {one}s"

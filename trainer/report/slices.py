@@ -21,7 +21,7 @@ def three_planes(
     least: int = 128,
     window: tuple[float, float] | None = None,
 ) -> np.ndarray:
-    """Slices of a volume (D, H, W, C) in RAS order, as one float picture (rows, columns) from 0 to 1.
+    """Return slices of a volume (D, H, W, C) in RAS order, as one float picture (rows, columns) from 0 to 1.
 
     Sagittal (front to the right), coronal, axial (front up); in the last two the subject's right is on the
     right. Of the first contrast; voxels are drawn in their proportions.
@@ -40,7 +40,7 @@ def three_planes(
 
 
 def window_of(volume: np.ndarray) -> tuple[float, float]:
-    """The 1st and the 99.5th percentile of the first contrast of a volume (D, H, W, C)."""
+    """Return the 1st and the 99.5th percentile of the first contrast of a volume (D, H, W, C)."""
     low, high = np.percentile(np.nan_to_num(np.asarray(volume[..., 0], np.float32)), [1, 99.5])
     return float(low), float(high)
 
@@ -65,7 +65,9 @@ def with_contours(
 
 
 def where_they_differ(true: np.ndarray, predicted: np.ndarray) -> tuple[int, int, int]:
-    """The sagittal, coronal and axial slice in which most voxels of two label maps (D, H, W) differ."""
+    """Return the sagittal, coronal and axial slice in which most voxels of two label maps
+    (D, H, W) differ.
+    """
     wrong = true != predicted
     if not wrong.any():
         x, y, z = (side // 2 for side in true.shape)
@@ -75,7 +77,7 @@ def where_they_differ(true: np.ndarray, predicted: np.ndarray) -> tuple[int, int
 
 
 def png(picture: np.ndarray) -> bytes:
-    """A picture from 0 to 1, grey (rows, columns) or in colour (rows, columns, 3), as PNG."""
+    """Return a picture from 0 to 1, grey (rows, columns) or in colour (rows, columns, 3), as PNG."""
     file = io.BytesIO()
     imsave(file, picture, cmap="gray", vmin=0, vmax=1, format="png")
     return file.getvalue()

@@ -137,14 +137,14 @@ def read(folder: Path, result: dict[str, Any] | None = None) -> Story:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None for anything else."""
+    """Return a finite number, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def read_json(story: Story, name: str) -> dict[str, Any]:
-    """A JSON object in the run folder; {} where there is none, with a note where it is damaged."""
+    """Return a JSON object in the run folder; {} where there is none, with a note where it is damaged."""
     path = story.folder / name
     if not path.is_file():
         return {}

@@ -30,7 +30,7 @@ class Subgroups:
 
 
 def of(story: Story, found: Found) -> Subgroups | None:
-    """The table; None where the shard set is not at hand or tells neither sex nor age nor site."""
+    """Return the table; None where the shard set is not at hand or tells neither sex nor age nor site."""
     shards = story.shards
     if shards is None or not all(0 <= row < len(shards) for row in found.rows):
         return None

@@ -69,7 +69,7 @@ HOST_HEADER = ("Host", "Ranks", "Processor", "Memory", "Sent a step", "Received 
 
 
 def of(story: Story) -> TimeSpent | None:
-    """The section of a run; None where there is nothing to show. What is damaged is a note."""
+    """Return the section of a run; None where there is nothing to show. What is damaged is a note."""
     try:
         telemetry = records.read(story.folder)
         ranks = {rank: records.mean(steps) for rank, steps in telemetry.steps.items()}
@@ -87,7 +87,7 @@ def of(story: Story) -> TimeSpent | None:
 
 
 def by_epoch(epochs: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """Milliseconds per step in each epoch, the parts on top of each other."""
+    """Return milliseconds per step in each epoch, the parts on top of each other."""
     bars = {}
     for row in epochs:
         epoch, parts = number(row.get("epoch")), row.get("timeline")
@@ -98,7 +98,7 @@ def by_epoch(epochs: Sequence[Mapping[str, Any]]) -> Figure | None:
 
 
 def by_rank(ranks: Mapping[int, Mapping[str, float]]) -> Figure | None:
-    """Milliseconds per step of each rank, the parts on top of each other."""
+    """Return milliseconds per step of each rank, the parts on top of each other."""
     caption = "Means over all steps. The others wait for the rank with the least exposed communication."
     return _stacked("time-by-rank", "A step, by rank", "rank", ranks, caption) if len(ranks) > 1 else None
 

@@ -17,12 +17,12 @@ _RUN = re.compile(r"fold-(\d+)-seed-(\d+)")
 
 
 def is_crossval(folder: Path) -> bool:
-    """Whether a folder is that of a cross-validation."""
+    """Return whether a folder is that of a cross-validation."""
     return (folder / CONFIG_NAME).is_file() or (folder / SUMMARY_NAME).is_file()
 
 
 def runs(folder: Path, *, first_seed: bool = False) -> list[Path]:
-    """The run folders that are there, by seed and fold.
+    """Return the run folders that are there, by seed and fold.
 
     Args:
         folder: of the cross-validation.
