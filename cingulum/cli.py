@@ -1,4 +1,4 @@
-"""The `cingulum` command. Nothing heavy is imported until a command needs it.
+"""The `cingulum` command. Heavy modules are imported only when a command needs them.
 
 Each command is a function in `cingulum/commands/`, one file per command; it imports what it needs
 inside the function, so that `cingulum --help` takes a fraction of a second.
@@ -70,7 +70,7 @@ GOING_ON = {
 
 
 def main() -> None:
-    """Run the command line and end with the exit code that DESIGN.md states for the outcome."""
+    """Run the command line and end with the exit code of the outcome (DESIGN.md)."""
     quiet.leave_out_what_keras_can_do_without()
     sys.exit(run(sys.argv[1:]))
 
@@ -123,7 +123,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _say_which_key(error: Any, arguments: list[str]) -> None:
-    """After an unknown option of a command that takes `key=value`: the key that may be meant."""
+    """Print, after an unknown option of a command that takes `key=value`, the key that may be meant."""
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if option is None or context is None or "overrides" not in {p.name for p in context.command.params}:
         return

@@ -39,7 +39,7 @@ from trainer import byte_sizes
 
 
 class CingulumError(Exception):
-    """Something failed while we worked; base of all our errors.
+    """Base of all our errors: something failed while we worked.
 
     Args:
         message: what is wrong and where, in one or two sentences.
@@ -70,7 +70,7 @@ class CingulumError(Exception):
 
     @property
     def objects(self) -> dict[str, str | int]:
-        """What the error is about, as far as it is known: `path`, `key`, `rank`."""
+        """Return what the error is about, as far as it is known: `path`, `key`, `rank`."""
         path = None if self.path is None else str(self.path)
         found = {"path": path, "key": self.key, "rank": self.rank}
         return {name: value for name, value in found.items() if value is not None}
@@ -88,7 +88,7 @@ _OF_MPIRUN = "Should mpirun now tell of an aborted job, it means this stop (exit
 
 
 def told(error: CingulumError) -> str:
-    """What ends a command, for people: being stopped is news, all else an error."""
+    """Format the end of a command: a stop is information, all else an error."""
     if not isinstance(error, Stopped):
         return f"error: {error}"
     if "OMPI_COMM_WORLD_SIZE" not in os.environ:
@@ -119,8 +119,9 @@ class DiskFull(OSError):
 
 
 def of_files(error: OSError) -> CingulumError:
-    """What the file system said, as one of ours: an InputError where another path mends it, such as a file
-    where a folder is wanted, and no InputError for a full disk."""
+    """Convert an error of the file system: an InputError where another path fixes it, such as a file where a
+    folder is wanted, and no InputError for a full disk.
+    """
     if error.errno in NO_SPACE:
         return CingulumError(
             f"{error.filename or 'a file'}: {no_space(error)}.",
@@ -135,7 +136,8 @@ def of_files(error: OSError) -> CingulumError:
 
 
 def no_space(error: OSError, needed: int | None = None) -> str:
-    """Why a file cannot grow, with the bytes that are needed, where they are known, and those that are free.
+    """Describe why a file cannot grow, with the bytes that are needed, where they are known, and those that
+    are free.
 
     Args:
         error: with one of `NO_SPACE`, and the name of the file.
@@ -151,7 +153,7 @@ def no_space(error: OSError, needed: int | None = None) -> str:
 
 
 def free_bytes(error: OSError) -> int | None:
-    """Bytes that are free where a file could not be written; None where that is not what it lacks."""
+    """Return the bytes free where a file could not be written; None where space is not the cause."""
     if error.errno != errno.ENOSPC or not error.filename:
         return None
     place = Path(os.fsdecode(error.filename)).absolute()
@@ -162,14 +164,14 @@ def free_bytes(error: OSError) -> int | None:
 def rebuilt(
     kind: type[CingulumError], message: str, cure: str | None, objects: Mapping[str, object]
 ) -> CingulumError:
-    """An error that came from another process."""
+    """Rebuild an error that came from another process."""
     error = kind(message, cure=cure)
     vars(error).update(objects)
     return error
 
 
 class InputError(CingulumError):
-    """What we were given cannot be used; nothing was changed."""
+    """The input cannot be used; nothing was changed."""
 
     exit_code = 2
     code = "INPUT_UNUSABLE"
@@ -194,19 +196,19 @@ class CohortError(InputError):
 
 
 class LeakError(CohortError):
-    """Two splits share a subject or an image, so that the test would be no test."""
+    """Two splits share a subject or an image, so that the test is invalid."""
 
     code = "SPLITS_LEAK"
 
 
 class ShardError(InputError):
-    """A folder that is no whole, undamaged shard set of a format we know."""
+    """A folder that is not a whole, undamaged shard set of a known format."""
 
     code = "SHARDS_UNUSABLE"
 
 
 class DamagedShardError(ShardError):
-    """A file of a shard set that is missing, cut short, or no longer what was written."""
+    """A file of a shard set that is missing, cut short, or changed since it was written."""
 
     code = "SHARD_DAMAGED"
 
@@ -276,7 +278,7 @@ class FoldError(CingulumError):
 
 
 class LauncherError(CingulumError):
-    """What starts jobs could not: Slurm, ssh, docker or apptainer said no, or did not answer in time."""
+    """A launcher failed: Slurm, ssh, docker or apptainer refused, or did not answer in time."""
 
     code = "LAUNCHER_FAILED"
 
@@ -288,7 +290,7 @@ class StoreError(CingulumError):
 
 
 class DamagedStoreError(StoreError):
-    """The file of the store of jobs is no whole database any more."""
+    """The file of the store of jobs is damaged."""
 
     code = "STORE_DAMAGED"
 

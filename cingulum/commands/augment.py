@@ -1,4 +1,4 @@
-"""`cingulum augment`: what a run's augmentation makes of a volume, to look at."""
+"""`cingulum augment`: show a run's augmentation of a volume."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def augment(
 
 
 def _milliseconds(row: Row) -> float:
-    """The median; the first version also pays for what is set up once."""
+    """Return the median; the first version also includes one-time setup."""
     import statistics
 
     return round(1000 * statistics.median(row.seconds), 2)
 
 
 def _row(shard_set: ShardSet, subject: str | None) -> int:
-    """Place of the subject's first volume in the set."""
+    """Return the row of the subject's first volume in the set."""
     import difflib
 
     from trainer.errors import InputError

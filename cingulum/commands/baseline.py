@@ -1,4 +1,4 @@
-"""`cingulum baseline`: what age, sex, brightness and tissue volumes alone reach."""
+"""`cingulum baseline`: the score of age, sex, brightness and tissue volumes alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def baseline(
     seed: Annotated[int, typer.Option(min=0, help="Of the division, as data.split.seed.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
-    """Tell what simple features and a linear model reach, so that a network's score means something.
+    """Measure what simple features and a linear model reach, as a reference for a network's score.
 
     Age and sex; tissue volumes, where the set has them; moments and percentiles of the voxels; all together.
     Cross-validated over the folds that a network has with data.split.folds and data.split.seed.

@@ -1,4 +1,4 @@
-"""`cingulum bench`: how fast training and its input are on this machine."""
+"""`cingulum bench`: measure the speed of training and its input on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cingulum bench input`: how long training waits for its input."""
+"""`cingulum bench input`: measure how long training waits for its input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bench_input(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> int:
-    """Measure how long a network's training waits for batches, and what it would gain if it never did.
+    """Measure how long training waits for batches, and the speed-up if it never did.
 
     Trains from shards as `cingulum train` does, and with one batch again and again, in turn.
     `input_wait_share` is the part of the time spent waiting for batches; `synthetic_gain` is how much higher

@@ -1,4 +1,4 @@
-"""`cingulum bench loader`: the loader beside others, and beside what the machine allows."""
+"""`cingulum bench loader`: compare the loader with others, and with the limit of the machine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bench_loader(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> int:
-    """Measure how fast batches of float32 volumes come, every volume once in random order.
+    """Measure the throughput of batches of float32 volumes, every volume once in random order.
 
     All readers read the same volumes, one process each, in turn, with the page cache cold and warm.
     `limit_ratio` is our throughput over the machine's limit: the slowest of reading the stored bytes,

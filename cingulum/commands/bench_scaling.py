@@ -1,4 +1,4 @@
-"""`cingulum bench scaling`: how training scales over ranks, hosts and strategies."""
+"""`cingulum bench scaling`: measure scaling over ranks, hosts and strategies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def bench_scaling(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> int:
-    """Measure networks with strategies on numbers of ranks; draw speed-up, efficiency, a step's parts, bytes.
+    """Measure networks with strategies on numbers of ranks; draw speed-up, efficiency, parts of a step,
+    bytes.
 
     Strategies: data, parameter-server, peer:ddp, peer:multiworker, peer:tf-parameter-server. Options are
     the keys of train.strategy; parameter-server also takes servers=K or servers=n, as many as ranks. A study
@@ -110,7 +111,7 @@ def bench_scaling(
 
 
 def _words(option: str, text: str) -> tuple[str, ...]:
-    """Words separated by commas, each once.
+    """Split words at commas; each once.
 
     Raises:
         InputError: there is none.
@@ -124,7 +125,7 @@ def _words(option: str, text: str) -> tuple[str, ...]:
 
 
 def _numbers(option: str, text: str, *, least: int = 1) -> tuple[int, ...]:
-    """Whole numbers separated by commas, each once.
+    """Split whole numbers at commas; each once.
 
     Raises:
         InputError: a word that is no number, or one that is too small.
@@ -148,7 +149,7 @@ def _scalings(text: str) -> tuple[str, ...]:
 
 
 def _check_words(study: Study) -> None:
-    """Whether networks and options exist, before anything is measured.
+    """Check that networks and options exist, before anything is measured.
 
     Raises:
         ModelError: no such network, or volumes too small for it.
@@ -191,7 +192,7 @@ def _check_words(study: Study) -> None:
 
 
 def _told(study: Study, results: Results, *, retry: bool) -> str:
-    """What would be measured, for people."""
+    """Describe what would be measured."""
     cells = study.cells()
     todo = results.missing(cells, retry=retry)
     lines = [f"{len(cells)} cells, {len(cells) - len(todo)} of them measured already; into {results.folder}"]
@@ -204,7 +205,7 @@ def _told(study: Study, results: Results, *, retry: bool) -> str:
 
 
 def _crowded(study: Study, most: int) -> list[str]:
-    """A warning where emulated hosts have no cores to compute on, as they would if they were hosts."""
+    """Warn where emulated hosts have too few cores to compute as real hosts would."""
     import os
 
     cores = len(os.sched_getaffinity(0))
@@ -218,7 +219,7 @@ def _crowded(study: Study, most: int) -> list[str]:
 
 
 def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
-    """All rows of the study, those measured earlier among them.
+    """Return all rows of the study, including those measured earlier.
 
     Raises:
         Stopped: SIGTERM or SIGUSR2 came, as Slurm sends them before a time limit.

@@ -18,7 +18,7 @@ def cancel(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print their states as JSON.")] = False,
 ) -> None:
-    """End jobs; jobs that wait for them end, too. What has ended already stays as it is.
+    """End jobs, and jobs that wait for them. Jobs that have ended stay unchanged.
 
     The last checkpoint stays: the same `cingulum submit` goes on from there. To save first and then start
     again, use `cingulum requeue`.
@@ -70,7 +70,7 @@ def _active(job: Job, task: int | None) -> bool:
 
 
 def _note(store: Store, job: Job, task: int | None) -> None:
-    """Bring the store up to date; Slurm forgets at once the tasks of an array that had not started yet."""
+    """Update the store; Slurm forgets at once the tasks of an array that had not started yet."""
     import time
 
     from cingulum.commands import job_access

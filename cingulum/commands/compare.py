@@ -1,4 +1,4 @@
-"""`cingulum compare`: is one run better than another, on the same subjects?"""
+"""`cingulum compare`: compare runs on the same subjects."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _title(name: str) -> str:
 
 
 def _figure(values: dict[str, Any], name: str, interval: list[float] | None = None, sign: str = "") -> str:
-    """A figure with three digits and its interval on the next line; a dash for what cannot be told."""
+    """Format a figure with three digits and its interval on the next line; a dash for an undefined one."""
     from trainer.metrics.bootstrap import TOO_FEW
 
     if values.get(name) is None:

@@ -1,4 +1,4 @@
-"""`cingulum crossval`: one run per fold and seed, and their figures together."""
+"""`cingulum crossval`: one run per fold and seed, and their pooled metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def crossval(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is to be done; do nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print crossval.json, or the plan.")] = False,
 ) -> int:
-    """Train as CONFIG says once per fold and seed, and pool what the networks say of held-out subjects.
+    """Train CONFIG once per fold and seed, and pool the predictions for held-out subjects.
 
     Every run is an ordinary run folder, runs/NAME/fold-I-seed-S. Beside them: the figures as crossval.json
     and crossval.csv, every subject's held-out prediction as predictions.csv, all of it to look at as
@@ -177,7 +177,7 @@ def _readable_plan(plan: dict[str, Any]) -> str:
 
 
 def readable(folder: Path, summary: dict[str, Any]) -> str:
-    """The pooled figures for a terminal, and where the rest is."""
+    """Format the pooled metrics for a terminal, and where the rest is."""
     from trainer.metrics.bootstrap import TOO_FEW
 
     seeds = len(summary["seeds"])

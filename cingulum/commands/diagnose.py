@@ -1,4 +1,4 @@
-"""`cingulum diagnose`: what binds a run, and what to try."""
+"""`cingulum diagnose`: the bottleneck of a run, and settings to try."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def diagnose(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
-    """Say what a run's time goes into: computing, the network, a server, the input, or a slow rank.
+    """Show where a run's time goes: computing, the network, a server, the input, or a slow rank.
 
     With the figures that say so, what mending it would gain at most, and the settings to try. Reads
     RUN/telemetry and changes nothing; the run may still go on. Of a cross-validation's folder, each of its
@@ -40,7 +40,7 @@ def diagnose(
 
 
 def _diagnose_folds(folder: Path, *, as_json: bool) -> None:
-    """The verdict of each run of a cross-validation, or why there is none.
+    """Return the verdict of each run of a cross-validation, or why there is none.
 
     Raises:
         RunError: no run has told of its time.
@@ -70,7 +70,7 @@ def _diagnose_folds(folder: Path, *, as_json: bool) -> None:
 
 
 def told(run: Path, found: Verdict) -> str:
-    """The verdict for a terminal."""
+    """Format the verdict for a terminal."""
     from trainer.telemetry.findings import times
 
     lines = [f"{run}: {found.summary}", "evidence:", *(f"  {sentence}" for sentence in found.evidence)]

@@ -1,4 +1,4 @@
-"""`cingulum doctor`: check the installation and say what to mend."""
+"""`cingulum doctor`: check the installation and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> int:
-    """Check the installation (versions, two ranks, the Keras trap, memory, GPU) and say what to mend.
+    """Check the installation (versions, two ranks, Keras 3 pitfall, memory, GPU); show how to fix it.
 
     Exit code 0 when training can work, 1 when something must be mended.
 

@@ -1,4 +1,4 @@
-"""`cingulum evaluate`: how good a finished run's network is on one of its splits."""
+"""`cingulum evaluate`: metrics of a finished run on one of its splits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cingulum.commands.allow_code import AllowCode
 
 
 class SplitName(str, Enum):
-    """Which subjects."""
+    """Split of the data set."""
 
     train = "train"
     validation = "validation"
@@ -72,7 +72,7 @@ def evaluate(
 
 
 def _show_crossval(folder: Path, split: SplitName, *, as_json: bool) -> None:
-    """What crossval.json says; nothing is computed."""
+    """Show crossval.json; compute nothing."""
     import json
 
     from cingulum.commands.crossval import readable
@@ -89,7 +89,7 @@ def _show_crossval(folder: Path, split: SplitName, *, as_json: bool) -> None:
 
 
 def lines_of(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each figure: four digits, and the 95 % interval where it has one."""
+    """Return a line for each metric: four digits, and the 95 % interval where it has one."""
     from trainer.metrics.bootstrap import TOO_FEW
 
     for name, value in metrics.items():

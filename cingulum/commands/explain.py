@@ -1,4 +1,4 @@
-"""`cingulum explain`: what a finished run's network looks at."""
+"""`cingulum explain`: where a finished run's network looks."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def explain(
 
 
 def _explain(request: Request, *, as_json: bool) -> dict[str, Any]:
-    """Explain one run, say where its page is, and return its summary."""
+    """Explain one run, print where its page is, and return its summary."""
     from trainer.explain import story
     from trainer.progress import Counting
 
@@ -109,7 +109,7 @@ def _explain(request: Request, *, as_json: bool) -> dict[str, Any]:
 
 
 def _shared(subjects: int, folds: int) -> list[int]:
-    """How many subjects of each fold, one at least; below one `story` refuses it."""
+    """Return the number of subjects of each fold, one at least; below one `story` refuses it."""
     if subjects < 1:
         return [subjects] * folds
     return [max(1, subjects // folds + (fold < subjects % folds)) for fold in range(folds)]

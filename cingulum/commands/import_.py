@@ -1,4 +1,4 @@
-"""`cingulum import`: images to a shard set."""
+"""`cingulum import`: convert images to a shard set."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def _with_progress(request: ImportRequest) -> ImportResult:
 
 @contextlib.contextmanager
 def _stopping_when_asked() -> Iterator[None]:
-    """SIGTERM and SIGUSR2 end the import in order, with the exit code that says: run me again."""
+    """End the import in order on SIGTERM and SIGUSR2, with the exit code for "run me again"."""
 
     def stop(number: int, frame: object) -> None:
         raise Stopped(
@@ -215,7 +215,7 @@ def _stopping_when_asked() -> Iterator[None]:
 
 
 def _tell(result: ImportResult, rehearsed: Path | None) -> None:
-    """Say what was done, or, for a source that was only rehearsed, what would be."""
+    """Print what was done, or, for a dry run, what would be done."""
     classes = ", ".join(f"{name} {count}" for name, count in result.classes.items())
     if result.codec_choice is not None:
         _tell_choice(result.codec_choice)

@@ -1,4 +1,4 @@
-"""What an import found, for the terminal: one line for each kind of finding, however many images have it."""
+"""Findings of an import, for the terminal: one line for each kind, however many images have it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ if TYPE_CHECKING:
 
 
 class Findings:
-    """The findings of an import by kind, in the order in which the kinds were met."""
+    """The findings of an import by kind, in the order of their first appearance."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str], list[tuple[str, str]]] = {}
 
     def add(self, source: str, findings: Sequence[Finding]) -> None:
-        """Remember what was found about an image; notes are not told."""
+        """Add a finding about an image; notes are not shown."""
         for finding in findings:
             if finding.severity != "note":
                 kind = (finding.severity, finding.code)
                 self._kinds.setdefault(kind, []).append((source, finding.message))
 
     def lines(self, *severities: str) -> Iterator[tuple[str, str]]:
-        """(severity, line): the count and the first three names; the message is that of the first image."""
+        """Return (severity, line): the count and the first three names; the message is that of the first
+        image.
+        """
         for (severity, code), found in self._kinds.items():
             if severity not in severities:
                 continue

@@ -1,4 +1,4 @@
-"""`cingulum inspect`: what is in a shard set."""
+"""`cingulum inspect`: the content of a shard set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def inspect_shards(
     shards: Annotated[Path, typer.Argument(help="Folder of the shard set.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show what is in a shard set: shape, type, layout, codec, size, label maps, labels, ages, subjects.
+    """Show the content of a shard set: shape, type, layout, codec, size, label maps, labels, ages, subjects.
 
     Looks at the index and the shards' sizes; `cingulum verify` looks at every byte.
 

@@ -1,4 +1,4 @@
-"""Jobs as the commands show them: as a table of 80 columns, as JSON, and as a line of progress."""
+"""Format jobs: as a table of 80 columns, as JSON, and as a line of progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME_WIDTH = 16
 
 
 def console() -> Console:
-    """Standard output: as wide as the terminal, 80 columns where there is none."""
+    """Return standard output: as wide as the terminal, 80 columns where there is none."""
     from rich.console import Console
 
     out = Console(highlight=False, markup=False, soft_wrap=False)
@@ -28,12 +28,12 @@ def console() -> Console:
 
 
 def plain(text: str) -> str:
-    """Text on one line, without anything that a terminal would obey: names are the users' own."""
+    """Return text on one line, without terminal control characters: names are the users' own."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def table(jobs: Sequence[Job], width: int) -> Table:
-    """One line per job, in squeue's words, `width` columns wide; reasons are cut to fit."""
+    """Format one line per job, in squeue's words, `width` columns wide; reasons are cut to fit."""
     from rich.table import Table
     from rich.text import Text
 
@@ -57,7 +57,7 @@ def table(jobs: Sequence[Job], width: int) -> Table:
 
 
 def took(tasks: Iterable[TaskState]) -> str:
-    """Time from the first start to the last end, or to now."""
+    """Return the time from the first start to the last end, or to now."""
     from jobs import quantities
     from jobs.launchers.base import ENDED
 
@@ -68,7 +68,7 @@ def took(tasks: Iterable[TaskState]) -> str:
 
 
 def as_json(job: Job) -> dict[str, Any]:
-    """All that is known of a job; times as ISO 8601 in UTC."""
+    """Return all that is known of a job; times as ISO 8601 in UTC."""
     import dataclasses
 
     return {
@@ -100,25 +100,25 @@ def as_json(job: Job) -> dict[str, Any]:
 
 
 def task_label(job: Job, task: int) -> str:
-    """`4711_3` in an array, else the job's own."""
+    """Return `4711_3` in an array, else the job's own label."""
     return f"{job.label}_{task}" if job.spec.is_array else job.label
 
 
 def iso(seconds: float | None) -> str | None:
-    """A time as ISO 8601 in UTC; None stays None."""
+    """Format a time as ISO 8601 in UTC; None stays None."""
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
 def progress(job: Job) -> str:
-    """What a job does now, in a few words."""
+    """Describe a job's current state in a few words."""
     where = _where(job)
     return plain(f"{job.label} {job.state}{f': {where}' if where else ''}")
 
 
 def _where(job: Job) -> str:
-    """Hosts where it runs or ran; else why not. Of an array, how far it is, too."""
+    """Return the hosts where it runs or ran; else why not. Of an array, also how far it is."""
     hosts = list(dict.fromkeys(host for task in job.tasks for host in task.hosts))
     named = ",".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
     why = job.reason if job.state not in ("RUNNING", "COMPLETED") and job.reason else ""

@@ -1,4 +1,4 @@
-"""`cingulum jobs`: what was submitted and what became of it."""
+"""`cingulum jobs`: list submitted jobs and their states."""
 
 from __future__ import annotations
 

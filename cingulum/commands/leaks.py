@@ -1,4 +1,4 @@
-"""`cingulum leaks`: is one person in a shard set under two names?"""
+"""`cingulum leaks`: find one person under two names in a shard set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cingulum logs`: what a job printed."""
+"""`cingulum logs`: print a job's output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def logs(
     task: Annotated[int | None, typer.Option(metavar="I", min=0, help="Task of an array.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print where the output is, as JSON.")] = False,
 ) -> None:
-    """Print a job's output, both streams, all its starts one after the other.
+    """Print a job's output: both streams, all starts in order.
 
     Of an array, the output of each task under its name. --follow ends with the job; Ctrl-C leaves it alone.
 
@@ -106,7 +106,7 @@ def _is_active(state: str) -> bool:
 
 
 def _copy(path: Path, position: int) -> int:
-    """Print a file from this position on; returns where it ended."""
+    """Print a file from this position on; return where it ended."""
     try:
         with path.open("rb") as file:
             file.seek(position)

@@ -1,4 +1,4 @@
-"""`cingulum models`: which networks there are."""
+"""`cingulum models`: list the networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that are none, as `--epochs 3`, where a key of the configuration is meant: `train.epochs=3`."""
+"""Suggest configuration keys for unknown options: for `--epochs 3`, `train.epochs=3`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST = 5
 
 
 def advice(option: str, arguments: Sequence[str]) -> str | None:
-    """What to write instead of an option that there is not; None where no key is like it.
+    """Return what to write instead of an unknown option; None where no key is like it.
 
     Args:
         option: as it was written, such as `--epochs`.
@@ -29,7 +29,9 @@ def advice(option: str, arguments: Sequence[str]) -> str | None:
 
 
 def keys(option: str) -> list[str]:
-    """Keys whose last part is the option's name; or if none is, whose last part is spelled much like it."""
+    """Return keys whose last part is the option's name; else those whose last part is
+    spelled much like it.
+    """
     from trainer import config
 
     wanted = option.lstrip("-").replace("-", "_")
@@ -46,7 +48,7 @@ def keys(option: str) -> list[str]:
 
 
 def _value(option: str, arguments: Sequence[str]) -> str:
-    """What was given with the option; true where nothing was, as to a switch."""
+    """Return the value given with the option; true where there was none, as for a switch."""
     for number, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name == option:

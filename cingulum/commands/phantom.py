@@ -1,4 +1,4 @@
-"""`cingulum phantom`: make a cohort of made-up brains to try everything with."""
+"""`cingulum phantom`: make a cohort of synthetic brains to try everything with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def phantom(
     workers: Annotated[int | None, typer.Option(help="processes; default: one per core")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
 ) -> None:
-    """Make a BIDS folder of phantoms: brains made by a program, with ages, diagnoses and tissue maps.
+    """Make a BIDS folder of phantoms: synthetic brains with ages, diagnoses and tissue maps.
 
     The same arguments give the same files, byte for byte, whatever the number of cores. Stopped, it goes on.
 

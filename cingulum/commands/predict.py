@@ -1,4 +1,4 @@
-"""`cingulum predict`: what finished runs say about images they have never seen."""
+"""`cingulum predict`: predict new images with finished runs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def report(
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the web browser.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print where it is as JSON.")] = False,
 ) -> None:
-    """Write report.html, one file that needs nothing else, and figures/ beside it (PNG and CSV).
+    """Write report.html, one self-contained file, and figures/ beside it (PNG and CSV).
 
     Of a run or a cross-validation it goes into that folder; a run writes it when it ends, and this makes it
     anew, also of a run that is not finished. Several runs are compared: what differs in their

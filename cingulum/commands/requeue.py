@@ -1,4 +1,4 @@
-"""`cingulum requeue`: let a job save, and start it again."""
+"""`cingulum requeue`: save a job and start it again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def requeue(
     identity: Annotated[str, typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print its state as JSON.")] = False,
 ) -> None:
-    """Start a job again: one that runs saves its state first, one that failed goes on from its checkpoint.
+    """Start a job again: a running one saves its state first, a failed one resumes from its checkpoint.
 
     Slurm lets a job wait some two minutes before it starts it again.
 

@@ -1,4 +1,4 @@
-"""`cingulum scratch`: what runs have left on this host's local scratch."""
+"""`cingulum scratch`: copies left by runs on this host's local scratch."""
 
 from __future__ import annotations
 

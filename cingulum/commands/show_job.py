@@ -20,7 +20,7 @@ def show(
     identity: Annotated[str, typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
-    """Show a job: its state and why, where it ran, what it runs, its history and the end of its output.
+    """Show a job: its state and why, where it ran, its command, its history and the end of its output.
 
     \b
     Example:
@@ -73,7 +73,7 @@ def _resources(job: Job) -> str:
 
 
 def _history(store: Store, job: Job, identity: str) -> list[str]:
-    """A line per change; tasks of an array that changed alike at the same time share one."""
+    """Print a line per change; tasks of an array that changed alike at the same time share one."""
     from itertools import groupby
 
     from cingulum.commands import job_display
@@ -91,7 +91,7 @@ def _history(store: Store, job: Job, identity: str) -> list[str]:
 
 
 def _failures(job: Job, task: int) -> list[str]:
-    """Lines that the job wrote about starts that failed: time, exit code, host or rank, why."""
+    """Return lines that the job wrote about failed starts: time, exit code, host or rank, why."""
     path = Path(job.folder) / (f"failures-{task}" if job.spec.is_array else "failures")
     try:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()

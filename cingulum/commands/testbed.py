@@ -187,7 +187,7 @@ def shape(
 
 @testbed.command()
 def link(host: Host, state: Annotated[str, typer.Argument(help="up or down.")], name: Name = None) -> int:
-    """Cut a host's link, or mend it; the host runs on.
+    """Cut a host's link, or restore it; the host runs on.
 
     \b
     Example:
@@ -207,7 +207,7 @@ def kill(
     slurmd: Annotated[bool, typer.Option("--slurmd", help="Only its slurmd.")] = False,
     name: Name = None,
 ) -> int:
-    """Take a host's power, or kill its slurmd.
+    """Power a host off, or kill its slurmd.
 
     \b
     Example:
@@ -223,7 +223,7 @@ def kill(
 
 @testbed.command()
 def boot(host: Host, name: Name = None) -> int:
-    """Start a host that has no power, or the daemons of Slurm that do not run on one that has.
+    """Start a host that is powered off, or the Slurm daemons that do not run on it.
 
     \b
     Example:
@@ -242,7 +242,7 @@ def down(
     name: Name = None,
     everything: Annotated[bool, typer.Option("--all", help="All testbeds of this machine.")] = False,
 ) -> int:
-    """Take a testbed down, whatever state it is in; nothing of it stays.
+    """Take a testbed down, whatever state it is in, and remove everything.
 
     \b
     Example:
@@ -259,7 +259,7 @@ def down(
 
 
 def _chosen(name: str | None) -> str | None:
-    """The name that was given, or that of the only testbed; None: there is none."""
+    """Return the name that was given, or that of the only testbed; None: there is none."""
     from jobs.testbed import layout
     from trainer.errors import JobError
 

@@ -45,7 +45,7 @@ def train(
 
 
 def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, as_json: bool) -> int:
-    """Train on all ranks that were started, as the configuration says that each of them loads.
+    """Train on all ranks that were started, with the configuration that each of them loads.
 
     Raises:
         ConfigError: `load` did, and there is one rank; several tell it together.

@@ -1,4 +1,4 @@
-"""`cingulum verify`: is every byte of a shard set as it was written?"""
+"""`cingulum verify`: check every byte of a shard set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cingulum wait`: until a job has ended."""
+"""`cingulum wait`: wait until a job has ended."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def wait(
 
 
 def _ended(job: Job, task: int | None) -> int | None:
-    """The exit code, once it has ended."""
+    """Return the exit code, once it has ended."""
     from jobs.launchers.base import ACTIVE
 
     states = [state for state in job.tasks if task in (None, state.task)]

@@ -1,4 +1,4 @@
-"""What is looked at before anything is submitted: hours in a queue should not end in a typo."""
+"""Check everything before a job is submitted: hours in a queue should not end in a typo."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def alone(store: Store, chain: Sequence[JobSpec], warn: known.Warn) -> None:
 
 
 def _check_batch(config: RunConfig, resources: Resources, *, any_size: bool) -> None:
-    """With every number of hosts that the job may come to have."""
+    """Check the batch with every number of hosts that the job may come to have."""
     least = resources.least_nodes if any_size and resources.least_nodes is not None else resources.nodes
     for nodes in range(least, resources.nodes + 1):
         try:

@@ -101,7 +101,7 @@ def current(store: Store, text: str, *, warn: Warn, warned: set[str] | None = No
 
 
 def started(job: Job) -> str:
-    """The launcher's own name of a job.
+    """Return the launcher's own name of a job.
 
     Raises:
         JobError: it has none yet.
@@ -122,7 +122,7 @@ def launcher_of(job: Job) -> Launcher:
 
 
 def launcher_here(job: Job) -> Launcher:
-    """What started the job, to act on it, or to wait for it.
+    """Return the launcher of the job, to act on it, or to wait for it.
 
     Raises:
         JobError: it is on another cluster, where its id is that of another job or of none.
