@@ -8,8 +8,8 @@ import pytest
 from jobs.testbed import Testbed
 from jobs.testbed.layout import Settings
 from trainer.bench import peers
-from trainer.bench.peers import measuring
 from trainer.bench.peers.job import PeerProcess
+from trainer.bench.scaling import peer_cells
 from trainer.bench.scaling.cells import Cell
 from trainer.bench.together import Process, Together
 from trainer.errors import ConfigError, InputError, WorldError
@@ -137,9 +137,9 @@ def test_a_task_survives_its_command_line_and_knows_its_place():
 def test_processes_of_a_cell_are_where_the_study_says(tmp_path):
     testbed = Testbed(Settings(hosts=4), tmp_path)
     ranks = Cell("tiny", strategy="peer:ddp", ranks=4, hosts=2)
-    assert measuring.hosts_of(ranks, testbed) == ["n1", "n1", "n2", "n2"]
+    assert peer_cells.hosts_of(ranks, testbed) == ["n1", "n1", "n2", "n2"]
     served = Cell("tiny", strategy="peer:tf-parameter-server", ranks=2, hosts=2, servers=2)
-    assert measuring.hosts_of(served, testbed) == ["n1", "n2", "n3", "n4", "n3"]
+    assert peer_cells.hosts_of(served, testbed) == ["n1", "n2", "n3", "n4", "n3"]
     beside = Cell(
         "tiny",
         strategy="peer:tf-parameter-server",
@@ -148,16 +148,18 @@ def test_processes_of_a_cell_are_where_the_study_says(tmp_path):
         servers=2,
         options={"placement": "colocated"},
     )
-    assert measuring.hosts_of(beside, testbed) == ["n1", "n2", "n1", "n2", "n1"]
+    assert peer_cells.hosts_of(beside, testbed) == ["n1", "n2", "n1", "n2", "n1"]
 
 
 def test_a_cell_that_a_peer_cannot_measure_is_a_row_that_says_why(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     cell = Cell("tiny", strategy="peer:ddp", ranks=2, hosts=2)
-    assert "on this host or on a testbed" in peers.measure(cell, None, print).error
-    here = Cell("tiny", strategy="peer:ddp", ranks=2)
-    assert peers.measure(here, None, print, environment=tmp_path).error == "not installed: make bench-peers"
+    assert "on this host or on a testbed" in peer_cells.measure(cell, None, print).error
+    ours = Cell("tiny", strategy="peer:ddp", ranks=2)
+    assert (
+        peer_cells.measure(ours, None, print, environment=tmp_path).error == "not installed: make bench-peers"
+    )
     odd = Cell("tiny", strategy="peer:ddp", ranks=2, options={"x": 1})
-    assert "no option 'x'" in peers.measure(odd, None, print).error
+    assert "no option 'x'" in peer_cells.measure(odd, None, print).error
     with pytest.raises(ConfigError, match="Not to be measured with a peer"):
-        peers.measure(Cell("tiny"), None, print)
+        peer_cells.measure(Cell("tiny"), None, print)
