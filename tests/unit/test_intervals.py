@@ -6,11 +6,12 @@ import json
 
 import numpy as np
 import pytest
+import telemetry_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.errors import RunError
-from trainer.telemetry import json_lines, marks, parts, records, trace
+from trainer.telemetry import marks, parts, records, trace
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.intervals import Interval, StepIntervals, Transfer, spent, transfers
 from trainer.telemetry.marks import Call, Layout
@@ -116,7 +117,7 @@ def test_waiting_counts_only_while_nothing_leaves_or_returns():
 
 def test_the_trace_tells_peers_and_bytes(tmp_path):
     sent = Interval("send", 12.0, 13.0, peer=3, bytes=64)
-    json_lines.append(trace.rank_file(tmp_path, 0), trace.lines([step(*STEP, sent)]))
+    telemetry_lines.append(trace.rank_file(tmp_path, 0), trace.lines([step(*STEP, sent)]))
     told = json.loads(trace.join(tmp_path, ("a",)).read_text())["traceEvents"]
     shown = {e["name"]: (e["tid"], e["ts"], e["dur"], e["args"]) for e in told if e["ph"] == "X"}
     assert shown["step 7"] == (0, 0.0, 8e6, {"step": 7})
@@ -126,7 +127,7 @@ def test_the_trace_tells_peers_and_bytes(tmp_path):
 
 
 def test_a_damaged_trace_is_named(tmp_path):
-    json_lines.append(trace.rank_file(tmp_path, 0), [{"step": 1, "version": 2}])
+    telemetry_lines.append(trace.rank_file(tmp_path, 0), [{"step": 1, "version": 2}])
     with pytest.raises(RunError, match=r"trace-00000.jsonl: is damaged"):
         trace.join(tmp_path, ("a",))
 

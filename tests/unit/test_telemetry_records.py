@@ -109,7 +109,7 @@ def test_a_trace_of_the_first_version_is_joined_with_lines_of_this_one(tmp_path:
     path.parent.mkdir()
     shutil.copy(trace.rank_file(OLD, 0), path)
     later = StepIntervals(3, 1790000000.146, 0.045, (Interval("forward", 1790000000.151, 1790000000.161),))
-    json_lines.append(path, trace.lines([later]))
+    telemetry_lines.append(path, trace.lines([later]))
     told = json.loads(trace.join(tmp_path, ("a",)).read_text())["traceEvents"]
     names = [event["name"] for event in told if event["ph"] == "X"]
     assert names[:2] == ["step 1", "input wait"] and names[-2:] == ["step 3", "forward"]
