@@ -37,7 +37,7 @@ def test_a_host_without_power_is_named_and_the_job_goes_on_without_it(tmp_path, 
     cluster.power_off("n3")
     job.wait_for_state("COMPLETED")
     ((_, _, where, why),) = job.failures
-    assert where == "n3" and re.search("way to it is lost|powered off", why)
+    assert where == "n3" and re.search("connection to it is lost|powered off", why)
     assert "continues with 2 hosts, without n3" in job.log
     assert "start 2 on n[1-2]" in job.log and "/checkpoints/step-" in job.log
     result = tiny_runs.result(tmp_path / "run")

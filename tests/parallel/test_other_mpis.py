@@ -44,5 +44,5 @@ def test_no_rank_that_mpich_starts_trains_alone(mpich, tmp_path):
 
 @pytest.mark.deep
 def test_its_mpirun_is_known_by_what_it_says(mpich):
-    with pytest.raises(LauncherError, match=r"that of MPICH.* each would train alone"):
+    with pytest.raises(LauncherError, match=r"belongs to MPICH.* each would train alone"):
         open_mpi.check(str(mpich))

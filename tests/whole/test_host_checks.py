@@ -74,7 +74,7 @@ def test_a_silent_spare_is_named_and_done_without(preflight, capfd) -> None:
     preflight("n1 off n2")
     preflight("n1 off n2")
     (first, second) = said(capfd)  # once, though asked twice
-    assert first.startswith("warning: the job does without") and "off: cannot be reached by ssh" in second
+    assert first.startswith("warning: the job starts without") and "off: cannot be reached by ssh" in second
 
 
 def test_a_job_that_may_shrink_goes_on_with_the_hosts_that_answer(preflight, capfd) -> None:
@@ -87,7 +87,7 @@ def test_a_job_that_may_shrink_goes_on_with_the_hosts_that_answer(preflight, cap
 
 @pytest.mark.parametrize(
     ("host", "said"),
-    [("off", "No route to host"), ("odd", "something else"), ("bare", "cannot run cingulum as it is run")],
+    [("off", "No route to host"), ("odd", "unexpected answer"), ("bare", "cannot run cingulum as it is run")],
 )
 def test_a_host_that_is_needed_and_cannot_run_the_job_is_named(preflight, host, said) -> None:
     with pytest.raises(LauncherError, match=f"{host}: .*{said}"):

@@ -42,4 +42,4 @@ def test_the_host_of_the_batch_script_is_left_out_where_it_is_down(tmp_path: Pat
     assert told.exists() is (down == "n1")
     if down == "n1":
         assert "update JobId=7 ExcNodeList=n1 NumNodes=2 NumTasks=4 NumCPUs=4\n" in told.read_text()
-        assert "goes on with 2 hosts, without n1" in log.read_text()
+        assert "continues with 2 hosts, without n1" in log.read_text()
