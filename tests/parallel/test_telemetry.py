@@ -62,7 +62,7 @@ def test_the_trace_has_both_ranks(slow_run):
     folder, _ = slow_run
     told = json.loads((folder / "telemetry" / "trace.json").read_text())["traceEvents"]
     names = {(event["pid"], event["name"]) for event in told}
-    assert names >= {(rank, name) for rank in (0, 1) for name in ("step 12", "bucket 0", "statistics")}
+    assert names >= {(rank, name) for rank in (0, 1) for name in ("step 12", "reduce 0", "statistics")}
 
 
 @pytest.mark.slow
