@@ -91,7 +91,8 @@ def test_a_job_that_may_shrink_goes_on_without_the_host_of_its_batch_script(tmp_
 
 def test_the_allowed_number_of_failures_is_kept(tmp_path, cluster):
     program = tmp_path / "fails.py"
-    program.write_text("raise SystemExit('error: the disk is full')\n")
+    # A whole line at once: two ranks write.
+    program.write_text("import os\nos.write(2, b'error: the disk is full\\n')\nraise SystemExit(1)\n")
     job = submit(cluster, tmp_path / "job", [program], requeues=1)
     job.wait_for_state("FAILED")
     assert int(job.says("Restarts")) == 1

@@ -16,7 +16,9 @@ import time
 from pathlib import Path
 
 folder = Path(sys.argv[1])
-is_first = (os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("SLURM_PROCID", "0")) == "0"
+rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("SLURM_PROCID", "0")
+ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE") or os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+is_first = rank == "0"
 told = []
 
 
@@ -28,6 +30,9 @@ def note(word: str) -> None:
 
 for number in (signal.SIGUSR2, signal.SIGTERM):
     signal.signal(number, lambda number, frame: told.append(signal.Signals(number).name))
+(folder / f"listens-{rank}").touch()
+while is_first and not told and len(list(folder.glob("listens-*"))) < ranks:
+    time.sleep(0.05)  # a signal would end a rank that does not listen yet
 note("started")
 if (folder / "saved").exists():
     note("done")
