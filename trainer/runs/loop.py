@@ -26,8 +26,9 @@ from trainer.run_folder.run_record import owner
 from trainer.runs import preparation, saving, split_predictions
 from trainer.runs.clock import Clock
 from trainer.runs.preparation import Data
-from trainer.strategies.base import Learner, Plan, Predictions, Start
+from trainer.strategies.base import Plan
 from trainer.strategies.guards import check_finite
+from trainer.strategies.learner import Learner, Predictions, Start
 from trainer.telemetry.recorder import Recorder
 
 

@@ -16,9 +16,9 @@ from trainer.run_folder import checkpoint, record
 from trainer.run_folder.run_record import RunRecord, owner
 from trainer.runs import preparation, split_predictions
 from trainer.runs.loop import Training
-from trainer.strategies.base import Predictions
 from trainer.strategies.data import broadcast_state
 from trainer.strategies.guards import weights_sha256
+from trainer.strategies.learner import Predictions
 from trainer.telemetry import records
 
 

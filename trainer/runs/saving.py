@@ -7,8 +7,8 @@ from trainer.errors import NO_SPACE, CingulumError, no_space
 from trainer.run_folder import checkpoint, record
 from trainer.run_folder.checkpoint import Cursor
 from trainer.run_folder.record import RunFolder
-from trainer.strategies.base import Learner
 from trainer.strategies.data import averaged_weights
+from trainer.strategies.learner import Learner
 
 
 def save(

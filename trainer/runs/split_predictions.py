@@ -13,7 +13,8 @@ from trainer.ranks.watchdog import Beat, no_beat
 from trainer.run_folder.record import RunFolder, write_json
 from trainer.runs import preparation
 from trainer.runs.preparation import Data
-from trainer.strategies.base import Learner, Predictions, Share
+from trainer.strategies.base import Share
+from trainer.strategies.learner import Learner, Predictions
 
 # Resamples behind every interval.
 BOOTSTRAP = 2000

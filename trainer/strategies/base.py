@@ -2,8 +2,8 @@
 
 A strategy is a subclass of `Strategy`, found by `registry.of(config)`; nobody else asks which one it is. It
 says what each launched process does (`members`, `take_part`), divides an update (`plan`), and makes the
-`Learner` that the loop of trainer/runs/loop.py trains. Importing this file loads neither TensorFlow nor MPI:
-`members` and `environment` are asked before these start.
+`Learner` (learner.py) that the loop of trainer/runs/loop.py trains. Importing this file loads neither
+TensorFlow nor MPI: `members` and `environment` are asked before these start.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import contextlib
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from trainer.config import RunConfig, Section, micro_batch
+from trainer.strategies.learner import Learner
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
 
     from trainer.ranks.world import World
     from trainer.tasks.base import PerSample
@@ -142,162 +142,6 @@ class Prepared(Protocol):
         steps: Callable[[int], int] | None = None,
     ) -> Iterable[Any]:
         """Micro-batches: see `preparation.training_batches`."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where and with what the loop starts; given to `Learner.begin`.
-
-    Attributes:
-        step: updates done before.
-        last_step: updates in the whole run.
-        saves_every: steps between two checkpoints or ends of epochs, each of which all must have reached.
-        staging: folder into which processes of this start may write files of the run; None but on rank 0.
-        beat: tells the watchdog what this process does now.
-        is_stopping: whether this process was told to stop.
-    """
-
-    step: int
-    last_step: int
-    saves_every: tuple[int, ...]
-    staging: str | None
-    beat: Callable[[str], None]
-    is_stopping: Callable[[], bool]
-
-
-@dataclass(frozen=True)
-class Update:
-    """One update of the weights.
-
-    Attributes:
-        losses: of its micro-batches, as seen by this rank.
-        samples: in it, where another process has computed it; None where this rank did.
-    """
-
-    losses: Sequence[Any]
-    samples: int | None = None
-
-
-class Learner(ABC):
-    """The network on one rank, and how all ranks train it together.
-
-    Every method is a collective unless it says otherwise: all ranks call it in the same order.
-
-    Attributes:
-        model: the Keras model of this rank; on rank 0 the whole network, up to date after `gather`.
-        optimizer: its optimizer.
-    """
-
-    model: keras.Model
-    optimizer: keras.Optimizer
-
-    def begin(self, start: Start) -> None:
-        """The loop starts."""
-
-    def update(self, batches: Iterator[tuple[Any, Any, Any]]) -> Update | None:
-        """Do one update.
-
-        Args:
-            batches: this rank's micro-batches of it, each read when it is asked for: inputs, targets and
-                weights as `train_step` takes them.
-
-        Returns:
-            The update; None where there will be none, since a process was asked to stop.
-        """
-        return Update([self.train_step(*batch) for batch in batches])
-
-    @property
-    def is_in_step(self) -> bool:
-        """Whether all processes have done the same updates, so that training may stop here; no collective."""
-        return True
-
-    @abstractmethod
-    def train_step(self, x: Any, y: Any, w: Any) -> Any:
-        """Train on this rank's part of one micro-batch; returns its mean weighted loss, a scalar.
-
-        Args:
-            x: float32 `(b, D, H, W, C)`, or a pair of it and covariates `(b, k)`.
-            y: `(b,)`, classes or numbers, or uint8 `(b, D, H, W)`, label maps.
-            w: float32 `(b,)`, weights in the loss; 0 for samples that only fill up a batch.
-        """
-
-    @abstractmethod
-    def epoch_metrics(self) -> dict[str, float]:
-        """Mean `loss` and `score` of all samples on all ranks since the last call."""
-
-    @abstractmethod
-    def predict(self, x: Any) -> Any:
-        """The network's outputs, float32 `(b, ...)`, for `x` as in `train_step`."""
-
-    @abstractmethod
-    def evaluate(
-        self,
-        batches: Iterable[tuple[Any, Any, Any, Any]],
-        collected: Collected | None = None,
-        predict: Callable[[Any], Any] | None = None,
-    ) -> Predictions:
-        """Outputs for all ranks' batches together, the same on every rank.
-
-        Args:
-            batches: this rank's batches of rows int64 `(b,)`, inputs, targets, weights; those of weight 0
-                are left out.
-            collected: from targets and outputs of a batch to what is kept of them, `(b,)` and `(b, m)`, so
-                that whole label maps need not cross the network; default: both as they are.
-            predict: from inputs to outputs, where the network itself takes only parts of them.
-        """
-
-    @abstractmethod
-    def check(self) -> None:
-        """See that what the ranks must agree on is the same everywhere.
-
-        Raises:
-            DivergenceError: it is not; on every rank.
-        """
-
-    def settle(self) -> None:
-        """Bring the network on this rank up to date for evaluation, where others hold parts of it."""
-
-    @abstractmethod
-    def gather(self) -> keras.Model:
-        """The ordinary Keras model, the same on every rank; on rank 0 with its optimizer's whole state."""
-
-    def averaged_weights(self) -> AbstractContextManager[None]:
-        """A context in which the network holds the averaged weights, where the optimizer keeps them (EMA)."""
-        return contextlib.nullcontext()
-
-    def server_steps(self) -> list[list[dict[str, Any]]]:
-        """Where the time of parameter servers went since the last call; no collective."""
-        return []
-
-    def columns(self) -> dict[str, Any]:
-        """What the epoch's row of metrics.jsonl says besides; no collective."""
-        return {}
-
-    def facts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What result.json says besides, of the rows of all epochs; no collective."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing is trained any more; no collective."""
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Outputs for some volumes, in the order of their row numbers.
-
-    Attributes:
-        rows: int64 `(n,)`, row numbers in the shard set.
-        targets: `(n,)`, true classes or numbers.
-        outputs: float32 `(n, m)`: logits, or what the task keeps of an output.
-    """
-
-    rows: np.ndarray
-    targets: np.ndarray
-    outputs: np.ndarray
-
-
-# From targets and outputs of a batch to what evaluation keeps.
-Collected = Callable[["np.ndarray", "np.ndarray"], tuple["np.ndarray", "np.ndarray"]]
 
 
 class Strategy(ABC):

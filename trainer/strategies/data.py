@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from trainer.errors import ConfigError
 from trainer.ranks.world import World
-from trainer.strategies.base import Collected, Learner, Predictions
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
 from trainer.strategies.guards import average_statistics, check_divergence
+from trainer.strategies.learner import Collected, Learner, Predictions
 from trainer.tasks.base import PerSample
 from trainer.tasks.losses import cross_entropy
 from trainer.tasks.scores import hits
@@ -152,15 +152,7 @@ class DistributedModel(Learner):
         collected: Collected | None = None,
         predict: Callable[[Any], Any] | None = None,
     ) -> Predictions:
-        """Outputs for all ranks' batches together, the same on every rank; a collective at its end.
-
-        Args:
-            batches: this rank's batches of rows int64 `(b,)`, inputs, targets, weights; those of weight 0
-                are left out.
-            collected: from targets and outputs of a batch to what is kept of them, `(b,)` and `(b, m)`, so
-                that whole label maps need not cross the network; default: both as they are.
-            predict: from inputs to outputs, where the network itself takes only parts of them.
-        """
+        """See `Learner.evaluate`; a collective at its end."""
         rows, targets, outputs = [], [], []
         for row, x, y, w in batches:
             real = np.asarray(w) > 0

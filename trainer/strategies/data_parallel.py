@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 from trainer.config import RingConfig
 from trainer.ranks import launch
-from trainer.strategies.base import Learner, Plan, Strategy
+from trainer.strategies.base import Plan, Strategy
+from trainer.strategies.learner import Learner
 
 if TYPE_CHECKING:
     import keras

@@ -17,8 +17,8 @@ from trainer.strategies.async_servers.async_coordinator import Coordinator
 from trainer.strategies.async_servers.async_server import Held, Shard
 from trainer.strategies.async_servers.async_state import Shares
 from trainer.strategies.async_servers.staleness import Histogram
-from trainer.strategies.base import Start, Update
 from trainer.strategies.data import DistributedModel
+from trainer.strategies.learner import Start, Update
 from trainer.tasks.base import PerSample
 
 _LOOK_S = 0.2

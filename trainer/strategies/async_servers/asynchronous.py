@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainer.strategies.base import Learner, Plan, Story
+from trainer.strategies.base import Plan, Story
+from trainer.strategies.learner import Learner
 from trainer.strategies.servers.synchronous import Servers, links_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from trainer.config import RingConfig, ServerConfig
 from trainer.ranks import launch, mpi_world
-from trainer.strategies.base import Learner, Members, Plan, Story, Strategy
+from trainer.strategies.base import Members, Plan, Story, Strategy
+from trainer.strategies.learner import Learner
 
 if TYPE_CHECKING:
     import keras
