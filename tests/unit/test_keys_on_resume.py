@@ -91,6 +91,11 @@ def test_another_strategy_may_go_on_unless_it_rounded(before, given):
         resuming.check_resumable(rounding, given)
 
 
+def test_options_of_a_strategy_of_ones_own_are_named_one_by_one():
+    with pytest.raises(RunError, match=r": train\.strategy\.options\.x was 2\.0 and is None now"):
+        resuming.check_resumable(OWNERS[2], STORED)
+
+
 def test_what_may_grow_may_not_shrink():
     growing = [key for key, mark in MARKS.items() if mark == "may grow"]
     assert growing == ["train.epochs"]

@@ -170,10 +170,11 @@ def read_json(path: Path) -> Any:
 def differences(stored: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Dotted key -> its two values, sorted, for every key that differs and is not free to change."""
     old, new = _flat(stored), _flat(given)
-    for flat, other in ((new, stored.train.strategy), (old, given.train.strategy)):
+    for flat, other, section in ((new, old, stored.train.strategy), (old, new, given.train.strategy)):
         # What only the other strategy has counts as left at its default.
-        for name, field in type(other).model_fields.items():
-            flat.setdefault(f"train.strategy.{name}", field.default)
+        for name, field in type(section).model_fields.items():
+            if (key := f"train.strategy.{name}") in other:
+                flat.setdefault(key, field.default)
     changed = (k for k in old.keys() | new.keys() if old.get(k) != new.get(k))
     keys = sorted(k for k in changed if configuration.on_resume(k) != "may change")
     return {key: (old.get(key), new.get(key)) for key in keys}
