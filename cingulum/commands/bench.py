@@ -61,12 +61,12 @@ def bench_step(
       cingulum bench step --json
       cingulum bench step --no-peers --no-overhead --repeats 140
     """
-    from trainer.bench import step_bench, step_peers
+    from cingulum.bench import step, step_peers
     from trainer.progress import Counting
 
     job = _job(model, size, batch, width, steps, sync_batch_norm)
     with Counting("measuring", "blocks") as shown:
-        figures = step_bench.step(
+        figures = step.step(
             job,
             repeats=repeats,
             progress=shown.show,
@@ -106,11 +106,11 @@ def bench_ring(
     """
     from rich.console import Console
 
-    from trainer.bench import step_bench
+    from cingulum.bench import step
 
     job = _job(model, size, batch, width, steps, sync_batch_norm)
     with Console(stderr=True).status("starting") as status:
-        figures = step_bench.ring(job, ranks=ranks, repeats=repeats, progress=status.update)
+        figures = step.ring(job, ranks=ranks, repeats=repeats, progress=status.update)
     rows = [
         f"{name:32s} {1000 * time['median']:8.1f} ms  "
         f"(from {1000 * time['median_min']:.1f} to {1000 * time['median_max']:.1f})"

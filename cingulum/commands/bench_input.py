@@ -51,8 +51,8 @@ def bench_input(
     from trainer.quiet import import_tensorflow
 
     import_tensorflow()
+    from cingulum.bench import input as input_bench
     from trainer import models
-    from trainer.bench import input_bench
     from trainer.bench.input_worker import InputJob
 
     models.describe(model)  # a name that does not exist is told before anything is made

@@ -71,7 +71,7 @@ def bench_loader(
 
     from rich.console import Console
 
-    from trainer.bench.loader import studies
+    from cingulum.bench.loader import studies
 
     study = studies.checked(
         sizes=size,
@@ -91,7 +91,7 @@ def bench_loader(
     if dry_run:
         typer.echo(studies.told(study, sweeping=plot is not None))
         return 0
-    from trainer.bench.loader import measure, sweep
+    from cingulum.bench.loader import measure, sweep
 
     with Console(stderr=True).status("starting") as status:
         if plot is None:

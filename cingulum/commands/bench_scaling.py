@@ -73,7 +73,7 @@ def bench_scaling(
     """
     import json
 
-    from trainer.bench.scaling import conduct
+    from cingulum.bench.scaling import conduct
     from trainer.bench.scaling.results import Results
     from trainer.bench.scaling.study import Study
 
@@ -157,9 +157,9 @@ def _check_words(study: Study) -> None:
     """
     import yaml
 
+    from cingulum.bench.scaling.peer_cells import job_of
+    from cingulum.bench.scaling.training import strategy_settings
     from trainer.bench.scaling.cells import Cell
-    from trainer.bench.scaling.peer_cells import job_of
-    from trainer.bench.scaling.training import strategy_settings
     from trainer.bench.scaling.variants import variant
     from trainer.config import parsing
     from trainer.errors import ModelError
@@ -227,10 +227,11 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
     import functools
     import signal
 
-    from trainer.bench.scaling import conduct, page
+    from cingulum.bench.scaling import conduct
+    from cingulum.bench.scaling.measure import measure
+    from cingulum.bench.scaling.training import train
+    from trainer.bench.scaling import page
     from trainer.bench.scaling.cells import key
-    from trainer.bench.scaling.measure import measure
-    from trainer.bench.scaling.training import train
     from trainer.errors import Stopped
     from trainer.ranks.stopping import SIGNALS
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 from made_up_study import make_row, make_study
 
-from trainer.bench.scaling import conduct
+from cingulum.bench.scaling import conduct
 from trainer.bench.scaling.cells import Cell, Row, key
 from trainer.bench.scaling.results import ROWS, Results, read
 from trainer.errors import InputError, WorldError

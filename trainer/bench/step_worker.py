@@ -1,6 +1,6 @@
 """One process of a step benchmark: builds a network, warms up, and times a block of steps for each line `go`.
 
-Run by `step_bench` as `python -m trainer.bench.step_worker JOB`, where JOB is a `StepJob` as JSON.
+Run by `cingulum.bench.step` as `python -m trainer.bench.step_worker JOB`, where JOB is a `StepJob` as JSON.
 """
 
 from __future__ import annotations

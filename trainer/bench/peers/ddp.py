@@ -1,7 +1,8 @@
 """PyTorch's DistributedDataParallel over Gloo, around the same Keras network on Keras' torch back end.
 
-Run by `starting` in the peers' environment as `python -m trainer.bench.peers.ddp TASK`. The optimizer is
-Keras' own, as everywhere else, so that the weights can be compared. Batch norm takes the statistics of each
+Run by `cingulum.bench.peers` in the peers' environment as `python -m trainer.bench.peers.ddp PROCESS`. The
+optimizer is Keras' own, as everywhere else, so that the weights can be compared. Batch
+norm takes the statistics of each
 rank's own samples, and its moving statistics stay each rank's own (DDP shares buffers, and to Keras they
 are parameters without gradients).
 """

@@ -1,6 +1,7 @@
 """One process of a cell: builds the network, warms up, waits for a line, times steps, prints JSON.
 
-Run by `measure` under mpirun as `python -m trainer.bench.scaling.worker CELL`, CELL being a `Cell` as JSON.
+Run under mpirun by `cingulum.bench.scaling.measure` as `python -m trainer.bench.scaling.worker CELL`, where
+CELL is a `Cell` as JSON.
 Rank 0 writes `ready` with what a prediction needs, reads `go`, writes `timed` as soon as all ranks have done
 their steps, and then what was found. Batches are synthetic and in memory; each process computes with one
 thread.

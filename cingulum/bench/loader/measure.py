@@ -12,13 +12,13 @@ from typing import Any
 
 import psutil
 
+from cingulum.bench.loader.processes import PEERS, ReaderProcess, python_of
 from trainer.bench import hardware
 from trainer.bench.loader import figures, page_cache, volumes
 from trainer.bench.loader.job import LoaderJob
-from trainer.bench.loader.processes import PEERS, ReaderFailed, ReaderProcess, python_of
 from trainer.bench.loader.readers import KINDS, LIMIT, OURS, PARTS
 from trainer.bench.loader.worker import LEAST_S
-from trainer.errors import CingulumError
+from trainer.errors import CingulumError, WorldError
 
 Progress = Callable[[str], None]
 
@@ -163,7 +163,7 @@ class _Size:
                 process = stack.enter_context(ReaderProcess(name, self._job, self._study.peers))
                 self._opened[name] = process.ask("open")
                 running[name] = process
-            except ReaderFailed as failure:
+            except WorldError as failure:
                 self._failed(name, failure)
         return running
 
@@ -176,10 +176,10 @@ class _Size:
                 process.ask("prepare")
             done.touch()
 
-    def _failed(self, name: str, failure: ReaderFailed) -> None:
+    def _failed(self, name: str, failure: WorldError) -> None:
         if name in (OURS, LIMIT):
-            raise CingulumError(f"{KINDS[name].title} at {self._job.size}^3: {failure}") from None
-        self._skipped[name] = f"failed: {failure}"
+            raise CingulumError(f"At {self._job.size}^3: {failure}") from None
+        self._skipped[name] = f"failed: {failure.message.splitlines()[-1]}"
 
     def _measure_one(self, running: dict[str, ReaderProcess], name: str, cache: str) -> None:
         files = [Path(file) for file in self._opened[name]["files"]]
@@ -194,7 +194,7 @@ class _Size:
                 found = {"volumes": self._job.volumes, "seconds": max(parts.values()), "parts_s": parts}
             else:
                 found = running[name].ask("epoch", least_s=least_s)
-        except ReaderFailed as failure:
+        except WorldError as failure:
             self._failed(name, failure)
             del running[name]
             return

@@ -9,14 +9,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from cingulum.bench.loader.measure import LoaderStudy, Progress, data_folder
+from cingulum.bench.loader.processes import ReaderProcess
 from trainer.bench import hardware
 from trainer.bench.loader import figures, page_cache, volumes
 from trainer.bench.loader.job import LoaderJob
-from trainer.bench.loader.measure import LoaderStudy, Progress, data_folder
-from trainer.bench.loader.processes import ReaderFailed, ReaderProcess
 from trainer.bench.loader.readers import LIMIT, OURS, PARTS
 from trainer.bench.loader.worker import LEAST_S
-from trainer.errors import CingulumError
+from trainer.errors import CingulumError, WorldError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ def scaling(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
             progress(f"{number + 1} of {len(chosen)}: {point.value} {point.axis}")
             try:
                 measured.append(_measured(point, study.repeats))
-            except ReaderFailed as failure:
+            except WorldError as failure:
                 raise CingulumError(f"Cingulum's loader with {point.value} {point.axis}: {failure}") from None
         stored = sum(path.stat().st_size for path in job.path("shards").glob("shard-*.h5"))
     return {

@@ -6,9 +6,7 @@ The volumes are phantoms, made once for each size: what counts is how fast a str
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,11 +14,11 @@ from typing import Any
 
 import yaml
 
+from cingulum.bench.processes import Process, Running
+from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed
 from trainer.bench import hardware
-from trainer.bench.scaling import launching
 from trainer.bench.scaling.cells import Cell, Row, key
-from trainer.errors import WorldError
 
 SUBJECTS = 48
 # A training that takes longer than this for an epoch hangs; starting may take the same again.
@@ -149,32 +147,5 @@ def _run(line: Sequence[str], environment: dict[str, str] | None = None, seconds
     Raises:
         WorldError: it failed, or took longer than so many seconds.
     """
-    process = subprocess.Popen(
-        line,
-        env={**os.environ, **(environment or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
-    try:
-        _, said = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise WorldError(f"A training did not end within {seconds:.0f} s.") from None
-    finally:
-        if process.poll() is None:
-            process.terminate()  # mpirun ends its ranks
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-    if process.returncode:
-        raise WorldError(f"{_first_error(said)} (exit code {process.returncode})")
-
-
-def _first_error(said: str) -> str:
-    """The message that a command gave, else the last that it said."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    told = next((line for line in lines if line.startswith("error: ")), None)
-    return told or (lines[-1] if lines else "It ended without a word.")
+    with Running([Process("training", "the command", line, environment or {})]) as running:
+        running.wait(seconds)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cingulum.bench import peers
 from jobs.testbed import Testbed
 from trainer.bench import hardware
-from trainer.bench.peers import starting
 from trainer.bench.peers.job import PeerJob
 from trainer.bench.scaling import timed_row
 from trainer.bench.scaling.cells import Cell, Row
@@ -77,12 +77,12 @@ def measure(
     counted: list[Counters] = []
     try:
         job = job_of(cell)
-        if reason := starting.missing(job.peer, environment):
+        if reason := peers.missing(job.peer, environment):
             return Row(cell, machine=hardware.here(), error=reason)
-        (found,) = starting.run(
-            [job],
+        found = peers.run(
+            job,
             testbed=testbed,
-            hosts=[hosts_of(cell, testbed)] if testbed else None,
+            hosts=hosts_of(cell, testbed) if testbed else None,
             environment=environment,
             before=lambda: counted.append(count()),
             after=lambda: counted.append(count()),

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from cingulum.bench.loader.measure import NOT_INSTALLED, LoaderStudy
+from cingulum.bench.loader.processes import PEERS, python_of
 from trainer.bench.loader.job import MARK_VOXELS, LoaderJob
-from trainer.bench.loader.measure import NOT_INSTALLED, LoaderStudy
-from trainer.bench.loader.processes import PEERS, python_of
 from trainer.bench.loader.readers import KINDS, LIMIT, OURS, OURS_PAST
 from trainer.data.shards import codecs
 from trainer.errors import InputError
