@@ -56,7 +56,7 @@ def measure(job: InputJob, volumes_job: LoaderJob, data: Path | None, progress: 
 
 
 def shares(blocks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What waiting costs, from blocks of the kinds real and synthetic, in turn.
+    """Return the cost of waiting for input, from alternating blocks of real and synthetic input.
 
     Returns:
         `input_wait_share`: the time in which a block with real input waits for batches, over its whole time;

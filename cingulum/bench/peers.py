@@ -27,7 +27,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THR
 
 
 def missing(peer: str, environment: Path | None = None) -> str | None:
-    """Why a peer cannot be measured here; None where it can.
+    """Return why a peer cannot be measured here; None where it can.
 
     Args:
         peer: one of `MODULES`.
@@ -122,7 +122,7 @@ def processes_of(
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports of this host that nobody listens on now."""
+    """Return ports of this host that no process listens on now."""
     found: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):

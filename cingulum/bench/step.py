@@ -50,7 +50,7 @@ def step(
     environment: Path | None = None,
     overhead: bool = True,
 ) -> dict[str, Any]:
-    """Efficiency of two ranks, overhead of our loop, and other frameworks in the same run.
+    """Measure the efficiency of two ranks, our loop's overhead, and other frameworks in the same run.
 
     All processes are started once; then each kind trains a block of steps in turn, in another sequence in
     each repeat, while all others stand still. The first step of a block is not counted: processes that have

@@ -103,7 +103,7 @@ class PeerTimes:
 
 
 def figures(ours_s: Sequence[float], measured: Sequence[PeerTimes]) -> dict[str, Any]:
-    """What the comparison says.
+    """Return the comparison of the peers with ours.
 
     Args:
         ours_s: seconds per step of our two ranks, repeat by repeat.
@@ -132,7 +132,7 @@ def figures(ours_s: Sequence[float], measured: Sequence[PeerTimes]) -> dict[str,
 
 
 def told(name: str, row: dict[str, Any]) -> str:
-    """A line for people, from what `figures` says of a peer."""
+    """Return a line of text, from what `figures` returns for a peer."""
     if "skipped" in row:
         return f"{TITLES[name]}: {row['skipped']}"
     lead, efficiency = (

@@ -56,7 +56,7 @@ class Slurm:
         return os.environ.get("SLURM_CLUSTERS") or _cluster_name()
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
-        """The batch script, and the sbatch that submits it."""
+        """Return the batch script, and the sbatch that submits it."""
         from jobs import supervised
         from jobs.rendering import batch_script
 

@@ -106,9 +106,9 @@ def test_a_strategy_is_a_word_with_options():
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("date", "there is no 'date'"),
-        ("data/tree", "'tree' in 'data/tree' is no OPTION=VALUE"),
-        ("data/=tree", "is no OPTION=VALUE"),
+        ("date", "unknown strategy 'date'"),
+        ("data/tree", "'tree' in 'data/tree' is not OPTION=VALUE"),
+        ("data/=tree", "is not OPTION=VALUE"),
         ("parameter-server/servers=0", "servers=0"),
         ("parameter-server/servers=many", "servers=many"),
         ("parameter-server/servers=true", "servers=True"),

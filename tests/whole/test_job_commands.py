@@ -273,7 +273,7 @@ def test_cancelling_is_told_once_and_a_typo_changes_nothing(slurm, capsys):
     assert cli.run(["cancel", *first, *second]) == 0
     assert capsys.readouterr().out == "4711 cancelled\n4712 cancelled\n"
     assert cli.run(["cancel", *first]) == 0
-    assert "had ended already: CANCELLED" in capsys.readouterr().out
+    assert "had already ended: CANCELLED" in capsys.readouterr().out
     assert slurm.told == [("cancel", "4711", None), ("cancel", "4712", None)]
 
 
@@ -331,7 +331,7 @@ def test_a_launcher_that_is_silent_is_named_and_what_was_known_is_shown(slurm, c
     capsys.readouterr()
     assert cli.run(["jobs"]) == 0
     shown = capsys.readouterr()
-    assert "slurm did not tell" in shown.err and "slurmctld is away" in shown.err and job in shown.out
+    assert "slurm did not answer" in shown.err and "slurmctld is away" in shown.err and job in shown.out
 
 
 def test_jobs_that_ended_long_ago_are_listed_when_asked_for(slurm, capsys, monkeypatch):

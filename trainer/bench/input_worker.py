@@ -94,7 +94,7 @@ def _learner(job: InputJob) -> Any:
 
 
 def _real_batches(job: InputJob) -> Iterator[Any]:
-    """The batches of training, from its first step to the last that is needed."""
+    """Yield the batches of training, from its first step to the last that is needed."""
     import numpy as np
 
     from trainer.config import RunConfig

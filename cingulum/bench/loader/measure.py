@@ -100,7 +100,7 @@ def loader(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
 
 @contextmanager
 def data_folder(named: Path | None) -> Iterator[Path]:
-    """The folder for the volumes: one that stays, or a temporary one beside other temporary files."""
+    """Yield the folder for the volumes: the one that was named, or a temporary one that is removed."""
     if named is not None:
         named.mkdir(parents=True, exist_ok=True)
         yield named
@@ -123,7 +123,7 @@ class _Size:
         self._cached: dict[tuple[str, str], list[float]] = {}
 
     def measure(self) -> dict[str, Any]:
-        """Rows and ratios."""
+        """Return the rows and ratios of this size."""
         with ExitStack() as stack:
             running = self._start(stack)
             for repeat in range(self._study.repeats):
@@ -241,7 +241,7 @@ def _is_measured(name: str, cache: str) -> bool:
 
 
 def _memory_by_volumes(job: LoaderJob) -> dict[str, int]:
-    """Peak memory of one epoch of ours by its number of volumes: a quarter of them, and all."""
+    """Return our loader's peak memory in an epoch of a quarter of the volumes, and of all."""
     found = {}
     for count in sorted({max(job.batch, job.volumes // 4 // job.batch * job.batch), job.volumes}):
         with ReaderProcess(OURS, dataclasses.replace(job, volumes=count)) as process:
@@ -251,7 +251,7 @@ def _memory_by_volumes(job: LoaderJob) -> dict[str, int]:
 
 
 def _storage(data: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The disk under the data, and how fast the cold reads of the limit were."""
+    """Return the file system of the data, and the speed of the limit's cold reads."""
     mounts = [
         part for part in psutil.disk_partitions(all=True) if data.resolve().is_relative_to(part.mountpoint)
     ]

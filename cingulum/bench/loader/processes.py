@@ -18,7 +18,7 @@ PEERS = CHECKOUT / ".venv-peers"
 
 
 def python_of(name: str, peers: Path) -> Path | None:
-    """The Python that a reader needs; None where the peers are not installed."""
+    """Return the Python that a reader needs; None where the peers are not installed."""
     if not KINDS[name].peers:
         return Path(sys.executable)
     python = peers / "bin" / "python"

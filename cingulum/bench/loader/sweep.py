@@ -35,7 +35,7 @@ class Point:
 
 
 def points(job: LoaderJob, cores: int) -> list[Point]:
-    """What is measured: along each axis doubled from 1, or a batch, up to what there is, and once beyond."""
+    """Return the points to measure: along each axis doubled, from 1 or a batch up to what there is."""
     more = [dataclasses.replace(job, volumes=job.batch * 2**k) for k in range(1, 12)]
     found = [Point("volumes", one.volumes, one) for one in more if one.volumes <= job.volumes]
     for threads in _doubled(2 * cores):
@@ -49,7 +49,7 @@ def points(job: LoaderJob, cores: int) -> list[Point]:
 
 
 def scaling(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
-    """Throughput along each axis, at the study's first size, from a warm page cache.
+    """Measure throughput along each axis, at the study's first size, from a warm page cache.
 
     Ranks are processes that start an epoch at the same moment; reading needs no word between them, so that
     MPI would change nothing. Their throughput is all their volumes over the time of the slowest.
@@ -141,7 +141,7 @@ TITLES = {"volumes": "volumes in an epoch", "threads": "threads of one rank", "r
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """Three panels: throughput by volumes, by threads with the machine's limit, and by ranks."""
+    """Draw three panels: throughput by volumes, by threads with the machine's limit, and by ranks."""
     import matplotlib
 
     matplotlib.use("Agg")

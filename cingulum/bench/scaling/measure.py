@@ -53,7 +53,7 @@ def measure(
         cell: of strategy `data`, synchronous `parameter-server` or a peer, and no training.
         testbed: emulated hosts, as many as `cell.machines` or more; their links are shaped to
             `cell.bandwidth` and stay so. None for a cell on this host, or on real ones.
-        progress: told what is predicted, before anything is timed, and what was measured.
+        progress: gets a line with the prediction before the steps are timed, and one with the result.
         hosts: names of real hosts, such as an allocation's; their interfaces are not read.
 
     Returns:
@@ -76,7 +76,7 @@ def measure(
 
 
 def predict(cell: Cell, sizes: Sequence[int], compute_s: float, hosts: Sequence[str]) -> dict[str, Any]:
-    """What the cost model says of a cell, from its variables' bytes and the seconds that computing takes.
+    """Return the cost model's prediction for a cell, from bytes of variables and seconds of computing.
 
     Args:
         cell: what will be measured.
@@ -127,7 +127,7 @@ def _named(hosts: Sequence[str], traffic: Sequence[costs.Traffic]) -> dict[str, 
 
 def _check(cell: Cell) -> None:
     if cell.strategy not in ("data", "parameter-server") or cell.train or cell.options.get("mode") == "async":
-        raise ConfigError(f"Not to be measured here: {cell.describe()}.")
+        raise ConfigError(f"This cell cannot be timed: {cell.describe()}.")
     section: type[Section] = RingConfig if cell.strategy == "data" else ServerConfig
     try:
         section(**cell.options, **({} if cell.strategy == "data" else {"count": cell.servers}))
@@ -162,7 +162,7 @@ def _send_frames(testbed: Testbed, hosts: Sequence[str], at_once: int) -> None:
     for host in hosts:
         line = ["ip", "link", "set", "dev", "eth0", "gso_max_segs", str(at_once)]
         if (done := testbed.exec(host, line, cwd="/")).returncode:
-            raise WorldError(f"{host}: frames of a link cannot be bounded: {done.stderr.strip()}")
+            raise WorldError(f"{host}: the frames of its link cannot be limited: {done.stderr.strip()}")
 
 
 def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Progress) -> Row:
@@ -213,7 +213,7 @@ def _count(testbed: Testbed | None, hosts: Sequence[str]) -> Counters:
 
 
 def interface_bytes(table: str, interface: str = "eth0") -> tuple[int, int]:
-    """Bytes sent and received, from the text of /proc/net/dev.
+    """Return the bytes sent and received, from the text of /proc/net/dev.
 
     Raises:
         WorldError: there is no such interface.

@@ -18,7 +18,7 @@ _PREFIX = "peer:"
 
 
 def job_of(cell: Cell) -> PeerJob:
-    """What the peer of a cell is to do.
+    """Return the job of a cell's peer.
 
     Raises:
         InputError: an option that this peer has not, or servers that it cannot have.
@@ -37,7 +37,7 @@ def job_of(cell: Cell) -> PeerJob:
 
 
 def hosts_of(cell: Cell, testbed: Testbed) -> list[str]:
-    """The host of each process: ranks, servers, and their coordinator beside the first server."""
+    """Return the host of each process: ranks, servers, and their coordinator beside the first server."""
     names = [testbed.hosts[place] for place in cell.places()]
     if not cell.servers:
         return names
@@ -68,12 +68,12 @@ def measure(
         The row; with `error` where the peer is not installed, cannot do this, or failed.
 
     Raises:
-        ConfigError: a cell that is none of a peer.
+        ConfigError: the cell is not a peer's.
     """
     if not cell.strategy.startswith(_PREFIX) or cell.train:
-        raise ConfigError(f"Not to be measured with a peer: {cell.describe()}.")
+        raise ConfigError(f"Not a peer's cell: {cell.describe()}.")
     if cell.hosts and testbed is None:
-        return Row(cell, error="peers are measured on this host or on a testbed's, not on others")
+        return Row(cell, error="peers are measured on this host or on a testbed, not on other hosts")
     counted: list[Counters] = []
     try:
         job = job_of(cell)

@@ -78,7 +78,7 @@ def train(
 
 
 def configuration(cell: Cell, shards: Path, run: Path) -> dict[str, Any]:
-    """The run's configuration, as a tree for YAML."""
+    """Return the run's configuration, as a tree for YAML."""
     from trainer import models
 
     dense = bool(models.describe(cell.model).dense)
@@ -105,14 +105,14 @@ def configuration(cell: Cell, shards: Path, run: Path) -> dict[str, Any]:
 
 
 def strategy_settings(strategy: str, options: Any, servers: int) -> dict[str, Any]:
-    """What of `train` in a configuration makes a strategy; nothing but defaults for a peer's."""
+    """Return the keys of `train` that select a strategy; none for a peer."""
     if strategy == "parameter-server":
         return {"strategy": {"name": strategy, "count": servers, **options}}
     return {"strategy": {"name": strategy, **options}} if strategy == "data" and options else {}
 
 
 def points(metrics: Path) -> tuple[dict[str, float], ...]:
-    """The numbers of each row of metrics.jsonl, with seconds summed up over epochs."""
+    """Return the numbers of each row of metrics.jsonl, with seconds summed up over epochs."""
     found = []
     seconds = 0.0
     for text in metrics.read_text(encoding="utf-8").splitlines():
@@ -128,7 +128,7 @@ def points(metrics: Path) -> tuple[dict[str, float], ...]:
 
 
 def shards_of(folder: Path, size: int, progress: Callable[[str], None]) -> Path:
-    """A shard set of phantoms of this size in the study's folder, with classes and tissue maps."""
+    """Return a shard set of phantoms of this size in the study's folder, with classes and tissue maps."""
     made = folder / f"phantoms-{size}"
     if not (made / _MARK).exists():
         progress(f"making {SUBJECTS} phantoms of {size}^3 voxels")

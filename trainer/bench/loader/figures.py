@@ -10,12 +10,12 @@ from trainer.bench.loader.readers import KINDS, LIMIT, OURS, OURS_MEMORY, OURS_P
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, smallest and largest."""
+    """Return median, smallest and largest."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def limit_speed(volumes: int, seconds: Mapping[str, float]) -> float:
-    """Volumes per second of the slowest part, each measured alone."""
+    """Return the volumes per second of the slowest part, each measured alone."""
     return volumes / max(seconds.values())
 
 
@@ -60,7 +60,7 @@ def ratios(speeds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 
 def worst(cases: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any] | None:
-    """The case in which a ratio is smallest, of those that have it; None where none has."""
+    """Return the case in which a ratio is smallest, of those that have it; None where none has."""
     having = [case for case in cases if case[name] is not None]
     return dict(min(having, key=lambda case: case[name])) if having else None
 

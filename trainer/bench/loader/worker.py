@@ -98,7 +98,7 @@ class _Worker:
         }
 
     def part(self, name: str, least_s: float = 0.0) -> dict[str, Any]:
-        """Seconds per epoch of a part of the limit; the mean over `least_s` seconds."""
+        """Return the seconds per epoch of a part of the limit; the mean over `least_s` seconds."""
         times: list[float] = []
         while not times or sum(times) < least_s:
             times.append(self._reader.part(name))

@@ -66,14 +66,14 @@ def _distributed(process: PeerProcess, model: Any) -> Any:
 
 
 def cross_entropy(logits: Any, y: Any) -> Any:
-    """Mean cross-entropy of logits `(B, K)` and labels `(B,)`."""
+    """Return the mean cross-entropy of logits `(B, K)` and labels `(B,)`."""
     import torch
 
     return torch.nn.functional.cross_entropy(logits, y.long())
 
 
 def dice_cross_entropy(logits: Any, y: Any, smoothing: float = 1e-5) -> Any:
-    """As `trainer.tasks.losses.dice_cross_entropy`: mean over samples, for logits `(B, D, H, W, K)`."""
+    """Return `trainer.tasks.losses.dice_cross_entropy`: mean over samples, for logits `(B, D, H, W, K)`."""
     from torch.nn import functional
 
     y = y.long()

@@ -90,14 +90,14 @@ class Cell:
         return self.hosts + self.separate_servers if self.hosts else 0
 
     def places(self) -> tuple[int, ...]:
-        """Host of each process in [0, machines): ranks in blocks, then each separate server on its own."""
+        """Return the host of each process, in [0, machines): ranks in blocks, each separate server alone."""
         if not self.hosts:
             return (0,) * self.processes
         ranks = (rank * self.hosts // self.ranks for rank in range(self.ranks))
         return (*ranks, *range(self.hosts, self.machines))
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return the cell in one line."""
         what = f"{self.epochs} epochs" if self.train else f"{self.scaling} scaling"
         ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
         how = title(self.strategy, self.options, self.servers)
@@ -105,7 +105,7 @@ class Cell:
         return f"{self.model} {self.size}^3, {what}, batch {self.batch}, {how}, {ranks} on {where}"
 
     def place(self, hosts: int) -> str:
-        """So many hosts of this cell's kind, in words."""
+        """Return in words where so many hosts of this cell's kind are."""
         if not hosts:
             return "this host"
         words = [f"{hosts} {'emulated ' if self.emulated else ''}host{'s' if hosts > 1 else ''}"]
@@ -146,12 +146,12 @@ class Row:
     error: str | None = None
 
     def to_json(self) -> str:
-        """One line."""
+        """Return one line of JSON."""
         return json.dumps({"key": key(self.cell), **dataclasses.asdict(self)}, sort_keys=True)
 
     @classmethod
     def from_json(cls, line: str) -> Row:
-        """What `to_json` wrote.
+        """Return the row that `to_json` wrote.
 
         Raises:
             ValueError: the line is not whole, or no row of this version.
@@ -165,7 +165,7 @@ class Row:
 
 
 def key(cell: Cell) -> str:
-    """16 hexadecimal digits that name the cell: equal cells have equal ones, on any host and at any time."""
+    """Return 16 hexadecimal digits that name the cell: equal for equal cells, on any host."""
     text = json.dumps(dataclasses.asdict(cell), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -187,7 +187,7 @@ def cells(
     emulated: bool = False,
     cpus: float | None = None,
 ) -> tuple[Cell, ...]:
-    """The product, each cell once, repeats outermost: what is compared is measured in turn.
+    """Return the product, each cell once, repeats outermost: what is compared is measured in turn.
 
     A cell of n ranks takes min(n, hosts) hosts; on this host (0) no link is shaped. Trainings come last.
     Peers are not trained, and asynchronous servers are trained only.

@@ -16,12 +16,12 @@ Value = Callable[[Point], float | None]
 
 
 def colour(place: int) -> str:
-    """The page's class of the line number `place`, from 0; after six they come again, thinner."""
+    """Return the CSS class of line number `place`, from 0; after six they come again, thinner."""
     return f"s{1 + place % 6}" + (" faint" if place % 12 >= 6 else "")
 
 
 def file_name(*words: object) -> str:
-    """Words as the name of a file."""
+    """Return words as the name of a file."""
     return re.sub(r"[^a-z0-9]+", "-", " ".join(map(str, words)).lower()).strip("-")
 
 
@@ -29,22 +29,22 @@ Named = Sequence[tuple[str, str, Curve]]  # words for the legend, colour, what w
 
 
 def speed_up(name: str, heading: str, curves: Named) -> Figure | None:
-    """Speed-up over ranks, both in powers of two; the ideal is dashed."""
+    """Draw speed-up over ranks, both in powers of two; the ideal is dashed."""
     return _figure(name, heading, curves, "speed-up", lambda p: p.speed_up, doubling=True, ideal=lambda n: n)
 
 
 def efficiency(name: str, heading: str, curves: Named) -> Figure | None:
-    """Efficiency over ranks; the ideal, 1, is dashed."""
+    """Draw efficiency over ranks; the ideal, 1, is dashed."""
     return _figure(name, heading, curves, "efficiency", lambda p: p.efficiency, ideal=lambda n: 1)
 
 
 def throughput(name: str, heading: str, curves: Named) -> Figure | None:
-    """Samples per second of all ranks together, over ranks, both in powers of two."""
+    """Draw samples per second of all ranks together, over ranks, both in powers of two."""
     return _figure(name, heading, curves, "samples/s", lambda p: p.samples_per_second, doubling=True)
 
 
 def traffic(name: str, heading: str, curves: Named) -> Figure | None:
-    """MB per step that the busiest host sent or received, whichever is more; what was predicted is dashed."""
+    """Draw MB per step sent or received by the busiest host, whichever is more; predictions are dashed."""
 
     def measured(point: Point) -> float | None:
         return _more(point.busiest("sent"), point.busiest("received"))
@@ -71,7 +71,7 @@ def _figure(
     ideal: Callable[[int], float] | None = None,
     beside: Value | None = None,
 ) -> Figure | None:
-    """Lines over ranks, or None where nothing was measured.
+    """Draw lines over ranks; None where nothing was measured.
 
     Args:
         name: of the files.
@@ -150,7 +150,7 @@ _SCORES = (
 
 
 def accuracy(name: str, heading: str, trainings: Sequence[tuple[str, str, Training]]) -> list[Figure]:
-    """Score and validation loss against seconds of training, evaluation not counted.
+    """Draw score and validation loss against seconds of training, evaluation not counted.
 
     Args:
         name: of the files.

@@ -20,7 +20,7 @@ _MOST_BARS = 16
 
 
 def breakdown(name: str, heading: str, curves: Named) -> Figure | None:
-    """Seconds per step by part, or None where none was measured.
+    """Draw seconds per step by part; None where none was measured.
 
     With several strategies, a letter over each bar says which one it is. The largest numbers of ranks are
     kept where there are too many bars.

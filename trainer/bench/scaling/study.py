@@ -42,7 +42,7 @@ class Study:
         return self._product()
 
     def lines(self) -> tuple[Line, ...]:
-        """The lines of the plots, each once."""
+        """Return the lines of the plots, each once."""
         found: dict[tuple[str, ...], Line] = {}
         kinds = [(scaling, 0) for scaling in self.scalings]
         if self.epochs:
@@ -71,12 +71,12 @@ class Study:
         return cells(variants=[variant(word) for word in words], **asked)
 
     def to_json(self) -> dict[str, Any]:
-        """As `from_json` reads it."""
+        """Return the study as `from_json` reads it."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Study:
-        """What `to_json` made, also after a trip through JSON.
+        """Return the study that `to_json` made, also after a trip through JSON.
 
         Raises:
             TypeError: these are not the fields of a study.
@@ -108,7 +108,7 @@ class Line:
 
 
 def merged(studies: list[Study]) -> tuple[Line, ...]:
-    """The lines of several studies, each once."""
+    """Return the lines of several studies, each once."""
     found: dict[str, Line] = {}
     for study in studies:
         for line in study.lines():

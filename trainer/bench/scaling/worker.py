@@ -133,7 +133,7 @@ def _timed(
 
 
 def _computing(cell: Cell, world: Any) -> float:
-    """Seconds of a step without any reduction, while every rank takes one: median of three."""
+    """Return the seconds of a step without any reduction, while every rank takes one: median of three."""
     from trainer.ranks import world as worlds
     from trainer.strategies import data
 
@@ -182,7 +182,7 @@ def _sizes(cell: Cell) -> list[int]:
 
 
 def _batch(cell: Cell, rank: int) -> tuple[Any, ...]:
-    """Volumes float32 `(b, D, H, W, 1)`, labels, and weights of 1; others on every rank."""
+    """Return the volumes float32 `(b, D, H, W, 1)`, labels, and weights of 1; they differ between ranks."""
     import numpy as np
     import tensorflow as tf
 

@@ -28,13 +28,13 @@ class Reader(Protocol):
         """Write the files it reads."""
 
     def files(self) -> list[Path]:
-        """The files it reads."""
+        """Return the files it reads."""
 
     def open(self) -> None:
-        """Whatever happens once."""
+        """Do what happens once before the first epoch."""
 
     def epoch(self, number: int) -> Iterable[Any]:
-        """Every volume once."""
+        """Yield every volume once, in batches."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +106,7 @@ KINDS: dict[str, Kind] = {
 
 
 def make(name: str, job: LoaderJob) -> Reader:
-    """The reader of this name; imports what it needs."""
+    """Return the reader of this name; imports what it needs."""
     kind = KINDS[name]
     module = importlib.import_module(f"{__name__}.{kind.module}")
     made: Reader = module.Reader(job, kind.kind)
