@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from cingulum.bench.loader.measure import data_folder
 from cingulum.bench.processes import Process, Running
 from trainer.bench import hardware
 from trainer.bench.input_worker import InputJob
-from trainer.bench.loader import volumes
+from trainer.bench.loader import figures, volumes
 from trainer.bench.loader.job import LoaderJob
 
 Progress = Callable[[str], None]
@@ -71,10 +70,10 @@ def shares(blocks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for mine, other in zip(real, synthetic, strict=True)
     ]
     return {
-        **_spread("input_wait_share", waits),
-        **_spread("synthetic_gain", gains),
-        **_spread("real_step_s", [block["seconds"] / len(block["steps"]) for block in real]),
-        **_spread("synthetic_step_s", [block["seconds"] / len(block["steps"]) for block in synthetic]),
+        **figures.named("input_wait_share", waits),
+        **figures.named("synthetic_gain", gains),
+        **figures.named("real_step_s", [block["seconds"] / len(block["steps"]) for block in real]),
+        **figures.named("synthetic_step_s", [block["seconds"] / len(block["steps"]) for block in synthetic]),
     }
 
 
@@ -84,7 +83,3 @@ def _blocks(job: InputJob) -> Iterator[dict[str, Any]]:
     with Running([training]) as running:
         for _ in range(2 * job.repeats):
             yield json.loads(running.hear([training], None, "block")[training])
-
-
-def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {name: statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}

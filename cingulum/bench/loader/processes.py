@@ -8,13 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import trainer
+from cingulum.bench.peers import CHECKOUT
+from cingulum.bench.peers import ENVIRONMENT as PEERS
 from cingulum.bench.processes import Process, Running
 from trainer.bench.loader.job import LoaderJob
 from trainer.bench.loader.readers import KINDS
-
-CHECKOUT = Path(trainer.__file__).resolve().parent.parent
-PEERS = CHECKOUT / ".venv-peers"
 
 
 def python_of(name: str, peers: Path) -> Path | None:

@@ -24,9 +24,7 @@ from cingulum.bench.scaling import launching, peer_cells
 from jobs.testbed import Testbed, namespaces, programs
 from jobs.testbed.layout import bytes_per_second
 from trainer.bench import hardware
-from trainer.bench.scaling import timed_row
-from trainer.bench.scaling.cells import PARTS, Cell, Row
-from trainer.bench.scaling.timed_row import Counters
+from trainer.bench.scaling.cells import PARTS, Cell, Counters, Row
 from trainer.config.explaining import explain
 from trainer.config.section import Section
 from trainer.config.strategy import RingConfig, ServerConfig
@@ -185,7 +183,7 @@ def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Pr
         hear("timed", _SLACK_S + _PATIENCE * expected * cell.steps)
         after = _count(testbed, hosts)
         found = hear("found", _SLACK_S)
-    row = timed_row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
+    row = Row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
     progress(f"{cell.describe()}: measured {row.step_s['median']:.3f} s a step")
     return dataclasses.replace(
         row,

@@ -9,9 +9,7 @@ from cingulum.bench import peers
 from jobs.testbed import Testbed
 from trainer.bench import hardware
 from trainer.bench.peers.job import PeerJob
-from trainer.bench.scaling import timed_row
-from trainer.bench.scaling.cells import Cell, Row
-from trainer.bench.scaling.timed_row import Counters
+from trainer.bench.scaling.cells import Cell, Counters, Row
 from trainer.errors import CingulumError, ConfigError
 
 _PREFIX = "peer:"
@@ -90,6 +88,6 @@ def measure(
     except CingulumError as error:
         return Row(cell, machine=hardware.here(), error=str(error))
     before, after = counted
-    row = timed_row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
+    row = Row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
     progress(f"{cell.describe()}: measured {row.step_s['median']:.3f} s a step")
     return row

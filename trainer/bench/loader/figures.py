@@ -39,16 +39,16 @@ def ratios(speeds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         None where there is no peer.
     """
     reading = OURS_PAST if OURS_PAST in speeds else OURS
-    found: dict[str, Any] = _named("limit_ratio", _pairwise(speeds[reading], speeds[LIMIT]))
+    found: dict[str, Any] = named("limit_ratio", _pairwise(speeds[reading], speeds[LIMIT]))
     if reading != OURS:
-        found |= _named("first_epoch_limit_ratio", _pairwise(speeds[OURS], speeds[LIMIT]))
+        found |= named("first_epoch_limit_ratio", _pairwise(speeds[OURS], speeds[LIMIT]))
     best: dict[str, dict[str, Any]] = {}
     for place, in_memory in (("files", False), ("memory", True)):
         peers = [name for name in speeds if KINDS[name].is_peer and KINDS[name].memory == in_memory]
         if peers:
             peer = max(peers, key=lambda name: statistics.median(speeds[name]))
             ours = OURS_MEMORY if in_memory and OURS_MEMORY in speeds else reading
-            ratio = _named("ratio", _pairwise(speeds[ours], speeds[peer]))
+            ratio = named("ratio", _pairwise(speeds[ours], speeds[peer]))
             best[place] = {"peer": peer, "ours": ours, **ratio}
     least = min(best.values(), key=lambda one: one["ratio"], default=None)
     return {
@@ -69,6 +69,7 @@ def _pairwise(ours: Sequence[float], others: Sequence[float]) -> list[float]:
     return [mine / theirs for mine, theirs in zip(ours, others, strict=True)]
 
 
-def _named(name: str, values: Sequence[float]) -> dict[str, float]:
+def named(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return median, smallest and largest as `name`, `name_min` and `name_max`."""
     found = spread(values)
     return {name: found["median"], f"{name}_min": found["min"], f"{name}_max": found["max"]}

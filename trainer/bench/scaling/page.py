@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.atomic import write_text
-from trainer.bench.scaling import charts, paper_table, steps
+from trainer.bench.scaling import charts, paper_table
 from trainer.bench.scaling.cells import Row, key
 from trainer.bench.scaling.charts import MB
 from trainer.bench.scaling.study import Study, merged
@@ -179,11 +179,11 @@ def _sections(model: str, found: Sequence[Curve], trained: Sequence[Training]) -
                 if (curve.line.place, curve.line.first.scaling) == (place, scaling)
             ]
             if any(len(curve.points) > 1 for _, _, curve in named):
-                makers = [charts.throughput, charts.efficiency, charts.traffic, steps.breakdown]
+                makers = [charts.throughput, charts.efficiency, charts.traffic, charts.breakdown]
                 if scaling == "strong":
                     makers.insert(0, charts.speed_up)
             else:  # a line needs two points
-                makers = [steps.breakdown]
+                makers = [charts.breakdown]
             for make in makers:
                 name = charts.file_name(model, place, scaling, make.__name__)
                 heading = f"{_HEADINGS[make.__name__]}, {scaling} scaling"
