@@ -53,7 +53,7 @@ class Store:
         """Record, before it does so, that this process submits a job: all its tasks are SUBMITTING.
 
         Raises:
-            JobError: another job trains in its run folder, and is none that it waits for; nothing was noted.
+            JobError: another job, which it does not wait for, trains in its run folder; nothing was stored.
         """
         now = time.time()
         values = {

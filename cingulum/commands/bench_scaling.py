@@ -114,7 +114,7 @@ def _words(option: str, text: str) -> tuple[str, ...]:
     """Return the words between commas, each once.
 
     Raises:
-        InputError: there is none.
+        InputError: the text holds no word.
     """
     from trainer.errors import InputError
 
@@ -128,7 +128,7 @@ def _numbers(option: str, text: str, *, least: int = 1) -> tuple[int, ...]:
     """Return the whole numbers between commas, each once.
 
     Raises:
-        InputError: a word that is no number, or one that is too small.
+        InputError: a word is not a number, or is too small.
     """
     from trainer.errors import InputError
 

@@ -37,7 +37,7 @@ def evaluate(
             _show_crossval(run, split, as_json=as_json)
         return 0
     if launch.expected_size() == 1:
-        resuming.open_finished(run)  # a wrong folder is told before TensorFlow is loaded
+        resuming.open_finished(run)  # a wrong folder is refused before TensorFlow is loaded
     world = worlds.init()
 
     from trainer.ranks.agreement import together

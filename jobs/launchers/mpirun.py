@@ -147,7 +147,7 @@ def hosts_of(
         environment: with Slurm's variables; default: that of this process.
 
     Raises:
-        JobError: the hostfile cannot be read, or the job wants several hosts and there is none.
+        JobError: the hostfile cannot be read, or the job wants several hosts and has no hostfile.
     """
     environment = os.environ if environment is None else environment
     if _in_allocation(environment):

@@ -98,7 +98,7 @@ def current(store: Store, text: str, *, warn: Warn, warned: set[str] | None = No
             f"Job {job.label} has no task {task}.",
             cure=f"Its tasks are {job.label}_0 to {job.label}_{len(job.tasks) - 1}."
             if job.spec.is_array
-            else "It is no array.",
+            else "It is not an array.",
         )
     # A submission that was cut short is looked for by its token, which only a refresh of everything does.
     refresh(store, None if job.external is None else [job], warn=warn, warned=warned)

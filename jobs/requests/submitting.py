@@ -192,7 +192,7 @@ def started_by(prepared: Prepared) -> Launcher:
     """Return the launcher of these jobs.
 
     Raises:
-        JobError: what they wait for is no id of a job.
+        JobError: a job in `after` is not an id.
     """
     launcher = registry.named(prepared.launcher)
     for label in prepared.after:

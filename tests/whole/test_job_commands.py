@@ -131,7 +131,7 @@ def test_submit_asks_as_its_own_words_and_the_profile_say(slurm, tmp_path, capsy
         (["mine.yaml", "--after", "99"], "There is no job '99'"),
         (["mine.yaml", "--after", "; rm"], "is not the id of a job"),
         (["mine.yaml", "--site", "montain"], "There is no site profile 'montain'"),
-        (["mine.yaml", "data.shards=gone"], "gone is no shard set"),
+        (["mine.yaml", "data.shards=gone"], "gone is not a shard set"),
         (["mine.yaml", "--import", "pictures", "--import-options", "--lable x"], "--label"),
         (["mine.yaml", "--import", "pictures", "--import-options", "'open"], "No closing quotation"),
         (["mine.yaml", "--import-options", "--size 96"], "Add --import SOURCE"),
@@ -231,7 +231,7 @@ def test_ids_that_name_nothing_are_refused(slurm, capsys, command, identity):
 def test_a_task_that_an_array_does_not_have_is_refused(slurm, capsys):
     (job,) = submit(capsys)
     assert cli.run(["show", f"{job}_0"]) == 2
-    assert "It is no array" in capsys.readouterr().err
+    assert "It is not an array" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

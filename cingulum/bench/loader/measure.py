@@ -127,7 +127,7 @@ class _Size:
         with ExitStack() as stack:
             running = self._start(stack)
             for repeat in range(self._study.repeats):
-                # Nobody always follows the same neighbour.
+                # No reader always follows the same one.
                 names = _rotated(list(running), repeat)
                 for cache in self._study.caches:
                     for name in names:

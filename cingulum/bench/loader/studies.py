@@ -73,7 +73,7 @@ def check_picture(path: Path) -> None:
     """Check that a picture can be written there.
 
     Raises:
-        InputError: it is no kind of picture that we write, or its folder is not there.
+        InputError: not a kind of picture that we write, or its folder cannot be written to.
     """
     if path.suffix not in PICTURES:
         raise InputError(f"--plot {path}: must end in {', '.join(PICTURES)}.")

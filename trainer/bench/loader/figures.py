@@ -1,4 +1,4 @@
-"""From what was measured to the figures that are told: pure functions."""
+"""Compute the figures of the loader benchmark from its measurements: pure functions."""
 
 from __future__ import annotations
 

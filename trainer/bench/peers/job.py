@@ -71,7 +71,7 @@ class PeerJob:
                 raise InputError(
                     f"{self.peer} has no option {name!r}.", cure=f"It has {', '.join(known) or 'none'}."
                 )
-            # An int is a float to us, a bool is no int.
+            # An int will do for a float; a bool is not an int.
             fits = type(value) is known[name] or (known[name] is float and type(value) is int)
             if not fits or (known[name] in (int, float) and value <= 0):
                 raise InputError(f"{self.peer}: {name}={value!r} is not a valid {known[name].__name__}.")

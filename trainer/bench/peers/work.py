@@ -1,6 +1,6 @@
-"""What the processes of all peers do alike: talk to their starter, make batches, time, keep weights.
+"""What all peers' processes share: talking to their starter, batches, timing, saving weights.
 
-It runs in the peers' environment, too, so it needs nothing but NumPy.
+It also runs in the peers' environment, so it needs nothing but NumPy.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MOMENTUM = 0.9
 
 
 class Starter:
-    """The process that started us, over our standard streams. When it closes our input, we end at once.
+    """The process that started us, over our standard streams; we end at once when it closes our input.
 
-    So nothing is left of us where it dies, or where another rank does and we wait for it in a collective.
+    So no process is left where the starter dies, or where another rank dies while we wait in a collective.
     """
 
     def __init__(self) -> None:
@@ -44,16 +44,16 @@ class Starter:
         _write("ready")
 
     def wait_for_go(self) -> None:
-        """Return once all processes are ready, and the starter has told us to go on, once more each time."""
+        """Wait for the starter's next `go`, which comes when all processes are ready."""
         self._go.wait()
         self._go.clear()
 
     def say_done(self, found: dict[str, Any]) -> None:
-        """Say what was found."""
+        """Write what was found."""
         _write(f"done {json.dumps(found)}")
 
     def report(self, found: dict[str, Any]) -> NoReturn:
-        """Say what was found; then serve whoever still needs us until we are ended."""
+        """Write what was found; then serve the others until we are ended."""
         self.say_done(found)
         self.stay()
 

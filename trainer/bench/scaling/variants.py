@@ -53,7 +53,7 @@ class Variant:
 
     @property
     def can_be_timed(self) -> bool:
-        """Whether its steps mean anything by themselves: those of asynchronous workers wait for nobody."""
+        """Whether its steps can be timed; asynchronous workers do not step together."""
         return self.options.get("mode") != "async"
 
     @property

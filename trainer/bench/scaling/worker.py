@@ -100,10 +100,10 @@ def _measure(
         _say("ready", {"sizes": _sizes(cell), "compute_s": statistics.mean(everyones)})
         sys.stdin.readline()
     world.barrier()
-    timeline.close_step(0, 0.0)  # the warm-up, which nobody asks for
+    timeline.close_step(0, 0.0)  # the warm-up does not count
     timeline.take()
     seconds = _timed(step, cell.steps, timeline.close_step)
-    # Whoever is done first still serves the others.
+    # A server that is done first still serves the others.
     world.barrier()
     if world.is_main:
         _say("timed", {})

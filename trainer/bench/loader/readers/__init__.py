@@ -7,7 +7,7 @@ A module has a class `Reader(job, kind)` with
 - `open()`: whatever happens once before the first epoch;
 - `epoch(number)`: an iterable of batches, float32 (b, D, H, W, 1), every volume once, in random order.
 
-A module of a peer must run without TensorFlow and without anything of `trainer` outside `loader_bench`.
+A module of a peer must run without TensorFlow and without anything of `trainer` but `trainer.bench.loader`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Kind:
 
     @property
     def is_peer(self) -> bool:
-        """Whether it is somebody else's way to read."""
+        """Whether it is a reader of another package."""
         return self.module not in ("ours", "limit")
 
 
