@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
-from jobs import rebuilding, reconciling, recovery, submitter
+from jobs import rebuilding, reconciling, recovery
 from jobs.home import home
 from jobs.job import Job, split_label
 from jobs.launchers import registry
-from jobs.launchers.base import ACTIVE, ENDED, Launcher
+from jobs.launchers.base import Launcher
 from jobs.store import Store
 from trainer.errors import JobError
 
@@ -51,7 +50,7 @@ def refresh(
         warn: gets a line for each launcher that does not answer.
         warned: what the same caller has said before, and does not say again; brought up to date.
     """
-    chosen = _of_interest(store) if jobs is None else jobs
+    chosen = reconciling.of_interest(store) if jobs is None else jobs
     launchers = {name: registry.named(name) for name in sorted({job.launcher for job in chosen})}
     found = reconciling.refresh(store, launchers, jobs)
     said = {
@@ -68,15 +67,6 @@ def refresh(
     if warned is not None:
         warned.clear()
         warned.update(said)
-
-
-def _of_interest(store: Store) -> list[Job]:
-    """Jobs whose launchers have to be asked: only those are loaded."""
-    mine, now = submitter.user(), time.time()
-    return [
-        *store.list(states=ACTIVE, user=mine),
-        *store.list(states=ENDED, user=mine, changed_since=now - reconciling.AGAIN_S),
-    ]
 
 
 def current(store: Store, text: str, *, warn: Warn, warned: set[str] | None = None) -> tuple[Job, int | None]:

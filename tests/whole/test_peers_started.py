@@ -159,9 +159,8 @@ def test_a_cell_that_a_peer_cannot_measure_is_a_row_that_says_why(tmp_path, monk
     cell = Cell("tiny", strategy="peer:ddp", ranks=2, hosts=2)
     assert "on this host or on a testbed" in peer_cells.measure(cell, None, print).error
     ours = Cell("tiny", strategy="peer:ddp", ranks=2)
-    assert (
-        peer_cells.measure(ours, None, print, environment=tmp_path).error == "not installed: make bench-peers"
-    )
+    monkeypatch.setattr(peers, "ENVIRONMENT", tmp_path)
+    assert peer_cells.measure(ours, None, print).error == "not installed: make bench-peers"
     odd = Cell("tiny", strategy="peer:ddp", ranks=2, options={"x": 1})
     assert "no option 'x'" in peer_cells.measure(odd, None, print).error
     with pytest.raises(ConfigError, match="Not a peer's cell"):

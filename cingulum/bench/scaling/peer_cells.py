@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from cingulum.bench import peers
 from jobs.testbed import Testbed
@@ -50,7 +49,6 @@ def measure(
     progress: Callable[[str], None],
     *,
     count: Callable[[], Counters] = dict,
-    environment: Path | None = None,
 ) -> Row:
     """Time the steps of a cell whose strategy is `peer:...`.
 
@@ -60,7 +58,6 @@ def measure(
             real hosts gives a row with an error.
         progress: told what was measured.
         count: reads the interfaces' counters; called right before the timed steps and right after them.
-        environment: where `make bench-peers` has installed PyTorch; default: .venv-peers.
 
     Returns:
         The row; with `error` where the peer is not installed, cannot do this, or failed.
@@ -75,13 +72,12 @@ def measure(
     counted: list[Counters] = []
     try:
         job = job_of(cell)
-        if reason := peers.missing(job.peer, environment):
+        if reason := peers.missing(job.peer):
             return Row(cell, machine=hardware.here(), error=reason)
         found = peers.run(
             job,
             testbed=testbed,
             hosts=hosts_of(cell, testbed) if testbed else None,
-            environment=environment,
             before=lambda: counted.append(count()),
             after=lambda: counted.append(count()),
         )
