@@ -255,7 +255,7 @@ def test_wait_ends_as_the_job_did(slurm, capsys, state, code, expected):
 def test_wait_gives_up_when_told_and_ctrl_c_leaves_the_job_alone(slurm, capsys, monkeypatch):
     (job,) = submit(capsys)
     assert cli.run(["wait", job, "--timeout", "0"]) == 124
-    assert "4711 goes on" in capsys.readouterr().err
+    assert "4711 had not ended after" in capsys.readouterr().err
 
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
