@@ -23,9 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed
 from trainer.bench import hardware
-from trainer.bench.scaling import launching
 
 HERE = Path(__file__).resolve()
 # Headers of full frames: 1514 bytes on the link carry 1448.

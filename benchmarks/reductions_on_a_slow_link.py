@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainer.bench import step_bench
+from cingulum.bench import step
 from trainer.bench.step_worker import StepJob
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -97,7 +97,7 @@ def compare(mbit: int, job: StepJob, repeats: int) -> dict[str, object]:
 def on_host(wanted: str) -> dict[str, object]:
     """What runs on the first host."""
     asked = json.loads(wanted)
-    return step_bench.ring(
+    return step.ring(
         StepJob(**asked["job"]),
         ranks=2,
         repeats=asked["repeats"],

@@ -18,9 +18,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cingulum.bench.scaling.measure import measure
 from jobs.testbed import Testbed
 from trainer.bench.scaling.cells import Cell, Row, key
-from trainer.bench.scaling.measure import measure
 from trainer.bench.scaling.results import Results
 from trainer.planning import communication as costs
 

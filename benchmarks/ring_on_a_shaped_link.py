@@ -27,12 +27,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cingulum.bench import peers
+from cingulum.bench.processes import Process, Running
+from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed
 from jobs.testbed.layout import address
 from trainer.bench import hardware
-from trainer.bench.peers import starting
-from trainer.bench.scaling import launching
-from trainer.bench.together import Process, Together
 from trainer.errors import CingulumError
 from trainer.ranks import launch
 
@@ -59,7 +59,7 @@ def measure(
 
 def measure_peer(cluster: Testbed, hosts: tuple[str, ...], kind: str, wanted: dict[str, Any]) -> Any:
     """Run a peer's rank on each host; returns the seconds of each rank, by size."""
-    python = str(starting.ENVIRONMENT / "bin" / "python") if kind == "gloo" else sys.executable
+    python = str(peers.ENVIRONMENT / "bin" / "python") if kind == "gloo" else sys.executable
     told = {**wanted, "kind": kind, "interface": launching.LINK}
     told["addresses"] = [address(host) for host in hosts]
     settings = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -67,8 +67,8 @@ def measure_peer(cluster: Testbed, hosts: tuple[str, ...], kind: str, wanted: di
     for rank, host in enumerate(hosts):
         line = [python, str(HERE.with_name("allreduce_peers.py")), json.dumps({**told, "rank": rank})]
         argv = cluster.argv(host, line, cwd=HERE.parents[1], environment=settings)
-        ranks.append(Process(kind, 0, f"rank {rank} @ {host}", True, tuple(argv), {}))
-    with Together(ranks) as running:
+        ranks.append(Process(kind, f"rank {rank} @ {host}", argv))
+    with Running(ranks) as running:
         said = running.hear(ranks, 600, "done")
     return slowest([json.loads(said[rank]) for rank in ranks])
 
@@ -123,7 +123,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         for algorithm in (*args.algorithms, *args.peers):
             print(algorithm, file=sys.stderr, flush=True)
             if algorithm in PEERS:
-                if algorithm == "gloo" and (lacking := starting.missing("ddp")):
+                if algorithm == "gloo" and (lacking := peers.missing("ddp")):
                     print(f"gloo: {lacking}", file=sys.stderr)
                     continue
                 times = measure_peer(cluster, cluster.hosts, algorithm, wanted)

@@ -65,7 +65,7 @@ GOING_ON = {
     "bench scaling": "; the same command goes on where it stopped",
     "logs": "; the job goes on",
     "wait": "; the job goes on, and the same command waits for it again",
-    "submit": "; `cingulum jobs` tells what was submitted",
+    "submit": "; `cingulum jobs` lists what was submitted",
 }
 
 

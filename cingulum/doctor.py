@@ -30,7 +30,7 @@ ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's list: `bad` must be mended, `note` is worth knowing."""
+    """One line of the doctor's list: `bad` must be fixed, `note` is information."""
 
     name: str
     state: State
@@ -38,7 +38,7 @@ class Finding:
     cure: str | None = None
 
     def as_dict(self) -> dict[str, str | None]:
-        """For `--json`."""
+        """Return the finding for `--json`."""
         return asdict(self)
 
 
@@ -60,7 +60,7 @@ def examine() -> Iterator[Finding]:
 
 
 def check_python() -> Finding:
-    """A Python that TensorFlow supports."""
+    """Check that TensorFlow supports this Python."""
     here = sys.version_info
     said = f"{here.major}.{here.minor}.{here.micro} ({sys.prefix})"
     if (3, 10) <= here[:2] <= (3, 13):
@@ -71,7 +71,7 @@ def check_python() -> Finding:
 
 
 def check_packages() -> Finding:
-    """Everything that setup.cfg requires is installed, in a version it allows."""
+    """Check that everything setup.cfg requires is installed, in a version it allows."""
     from packaging.requirements import Requirement
 
     wrong, shown = [], []
@@ -99,7 +99,7 @@ def check_packages() -> Finding:
 
 
 def check_compiled_cast() -> Finding:
-    """The loader's one compiled part, without which it works more slowly."""
+    """Check for the loader's compiled part, without which it is slower."""
     from trainer.data.shards import halves
 
     if halves.LIBRARY is not None:
@@ -109,7 +109,7 @@ def check_compiled_cast() -> Finding:
 
 
 def check_horovod_wakes() -> Finding:
-    """Horovod as docker/horovod/build.py makes it, or as it was released."""
+    """Check whether Horovod is the build of docker/horovod/build.py or the release."""
     where = find_spec("horovod")
     places = where.submodule_search_locations if where else None
     libraries = [path for place in places or () for path in Path(place).glob("tensorflow/mpi_lib*.so")]
@@ -128,7 +128,7 @@ def _version(name: str) -> str | None:
 
 
 def check_mpirun() -> Finding:
-    """An mpirun on PATH or beside this Python."""
+    """Check for an mpirun on PATH or beside this Python."""
     from jobs.launchers import mpirun
 
     try:
@@ -142,14 +142,12 @@ def check_mpirun() -> Finding:
     if os.geteuid() == 0 and not all(os.environ.get(name) == "1" for name in ROOT):
         # We set them for what we start; `mpirun` typed by hand refuses.
         cure = f"export {' '.join(f'{name}=1' for name in ROOT)}"
-        return Finding(
-            "mpirun", "note", f"{said}; you are root, for whom it starts nothing unless told", cure
-        )
+        return Finding("mpirun", "note", f"{said}; as root it starts nothing without these variables", cure)
     return Finding("mpirun", "ok", said)
 
 
 def check_memory() -> Finding:
-    """Memory and cores of this host."""
+    """Check memory and cores of this host."""
     import psutil
 
     free = psutil.virtual_memory().available / 2**30
@@ -166,7 +164,7 @@ def check_memory() -> Finding:
 
 
 def check_disk() -> Finding:
-    """Room where runs are written, and in /dev/shm, which Open MPI uses."""
+    """Check free space where runs are written, and in /dev/shm, which Open MPI uses."""
     here = shutil.disk_usage(Path.cwd()).free / 2**30
     shm = shutil.disk_usage("/dev/shm").free / 2**20  # noqa: S108
     said = f"{here:.1f} GiB free here, {shm:.0f} MiB in /dev/shm"
@@ -180,7 +178,7 @@ def check_disk() -> Finding:
 
 
 def check_gpu() -> Finding:
-    """GPUs of this host, and whether Horovod was built to use them (not run on a GPU)."""
+    """Check the GPUs of this host, and that Horovod was built to use them (not run on a GPU)."""
     if shutil.which("nvidia-smi") is None:
         return Finding("GPU", "note", "none on this host: training runs on the CPU")
     try:
@@ -196,7 +194,7 @@ def check_gpu() -> Finding:
             "GPU",
             "bad",
             f"nvidia-smi fails: {error}",
-            "Mend the driver, or start the container with --gpus all / --nv.",
+            "Repair the driver, or start the container with --gpus all / --nv.",
         )
     code = (
         "import json, tensorflow, horovod.tensorflow as h;"

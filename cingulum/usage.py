@@ -53,7 +53,7 @@ def _in_words(message: str, arguments: Sequence[str]) -> str:
 
 
 def _value_of(option: str, arguments: Sequence[str]) -> str | None:
-    """The word that was given to an option on the command line; of an argument it is not known."""
+    """Return the word given to an option on the command line; None for an argument."""
     for number, word in enumerate(arguments):
         if word.startswith(f"{option}="):
             return word.partition("=")[2]
@@ -63,7 +63,7 @@ def _value_of(option: str, arguments: Sequence[str]) -> str | None:
 
 
 def _command(arguments: Sequence[str], group: Any) -> list[str]:
-    """The words of the command line that are the command's own, such as ['bench', 'step']."""
+    """Return the words that name the command, such as ['bench', 'step']."""
     names: list[str] = []
     for word in arguments:
         group = getattr(group, "commands", {}).get(word)

@@ -212,7 +212,7 @@ class AttendedTask:
     def _lost(self, hosts: Sequence[str]) -> None:
         self.entry.lost_hosts = tuple(dict.fromkeys([*self.entry.lost_hosts, *hosts]))
 
-    def failed(self, exit_code: int | None, whom: Blame) -> None:
+    def failed(self, exit_code: int | None, cause: Blame) -> None:
         """Record a failed start (exit code None: for lack of hosts, before it began); start again, or end
         after the last start allowed.
         """
@@ -221,14 +221,14 @@ class AttendedTask:
         entry = self.entry
         entry.failures += 1
         entry.exit_code = exit_code
-        if whom.lost:
-            self._lost([host for host in whom.host.replace(",", " ").split() if host in self.terms.hosts])
-        self._note_failure(exit_code, whom)
+        if cause.lost:
+            self._lost([host for host in cause.host.replace(",", " ").split() if host in self.terms.hosts])
+        self._note_failure(exit_code, cause)
         if entry.failures > self.terms.requeues:
             times = "once" if entry.failures == 1 else f"{entry.failures} times"
-            self._ended("NODE_FAIL" if whom.lost else "FAILED", exit_code, f"{whom} (failed {times})")
+            self._ended("NODE_FAIL" if cause.lost else "FAILED", exit_code, f"{cause} (failed {times})")
         else:
-            self._again(str(whom))
+            self._again(str(cause))
 
     def _tell(self, number: signal.Signals) -> None:
         # Popen.send_signal would reap it if it has ended, before the rest of it is ended, and hide that from
@@ -252,9 +252,9 @@ class AttendedTask:
         elif verdict.kind == "fenced":
             self._ended("FAILED", code, verdict.why)
         elif verdict.kind == "unusable":
-            whom = self._blame(code, [])
-            self._note_failure(code, whom)
-            self._ended("FAILED", code, str(whom))
+            cause = self._blame(code, [])
+            self._note_failure(code, cause)
+            self._ended("FAILED", code, str(cause))
         else:
             self.failed(code, self._blame(code, self.silent(self.entry.hosts)))
 
@@ -299,8 +299,8 @@ class AttendedTask:
         entry.ended, entry.pid, entry.process = time.time(), None, None
         self._say(f"{state}{': ' if reason else ''}{reason}")
 
-    def _note_failure(self, code: int | None, whom: Blame) -> None:
-        fields = (_now(), "" if code is None else str(code), whom.where, whom.why)
+    def _note_failure(self, code: int | None, cause: Blame) -> None:
+        fields = (_now(), "" if code is None else str(code), cause.where, cause.why)
         path = terms.failures(self.folder, self.number, is_array=self.terms.is_array)
         with contextlib.suppress(OSError), path.open("a") as file:  # a full disk: it is in the state, too
             file.write("\t".join(" ".join(field.split()) for field in fields) + "\n")

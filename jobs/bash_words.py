@@ -15,7 +15,7 @@ def quote(text: str) -> str:
     """Return `text` as one bash word that means exactly `text`, on one line, without unprintable characters.
 
     Control characters are written as `$'\\x0a'`: a carriage return would make Slurm refuse the script, an
-    escape sequence would write to the terminal of whoever looks at it.
+    escape sequence would write to the terminal of its reader.
     """
     if text.isprintable():
         quoted = shlex.quote(text)

@@ -12,7 +12,7 @@ class Blame(NamedTuple):
 
     Attributes:
         why: in words, one line.
-        who: such as "rank 2" or "server 0"; "": not known, or nobody's fault among them.
+        who: such as "rank 2" or "server 0"; "": not known, or no single one's fault.
         host: its host, or the host that was lost; "": not known.
         lost: whether the host itself, or the way to it, is gone.
     """
@@ -148,7 +148,7 @@ def matches(pattern: str, text: str) -> bool:
 def _of_rank(record: Mapping[str, Any], hosts: Sequence[str]) -> Blame:
     lines = str(record["message"]).splitlines() or [""]
     who = str(record.get("who", ""))
-    # What all ranks agreed on is nobody's fault among them; rank 0 has told it.
+    # An error that all ranks agreed on has no single rank at fault; rank 0 wrote it.
     host = _as_named(str(record.get("host", "")), hosts) if who else ""
     return Blame(lines[0], who, host, lost=lines[0].startswith("does not answer"))
 

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from jobs.terms import HOST
 
-# So many answers in a row must be missing: a link may flap, and a busy host may be slow to let us in.
+# A host is silent after so many missed answers in a row: a link may flap, and a busy host may be slow.
 MISSED = 3
 
 
 class HostWatch:
     """Checks hosts repeatedly, without blocking. Call `close` at the end.
 
-    It finds what mpirun does not: one that waits for the farewell of a daemon on a host that is gone waits
-    a quarter of an hour (docs/how-to/run-on-mpi-hosts.md).
+    It finds what mpirun does not: waiting for the daemon of a host that is gone takes mpirun a quarter of
+    an hour (docs/how-to/run-on-mpi-hosts.md).
 
     Args:
         probe: command that exits 0 where the host that its word `HOST` stands for answers.
@@ -47,7 +47,7 @@ class HostWatch:
                     continue
                 process.kill()
             answers = process.wait() == 0
-            # Where nobody ever answered, it may be the question that is wrong.
+            # Where no host ever answered, the probe itself may be wrong.
             self._heard |= {host} if answers else set()
             self._missed[host] = 0 if answers or host not in self._heard else self._missed[host] + 1
             del self._asked[host]
@@ -84,7 +84,7 @@ def silent_among(probe: Sequence[str], hosts: Sequence[str], answer_s: float) ->
 def _ask_all(probe: Sequence[str], hosts: Sequence[str]) -> dict[str, subprocess.Popen[bytes]]:
     asked = {}
     for host in hosts:
-        # A question that cannot be asked (no such program, too many processes) says nothing about a host.
+        # A probe that cannot be started (no such program, too many processes) says nothing about a host.
         with contextlib.suppress(OSError):
             asked[host] = _ask(probe, host)
     return asked

@@ -27,7 +27,7 @@ def parse(text: str, source: str, *, default_slots: int) -> dict[str, int]:
         default_slots: of a host that says nothing.
 
     Raises:
-        JobError: a line is no host, or there is none.
+        JobError: a line is not a host, or the file has no host.
     """
     found: dict[str, int] = {}
     named_alone: dict[str, int] = {}

@@ -56,7 +56,7 @@ def named_image(image: str | None) -> str:
     """Return the image's path.
 
     Raises:
-        JobError: none is named, or it is no absolute path.
+        JobError: no image is named, or its path is not absolute.
     """
     if image is None:
         raise JobError("The apptainer launcher needs an image.", cure="Name it: --image /path/cingulum.sif")
@@ -69,7 +69,7 @@ def check_image(image: str | None) -> str:
     """Return the image's path.
 
     Raises:
-        JobError: none is named, it is no absolute path, or there is no such file or folder.
+        JobError: no image is named, its path is not absolute, or it does not exist.
     """
     image = named_image(image)
     if not os.access(image, os.R_OK):

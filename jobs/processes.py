@@ -21,9 +21,10 @@ def identity(pid: int) -> str | None:
     """
     try:
         # The name, in parentheses, may hold anything; start time is the 22nd field (proc(5)).
-        after_name = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        stat = (PROC / str(pid) / "stat").read_text(errors="replace")
+        after_name = stat.rpartition(")")[2].split()
         boot = (PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
-    except (OSError, UnicodeDecodeError):
+    except OSError:
         return None
     if after_name[0] in "ZX":
         return None

@@ -51,7 +51,7 @@ def rebuild() -> Rebuilt:
     taken_in = store.restore(found)
     chosen = [job for job in store.list() if job.number in set(taken_in)]
     launchers = {name: registry.named(name) for name in sorted({job.launcher for job in chosen})}
-    # Nobody need be given time to appear in a queue: these were submitted long ago.
+    # No waiting for jobs to appear in a queue: these were submitted long ago.
     answers = refresh(store, launchers, grace_s=0) if chosen else None
     silent = [f"{name}: {error.message}" for name, error in answers.silent.items()] if answers else []
     return Rebuilt(store, tuple(taken_in), tuple(unreadable), aside, tuple(silent))

@@ -37,6 +37,12 @@ class Refreshed:
     silent: Mapping[str, LauncherError]
 
 
+def of_interest(store: Store) -> list[Job]:
+    """Return the calling user's jobs that wait, run, or ended a short time ago."""
+    mine, since = submitter.user(), time.time() - AGAIN_S
+    return [*store.list(states=ACTIVE, user=mine), *store.list(states=ENDED, user=mine, changed_since=since)]
+
+
 def refresh(
     store: Store,
     launchers: Mapping[str, Launcher],
@@ -49,8 +55,7 @@ def refresh(
     Args:
         store: of all jobs.
         launchers: to ask, by name; jobs of others are left alone.
-        jobs: to ask for; None: all of the calling user that wait, run, or ended a short time ago, after
-            unfinished submissions have been looked for.
+        jobs: to ask for; None: those `of_interest`, after unfinished submissions have been looked for.
         grace_s: see GRACE_S.
 
     Raises:
@@ -59,9 +64,7 @@ def refresh(
     silent: dict[str, LauncherError] = {}
     if jobs is None:
         silent.update(recover(store, launchers))
-        user = submitter.user()
-        jobs = store.list(states=ACTIVE, user=user)
-        jobs += store.list(states=ENDED, user=user, changed_since=time.time() - AGAIN_S)
+        jobs = of_interest(store)
     changes: list[Change] = []
     for name, launcher in launchers.items():
         asked: dict[str, Job] = {}

@@ -53,7 +53,7 @@ class Store:
         """Record, before it does so, that this process submits a job: all its tasks are SUBMITTING.
 
         Raises:
-            JobError: another job trains in its run folder, and is none that it waits for; nothing was noted.
+            JobError: another job, which it does not wait for, trains in its run folder; nothing was stored.
         """
         now = time.time()
         values = {
@@ -240,39 +240,21 @@ class Store:
         self,
         *,
         states: Sequence[str] | None = None,
-        launcher: str | None = None,
-        place: str | None = None,
         user: str | None = None,
-        name: str | None = None,
-        since: float | None = None,
         changed_since: float | None = None,
-        limit: int | None = None,
     ) -> list[Job]:
         """Return the jobs, the newest first, that match all criteria.
 
         Args:
             states: in one of these (of the job as a whole).
-            launcher: started by this one.
-            place: there; see `Job.place`.
             user: submitted by this one.
-            name: of exactly this name.
-            since: submitted then or later, seconds since 1970.
             changed_since: of which something new was learnt then or later, seconds since 1970.
-            limit: so many at most.
         """
         columns = tables.jobs.c
-        equal = {
-            columns.launcher: launcher,
-            columns.place: place,
-            columns.user: user,
-            columns.name: name,
-        }
-        wanted = [column == value for column, value in equal.items() if value is not None]
+        wanted = [] if user is None else [columns.user == user]
         if states is not None:
             wanted.append(columns.state.in_(states))
-        if since is not None:
-            wanted.append(columns.submitted >= since)
         if changed_since is not None:
             wanted.append(columns.changed >= changed_since)
         with tables.reading(self._engine) as connection:
-            return statements.jobs(connection, *wanted, limit=limit)
+            return statements.jobs(connection, *wanted)

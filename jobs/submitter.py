@@ -7,6 +7,8 @@ import pwd
 import socket
 from pathlib import Path
 
+from jobs import processes
+
 
 def myself() -> str:
     """Return the identity of this process: host, boot and process namespace, number, and start (numbers
@@ -41,9 +43,5 @@ def _machine() -> str:
 
 def _started(process: int) -> str:
     """Return clock ticks from the boot to the start of a process; "": there is none, or it is a zombie."""
-    try:
-        # The name, in brackets, may hold anything: what follows the last bracket is numbers (man 5 proc).
-        fields = Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    who = processes.identity(process)
+    return who.split()[1] if who else ""

@@ -46,10 +46,10 @@ class Terms:
         grace_s: seconds that a task has to save, before the time limit and when it is asked to end.
         minutes: time limit of one start; None: none.
         probe: command that exits 0 where the host that its word `HOST` stands for answers; empty: no
-            questions.
+            checks.
         probe_s: seconds that the answer may take.
         ask_first: whether hosts are asked before each start, too, so that silent ones are passed over.
-        check_s: seconds between questions to the hosts of a start that runs; 0: nobody asks.
+        check_s: seconds between checks of the hosts of a running start; 0: no checks.
         runs: run folder that each task trains in; empty: none trains.
         pause_s: seconds before a task is started again; doubled at each start that ended soon, up to 60 s.
     """

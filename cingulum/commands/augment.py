@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cingulum.commands.options import Overrides, Shards
+
 if TYPE_CHECKING:
     from trainer.data.shards.shards import ShardSet
     from trainer.report.augmentation_sheet import Row
 
 
 def augment(
-    shards: Annotated[Path, typer.Argument(help="Folder of the shard set.", show_default=False)],
+    shards: Shards,
     config: Annotated[Path, typer.Argument(help="YAML file of a run.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="Changes, such as data.augment.preset=strong.")
-    ] = None,
-    subject: Annotated[str | None, typer.Option(help="Whose volume. Default: the first one's.")] = None,
-    samples: Annotated[int, typer.Option(min=1, max=16, help="Augmented versions of it.")] = 4,
+    overrides: Overrides = None,
+    subject: Annotated[str | None, typer.Option(help="Subject to draw. Default: the first.")] = None,
+    samples: Annotated[int, typer.Option(min=1, max=16, help="Augmented versions of the volume.")] = 4,
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture, as PNG.")] = Path(
         "augment.png"
     ),

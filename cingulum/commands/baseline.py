@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from cingulum.commands.options import Shards
 
 
 class Target(str, Enum):
@@ -17,7 +18,7 @@ class Target(str, Enum):
 
 
 def baseline(
-    shards: Annotated[Path, typer.Argument(help="Folder of the shard set.", show_default=False)],
+    shards: Shards,
     classes: Annotated[
         str | None,
         typer.Option(
@@ -27,8 +28,8 @@ def baseline(
     target: Annotated[
         Target | None, typer.Option(help="Predict this number instead of telling classes apart.")
     ] = None,
-    folds: Annotated[int, typer.Option(min=2, help="Of the cross-validation.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the division, as data.split.seed.")] = 0,
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the folds, as data.split.seed.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Measure what simple features and a linear model reach, as a reference for a network's score.

@@ -11,23 +11,13 @@ import typer
 from cingulum.commands.bench_input import bench_input
 from cingulum.commands.bench_loader import bench_loader
 from cingulum.commands.bench_scaling import bench_scaling
+from cingulum.commands.options import Batch, Figures, Model, Repeats, Size, Steps, SyncBatchNorm, Width
 
 bench = typer.Typer(
     help="Measure what training costs on this machine: the step, the ring, the loader, the input, scaling.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-Model = Annotated[str, typer.Option(help="A registered network.")]
-Size = Annotated[int, typer.Option(help="Edge of the volumes, in voxels.", min=8)]
-Batch = Annotated[int, typer.Option(help="Samples per rank and step.", min=1)]
-Width = Annotated[int, typer.Option(help="Channels of the first stage.", min=1)]
-Steps = Annotated[int, typer.Option(help="Steps per measurement.", min=1)]
-Repeats = Annotated[int, typer.Option(help="Measurements of each kind, in turn.", min=1)]
-SyncBatchNorm = Annotated[
-    bool, typer.Option("--sync-batch-norm", help="Batch norm statistics over all ranks.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 
 
 @bench.command("step")
@@ -44,7 +34,7 @@ def bench_step(
     ] = None,
     no_peers: Annotated[bool, typer.Option("--no-peers", help="Leave other frameworks out.")] = False,
     no_overhead: Annotated[bool, typer.Option("--no-overhead", help="Leave Keras' own loop out.")] = False,
-    as_json: AsJson = False,
+    as_json: Figures = False,
 ) -> int:
     """Measure training steps, one thread per rank; medians of many short repeats in turn, with intervals.
 
@@ -61,12 +51,12 @@ def bench_step(
       cingulum bench step --json
       cingulum bench step --no-peers --no-overhead --repeats 140
     """
-    from trainer.bench import step_bench, step_peers
+    from cingulum.bench import step, step_peers
     from trainer.progress import Counting
 
     job = _job(model, size, batch, width, steps, sync_batch_norm)
     with Counting("measuring", "blocks") as shown:
-        figures = step_bench.step(
+        figures = step.step(
             job,
             repeats=repeats,
             progress=shown.show,
@@ -96,7 +86,7 @@ def bench_ring(
     repeats: Repeats = 5,
     ranks: Annotated[int, typer.Option(help="Number of ranks.", min=2)] = 2,
     sync_batch_norm: SyncBatchNorm = False,
-    as_json: AsJson = False,
+    as_json: Figures = False,
 ) -> int:
     """Measure a training step with every way to reduce gradients, one thread per rank, in turn.
 
@@ -106,11 +96,11 @@ def bench_ring(
     """
     from rich.console import Console
 
-    from trainer.bench import step_bench
+    from cingulum.bench import step
 
     job = _job(model, size, batch, width, steps, sync_batch_norm)
     with Console(stderr=True).status("starting") as status:
-        figures = step_bench.ring(job, ranks=ranks, repeats=repeats, progress=status.update)
+        figures = step.ring(job, ranks=ranks, repeats=repeats, progress=status.update)
     rows = [
         f"{name:32s} {1000 * time['median']:8.1f} ms  "
         f"(from {1000 * time['median_min']:.1f} to {1000 * time['median_max']:.1f})"
@@ -132,7 +122,7 @@ def _job(model: str, size: int, batch: int, width: int, steps: int, sync_batch_n
     import_tensorflow()
     from trainer import models
 
-    models.describe(model)  # a name that does not exist is told once, not by every process
+    models.describe(model)  # an unknown name is refused once, not by every process
     return StepJob(
         model=model, size=size, batch=batch, width=width, steps=steps, sync_batch_norm=sync_batch_norm
     )

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cingulum.commands.options import Data, Figures, Measured, Model, Repeats, Steps, Threads, Volumes, Width
+
 
 def bench_input(
-    model: Annotated[str, typer.Option(help="A registered network.")] = "resattnet18",
+    model: Model = "resattnet18",
     size: Annotated[int, typer.Option(help="Edge of the volumes, in voxels.", min=16, max=256)] = 96,
-    volumes: Annotated[int, typer.Option(help="Volumes in an epoch.", min=1)] = 64,
+    volumes: Volumes = 64,
     batch: Annotated[int, typer.Option(help="Samples per step.", min=1)] = 4,
-    width: Annotated[int, typer.Option(help="Channels of the first stage.", min=1)] = 8,
-    steps: Annotated[int, typer.Option(help="Steps per measurement.", min=1)] = 10,
-    repeats: Annotated[int, typer.Option(help="Measurements of each kind, in turn.", min=1)] = 5,
-    threads: Annotated[int, typer.Option(help="That read and decode.", min=1)] = 2,
-    data: Annotated[
-        Path | None, typer.Option(help="Keep the volumes in this folder.  [default: a temporary one]")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    width: Width = 8,
+    steps: Steps = 10,
+    repeats: Repeats = 5,
+    threads: Threads = 2,
+    data: Data = None,
+    dry_run: Measured = False,
+    as_json: Figures = False,
 ) -> int:
     """Measure how long training waits for batches, and the speed-up if it never did.
 
@@ -41,7 +40,7 @@ def bench_input(
     from trainer.errors import InputError
 
     if volumes < batch:
-        raise InputError(f"--volumes {volumes}: is less than a batch of {batch}.")
+        raise InputError(f"--volumes {volumes}: less than a batch of {batch}.")
     if dry_run:
         typer.echo(
             f"{repeats} x {steps} steps of {model}, batches of {batch} x {size}^3, from {volumes} volumes; "
@@ -51,11 +50,11 @@ def bench_input(
     from trainer.quiet import import_tensorflow
 
     import_tensorflow()
+    from cingulum.bench import input as input_bench
     from trainer import models
-    from trainer.bench import input_bench
     from trainer.bench.input_worker import InputJob
 
-    models.describe(model)  # a name that does not exist is told before anything is made
+    models.describe(model)  # an unknown name is refused before anything is made
     job = InputJob("", model, batch, width, steps, repeats, threads)
     made = LoaderJob(folder="", size=size, volumes=volumes, batch=batch)
     with Console(stderr=True).status("starting") as status:

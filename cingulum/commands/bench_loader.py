@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from cingulum.commands.options import Data, Figures, Measured, Repeats, Threads, Volumes
+
 
 class Cache(str, enum.Enum):
     """State of the kernel's page cache before an epoch."""
@@ -26,21 +28,20 @@ class Stored(str, enum.Enum):
 
 def bench_loader(
     size: Annotated[
-        list[int] | None, typer.Option(help="Edge of the volumes; may come again.  [default: 96, 128]")
+        list[int] | None,
+        typer.Option(help="Edge of the volumes, in voxels; may be repeated.  [default: 96, 128]"),
     ] = None,
-    volumes: Annotated[int, typer.Option(help="Volumes in an epoch.", min=1)] = 256,
+    volumes: Volumes = 256,
     batch: Annotated[int, typer.Option(help="Volumes per batch.", min=1)] = 4,
-    threads: Annotated[int, typer.Option(help="That read and decode.", min=1)] = 2,
-    repeats: Annotated[int, typer.Option(help="Measurements of each reader, in turn.", min=1)] = 5,
+    threads: Threads = 2,
+    repeats: Repeats = 5,
     cache: Annotated[Cache, typer.Option(help="Page cache before an epoch.")] = Cache.both,
     dtype: Annotated[Stored, typer.Option(help="Stored type.")] = Stored.float16,
     codec: Annotated[str, typer.Option(help="Codec of our shards.")] = "blosc-lz4",
     reader: Annotated[
-        list[str] | None, typer.Option(help="Only ours, the limit and these; may come again.")
+        list[str] | None, typer.Option(help="Measure ours, the limit and only these; may be repeated.")
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Keep the volumes in this folder.  [default: a temporary one]")
-    ] = None,
+    data: Data = None,
     peers: Annotated[
         Path | None, typer.Option(help="Environment of the other loaders.  [default: .venv-peers]")
     ] = None,
@@ -48,8 +49,8 @@ def bench_loader(
         Path | None,
         typer.Option(help="Instead, draw throughput by volumes, threads and ranks into this PNG or SVG."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    dry_run: Measured = False,
+    as_json: Figures = False,
 ) -> int:
     """Measure the throughput of batches of float32 volumes, every volume once in random order.
 
@@ -57,8 +58,8 @@ def bench_loader(
     `limit_ratio` is our throughput over the machine's limit: the slowest of reading the stored bytes,
     decoding them, and casting them, each alone. `best_peer_ratio` is ours over that of the fastest other
     reader, of those that read files, and of those that keep volumes in memory. Both are the worst over sizes
-    and page cache. Where it is cold, ours goes past it, as with a set larger than the memory. Other loaders
-    are measured where `make bench-peers` has installed them.
+    and page cache. Where the cache is cold, ours reads past it, as with a set larger than the memory. Other
+    loaders are measured where `make bench-peers` has installed them.
 
     \b
     Example:
@@ -71,7 +72,7 @@ def bench_loader(
 
     from rich.console import Console
 
-    from trainer.bench.loader import studies
+    from cingulum.bench.loader import studies
 
     study = studies.checked(
         sizes=size,
@@ -91,7 +92,7 @@ def bench_loader(
     if dry_run:
         typer.echo(studies.told(study, sweeping=plot is not None))
         return 0
-    from trainer.bench.loader import measure, sweep
+    from cingulum.bench.loader import measure, sweep
 
     with Console(stderr=True).status("starting") as status:
         if plot is None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cingulum.commands.options import Measured, Size, Width
+
 if TYPE_CHECKING:
     from trainer.bench.scaling.cells import Row
     from trainer.bench.scaling.results import Results
@@ -26,13 +28,13 @@ def bench_scaling(
     hosts: Annotated[
         str | None,
         typer.Option(
-            help="Hosts that ranks are spread over; 0: this one. Emulated ones, or nodes of the allocation.",
+            help="Hosts for the ranks; 0: this one. Emulated hosts, or nodes of the allocation.",
             show_default="0; in an allocation, all its nodes",
         ),
     ] = None,
     bandwidth: Annotated[
         str | None,
-        typer.Option(help="Of emulated hosts' links, each way: 200mbit,1gbit.", show_default=False),
+        typer.Option(help="Rates of emulated hosts' links, each way: 200mbit,1gbit.", show_default=False),
     ] = None,
     cpus_per_host: Annotated[
         float | None,
@@ -40,21 +42,19 @@ def bench_scaling(
             help="Cores whose time each emulated host gets at most, such as 0.2.", show_default=False
         ),
     ] = None,
-    size: Annotated[int, typer.Option(help="Edge of the volumes, in voxels.", min=8)] = 32,
-    width: Annotated[int, typer.Option(help="Channels of the first stage.", min=1)] = 8,
+    size: Size = 32,
+    width: Width = 8,
     batch: Annotated[
         int, typer.Option(help="Samples per step: strong, of all ranks; weak, of each.", min=1)
     ] = 8,
     steps: Annotated[int, typer.Option(help="Timed steps per measurement.", min=1)] = 10,
     repeats: Annotated[int, typer.Option(help="Measurements of each cell, in turn.", min=1)] = 3,
     epochs: Annotated[
-        int, typer.Option(help="Train each for so many epochs, for accuracy against time.", min=0)
+        int, typer.Option(help="Also train each cell for so many epochs: accuracy against time.", min=0)
     ] = 0,
     out: Annotated[Path, typer.Option(help="Folder of the study.")] = Path("scaling"),
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Measure cells again that failed.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be measured, and stop.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Measure failed cells again.")] = False,
+    dry_run: Measured = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> int:
     """Measure networks with strategies on numbers of ranks; draw speed-up, efficiency, parts of a step,
@@ -73,7 +73,7 @@ def bench_scaling(
     """
     import json
 
-    from trainer.bench.scaling import conduct
+    from cingulum.bench.scaling import conduct
     from trainer.bench.scaling.results import Results
     from trainer.bench.scaling.study import Study
 
@@ -111,30 +111,30 @@ def bench_scaling(
 
 
 def _words(option: str, text: str) -> tuple[str, ...]:
-    """Split words at commas; each once.
+    """Return the words between commas, each once.
 
     Raises:
-        InputError: there is none.
+        InputError: the text holds no word.
     """
     from trainer.errors import InputError
 
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not words:
-        raise InputError(f"{option}: {text!r} names nothing.")
+        raise InputError(f"{option}: expected names separated by commas, not {text!r}.")
     return words
 
 
 def _numbers(option: str, text: str, *, least: int = 1) -> tuple[int, ...]:
-    """Split whole numbers at commas; each once.
+    """Return the whole numbers between commas, each once.
 
     Raises:
-        InputError: a word that is no number, or one that is too small.
+        InputError: a word is not a number, or is too small.
     """
     from trainer.errors import InputError
 
     words = _words(option, text)
     if not all(word.isascii() and word.isdigit() and int(word) >= least for word in words):
-        raise InputError(f"{option} {text}: numbers from {least} on are needed, separated by commas.")
+        raise InputError(f"{option} {text}: expected whole numbers from {least} up, separated by commas.")
     return tuple(dict.fromkeys(int(word) for word in words))
 
 
@@ -144,7 +144,7 @@ def _scalings(text: str) -> tuple[str, ...]:
 
     words = _words("--scaling", text)
     if unknown := [word for word in words if word not in SCALINGS]:
-        raise InputError(f"--scaling {unknown[0]}: is none of {', '.join(SCALINGS)}.")
+        raise InputError(f"--scaling {unknown[0]}: expected {' or '.join(SCALINGS)}.")
     return words
 
 
@@ -157,9 +157,9 @@ def _check_words(study: Study) -> None:
     """
     import yaml
 
+    from cingulum.bench.scaling.peer_cells import job_of
+    from cingulum.bench.scaling.training import strategy_settings
     from trainer.bench.scaling.cells import Cell
-    from trainer.bench.scaling.peer_cells import job_of
-    from trainer.bench.scaling.training import strategy_settings
     from trainer.bench.scaling.variants import variant
     from trainer.config import parsing
     from trainer.errors import ModelError
@@ -227,10 +227,11 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
     import functools
     import signal
 
-    from trainer.bench.scaling import conduct, page
+    from cingulum.bench.scaling import conduct
+    from cingulum.bench.scaling.measure import measure
+    from cingulum.bench.scaling.training import train
+    from trainer.bench.scaling import page
     from trainer.bench.scaling.cells import key
-    from trainer.bench.scaling.measure import measure
-    from trainer.bench.scaling.training import train
     from trainer.errors import Stopped
     from trainer.ranks.stopping import SIGNALS
 
@@ -254,7 +255,7 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
         if not asked:
             raise
         raise Stopped(
-            f"stopped, as asked; {results.folder} has all that was measured.",
+            f"stopped by a signal; {results.folder} has all that was measured.",
             cure="The same command goes on where it stopped.",
         ) from None
     finally:
@@ -264,7 +265,7 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
 
 
 def _outcome(study: Study, results: Results) -> str:
-    """A table for people, and where the page is."""
+    """Return a table as text, and the path of the page."""
     from trainer.bench.scaling.page import PAGE
     from trainer.bench.scaling.study import merged
     from trainer.bench.scaling.summary import curves, failures

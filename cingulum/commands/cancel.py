@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cingulum.commands.options import JobIds
+
 if TYPE_CHECKING:
     from jobs.job import Job
     from jobs.store import Store
 
 
 def cancel(
-    identities: Annotated[
-        list[str], typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")
-    ],
+    identities: JobIds,
     as_json: Annotated[bool, typer.Option("--json", help="Print their states as JSON.")] = False,
 ) -> None:
     """End jobs, and jobs that wait for them. Jobs that have ended stay unchanged.
@@ -27,14 +27,16 @@ def cancel(
     Example:
       cingulum cancel 4711 4712_3
     """
-    from cingulum.commands import job_access, job_display
+    from cingulum.commands import job_display
+    from jobs.requests import known
     from trainer.errors import CingulumError
+    from trainer.telling import tell
 
-    store = job_access.opened()
+    store = known.opened(tell)
     # All ids are looked up before the first job ends: a typo in the last one changes nothing.
-    chosen = [job_access.current(store, identity) for identity in identities]
+    chosen = [known.current(store, identity, warn=tell) for identity in identities]
     acting = [(job, task) for job, task in chosen if _active(job, task)]
-    orders = [(job_access.launcher_here(job), job_access.started(job)) for job, _ in acting]
+    orders = [(known.launcher_here(job), known.started(job)) for job, _ in acting]
     for done, ((job, task), (launcher, external)) in enumerate(zip(acting, orders, strict=True)):
         try:
             launcher.cancel(external, task)
@@ -52,9 +54,13 @@ def cancel(
         name = _name(job, task)
         state = job.state if task is None else job.tasks[task].state
         if not _active(before, task):
-            typer.echo(f"{name} had ended already: {state}")
+            typer.echo(f"{name} had already ended: {state}")
         else:
-            typer.echo(f"{name} cancelled" if state == "CANCELLED" else f"{name} is told to end ({state})")
+            typer.echo(
+                f"{name} cancelled"
+                if state == "CANCELLED"
+                else f"{name}: the launcher was asked to end it ({state})"
+            )
 
 
 def _name(job: Job, task: int | None) -> str:
@@ -73,15 +79,15 @@ def _note(store: Store, job: Job, task: int | None) -> None:
     """Update the store; Slurm forgets at once the tasks of an array that had not started yet."""
     import time
 
-    from cingulum.commands import job_access
     from jobs.launchers.base import WAITING, TaskState
+    from jobs.requests import known
     from trainer.errors import LauncherError
 
-    external = job_access.started(job)
+    external = known.started(job)
     try:
-        told = job_access.launcher_of(job).states([external]).get(external, [])
+        told = known.launcher_of(job).states([external]).get(external, [])
     except LauncherError:
-        return  # it is told to end all the same
+        return  # the order to end was given all the same
     spoken = {state.task for state in told}
     gone = [
         TaskState(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cingulum.commands.evaluate import SplitName
+from cingulum.commands.options import Split, SplitName
 
 # Figures in a terminal; --json has them all.
 SHOWN = {
@@ -28,7 +28,7 @@ SHOWN = {
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Two or more finished run folders.")],
-    split: Annotated[SplitName, typer.Option(help="Which subjects of the runs.")] = SplitName.test,
+    split: Split = SplitName.test,
     common: Annotated[
         bool, typer.Option("--common", help="Leave out subjects that not all runs were judged on.")
     ] = False,
@@ -37,7 +37,7 @@ def compare(
     """Compare finished runs on the same subjects: figures with intervals, differences with p-values.
 
     Reads RUN/evaluation/SPLIT.csv and changes nothing. The AUC of two classes is compared by DeLong's test,
-    accuracy by McNemar's, all else by a paired bootstrap. With more than two runs p is also told corrected
+    accuracy by McNemar's, all else by a paired bootstrap. With more than two runs p is also shown corrected
     for the number of pairs (Holm). docs/explanation/evaluation.md has the formulas.
 
     \b
@@ -50,7 +50,7 @@ def compare(
     from trainer.metrics import comparison, tables
 
     if len(runs) < 2:
-        raise RunError("One run has nothing to be compared with.", cure="cingulum compare RUN RUN")
+        raise RunError("A comparison needs two or more runs, not one.", cure="cingulum compare RUN RUN")
     read = [tables.read(run, split.value) for run in runs]
     chosen, notes = comparison.aligned(read, common=common)
     found = {"split": split.value, "notes": notes, **comparison.compare(chosen)}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cingulum.commands.options import Config, Overrides
 from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def crossval(
-    config: Annotated[Path, typer.Argument(help="YAML file that describes the run.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Changes, such as train.epochs=3.")] = None,
+    config: Config,
+    overrides: Overrides = None,
     folds: Annotated[
         int | None, typer.Option(help="Folds. Default: data.split.folds of CONFIG, or 5.", min=2)
     ] = None,

@@ -13,7 +13,7 @@ def doctor(
 ) -> int:
     """Check the installation (versions, two ranks, Keras 3 pitfall, memory, GPU); show how to fix it.
 
-    Exit code 0 when training can work, 1 when something must be mended.
+    Exit code 0 when training can work, 1 when something must be fixed.
 
     \b
     Example:
@@ -33,5 +33,5 @@ def doctor(
     if as_json:
         typer.echo(json.dumps([finding.as_dict() for finding in findings], indent=2))
     else:
-        typer.echo("Training can work here." if bad == 0 else f"{bad} to mend before training can work.")
+        typer.echo("Training can work here." if bad == 0 else f"{bad} to fix before training can work.")
     return 1 if bad else 0

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cingulum.commands.allow_code import AllowCode
-
-
-class SplitName(str, Enum):
-    """Split of the data set."""
-
-    train = "train"
-    validation = "validation"
-    test = "test"
+from cingulum.commands.options import AllowCode, RunOrFolds, Split, SplitName
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run folder, such as runs/demo, or a cross-validation's.")],
-    split: Annotated[SplitName, typer.Option(help="Which subjects of the run.")] = SplitName.test,
+    run: RunOrFolds,
+    split: Split = SplitName.test,
     allow_code: AllowCode = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> int:
     """Evaluate a finished run on its test, validation or training subjects, and write the predictions.
 
     Writes RUN/evaluation/SPLIT.csv and .json. Under mpirun the ranks share the work. Of a cross-validation's
-    folder it shows the figures of all subjects, each judged by the network that never saw it.
+    folder it shows the figures of all subjects, each predicted by the network that was not trained on it.
 
     \b
     Example:
@@ -46,7 +37,7 @@ def evaluate(
             _show_crossval(run, split, as_json=as_json)
         return 0
     if launch.expected_size() == 1:
-        resuming.open_finished(run)  # a wrong folder is told before TensorFlow is loaded
+        resuming.open_finished(run)  # a wrong folder is refused before TensorFlow is loaded
     world = worlds.init()
 
     from trainer.ranks.agreement import together

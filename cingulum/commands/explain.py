@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cingulum.commands.allow_code import AllowCode
-from cingulum.commands.evaluate import SplitName
+from cingulum.commands.options import AllowCode, RunOrFolds, Split, SplitName
 from trainer.explain.names import BaselineName, MethodName
 
 if TYPE_CHECKING:
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="Run folder, such as runs/demo, or a cross-validation's.")],
+    run: RunOrFolds,
     images: Annotated[
         list[str] | None,
         typer.Argument(help="Raw images; without any, held-out subjects of the run's shards."),
     ] = None,
-    split: Annotated[SplitName, typer.Option(help="Which subjects of the run.")] = SplitName.test,
-    subjects: Annotated[int, typer.Option(help="How many of them at most, of all classes in turn.")] = 20,
+    split: Split = SplitName.test,
+    subjects: Annotated[int, typer.Option(help="Subjects at most, of all classes in turn.")] = 20,
     method: Annotated[MethodName, typer.Option(help="How maps are made.")] = MethodName.gradcam,
     target: Annotated[
         str | None, typer.Option("--class", help="Class to explain; default: each subject's predicted one.")
@@ -32,11 +31,11 @@ def explain(
     ] = None,
     baseline: Annotated[
         BaselineName,
-        typer.Option(help="What is no finding: air, or the mean training volume (not for Grad-CAM)."),
+        typer.Option(help="Reference volume: air, or the mean training volume (not for Grad-CAM)."),
     ] = BaselineName.air,
     regions: Annotated[
         Path | None,
-        typer.Option(help="Phantom cohort of the images: report how much lies where disease acted."),
+        typer.Option(help="Phantom cohort of the images: report the map's share where disease acted."),
     ] = None,
     covariates: Annotated[
         Path | None, typer.Option(help="Table of people for raw images, for networks that need it.")
@@ -49,7 +48,7 @@ def explain(
     Writes RUN/explanations/METHOD/: a NIfTI and pictures per subject, mean maps per class, summary.json, and
     index.html to look at. A map does not show where a disease is, only what the network uses. Of a
     cross-validation's folder, the subjects are divided over the folds of its first seed, and each is
-    explained by the network that never saw it, in the folder of its fold.
+    explained by the network that was not trained on it, in the folder of its fold.
 
     \b
     Example:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cingulum.commands.allow_code import AllowCode
+from cingulum.commands.options import AllowCode
 
 
 def export(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from cingulum.commands.options import Shards
+
 
 def inspect_shards(
-    shards: Annotated[Path, typer.Argument(help="Folder of the shard set.", show_default=False)],
+    shards: Shards,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Show the content of a shard set: shape, type, layout, codec, size, label maps, labels, ages, subjects.

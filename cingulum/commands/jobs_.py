@@ -18,7 +18,7 @@ WATCH_S = 5.0
 
 def jobs(
     all_of_them: Annotated[
-        bool, typer.Option("--all", help="Also those that ended more than a day ago.")
+        bool, typer.Option("--all", help="List also jobs that ended more than a day ago.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every 5 s until Ctrl-C.")] = False,
     rebuild: Annotated[
@@ -34,16 +34,18 @@ def jobs(
     Example:
       cingulum jobs --watch
     """
-    from cingulum.commands import job_access, job_display
+    from cingulum.commands import job_display
+    from jobs.requests import known
     from trainer.errors import InputError
+    from trainer.telling import tell
 
-    store = job_access.rebuilt() if rebuild else job_access.opened()
+    store = known.rebuilt(tell) if rebuild else known.opened(tell)
     if watch:
         if as_json:
-            raise InputError("--watch is for people.", cure="Leave out --json, or --watch.")
+            raise InputError("--watch and --json exclude each other.", cure="Leave out one of them.")
         _watch(store, all_of_them=all_of_them)
         return
-    job_access.refresh(store)
+    known.refresh(store, warn=tell)
     found = _chosen(store, all_of_them=all_of_them)
     if as_json:
         typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in found]}, indent=1))
@@ -71,13 +73,15 @@ def _ended(job: Job) -> float:
 def _watch(store: Store, *, all_of_them: bool) -> None:
     from rich.live import Live
 
-    from cingulum.commands import job_access, job_display
+    from cingulum.commands import job_display
+    from jobs.requests import known
+    from trainer.telling import tell
 
     out = job_display.console()
     warned: set[str] = set()
     with Live(console=out, auto_refresh=False, transient=False) as live:
         while True:
-            job_access.refresh(store, warned=warned)
+            known.refresh(store, warned=warned, warn=tell)
             shown = job_display.table(_chosen(store, all_of_them=all_of_them), out.width)
             if out.is_terminal:
                 live.update(shown, refresh=True)

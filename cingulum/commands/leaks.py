@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cingulum.commands.options import Shards
+
 
 def leaks(
-    shards: Annotated[Path, typer.Argument(help="Folder of the shard set.", show_default=False)],
+    shards: Shards,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> int:
     """Find images of different subjects that are the same, or nearly so. Exit code 2 if there are any.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cingulum.commands.options import JobId
 from trainer.errors import JobError
 
 if TYPE_CHECKING:
@@ -21,26 +22,28 @@ _CHUNK = 1 << 16
 
 
 def logs(
-    identity: Annotated[str, typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")],
+    identity: JobId,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the job has ended.")] = False,
     task: Annotated[int | None, typer.Option(metavar="I", min=0, help="Task of an array.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print where the output is, as JSON.")] = False,
 ) -> None:
     """Print a job's output: both streams, all starts in order.
 
-    Of an array, the output of each task under its name. --follow ends with the job; Ctrl-C leaves it alone.
+    Of an array, the output of each task under its name. --follow ends with the job; Ctrl-C leaves the job
+    running.
 
     \b
     Example:
       cingulum logs 4711_3 --follow
     """
-    from cingulum.commands import job_access
+    from jobs.requests import known
+    from trainer.telling import tell
 
-    store = job_access.opened()
+    store = known.opened(tell)
     if task is not None and "_" in identity:
         raise JobError(f"{identity} is a task, and --task {task} another.", cure="Leave out one of them.")
     wanted = identity if task is None else f"{identity}_{task}"
-    job, chosen = job_access.current(store, wanted)
+    job, chosen = known.current(store, wanted, warn=tell)
     paths = _paths(job, chosen)
     if as_json:
         typer.echo(json.dumps({name: str(path) for name, path in paths.items()}, indent=1))
@@ -63,9 +66,10 @@ def logs(
 
 
 def _paths(job: Job, chosen: int | None) -> dict[str, Path]:
-    from cingulum.commands import job_access, job_display
+    from cingulum.commands import job_display
+    from jobs.requests import known
 
-    external, launcher = job_access.started(job), job_access.launcher_of(job)
+    external, launcher = known.started(job), known.launcher_of(job)
     return {
         job_display.task_label(job, state.task): launcher.logs(Path(job.folder), external, state.task)
         for state in job.tasks
@@ -75,7 +79,9 @@ def _paths(job: Job, chosen: int | None) -> dict[str, Path]:
 
 def _follow(store: Store, identity: str, path: Path) -> None:
     """Print what is there and what comes, until the job has ended and all of it is printed."""
-    from cingulum.commands import job_access, job_display
+    from cingulum.commands import job_display
+    from jobs.requests import known
+    from trainer.telling import tell
 
     position, asked = 0, -ASK_S
     ended = False
@@ -86,14 +92,14 @@ def _follow(store: Store, identity: str, path: Path) -> None:
         if ended:
             return
         if time.monotonic() - asked >= ASK_S:
-            job, chosen = job_access.current(store, identity, warned=warned)
+            job, chosen = known.current(store, identity, warned=warned, warn=tell)
             if waits:
                 typer.echo(f"{job_display.progress(job)}; no output yet", err=True)
                 waits = False
             ended = not any(_is_active(state.state) for state in job.tasks if chosen in (None, state.task))
             asked = time.monotonic()
             if not ended:
-                job_access.launcher_here(job)
+                known.launcher_here(job)
             else:
                 continue  # print what came meanwhile
         time.sleep(LOOK_S)

@@ -10,25 +10,26 @@ import typer
 
 def phantom(
     out: Annotated[
-        Path, typer.Argument(help="folder to make; an unfinished cohort of the same kind is completed")
+        Path, typer.Argument(help="Folder to make; an unfinished cohort of the same kind is completed.")
     ],
-    subjects: Annotated[int, typer.Option(help="how many people")] = 100,
-    size: Annotated[int, typer.Option(help="voxels along each edge; the cube is 212 mm wide")] = 96,
+    subjects: Annotated[int, typer.Option(help="Number of people.")] = 100,
+    size: Annotated[int, typer.Option(help="Voxels along each edge; the cube is 212 mm wide.")] = 96,
     gap: Annotated[
-        float, typer.Option(help="scale of the disease effect; 0: the groups do not differ")
+        float, typer.Option(help="Scale of the disease effect; 0: the groups do not differ.")
     ] = 1.5,
-    seed: Annotated[int, typer.Option(help="another seed, other people")] = 0,
-    groups: Annotated[str, typer.Option(help="diagnoses that take part, in rotation")] = "AD,NC,sMCI,pMCI",
-    contrasts: Annotated[str, typer.Option(help="images of each person: T1w, or T1w,T2w")] = "T1w",
+    seed: Annotated[int, typer.Option(help="Seed: another one gives other people.")] = 0,
+    groups: Annotated[str, typer.Option(help="Diagnoses that take part, in rotation.")] = "AD,NC,sMCI,pMCI",
+    contrasts: Annotated[str, typer.Option(help="Images of each person: T1w, or T1w,T2w.")] = "T1w",
     disease: Annotated[
-        str, typer.Option(help="where age and disease take tissue: regional, as published, or diffuse")
+        str, typer.Option(help="Where age and disease take tissue: regional, as published, or diffuse.")
     ] = "regional",
-    workers: Annotated[int | None, typer.Option(help="processes; default: one per core")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the outcome as JSON")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Make a BIDS folder of phantoms: synthetic brains with ages, diagnoses and tissue maps.
 
-    The same arguments give the same files, byte for byte, whatever the number of cores. Stopped, it goes on.
+    The same arguments give the same files, byte for byte, whatever the number of cores. After a stop, the
+    same command goes on.
 
     \b
     Example:

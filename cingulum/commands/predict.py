@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cingulum.commands.allow_code import AllowCode
+from cingulum.commands.options import AllowCode
 
 if TYPE_CHECKING:
     from trainer.inference.predictor import Predictor
@@ -126,13 +126,13 @@ def _folder_of_maps(run: Path, out: Path | None) -> Path:
 
     if out is None:
         raise RunError(
-            f"{run}: writes a label map for each image, and it was not said where.", cure="Add --out FOLDER"
+            f"{run}: writes a label map for each image, and no folder was given.", cure="Add --out FOLDER"
         )
     return out
 
 
 def _made_by(predictor: Predictor) -> dict[str, Any]:
-    """What decides the rows of the table, as JSON values."""
+    """Return what the rows of the table depend on, as JSON values."""
     from trainer.run_folder import machine
 
     first, views = predictor.ensemble.first, predictor.ensemble.views

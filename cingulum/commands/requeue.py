@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from cingulum.commands.options import JobId
+
 
 def requeue(
-    identity: Annotated[str, typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")],
+    identity: JobId,
     as_json: Annotated[bool, typer.Option("--json", help="Print its state as JSON.")] = False,
 ) -> None:
     """Start a job again: a running one saves its state first, a failed one resumes from its checkpoint.
@@ -21,13 +23,15 @@ def requeue(
     Example:
       cingulum requeue 4711
     """
-    from cingulum.commands import job_access, job_display
+    from cingulum.commands import job_display
     from jobs import terms
     from jobs.launchers.base import ENDED
+    from jobs.requests import known
     from trainer.errors import JobError
+    from trainer.telling import tell
 
-    store = job_access.opened()
-    job, task = job_access.current(store, identity)
+    store = known.opened(tell)
+    job, task = known.current(store, identity, warn=tell)
     states = [state for state in job.tasks if task in (None, state.task)]
     if all(state.state == "COMPLETED" for state in states):
         raise JobError(
@@ -36,13 +40,13 @@ def requeue(
         )
     if not job.active:  # else it has the folder, or a job that waits for it is to have it next
         store.free(job.spec, besides=job)
-    job_access.launcher_here(job).requeue(job_access.started(job), task)
+    known.launcher_here(job).requeue(known.started(job), task)
     for state in states:
         if state.state in ENDED and state.state != "COMPLETED":
             store.requeue(store.get(job.key), state.task)
             # It may fail as often as a new job. Slurm starts it in two minutes at the earliest.
             terms.failures(Path(job.folder), state.task, is_array=job.spec.is_array).unlink(missing_ok=True)
-    job_access.refresh(store, [store.get(job.key)])
+    known.refresh(store, [store.get(job.key)], warn=tell)
     job = store.get(job.key)
     if as_json:
         typer.echo(json.dumps(job_display.as_json(job), indent=1))

@@ -13,7 +13,7 @@ def scratch(
         Path | None,
         typer.Argument(help="The data.scratch of the runs; default: as they find it themselves."),
     ] = None,
-    clean: Annotated[bool, typer.Option("--clean", help="Remove every copy that nobody uses.")] = False,
+    clean: Annotated[bool, typer.Option("--clean", help="Remove every copy that is not in use.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the copies as JSON.")] = False,
 ) -> int:
     """List the copies of shard sets on this host's scratch (data.cache=node-local), and remove them.
@@ -49,5 +49,5 @@ def scratch(
         what = "" if copy.whole else "  half made"
         typer.echo(f"{copy.path.name}  {byte_sizes.told(copy.nbytes):>10}  {state}{what}")
     if not found:
-        typer.echo(f"{place.ours}: nothing is there (the place is {place.chosen_by})")
+        typer.echo(f"{place.ours}: no copies (the place is {place.chosen_by})")
     return 0

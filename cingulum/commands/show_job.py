@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cingulum.commands.options import JobId
+
 if TYPE_CHECKING:
     from jobs.job import Change, Job
     from jobs.store import Store
@@ -17,7 +19,7 @@ TAIL_LINES, TAIL_BYTES = 10, 1 << 16
 
 
 def show(
-    identity: Annotated[str, typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")],
+    identity: JobId,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Show a job: its state and why, where it ran, its command, its history and the end of its output.
@@ -26,10 +28,12 @@ def show(
     Example:
       cingulum show 4711
     """
-    from cingulum.commands import job_access, job_display
+    from cingulum.commands import job_display
+    from jobs.requests import known
+    from trainer.telling import tell
 
-    store = job_access.opened()
-    job, task = job_access.current(store, identity)
+    store = known.opened(tell)
+    job, task = known.current(store, identity, warn=tell)
     if as_json:
         typer.echo(json.dumps(_everything(store, job), indent=1))
         return
@@ -100,7 +104,7 @@ def _failures(job: Job, task: int) -> list[str]:
 
 
 def _failure(line: str) -> str:
-    """Such a line for people; half a line, as a host that died may leave, as it is."""
+    """Format such a line; half a line, as a host that died may leave, stays as it is."""
     from cingulum.commands import job_display
 
     time, code, where, why = (*line.split("\t", 3), "", "", "")[:4]
@@ -109,12 +113,13 @@ def _failure(line: str) -> str:
 
 
 def _tell_end(job: Job, task: int) -> None:
-    """The last lines of its output."""
-    from cingulum.commands import job_access, job_display
+    """Print the last lines of the job's output."""
+    from cingulum.commands import job_display
+    from jobs.requests import known
 
     if job.external is None:
         return
-    path = job_access.launcher_of(job).logs(Path(job.folder), job.external, task)
+    path = known.launcher_of(job).logs(Path(job.folder), job.external, task)
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
@@ -126,7 +131,8 @@ def _tell_end(job: Job, task: int) -> None:
 
 
 def _everything(store: Store, job: Job) -> dict[str, Any]:
-    from cingulum.commands import job_access, job_display
+    from cingulum.commands import job_display
+    from jobs.requests import known
 
     shown = job_display.as_json(job)
     external = job.external
@@ -134,7 +140,7 @@ def _everything(store: Store, job: Job) -> dict[str, Any]:
         number = int(task["task"])
         task["failures"] = _failures(job, number)
         if external is not None:
-            log = job_access.launcher_of(job).logs(Path(job.folder), external, number)
+            log = known.launcher_of(job).logs(Path(job.folder), external, number)
             task["log"] = str(log)
     shown["changes"] = [
         {

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def readable(preview: Preview) -> str:
-    """A preview as text: a heading for each job, its files, and the command line."""
+    """Return a preview as text: a heading for each job, its files, and the command line."""
     from cingulum.commands.job_display import plain
     from jobs import supervised
 
@@ -33,7 +33,7 @@ def readable(preview: Preview) -> str:
 
 
 def submitted(jobs: Sequence[Job]) -> str:
-    """What sbatch would say, and how to look on."""
+    """Return the submitted jobs as sbatch names them, and the commands that follow them."""
     from cingulum.commands.job_display import plain
 
     lines = []

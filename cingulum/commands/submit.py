@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from cingulum.commands.options import Config, Overrides
+
 
 def submit(
     context: typer.Context,
-    config: Annotated[Path, typer.Argument(help="YAML file that describes the run.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Changes, such as train.epochs=3.")] = None,
+    config: Config,
+    overrides: Overrides = None,
     launcher: Annotated[
         Literal["slurm", "mpirun", "docker", "apptainer"], typer.Option(help="What starts the ranks.")
     ] = "slurm",
@@ -45,23 +46,23 @@ def submit(
         typer.Option(
             min=1,
             max=65535,
-            help="Seconds to save in before the time is over; default: the site's, else 120.",
+            help="Seconds before the time limit in which the job saves; default: the site's, else 120.",
             show_default=False,
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Of the job; default: that of the run.", show_default=False)
+        str | None, typer.Option(help="Name of the job; default: that of the run.", show_default=False)
     ] = None,
     after: Annotated[
         list[str] | None,
         typer.Option(metavar="ID", help="Start when this job has completed; may be repeated."),
     ] = None,
     requeues: Annotated[
-        int, typer.Option(min=0, help="Starts after failures. Being preempted does not count.")
+        int, typer.Option(min=0, help="Starts after failures; those after preemption do not count.")
     ] = 3,
     shrink: Annotated[bool, typer.Option("--shrink", help="Start again on the hosts that are left.")] = False,
     least_nodes: Annotated[
-        int | None, typer.Option(min=1, help="With --shrink: hosts that are enough; default: 1.")
+        int | None, typer.Option(min=1, help="With --shrink: fewest hosts to start on; default: 1.")
     ] = None,
     image: Annotated[str | None, typer.Option(help="Container image.", show_default=False)] = None,
     kind: Annotated[
@@ -87,7 +88,7 @@ def submit(
     ] = None,
     import_options: Annotated[
         str | None,
-        typer.Option(help="Of that import: '--label diagnosis --size 96'.", show_default=False),
+        typer.Option(help="Options of that import: '--label diagnosis --size 96'.", show_default=False),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the jobs, or what would run.")] = False,
@@ -105,8 +106,9 @@ def submit(
     """
     import json
 
-    from cingulum.commands import job_access, job_display, submission_check, submission_display
-    from jobs.requests import submitting
+    from cingulum.commands import job_display, submission_check, submission_display
+    from jobs.requests import known, submitting
+    from trainer.telling import tell
 
     prepared = submitting.prepare(
         submitting.Request(
@@ -144,7 +146,7 @@ def submit(
             json.dumps(preview.as_json(), indent=1) if as_json else submission_display.readable(preview)
         )
         return
-    made = submitting.submit(prepared, job_access.opened(), submission_check, job_access.warn)
+    made = submitting.submit(prepared, known.opened(tell), submission_check, tell)
     if as_json:
         typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in made]}, indent=1))
     else:

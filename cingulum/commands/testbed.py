@@ -31,10 +31,10 @@ Host = Annotated[str, typer.Argument(help="n1, n2, ..., or ctl.")]
 def up(
     hosts: Annotated[int, typer.Option(help="Number of hosts n1, n2, ... besides the controller's.")] = 4,
     bandwidth: Annotated[
-        str | None, typer.Option(help="Of each host's link, each way, such as 1gbit or 200mbit.")
+        str | None, typer.Option(help="Rate of each host's link, each way, such as 1gbit or 200mbit.")
     ] = None,
     delay: Annotated[
-        str | None, typer.Option(help="Added to each packet that leaves a host, such as 0.2ms.")
+        str | None, typer.Option(help="Delay of each packet that leaves a host, such as 0.2ms.")
     ] = None,
     cpus_per_host: Annotated[
         float | None, typer.Option(help="Cores whose time each host gets at most, such as 0.5.")
@@ -47,7 +47,7 @@ def up(
     slurm: Annotated[bool, typer.Option("--slurm/--no-slurm", help="Whether to run Slurm at all.")] = True,
     shared: Annotated[
         list[Path] | None,
-        typer.Option(help="A folder in /tmp that all hosts shall see (they see all else); may be repeated."),
+        typer.Option(help="A folder in /tmp that all hosts see (they see all else); may be repeated."),
     ] = None,
     name: Annotated[
         str,
@@ -68,11 +68,11 @@ def up(
 
     from jobs.testbed import Testbed, layout
 
-    # Asked to end, it takes down what it has made, as after Ctrl-C.
+    # A signal takes down what was made, as Ctrl-C does.
     for asked in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(asked, lambda number, _: sys.exit(128 + number))
     started = time.monotonic()
-    # What a command needs most may lie in a temporary folder: where we are, and the environment.
+    # The working folder and the Python environment may lie in /tmp, which hosts do not share.
     seen = [
         path for path in (Path.cwd(), Path(sys.prefix), Path(sys.base_prefix)) if path not in layout.PRIVATE
     ]
@@ -136,7 +136,7 @@ def exec_(
     host: Host,
     command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
     name: Name = None,
-    user: Annotated[str, typer.Option(help="Who runs it: root, or tester, who has no rights.")] = "root",
+    user: Annotated[str, typer.Option(help="User: root, or tester, who has no privileges.")] = "root",
 ) -> int:
     """Run a command in a host; its streams and its exit code are passed on. Options come before HOST.
 
@@ -176,7 +176,7 @@ def shape(
     from trainer.errors import JobError
 
     if bandwidth is None and delay is None:
-        raise JobError("Nothing was asked for.", cure="Give --bandwidth, --delay, or both.")
+        raise JobError("No change was given.", cure="Give --bandwidth, --delay, or both.")
     found = _open(name)
     if bandwidth is not None:
         found.shape(host, None if bandwidth == "none" else bandwidth)
@@ -254,7 +254,7 @@ def down(
         if known is None or not teardown.take_down(known):
             typer.echo("there is no testbed to take down")
         else:
-            typer.echo(f"{known}: is down")
+            typer.echo(f"{known}: taken down")
     return 0
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cingulum.commands.options import Config, Overrides
+
 if TYPE_CHECKING:
     from trainer.config import RunConfig
     from trainer.ranks.world import World
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="YAML file that describes the run.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Changes, such as train.epochs=3.")] = None,
+    config: Config,
+    overrides: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest whole checkpoint.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; write nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json, or the plan, as JSON.")] = False,

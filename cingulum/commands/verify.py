@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cingulum.commands.options import Shards
+
 
 def verify_shards(
-    shards: Annotated[Path, typer.Argument(help="Folder of the shard set.", show_default=False)],
+    shards: Shards,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> int:
     """Check every checksum of a shard set, and that HDF5 reads the same volumes. Exit code 2 if damaged.

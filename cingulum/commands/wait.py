@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cingulum.commands.options import JobId
+
 if TYPE_CHECKING:
     from jobs.job import Job
 
@@ -20,7 +22,7 @@ FIRST_S, LONGEST_S = 0.5, 10.0
 
 
 def wait(
-    identity: Annotated[str, typer.Argument(metavar="ID", help="Such as 4711, mpirun-7, or a task: 4711_3.")],
+    identity: JobId,
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="Give up after so long; exit code 124.")
     ] = None,
@@ -28,27 +30,29 @@ def wait(
 ) -> int:
     """Wait until a job has ended, and end with its exit code.
 
-    It is 1 for a job that was cancelled, timed out or left none; of an array, it is that of the first task
-    that failed. Ctrl-C ends the waiting and leaves the job alone.
+    The exit code is 1 for a job that was cancelled, timed out or left none; of an array, it is that of the
+    first task that failed. Ctrl-C ends the waiting and leaves the job alone.
 
     \b
     Example:
       cingulum wait 4711 && cingulum report runs/my-run
     """
-    from cingulum.commands import job_access, job_display
+    from cingulum.commands import job_display
+    from jobs.requests import known
+    from trainer.telling import tell
 
-    store = job_access.opened()
+    store = known.opened(tell)
     began, pause, said = time.monotonic(), FIRST_S, ""
     warned: set[str] = set()
     while True:
-        job, task = job_access.current(store, identity, warned=warned)
+        job, task = known.current(store, identity, warned=warned, warn=tell)
         news = job_display.progress(job)
         if news != said and not as_json:
             typer.echo(news, file=sys.stderr)
             said = news
         code = _ended(job, task)
         if code is None:
-            job_access.launcher_here(job)
+            known.launcher_here(job)
         left = None if timeout is None else timeout - (time.monotonic() - began)
         if code is not None or (left is not None and left <= 0):
             break
@@ -57,7 +61,7 @@ def wait(
     if as_json:
         typer.echo(json.dumps(job_display.as_json(job), indent=1))
     if code is None:
-        typer.echo(f"{identity} goes on; it had not ended after {timeout:g} s", err=True)
+        typer.echo(f"{identity} had not ended after {timeout:g} s; it goes on", err=True)
         return TIMED_OUT
     return code
 
@@ -71,6 +75,6 @@ def _ended(job: Job, task: int | None) -> int | None:
         return None
     if all(state.state == "COMPLETED" for state in states):
         return 0
-    # What a command that was ended from outside ends with is no answer of its own: 143 for mpirun.
+    # A command that was ended from outside has no exit code of its own: 143 for mpirun.
     own = [state.exit_code for state in states if state.state not in KILLED]
     return next((code for code in own if code), 1)

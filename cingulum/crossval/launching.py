@@ -52,7 +52,7 @@ class Means:
 
     @classmethod
     def here(cls, *, ranks: int, at_once: int) -> Means:
-        """With the cores and GPUs that this process may use."""
+        """Return the means with the cores and GPUs that this process may use."""
         gpus = _gpus() if at_once > 1 else ()
         return cls(ranks, at_once, len(os.sched_getaffinity(0)), gpus)
 
@@ -63,7 +63,7 @@ class Means:
         return max(1, self.cores // (self.at_once * self.ranks))
 
     def environment(self, slot: int) -> dict[str, str]:
-        """What tells the trainings side by side which GPUs are theirs. Not run on several GPUs."""
+        """Return the variables that give a training its GPUs. Not tested on several GPUs."""
         if not self.gpus:
             return {}
         mine = [self.gpus[(slot * self.ranks + rank) % len(self.gpus)] for rank in range(self.ranks)]
@@ -185,7 +185,7 @@ class _Training:
             self.process.send_signal(signal.SIGUSR2)
 
     def explain(self, code: int) -> str:
-        """How it ended and why, in its own words."""
+        """Return how it ended, with the error that it printed."""
         with self.fold.log.open("rb") as log:
             log.seek(self._begins)
             lines = log.read().decode(errors="replace").splitlines()

@@ -34,7 +34,7 @@ class Apptainer(Mpirun):
         self._program = program or image_checks.find_program()
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
-        """What the mpirun launcher would do, with each rank in a container.
+        """Return the launch of the mpirun launcher, with each rank in a container.
 
         Raises:
             JobError: no image is named, or a path is not absolute.

@@ -42,7 +42,7 @@ def attended_launch(
     check_s: float = Terms.check_s,
     ask_first: bool = False,
 ) -> Launch:
-    """A launch that an attendant carries out; its `command` is that of the first task.
+    """Return a launch that an attendant carries out; its `command` is that of the first task.
 
     Args:
         spec: the job.

@@ -77,7 +77,7 @@ class Launcher(Protocol):
     name: str
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
-        """What `start` would do for this job in this folder (pure); `token` names the submission."""
+        """Return what `start` would do for this job in this folder (pure); `token` names the submission."""
         ...
 
     def preflight(self, spec: JobSpec, site: Site) -> None:

@@ -52,7 +52,7 @@ class Docker(Attended):
         self._user = user or (os.getuid(), os.getgid(), os.getgroups())
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
-        """One `docker run` per task, attached: it hands on signals, and ends with the task's exit code.
+        """Return one attached `docker run` per task: it forwards signals and ends with the task's exit code.
 
         Raises:
             JobError: several hosts are asked for, or a path cannot be mounted.

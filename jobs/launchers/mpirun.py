@@ -56,7 +56,7 @@ class Mpirun(Attended):
     name = "mpirun"
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
-        """What `start` would do; reads the site's hostfile and, in an allocation, Slurm's variables.
+        """Return the launch; read the site's hostfile and, in an allocation, Slurm's variables.
 
         Raises:
             JobError: the hostfile cannot be used, the hosts do not suffice, or a parameter of Open MPI would
@@ -147,7 +147,7 @@ def hosts_of(
         environment: with Slurm's variables; default: that of this process.
 
     Raises:
-        JobError: the hostfile cannot be read, or the job wants several hosts and there is none.
+        JobError: the hostfile cannot be read, or the job wants several hosts and has no hostfile.
     """
     environment = os.environ if environment is None else environment
     if _in_allocation(environment):

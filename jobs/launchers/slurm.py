@@ -37,7 +37,7 @@ _CURES = {
     "timed out": "slurmctld is busy (see `sdiag`); try again later.",
     "access/permission denied": "Only its owner may do that.",
 }
-# What Slurm's commands say when slurmctld took what they sent and they waited in vain for its answer.
+# What Slurm's commands say when slurmctld took what they sent and did not answer in time.
 _UNHEARD = ("timed out", "zero bytes were transmitted", "connection reset")
 # Times as seconds since 1970, and lists of tasks whole: by default Slurm cuts them to 64 characters.
 _EXACT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
@@ -56,7 +56,7 @@ class Slurm:
         return os.environ.get("SLURM_CLUSTERS") or _cluster_name()
 
     def plan(self, spec: JobSpec, site: Site, folder: Path, token: str) -> Launch:
-        """The batch script, and the sbatch that submits it."""
+        """Return the batch script, and the sbatch that submits it."""
         from jobs import supervised
         from jobs.rendering import batch_script
 
@@ -263,7 +263,7 @@ def _run(
     """Run one of Slurm's commands.
 
     Raises:
-        LauncherError: it is not there, or fails; NoAnswer: nobody answers it, within `limit` seconds at most.
+        LauncherError: it is missing, or fails; NoAnswer: no answer within `limit` seconds at most.
     """
     try:
         done = subprocess.run(

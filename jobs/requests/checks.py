@@ -75,7 +75,7 @@ def load(
         _check_batch(config, resources, any_size=any_size)
         if has_data and not (config.data.shards / "index.json").is_file():
             raise ConfigError(
-                f"data.shards: {config.data.shards} is no shard set.",
+                f"data.shards: {config.data.shards} is not a shard set.",
                 cure="Make it with --import SOURCE, or name the job that makes it: --after ID",
             )
     # A folder per user: several may share the run folders, and what is kept is private.

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
-from jobs import rebuilding, reconciling, recovery, submitter
+from jobs import rebuilding, reconciling, recovery
 from jobs.home import home
 from jobs.job import Job, split_label
 from jobs.launchers import registry
-from jobs.launchers.base import ACTIVE, ENDED, Launcher
+from jobs.launchers.base import Launcher
 from jobs.store import Store
 from trainer.errors import JobError
 
-# Tells people a line.
+# Shows a line to the user.
 Warn = Callable[[str], None]
 
 
 def opened(warn: Warn) -> Store:
-    """The user's store; one that was removed is made again from the jobs' folders."""
+    """Return the user's store; one that was removed is rebuilt from the jobs' folders."""
     store = Store()
     if rebuilding.is_lost(store):
         warn(f"warning: {store} knew no job, though there are folders of jobs")
@@ -27,7 +26,7 @@ def opened(warn: Warn) -> Store:
 
 
 def rebuilt(warn: Warn) -> Store:
-    """The user's store with all jobs that have folders, after saying what was done."""
+    """Rebuild the user's store from the jobs' folders, report what was done, and return it."""
     found = rebuilding.rebuild()
     if found.aside is not None:
         warn(f"the damaged store is kept as {found.aside}")
@@ -43,21 +42,26 @@ def rebuilt(warn: Warn) -> Store:
 def refresh(
     store: Store, jobs: Sequence[Job] | None = None, *, warn: Warn, warned: set[str] | None = None
 ) -> None:
-    """Ask what became of these jobs, or of all that matter; who cannot tell is named, no more.
+    """Update the state of these jobs, or of all that matter; warn of launchers that do not answer.
 
     Args:
         store: of all jobs.
         jobs: to ask for; None: those that wait, run or ended a short time ago.
-        warn: is told who cannot tell.
+        warn: gets a line for each launcher that does not answer.
         warned: what the same caller has said before, and does not say again; brought up to date.
     """
-    chosen = _of_interest(store) if jobs is None else jobs
+    chosen = reconciling.of_interest(store) if jobs is None else jobs
     launchers = {name: registry.named(name) for name in sorted({job.launcher for job in chosen})}
     found = reconciling.refresh(store, launchers, jobs)
-    said = {f"{name} did not tell; what follows may be old: {e.message}" for name, e in found.silent.items()}
+    said = {
+        f"{name} did not answer; what follows may be out of date: {e.message}"
+        for name, e in found.silent.items()
+    }
     for job in chosen:
         if job.active and not recovery.is_at(job, launchers[job.launcher]):
-            said.add(f"jobs of {job.launcher} on {job.place} can be asked for only there; they may be old")
+            said.add(
+                f"jobs of {job.launcher} on {job.place} can be asked for only there; these may be out of date"
+            )
     for warning in sorted(said - (warned or set())):
         warn(f"warning: {warning}")
     if warned is not None:
@@ -65,17 +69,8 @@ def refresh(
         warned.update(said)
 
 
-def _of_interest(store: Store) -> list[Job]:
-    """Jobs whose launchers have to be asked: only those are loaded."""
-    mine, now = submitter.user(), time.time()
-    return [
-        *store.list(states=ACTIVE, user=mine),
-        *store.list(states=ENDED, user=mine, changed_since=now - reconciling.AGAIN_S),
-    ]
-
-
 def current(store: Store, text: str, *, warn: Warn, warned: set[str] | None = None) -> tuple[Job, int | None]:
-    """The job that an id names, as its launcher knows it now, and the task where the id names one.
+    """Return the job of an id, as its launcher knows it now, and the task where the id names one.
 
     Args:
         store: of all jobs.
@@ -93,7 +88,7 @@ def current(store: Store, text: str, *, warn: Warn, warned: set[str] | None = No
             f"Job {job.label} has no task {task}.",
             cure=f"Its tasks are {job.label}_0 to {job.label}_{len(job.tasks) - 1}."
             if job.spec.is_array
-            else "It is no array.",
+            else "It is not an array.",
         )
     # A submission that was cut short is looked for by its token, which only a refresh of everything does.
     refresh(store, None if job.external is None else [job], warn=warn, warned=warned)
@@ -117,7 +112,7 @@ def started(job: Job) -> str:
 
 
 def launcher_of(job: Job) -> Launcher:
-    """What started the job."""
+    """Return the launcher that started the job."""
     return registry.named(job.launcher)
 
 

@@ -37,7 +37,7 @@ class Preview:
     jobs: Sequence[Planned]
 
     def as_json(self) -> dict[str, Any]:
-        """With the text of every file."""
+        """Return the preview with the text of every file."""
         return {
             "config": {"path": self.kept, "text": self.text},
             "jobs": [
@@ -59,7 +59,7 @@ class Preview:
 
 
 def plans(launcher: Launcher, chain: Sequence[JobSpec], site: Site, after: Sequence[str]) -> list[Planned]:
-    """What submitting these jobs one after the other would do; nothing is touched."""
+    """Return what submitting these jobs in order would do; change nothing."""
     folder = home.planned_path(NO_TOKEN)
     made: list[Planned] = []
     for spec in chain:

@@ -81,15 +81,15 @@ class Checks(Protocol):
     """What must be looked at where the trainer is known; each raises a CingulumError."""
 
     def folder(self, config: RunConfig, kind: str, *, has_data: bool) -> None:
-        """Whether the run folder can be used."""
+        """Check that the run folder can be used."""
 
     def crossval(
         self, path: Path, overrides: Sequence[str], *, folds: int, seeds: int, has_data: bool
     ) -> None:
-        """Whether a cross-validation can be done."""
+        """Check that a cross-validation can be run."""
 
     def unwritten(self, chain: Sequence[JobSpec]) -> None:
-        """Whether no process trains in a run folder of these jobs."""
+        """Check that no process trains in a run folder of these jobs."""
 
 
 @dataclass(frozen=True)
@@ -189,10 +189,10 @@ def prepare(request: Request, looks: Checks) -> Prepared:
 
 
 def started_by(prepared: Prepared) -> Launcher:
-    """The launcher of these jobs.
+    """Return the launcher of these jobs.
 
     Raises:
-        JobError: what they wait for is no id of a job.
+        JobError: a job in `after` is not an id.
     """
     launcher = registry.named(prepared.launcher)
     for label in prepared.after:
@@ -201,7 +201,7 @@ def started_by(prepared: Prepared) -> Launcher:
 
 
 def preview(prepared: Prepared) -> previewing.Preview:
-    """What `submit` would do; nothing is touched."""
+    """Return what `submit` would do; change nothing."""
     launcher = started_by(prepared)
     plans = previewing.plans(launcher, prepared.chain, prepared.site, prepared.after)
     return previewing.Preview(str(prepared.run.kept), prepared.run.text, plans)

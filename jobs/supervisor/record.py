@@ -40,7 +40,7 @@ def told(log: Path, begins: int) -> str:
 
 
 def left_by_ranks(folder: Path) -> List[Dict[str, Any]]:
-    """What ranks of a start that failed have left (trainer/ranks/failure_file.py), the first one first."""
+    """Return what ranks of a failed start have left (trainer/ranks/failure_file.py), the earliest first."""
     found = []
     for path in sorted(folder.glob("*.json")):
         try:

@@ -21,14 +21,14 @@ def write(settings: Settings, folder: Path) -> None:
     marked = {namespaces.MARK: str(folder)}
     programs.run(["cp", "--archive", "/etc", str(etc)], "copying /etc", environment=marked)
     if (etc / "ssh").exists():
-        shutil.rmtree(etc / "ssh")  # the machine's own keys are no business of ours
+        shutil.rmtree(etc / "ssh")  # the machine's own keys stay out of the testbed
     (etc / "ssh").mkdir()
     for name in ("hosts", "passwd", "group", "shadow"):
         (etc / name).unlink(missing_ok=True)
     (etc / "hosts").write_text(hosts_file(settings))
     people = _entries(Path("/etc/passwd"))
     groups = _entries(Path("/etc/group"))
-    # The same for user and group: neither may be somebody's already.
+    # The same for user and group: neither may be in use already.
     taken = [int(entry[2]) for entry in people + groups]
     number = max([_FIRST_FREE, *(other + 1 for other in taken if other < 60000)])
     home = folder / "home" / USER
@@ -41,7 +41,7 @@ def write(settings: Settings, folder: Path) -> None:
     groups.append([USER, "x", str(number), ""])
     _write_entries(etc / "passwd", people)
     _write_entries(etc / "group", groups)
-    # Nobody has a password: keys are the only way in. "!" would lock even those out.
+    # No account has a password: keys are the only way in. "!" would lock even those out.
     (etc / "shadow").touch(0o600)
     _write_entries(etc / "shadow", [[entry[0], "*", "19000", "", "", "", "", "", ""] for entry in people])
     _write_ssh(folder, number)

@@ -57,7 +57,7 @@ def set_delay(folder: Path, host: str, delay: str | None) -> None:
         f"starting the delay of {host}",
         environment={namespaces.MARK: str(folder)},
     )
-    # Not only started: the rule lets packets pass while nobody holds the queue.
+    # Not only started: the rule lets packets pass while no process holds the queue.
     try:
         programs.wait_for(lambda: _is_held(number), f"the delay of {host}", _SECONDS)
     except LauncherError as error:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainer.errors import JobError, LauncherError
 
-# Belongs to root alone, so that nobody else can lay a trap there, and is on a disk that may run programs.
+# Belongs to root alone, so that no other user can write there, and is on a disk that may run programs.
 BASE = Path("/var/lib/cingulum/testbeds")
 CONTROLLER = "ctl"
 USER = "tester"  # a user who exists in the testbed's hosts only
@@ -101,7 +101,7 @@ def check_rate(rate: str) -> str:
     """Return a rate as tc writes it, if it is valid.
 
     Raises:
-        JobError: it is none.
+        JobError: not such a rate.
     """
     if not _RATE.fullmatch(rate) or float(re.sub("[a-z]+", "", rate)) == 0:
         raise JobError(f"{rate!r} is not a rate.", cure="Write it like 1gbit, 200mbit or 64kbit.")
@@ -112,7 +112,7 @@ def bytes_per_second(rate: str) -> float:
     """Return a rate such as "200mbit" in bytes per second.
 
     Raises:
-        JobError: it is none.
+        JobError: not such a rate.
     """
     number = check_rate(rate).rstrip("bgikmt")
     return float(number) * {"bit": 1, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}[rate[len(number) :]] / 8
@@ -122,7 +122,7 @@ def microseconds(delay: str) -> float:
     """Return a delay such as "0.2ms" in microseconds.
 
     Raises:
-        JobError: it is none, or longer than a second.
+        JobError: not a delay, or longer than a second.
     """
     found = _DELAY.fullmatch(delay)
     value = float(found[1]) * {"us": 1, "ms": 1e3, "s": 1e6}[found[2]] if found else -1.0
@@ -166,7 +166,7 @@ def load(name: str) -> tuple[Settings, Path]:
     """Return settings and folder of a testbed.
 
     Raises:
-        JobError: there is none of this name.
+        JobError: no testbed has this name.
         LauncherError: it was only half made, or is being made.
     """
     folder = place(name)

@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._/+-]+")
 
 
 def claim(name: str, folder: Path | None) -> Path:
-    """Claim a name, make the folder of its files, and return it; nobody else can take either then.
+    """Claim a name, make the folder of its files, and return it; no other testbed can take either then.
 
     Raises:
         JobError: there is a testbed of this name, the folder exists, or cannot be one.
@@ -42,7 +42,7 @@ def claim(name: str, folder: Path | None) -> Path:
         try:
             folder.mkdir()
         except OSError as error:
-            place.unlink()  # not `down`: the folder may be somebody else's
+            place.unlink()  # not `down`: the folder may be another testbed's
             raise JobError(f"{folder} cannot be made: {error.strerror}.") from error
     return place.resolve()
 

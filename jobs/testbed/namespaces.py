@@ -70,7 +70,7 @@ def start_host(folder: Path, host: str) -> int:
     Raises:
         LauncherError: the testbed is not up, or the process did not come up.
     """
-    need(folder, SWITCH)  # nobody else reads the fifo
+    need(folder, SWITCH)  # no other process reads the fifo
     (folder / "pids" / host).unlink(missing_ok=True)
     with (folder / "boot").open("w") as fifo:
         fifo.write(f"{host}\n")
@@ -186,7 +186,7 @@ def _mark(number: int) -> str | None:
     except OSError:
         return None
     wanted = f"{MARK}=".encode()
-    # Anybody's process may carry anything under this name.
+    # Any user's process may carry anything under this name.
     return next((os.fsdecode(v[len(wanted) :]) for v in variables if v.startswith(wanted)), None)
 
 

@@ -28,7 +28,7 @@ class Testbed:
     settings: Settings
     folder: Path
 
-    __test__ = False  # for pytest: this is no class of tests
+    __test__ = False  # for pytest: not a class of tests
 
     @classmethod
     def up(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from cingulum.bench import peers
+from cingulum.bench.scaling import peer_cells
 from jobs.testbed import Testbed
-from trainer.bench import peers
-from trainer.bench.scaling import peer_cells
 from trainer.bench.scaling.cells import Cell
 
 pytestmark = pytest.mark.deep  # asked for by who changes trainer/bench/peers

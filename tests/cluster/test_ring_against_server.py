@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cingulum.bench.scaling.measure import measure
 from trainer.bench.scaling.cells import Cell
-from trainer.bench.scaling.measure import measure
 
 SERVER = {"strategy": "parameter-server", "servers": 1, "options": {"piece_mb": 0.06}}
 

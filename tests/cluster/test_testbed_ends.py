@@ -103,7 +103,7 @@ def test_down_leaves_nothing_and_may_be_said_twice(traces):
     theirs = own_namespaces(traces.processes())
     assert len(theirs) >= 2 + 3 * 5  # of the switch two or more, of each host five
     down = done("down", "--name", traces.name)
-    assert (down.returncode, down.stdout) == (0, f"{traces.name}: is down\n")
+    assert (down.returncode, down.stdout) == (0, f"{traces.name}: taken down\n")
     assert traces.left() == []
     assert not theirs & all_namespaces()
     again = done("down", "--name", traces.name)
@@ -137,7 +137,7 @@ def test_after_a_kill_in_the_middle_of_up_down_still_leaves_nothing(traces, stag
     assert status.returncode == 1
     assert "is half made" in status.stderr
     down = done("down", "--name", traces.name)
-    assert (down.returncode, down.stdout) == (0, f"{traces.name}: is down\n")
+    assert (down.returncode, down.stdout) == (0, f"{traces.name}: taken down\n")
     assert traces.left() == []
 
 

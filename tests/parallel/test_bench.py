@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.bench import step_bench
+from cingulum.bench import step
 
 SMALL = ["--model", "tiny", "--size", "16", "--batch", "2", "--steps", "2", "--repeats", "1", "--json"]
 LOADER = ["--size", "16", "--volumes", "8", "--repeats", "1", "--json"]
@@ -87,7 +87,7 @@ def stopped(mark):
 @pytest.mark.deep
 def test_every_way_to_reduce_is_timed():
     figures = bench("ring")
-    assert set(figures["step_s"]) == {"no reduction", *(name for name, _, _ in step_bench.REDUCTIONS)}
+    assert set(figures["step_s"]) == {"no reduction", *(name for name, _, _ in step.REDUCTIONS)}
     assert all(found["median"] > 0 for found in figures["step_s"].values())
 
 

@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from trainer.bench import peers
+from cingulum.bench import peers
+from trainer.bench.peers.job import PeerJob
 
 pytestmark = pytest.mark.deep  # asked for by who changes trainer/bench/peers
 
@@ -19,7 +20,7 @@ TOLERANCE = 1e-6
 def ours(launch, tmp_path_factory):
     """What our own two ranks, and one of them alone, make of the batches; and the weights before."""
     folder = tmp_path_factory.mktemp("ours")
-    job = peers.PeerJob("ddp", ranks=2, **JOB)
+    job = PeerJob("ddp", ranks=2, **JOB)
     outcome = launch(2, "steps_of_ours.py", json.dumps(dataclasses.asdict(job)), folder)
     assert outcome.exit_code == 0, outcome.err
     return {path.stem: dict(np.load(path)) for path in folder.glob("*.npz")} | {"folder": folder}
@@ -28,8 +29,8 @@ def ours(launch, tmp_path_factory):
 def trained(ours, tmp_path, peer, **options):
     saved = tmp_path / "theirs.npz"
     first = str(ours["folder"] / "first.npz")
-    job = peers.PeerJob(peer, weights=first, saved=str(saved), **JOB, **options)
-    (found,) = peers.run([job])
+    job = PeerJob(peer, weights=first, saved=str(saved), **JOB, **options)
+    found = peers.run(job)
     assert all(len(rank["seconds"]) == JOB["steps"] for rank in found)
     return found, dict(np.load(saved))
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.bench.contestants import Contestant
+from cingulum.bench.processes import Contestant, Process
 from trainer.bench.spreads import ratios, spread
-from trainer.bench.together import Process
 from trainer.errors import WorldError
 
 COUNTS = """
@@ -23,13 +22,13 @@ for number, line in enumerate(sys.stdin):
 
 def contestant(*options, processes=2, **settings):
     argv = (sys.executable, "-uc", COUNTS, *options)
-    wanted = [Process("ours", 0, f"rank {number}", True, argv, {}) for number in range(processes)]
+    wanted = [Process("ours", f"rank {number}", argv) for number in range(processes)]
     return Contestant("ours", wanted, **settings)
 
 
 def states(one):
     """The state of each of its processes, as the kernel names it; T: stopped."""
-    pids = [process.pid for process in one._together._started.values()]
+    pids = [process.pid for process in one._started.values()]
     return [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids]
 
 
@@ -68,7 +67,7 @@ def test_one_that_fails_is_named_and_all_end_at_once():
         one.warm_up()
         one.block()
         one.block()
-    assert all(process.poll() is not None for process in one._together._started.values())
+    assert all(process.poll() is not None for process in one._started.values())
     assert time.monotonic() - began < 20
 
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from trainer.bench import input_bench
+from cingulum.bench import input as input_bench
+from cingulum.bench.loader.processes import ReaderProcess
 from trainer.bench.loader import figures, page_cache, studies, sweep, worker
 from trainer.bench.loader.checking import Epoch, Source, WrongVolumes, marked, sampled
 from trainer.bench.loader.job import LoaderJob
-from trainer.bench.loader.processes import ReaderFailed, ReaderProcess
-from trainer.errors import InputError
+from trainer.errors import InputError, WorldError
 
 SIZE = 16
 
@@ -98,7 +98,7 @@ def test_a_reader_that_drops_a_volume_is_never_timed(job, monkeypatch):
 
 
 def test_a_process_that_fails_says_why(job):
-    with ReaderProcess("h5py", job) as process, pytest.raises(ReaderFailed, match=r"index\.json"):
+    with ReaderProcess("h5py", job) as process, pytest.raises(WorldError, match=r"index\.json"):
         process.ask("open")
 
 

@@ -193,7 +193,7 @@ def test_nothing_is_made_by_looking(tmp_path):
 def test_the_command_lists_and_cleans(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CINGULUM_SCRATCH", str(tmp_path))
     assert cli.run(["scratch"]) == 0
-    assert "nothing is there (the place is $CINGULUM_SCRATCH)" in capsys.readouterr().out
+    assert "no copies (the place is $CINGULUM_SCRATCH)" in capsys.readouterr().out
     copy = copy_in(tmp_path)
     reading = Lock.take(lock_of(copy), alone=False)
     assert cli.run(["scratch", "--clean"]) == 0

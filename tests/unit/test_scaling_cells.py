@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from trainer.bench.scaling.cells import Cell, Row, cells, key
+from trainer.bench.scaling.cells import Cell, Row, key
 from trainer.bench.scaling.study import Study, merged
 from trainer.bench.scaling.variants import variant
 from trainer.errors import ConfigError, InputError
@@ -53,18 +53,18 @@ def test_a_row_comes_back_from_its_line():
 
 
 def test_a_product_has_each_cell_once_and_repeats_in_turn():
-    found = cells(
-        models=["a", "b"],
-        ranks=[1, 2],
-        variants=[variant("data"), variant("parameter-server/servers=n")],
+    found = Study(
+        models=("a", "b"),
+        ranks=(1, 2),
+        strategies=("data", "parameter-server/servers=n"),
         batch=4,
-        hosts=[0, 8],
-        bandwidths=["200mbit", "1gbit"],
+        hosts=(0, 8),
+        bandwidths=("200mbit", "1gbit"),
         repeats=2,
         epochs=3,
         emulated=True,
         cpus=0.2,
-    )
+    ).cells()
     assert len({key(cell) for cell in found}) == len(found)
     here = [cell for cell in found if not cell.hosts]
     assert all((cell.bandwidth, cell.emulated, cell.cpus) == (None, False, None) for cell in here)
@@ -79,9 +79,7 @@ def test_a_product_has_each_cell_once_and_repeats_in_turn():
 
 def test_peers_are_timed_only_and_asynchronous_servers_are_trained_only():
     words = ("peer:ddp", "parameter-server/mode=async")
-    found = cells(
-        models=["tiny"], ranks=[2], variants=[variant(word) for word in words], batch=4, hosts=[0], epochs=1
-    )
+    found = Study(models=("tiny",), ranks=(2,), strategies=words, batch=4, epochs=1).cells()
     assert {(cell.strategy, cell.train) for cell in found} == {
         ("peer:ddp", False),
         ("parameter-server", True),
@@ -89,10 +87,10 @@ def test_peers_are_timed_only_and_asynchronous_servers_are_trained_only():
 
 
 def test_a_batch_that_ranks_cannot_share_is_told():
-    asked = {"models": ["tiny"], "ranks": [1, 3], "variants": [variant("data")], "batch": 8}
+    asked = {"models": ("tiny",), "ranks": (1, 3), "strategies": ("data",), "batch": 8}
     with pytest.raises(InputError, match="--ranks 3: cannot share a batch of 8"):
-        cells(**asked)
-    assert len(cells(**asked, scalings=("weak",))) == 2
+        Study(**asked).cells()
+    assert len(Study(**asked, scalings=("weak",)).cells()) == 2
 
 
 def test_a_strategy_is_a_word_with_options():
@@ -106,9 +104,9 @@ def test_a_strategy_is_a_word_with_options():
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("date", "there is no 'date'"),
-        ("data/tree", "'tree' in 'data/tree' is no OPTION=VALUE"),
-        ("data/=tree", "is no OPTION=VALUE"),
+        ("date", "unknown strategy 'date'"),
+        ("data/tree", "'tree' in 'data/tree' is not OPTION=VALUE"),
+        ("data/=tree", "is not OPTION=VALUE"),
         ("parameter-server/servers=0", "servers=0"),
         ("parameter-server/servers=many", "servers=many"),
         ("parameter-server/servers=true", "servers=True"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cingulum.bench.scaling import measure
 from jobs.testbed.layout import bytes_per_second
-from trainer.bench.scaling import measure
 from trainer.bench.scaling.cells import Cell
 from trainer.errors import ConfigError, JobError, WorldError
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 from made_up_study import make_row, make_study
 
-from trainer.bench.scaling import conduct
+from cingulum.bench.scaling import conduct
 from trainer.bench.scaling.cells import Cell, Row, key
 from trainer.bench.scaling.results import ROWS, Results, read
 from trainer.errors import InputError, WorldError
@@ -66,7 +66,7 @@ def test_two_studies_cannot_write_to_one_folder(tmp_path):
     line = line.replace("sys.argv[1]", "__import__('pathlib').Path(sys.argv[1])")
     with Results(tmp_path):
         said = subprocess.run([sys.executable, "-c", line, str(tmp_path)], capture_output=True, text=True)
-    assert "InputError" in said.stderr and "another study is at work here" in said.stderr
+    assert "InputError" in said.stderr and "another study is being measured" in said.stderr
 
 
 def test_a_study_that_was_stopped_goes_on_with_the_cell_it_was_at(tmp_path):
@@ -124,7 +124,7 @@ def test_in_an_allocation_there_are_no_more_hosts_than_it_has(monkeypatch):
         InputError, match="3 are needed, with those of separate servers; this allocation has 2"
     ):
         conduct.check(make_study(**{**asked, "strategies": ("parameter-server",)}))
-    with pytest.raises(InputError, match="not ours to shape"):
+    with pytest.raises(InputError, match="cannot be limited"):
         conduct.check(make_study(**{**asked, "bandwidths": ("1gbit",)}))
 
 

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from trainer.bench import step_peers
-from trainer.bench.peers import starting
+from cingulum.bench import peers, step_peers
 from trainer.bench.step_worker import StepJob
 from trainer.errors import WorldError
 
@@ -43,7 +42,7 @@ def asked(monkeypatch):
     """Two repeats of both peers are planned; the jobs that were started."""
     jobs = []
 
-    def processes_of(job, launch, *, environment):
+    def processes_of(job, *, environment):
         jobs.append(job)
         return [job]
 
@@ -51,22 +50,22 @@ def asked(monkeypatch):
     Pretended.plan["multiworker"] = {1: [0.2, 0.25], 2: [0.18, 0.2]}
     monkeypatch.setattr(Pretended, "closed", [])
     monkeypatch.setattr(step_peers, "Contestant", Pretended)
-    monkeypatch.setattr(starting, "processes_of", processes_of)
-    monkeypatch.setattr(starting, "missing", lambda peer, environment: None)
+    monkeypatch.setattr(peers, "processes_of", processes_of)
+    monkeypatch.setattr(peers, "missing", lambda peer, environment: None)
     return jobs
 
 
 def measured(repeats=2, **job):
     with contextlib.ExitStack() as stack:
         made = [step_peers.PeerTimes(name, StepJob(**job), None) for name in step_peers.NAMES]
-        peers = [stack.enter_context(peer) for peer in made]
-        for peer in peers:
+        timed = [stack.enter_context(peer) for peer in made]
+        for peer in timed:
             peer.start()
         for _ in range(repeats):
-            for peer in peers:
+            for peer in timed:
                 peer.measure_ranks()
                 peer.measure_copies()
-    return step_peers.figures([0.1, 0.2], peers)
+    return step_peers.figures([0.1, 0.2], timed)
 
 
 def test_a_peer_is_compared_with_its_own_copies_and_with_ours_in_the_same_repeat(asked):

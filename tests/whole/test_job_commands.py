@@ -131,7 +131,7 @@ def test_submit_asks_as_its_own_words_and_the_profile_say(slurm, tmp_path, capsy
         (["mine.yaml", "--after", "99"], "There is no job '99'"),
         (["mine.yaml", "--after", "; rm"], "is not the id of a job"),
         (["mine.yaml", "--site", "montain"], "There is no site profile 'montain'"),
-        (["mine.yaml", "data.shards=gone"], "gone is no shard set"),
+        (["mine.yaml", "data.shards=gone"], "gone is not a shard set"),
         (["mine.yaml", "--import", "pictures", "--import-options", "--lable x"], "--label"),
         (["mine.yaml", "--import", "pictures", "--import-options", "'open"], "No closing quotation"),
         (["mine.yaml", "--import-options", "--size 96"], "Add --import SOURCE"),
@@ -231,7 +231,7 @@ def test_ids_that_name_nothing_are_refused(slurm, capsys, command, identity):
 def test_a_task_that_an_array_does_not_have_is_refused(slurm, capsys):
     (job,) = submit(capsys)
     assert cli.run(["show", f"{job}_0"]) == 2
-    assert "It is no array" in capsys.readouterr().err
+    assert "It is not an array" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_wait_ends_as_the_job_did(slurm, capsys, state, code, expected):
 def test_wait_gives_up_when_told_and_ctrl_c_leaves_the_job_alone(slurm, capsys, monkeypatch):
     (job,) = submit(capsys)
     assert cli.run(["wait", job, "--timeout", "0"]) == 124
-    assert "4711 goes on" in capsys.readouterr().err
+    assert "4711 had not ended after" in capsys.readouterr().err
 
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
@@ -273,7 +273,7 @@ def test_cancelling_is_told_once_and_a_typo_changes_nothing(slurm, capsys):
     assert cli.run(["cancel", *first, *second]) == 0
     assert capsys.readouterr().out == "4711 cancelled\n4712 cancelled\n"
     assert cli.run(["cancel", *first]) == 0
-    assert "had ended already: CANCELLED" in capsys.readouterr().out
+    assert "had already ended: CANCELLED" in capsys.readouterr().out
     assert slurm.told == [("cancel", "4711", None), ("cancel", "4712", None)]
 
 
@@ -331,7 +331,7 @@ def test_a_launcher_that_is_silent_is_named_and_what_was_known_is_shown(slurm, c
     capsys.readouterr()
     assert cli.run(["jobs"]) == 0
     shown = capsys.readouterr()
-    assert "slurm did not tell" in shown.err and "slurmctld is away" in shown.err and job in shown.out
+    assert "slurm did not answer" in shown.err and "slurmctld is away" in shown.err and job in shown.out
 
 
 def test_jobs_that_ended_long_ago_are_listed_when_asked_for(slurm, capsys, monkeypatch):

@@ -91,7 +91,7 @@ def test_a_job_is_cancelled_though_slurm_falls_silent_afterwards(slurm, capsys, 
     (job,) = submit(capsys)
     monkeypatch.setattr(slurm, "cancel", lambda external, task: setattr(slurm, "refuses", "states"))
     assert cli.run(["cancel", job]) == 0
-    assert capsys.readouterr().out == "4711 is told to end (PENDING)\n"
+    assert capsys.readouterr().out == "4711: the launcher was asked to end it (PENDING)\n"
 
 
 @pytest.mark.parametrize("words", [["wait"], ["logs", "--follow"], ["cancel"], ["requeue"]])
@@ -139,7 +139,7 @@ def test_a_silence_is_told_once_while_one_waits(slurm, capsys, monkeypatch):
 
     monkeypatch.setattr(time, "sleep", later)
     assert cli.run(["wait", job]) == 0
-    assert len(looks) == 3 and capsys.readouterr().err.count("did not tell") == 1
+    assert len(looks) == 3 and capsys.readouterr().err.count("did not answer") == 1
 
 
 def test_one_who_follows_a_job_that_waits_is_told_so(slurm, capsys, monkeypatch):

@@ -5,13 +5,13 @@ import time
 
 import pytest
 
+from cingulum.bench import peers
+from cingulum.bench.processes import Process, Running
+from cingulum.bench.scaling import peer_cells
 from jobs.testbed import Testbed
 from jobs.testbed.layout import Settings
-from trainer.bench import peers
-from trainer.bench.peers.job import PeerProcess
-from trainer.bench.scaling import peer_cells
+from trainer.bench.peers.job import PeerJob, PeerProcess
 from trainer.bench.scaling.cells import Cell
-from trainer.bench.together import Process, Together
 from trainer.errors import ConfigError, InputError, WorldError
 
 GOOD = (
@@ -24,7 +24,7 @@ DEAF = "import time; print('ready', flush=True); time.sleep(60)"
 
 def processes(*programs):
     return [
-        Process("ddp", 0, f"rank {rank}", True, (sys.executable, "-uc", program), {})
+        Process("ddp", f"rank {rank}", (sys.executable, "-uc", program))
         for rank, program in enumerate(programs)
     ]
 
@@ -35,9 +35,9 @@ def ended(running):
 
 def test_all_are_ready_before_any_goes_on_and_end_when_their_input_closes():
     wanted = processes(GOOD, GOOD)
-    with Together(wanted) as running:
+    with Running(wanted) as running:
         assert set(running.hear(wanted, 20, "ready")) == set(wanted)
-        running.go()
+        running.say("go")
         assert set(running.hear(wanted, 20, "done").values()) == {" {}\n"}
         assert not ended(running)
     assert ended(running) and all(process.returncode == 0 for process in running._started.values())
@@ -47,10 +47,10 @@ def test_one_that_fails_is_named_with_its_last_words_and_the_others_end():
     wanted = processes(GOOD, FAILS)
     with (
         pytest.raises(WorldError, match=r"ddp: rank 1 failed:\nno memory left"),
-        Together(wanted) as running,
+        Running(wanted) as running,
     ):
         running.hear(wanted, 20, "ready")
-        running.go()
+        running.say("go")
         # Rank 0 may have been quicker.
         running.hear(wanted, 20, "done")
     assert ended(running)
@@ -60,16 +60,16 @@ def test_one_that_is_late_is_named_and_all_end_though_they_do_not_listen():
     wanted = processes(GOOD, DEAF, HANGS)
     began = time.monotonic()
     with (
-        pytest.raises(WorldError, match=r"ddp: waited 1 s in vain for rank 2 to be ready"),
-        Together(wanted) as running,
+        pytest.raises(WorldError, match=r"ddp: no 'ready' from rank 2 within 1 s"),
+        Running(wanted) as running,
     ):
         running.hear(wanted, 1, "ready")
     assert ended(running) and time.monotonic() - began < 20
 
 
 def test_a_program_that_is_not_there_leaves_no_process():
-    wanted = [*processes(GOOD), Process("ddp", 0, "rank 1", True, ("/nowhere/python",), {})]
-    running = Together(wanted)
+    wanted = [*processes(GOOD), Process("ddp", "rank 1", ("/nowhere/python",))]
+    running = Running(wanted)
     with pytest.raises(FileNotFoundError):
         running.__enter__()
     assert len(running._started) == 1 and ended(running)
@@ -79,7 +79,7 @@ def test_a_rank_ends_with_its_starter(tmp_path):
     """The starter's end closes the rank's input, whatever the rank is doing then."""
     program = "from trainer.bench.peers import work; s = work.Starter(); s.say_ready(); s.wait_for_go()"
     wanted = processes(program)
-    with Together(wanted) as running:
+    with Running(wanted) as running:
         running.hear(wanted, 20, "ready")
         (process,) = running._started.values()
         process.stdin.close()
@@ -101,25 +101,28 @@ def test_what_is_not_installed_is_told_with_its_cure(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"peer": "horovod"}, "There is no peer 'horovod'"),
+        ({"peer": "horovod"}, "Unknown peer 'horovod'"),
         ({"peer": "ddp", "options": {"bucket_mb": 1}}, "ddp has no option 'bucket_mb'"),
-        ({"peer": "ddp", "options": {"bucket_cap_mb": "1"}}, "bucket_cap_mb='1' is no float"),
-        ({"peer": "multiworker", "options": {"starting_threads": True}}, "starting_threads=True is no int"),
-        ({"peer": "multiworker", "options": {"bytes_per_pack": 0}}, "bytes_per_pack=0 is no int that can be"),
+        ({"peer": "ddp", "options": {"bucket_cap_mb": "1"}}, "bucket_cap_mb='1' is not a valid float"),
+        (
+            {"peer": "multiworker", "options": {"starting_threads": True}},
+            "starting_threads=True is not a valid int",
+        ),
+        ({"peer": "multiworker", "options": {"bytes_per_pack": 0}}, "bytes_per_pack=0 is not a valid int"),
         ({"peer": "tf-parameter-server", "servers": 1, "options": {"placement": "up"}}, "placement='up'"),
-        ({"peer": "ddp", "servers": 1}, "ddp with 1 servers cannot be"),
-        ({"peer": "tf-parameter-server"}, "tf-parameter-server with 0 servers cannot be"),
+        ({"peer": "ddp", "servers": 1}, "ddp cannot have 1 servers"),
+        ({"peer": "tf-parameter-server"}, "tf-parameter-server cannot have 0 servers"),
         ({"peer": "ddp", "ranks": 0}, "ranks=0 must be 1 or more"),
-        ({"peer": "ddp", "optimizer": "lamb"}, "no optimizer 'lamb'"),
+        ({"peer": "ddp", "optimizer": "lamb"}, "not 'lamb'"),
     ],
 )
 def test_what_a_peer_cannot_do_is_refused(fields, said):
     with pytest.raises(InputError, match=said):
-        peers.PeerJob(**fields)
+        PeerJob(**fields)
 
 
 def test_a_task_survives_its_command_line_and_knows_its_place():
-    job = peers.PeerJob("tf-parameter-server", ranks=2, servers=2, options={"placement": "colocated"})
+    job = PeerJob("tf-parameter-server", ranks=2, servers=2, options={"placement": "colocated"})
     addresses = tuple(f"n{number}:{7000 + number}" for number in range(5))
     lines = [PeerProcess(job, addresses, index, "eth0").to_json() for index in range(5)]
     processes = [PeerProcess.from_json(line) for line in lines]
@@ -156,10 +159,9 @@ def test_a_cell_that_a_peer_cannot_measure_is_a_row_that_says_why(tmp_path, monk
     cell = Cell("tiny", strategy="peer:ddp", ranks=2, hosts=2)
     assert "on this host or on a testbed" in peer_cells.measure(cell, None, print).error
     ours = Cell("tiny", strategy="peer:ddp", ranks=2)
-    assert (
-        peer_cells.measure(ours, None, print, environment=tmp_path).error == "not installed: make bench-peers"
-    )
+    monkeypatch.setattr(peers, "ENVIRONMENT", tmp_path)
+    assert peer_cells.measure(ours, None, print).error == "not installed: make bench-peers"
     odd = Cell("tiny", strategy="peer:ddp", ranks=2, options={"x": 1})
     assert "no option 'x'" in peer_cells.measure(odd, None, print).error
-    with pytest.raises(ConfigError, match="Not to be measured with a peer"):
+    with pytest.raises(ConfigError, match="Not a peer's cell"):
         peer_cells.measure(Cell("tiny"), None, print)

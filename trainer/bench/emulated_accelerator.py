@@ -28,7 +28,7 @@ def network(
     forward_s: float = 0.07,
     backward_s: float = 0.14,
 ) -> keras.Model:
-    """A chain of waiting layers with the weights of a 3D ResNet-18.
+    """Return a chain of waiting layers with the weights of a 3D ResNet-18.
 
     Args:
         input_shape: (D, H, W, C).

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def here() -> dict[str, Any]:
-    """Its processor, its cores that this process may use, how busy it is, and the version of Python."""
+    """Return the processor, the cores that this process may use, the load, and the version of Python."""
     names = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""The process of `input_bench`: trains with real input and with one batch again and again, in turn.
+"""The process of `cingulum bench input`: trains with real input and with one batch again and again, in turn.
 
 Run as `python -m trainer.bench.input_worker JOB`, where JOB is an `InputJob` as JSON.
 """
@@ -41,7 +41,7 @@ class InputJob:
 
 
 def main() -> None:
-    """Time what the job on the command line describes; a line of JSON for every block, as it ends."""
+    """Time what the job on the command line describes; a line `block JSON` for every block, as it ends."""
     job = InputJob(**json.loads(sys.argv[1]))
     from trainer import quiet
     from trainer.ranks import world as worlds
@@ -59,7 +59,7 @@ def main() -> None:
         kinds = {"real": real, "synthetic": synthetic}
         for kind in sorted(kinds, reverse=bool(repeat % 2)):
             found = {"kind": kind, **_block(learner, kinds[kind], job.steps)}
-            sys.stdout.write(json.dumps(found) + "\n")
+            sys.stdout.write(f"block {json.dumps(found)}\n")
             sys.stdout.flush()
 
 
@@ -94,7 +94,7 @@ def _learner(job: InputJob) -> Any:
 
 
 def _real_batches(job: InputJob) -> Iterator[Any]:
-    """The batches of training, from its first step to the last that is needed."""
+    """Yield the batches of training, from its first step to the last that is needed."""
     import numpy as np
 
     from trainer.config import RunConfig

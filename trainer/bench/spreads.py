@@ -11,12 +11,12 @@ _DRAWS = 2000
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Quotients of what was measured in the same repeats."""
+    """Return the quotients of what was measured in the same repeats."""
     return [one / other for one, other in zip(above, below, strict=True)]
 
 
 def spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    """The median, `_min` and `_max`; `_low` and `_high`: the median's interval of 95 %, by bootstrap."""
+    """Return median, `_min` and `_max`; `_low` and `_high`: the median's interval of 95 %, by bootstrap."""
     drawn = np.random.default_rng(0).choice(np.asarray(values), (_DRAWS, len(values)))
     low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
     return {

@@ -1,6 +1,6 @@
 """One process of a step benchmark: builds a network, warms up, and times a block of steps for each line `go`.
 
-Run by `step_bench` as `python -m trainer.bench.step_worker JOB`, where JOB is a `StepJob` as JSON.
+Run by `cingulum.bench.step` as `python -m trainer.bench.step_worker JOB`, where JOB is a `StepJob` as JSON.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _asked(world: Any) -> Iterator[None]:
-    """Once for each line `go` that rank 0 reads, on all ranks; it tells the processes' numbers first."""
+    """Yield on all ranks for each line `go` that rank 0 reads; write the process ids first."""
     everyones = world.allgather_object(os.getpid())
     if world.is_main:
         _say(f"ready {json.dumps(everyones)}")
@@ -148,7 +148,7 @@ def _network(job: StepJob) -> Any:
 
 
 def _batches(job: StepJob) -> Any:
-    """A dataset in memory: what is timed is the step, not the reading."""
+    """Return a dataset in memory: what is timed is the step, not the reading."""
     import numpy as np
     import tensorflow as tf
 

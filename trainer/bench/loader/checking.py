@@ -14,7 +14,7 @@ class WrongVolumes(Exception):
 
 
 def marked(volume: np.ndarray, number: int) -> np.ndarray:
-    """The volume (D, H, W, 1) with its number written into a corner."""
+    """Return the volume (D, H, W, 1) with its number written into a corner."""
     bits = (number >> np.arange(MARK_VOXELS)) & 1
     volume[0, 0, :MARK_VOXELS, 0] = bits
     return volume
@@ -97,18 +97,18 @@ class Source:
         self.samples, self.largest = summary["samples"], float(summary["largest"])
 
     def volume(self, number: int) -> np.ndarray:
-        """One volume (D, H, W, 1), in its stored type."""
+        """Return one volume (D, H, W, 1), in its stored type."""
         dtype = np.dtype(self._job.dtype)
         raw = self._job.path("volumes.raw")
         count = self._job.voxels
         return np.fromfile(raw, dtype, count, offset=number * count * dtype.itemsize).reshape(self._job.shape)
 
     def tolerance(self, rounds: bool) -> float:
-        """Largest error of a voxel of a format that keeps the type, or of one that rounds to 16 bits."""
+        """Return the largest error of a voxel where a format keeps the type, or rounds to 16 bits."""
         return self.largest * (2 / 65535 + 2**-11) if rounds else 0.0
 
 
 def sampled(volume: np.ndarray) -> float:
-    """Sum over the line of voxels along W that goes through the middle of a volume (D, H, W, 1)."""
+    """Return the sum over the line of voxels along W through the middle of a volume (D, H, W, 1)."""
     middle = volume[volume.shape[0] // 2, volume.shape[1] // 2]
     return float(middle.sum(dtype=np.float64))

@@ -1,4 +1,4 @@
-"""From what was measured to the figures that are told: pure functions."""
+"""Compute the figures of the loader benchmark from its measurements: pure functions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainer.bench.loader.readers import KINDS, LIMIT, OURS, OURS_MEMORY, OURS_P
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, smallest and largest."""
+    """Return median, smallest and largest."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def limit_speed(volumes: int, seconds: Mapping[str, float]) -> float:
-    """Volumes per second of the slowest part, each measured alone."""
+    """Return the volumes per second of the slowest part, each measured alone."""
     return volumes / max(seconds.values())
 
 
@@ -39,16 +39,16 @@ def ratios(speeds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         None where there is no peer.
     """
     reading = OURS_PAST if OURS_PAST in speeds else OURS
-    found: dict[str, Any] = _named("limit_ratio", _pairwise(speeds[reading], speeds[LIMIT]))
+    found: dict[str, Any] = named("limit_ratio", _pairwise(speeds[reading], speeds[LIMIT]))
     if reading != OURS:
-        found |= _named("first_epoch_limit_ratio", _pairwise(speeds[OURS], speeds[LIMIT]))
+        found |= named("first_epoch_limit_ratio", _pairwise(speeds[OURS], speeds[LIMIT]))
     best: dict[str, dict[str, Any]] = {}
     for place, in_memory in (("files", False), ("memory", True)):
         peers = [name for name in speeds if KINDS[name].is_peer and KINDS[name].memory == in_memory]
         if peers:
             peer = max(peers, key=lambda name: statistics.median(speeds[name]))
             ours = OURS_MEMORY if in_memory and OURS_MEMORY in speeds else reading
-            ratio = _named("ratio", _pairwise(speeds[ours], speeds[peer]))
+            ratio = named("ratio", _pairwise(speeds[ours], speeds[peer]))
             best[place] = {"peer": peer, "ours": ours, **ratio}
     least = min(best.values(), key=lambda one: one["ratio"], default=None)
     return {
@@ -60,7 +60,7 @@ def ratios(speeds: Mapping[str, Sequence[float]]) -> dict[str, Any]:
 
 
 def worst(cases: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any] | None:
-    """The case in which a ratio is smallest, of those that have it; None where none has."""
+    """Return the case in which a ratio is smallest, of those that have it; None where none has."""
     having = [case for case in cases if case[name] is not None]
     return dict(min(having, key=lambda case: case[name])) if having else None
 
@@ -69,6 +69,7 @@ def _pairwise(ours: Sequence[float], others: Sequence[float]) -> list[float]:
     return [mine / theirs for mine, theirs in zip(ours, others, strict=True)]
 
 
-def _named(name: str, values: Sequence[float]) -> dict[str, float]:
+def named(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return median, smallest and largest as `name`, `name_min` and `name_max`."""
     found = spread(values)
     return {name: found["median"], f"{name}_min": found["min"], f"{name}_max": found["max"]}

@@ -53,5 +53,5 @@ class LoaderJob:
         return self.volumes // self.world_size
 
     def path(self, name: str) -> Path:
-        """A file or folder beside the volumes."""
+        """Return a file or folder beside the volumes."""
         return Path(self.folder) / name

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds now."""
+    """Return the bytes of memory that this process holds now."""
     return _status("self", "VmRSS")
 
 
@@ -18,7 +18,7 @@ def forget_peak() -> None:
 
 
 def peak(baseline: int) -> int:
-    """Bytes above `baseline` at the peak, summed over this process and its children.
+    """Return the bytes above `baseline` at the peak, summed over this process and its children.
 
     Pages that a child shares with its parent are part of the baseline, too.
     """
@@ -26,7 +26,7 @@ def peak(baseline: int) -> int:
 
 
 def from_storage() -> int:
-    """Bytes that this process and its children have made the storage deliver: no page cache hits."""
+    """Return the bytes that this process and its children read from storage, page cache hits not counted."""
     total = 0
     for process in _family():
         for line in Path(f"/proc/{process}/io").read_text().splitlines():

@@ -12,7 +12,7 @@ _PIECE = 2**22
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Ask the kernel to forget files' contents. It keeps pages that somebody has mapped: see `share`."""
+    """Ask the kernel to forget files' contents. It keeps pages that a process has mapped: see `share`."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -62,7 +62,7 @@ def make(job: LoaderJob) -> None:
 
 
 def folder_of(data: Path, job: LoaderJob) -> Path:
-    """Where the volumes of a job lie among those of others."""
+    """Return the folder of a job's volumes."""
     return data / f"{job.volumes}-of-{job.size}-{job.dtype}-{job.codec}"
 
 

@@ -1,7 +1,7 @@
 """The process of one reader: told what to do in lines of JSON, it answers in lines of JSON.
 
-`python -m trainer.bench.loader.worker NAME JOB`, started by `processes`. It ends with its standard
-input. It runs in the peers' environment, too, so it imports nothing but its reader.
+`python -m trainer.bench.loader.worker NAME JOB`, started by `cingulum.bench.loader`. It ends when its
+standard input is closed. It also runs in the peers' environment, so it imports nothing but its reader.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Worker:
         }
 
     def part(self, name: str, least_s: float = 0.0) -> dict[str, Any]:
-        """Seconds per epoch of a part of the limit; the mean over `least_s` seconds."""
+        """Return the seconds per epoch of a part of the limit; the mean over `least_s` seconds."""
         times: list[float] = []
         while not times or sum(times) < least_s:
             times.append(self._reader.part(name))

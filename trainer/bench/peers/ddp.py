@@ -1,7 +1,8 @@
 """PyTorch's DistributedDataParallel over Gloo, around the same Keras network on Keras' torch back end.
 
-Run by `starting` in the peers' environment as `python -m trainer.bench.peers.ddp TASK`. The optimizer is
-Keras' own, as everywhere else, so that the weights can be compared. Batch norm takes the statistics of each
+Run by `cingulum.bench.peers` in the peers' environment as `python -m trainer.bench.peers.ddp PROCESS`. The
+optimizer is Keras' own, as everywhere else, so that the weights can be compared. Batch
+norm takes the statistics of each
 rank's own samples, and its moving statistics stay each rank's own (DDP shares buffers, and to Keras they
 are parameters without gradients).
 """
@@ -65,14 +66,14 @@ def _distributed(process: PeerProcess, model: Any) -> Any:
 
 
 def cross_entropy(logits: Any, y: Any) -> Any:
-    """Mean cross-entropy of logits `(B, K)` and labels `(B,)`."""
+    """Return the mean cross-entropy of logits `(B, K)` and labels `(B,)`."""
     import torch
 
     return torch.nn.functional.cross_entropy(logits, y.long())
 
 
 def dice_cross_entropy(logits: Any, y: Any, smoothing: float = 1e-5) -> Any:
-    """As `trainer.tasks.losses.dice_cross_entropy`: mean over samples, for logits `(B, D, H, W, K)`."""
+    """Return `trainer.tasks.losses.dice_cross_entropy`: mean over samples, for logits `(B, D, H, W, K)`."""
     from torch.nn import functional
 
     y = y.long()

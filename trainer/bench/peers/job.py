@@ -1,4 +1,4 @@
-"""What a process of a peer is asked to do. It runs in the peers' environment, too: nothing but Python."""
+"""What a process of a peer does. It also runs in the peers' environment, so it needs nothing but Python."""
 
 from __future__ import annotations
 
@@ -64,30 +64,30 @@ class PeerJob:
 
     def __post_init__(self) -> None:
         if self.peer not in OPTIONS:
-            raise InputError(f"There is no peer {self.peer!r}.", cure=f"Take {', '.join(OPTIONS)}.")
+            raise InputError(f"Unknown peer {self.peer!r}.", cure=f"Take {', '.join(OPTIONS)}.")
         known = OPTIONS[self.peer]
         for name, value in self.options.items():
             if name not in known:
                 raise InputError(
                     f"{self.peer} has no option {name!r}.", cure=f"It has {', '.join(known) or 'none'}."
                 )
-            # An int is a float to us, a bool is no int.
+            # An int will do for a float; a bool is not an int.
             fits = type(value) is known[name] or (known[name] is float and type(value) is int)
             if not fits or (known[name] in (int, float) and value <= 0):
-                raise InputError(f"{self.peer}: {name}={value!r} is no {known[name].__name__} that can be.")
+                raise InputError(f"{self.peer}: {name}={value!r} is not a valid {known[name].__name__}.")
         placement = self.options.get("placement", "separate")
         if placement not in PLACEMENTS:
             raise InputError(f"placement={placement!r}: servers are {' or '.join(PLACEMENTS)}.")
         if self.optimizer not in OPTIMIZERS:
-            raise InputError(f"A peer has no optimizer {self.optimizer!r}: {' or '.join(OPTIMIZERS)}.")
+            raise InputError(f"A peer's optimizer is {' or '.join(OPTIMIZERS)}, not {self.optimizer!r}.")
         least = {"ranks": 1, "batch": 1, "batches": 1, "steps": 1, "warm_up": 1}
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise InputError(f"{self.peer}: {name}={getattr(self, name)} must be {bound} or more.")
         if (self.servers > 0) != (self.peer == "tf-parameter-server"):
             raise InputError(
-                f"{self.peer} with {self.servers} servers cannot be.",
-                cure="tf-parameter-server needs at least one, the others have none.",
+                f"{self.peer} cannot have {self.servers} servers.",
+                cure="tf-parameter-server needs at least one; the others take none.",
             )
 
     @property
@@ -130,15 +130,15 @@ class PeerProcess:
         return tuple(address.rpartition(":")[0] for address in self.addresses)
 
     def addresses_of(self, kind: Kind) -> list[str]:
-        """`host:port` of the processes of a kind, in order."""
+        """Return `host:port` of the processes of a kind, in order."""
         return [at for at, what in zip(self.addresses, self.job.kinds, strict=True) if what == kind]
 
     def to_json(self) -> str:
-        """One line."""
+        """Return one line of JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> PeerProcess:
-        """What `to_json` made."""
+        """Return the process that `to_json` wrote."""
         fields = json.loads(line)
         return cls(PeerJob(**fields.pop("job")), tuple(fields.pop("addresses")), **fields)

@@ -1,7 +1,7 @@
 """tf.distribute.MultiWorkerMirroredStrategy (its ring, over gRPC) with the same Keras network.
 
-Run by `starting` as `python -m trainer.bench.peers.multiworker TASK`. A rank has one thread that computes
-and one that starts operations, or two where ranks are on several hosts, as ours do.
+Run by `cingulum.bench.peers` as `python -m trainer.bench.peers.multiworker PROCESS`. A rank has one
+thread that computes and one that starts operations, or two where ranks are on several hosts, as ours do.
 """
 
 from __future__ import annotations

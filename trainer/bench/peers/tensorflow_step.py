@@ -14,7 +14,7 @@ from trainer.bench.peers.job import PeerJob
 
 
 def tensorflow(starting_threads: int) -> Any:
-    """TensorFlow, with one thread that computes and so many that start operations."""
+    """Return TensorFlow with one compute thread and so many that start operations."""
     from trainer.quiet import import_tensorflow
 
     tf = import_tensorflow()
@@ -24,7 +24,7 @@ def tensorflow(starting_threads: int) -> Any:
 
 
 def replica_step(job: PeerJob, model: Any, optimizer: Any, replicas: int) -> Callable[[Any, Any], Any]:
-    """A replica's training step: from volumes and labels to its mean loss, a float32 scalar.
+    """Return a replica's training step: from volumes and labels to its mean loss, a float32 scalar.
 
     Args:
         job: whose network it is.

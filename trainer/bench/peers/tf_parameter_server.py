@@ -1,9 +1,9 @@
 """tf.distribute.ParameterServerStrategy with the same Keras network: asynchronous, workers never wait.
 
-Run by `starting` as `python -m trainer.bench.peers.tf_parameter_server TASK`, once for each worker, each
-server and the coordinator, which hands out steps. Variables go to servers in turn, whole. Every process has
-one thread that computes and two that start operations: with one, a worker hangs in its first step. All
-workers train on the same batches (TensorFlow gives a worker's dataset no number of the worker).
+Run by `cingulum.bench.peers` as `python -m trainer.bench.peers.tf_parameter_server PROCESS`, once for each
+worker, each server and the coordinator, which hands out steps. Variables go to servers in turn, whole. Every
+process has one thread that computes and two that start operations: with one, a worker hangs in its first
+step. All workers train on the same batches (TensorFlow gives a worker's dataset no number of the worker).
 """
 
 from __future__ import annotations

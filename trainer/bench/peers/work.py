@@ -1,6 +1,6 @@
-"""What the processes of all peers do alike: talk to their starter, make batches, time, keep weights.
+"""What all peers' processes share: talking to their starter, batches, timing, saving weights.
 
-It runs in the peers' environment, too, so it needs nothing but NumPy.
+It also runs in the peers' environment, so it needs nothing but NumPy.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MOMENTUM = 0.9
 
 
 class Starter:
-    """The process that started us, over our standard streams. When it closes our input, we end at once.
+    """The process that started us, over our standard streams; we end at once when it closes our input.
 
-    So nothing is left of us where it dies, or where another rank does and we wait for it in a collective.
+    So no process is left where the starter dies, or where another rank dies while we wait in a collective.
     """
 
     def __init__(self) -> None:
@@ -40,20 +40,20 @@ class Starter:
         os._exit(0)
 
     def say_ready(self) -> None:
-        """We are warm."""
+        """Write that this process has warmed up."""
         _write("ready")
 
     def wait_for_go(self) -> None:
-        """Return once all processes are ready, and the starter has told us to go on, once more each time."""
+        """Wait for the starter's next `go`, which comes when all processes are ready."""
         self._go.wait()
         self._go.clear()
 
     def say_done(self, found: dict[str, Any]) -> None:
-        """Say what was found."""
+        """Write what was found."""
         _write(f"done {json.dumps(found)}")
 
     def report(self, found: dict[str, Any]) -> NoReturn:
-        """Say what was found; then serve whoever still needs us until we are ended."""
+        """Write what was found; then serve the others until we are ended."""
         self.say_done(found)
         self.stay()
 
@@ -69,7 +69,7 @@ def _write(line: str) -> None:
 
 
 def timed(step: Callable[[int], None], job: PeerJob) -> list[float]:
-    """Seconds of each timed step; `step` is given the number of its batch."""
+    """Return the seconds of each timed step; `step` is given the number of its batch."""
     seconds = []
     for number in range(job.warm_up, job.warm_up + job.steps):
         started = time.perf_counter()
@@ -79,13 +79,13 @@ def timed(step: Callable[[int], None], job: PeerJob) -> list[float]:
 
 
 def warmed_up(step: Callable[[int], None], job: PeerJob) -> None:
-    """The steps before the timed ones."""
+    """Take the steps before the timed ones."""
     for number in range(job.warm_up):
         step(number)
 
 
 def measured(process: PeerProcess, starter: Starter, step: Callable[[int], None], model: Any) -> NoReturn:
-    """A synchronous rank's work: it warms up, and times its steps each time that it is told to.
+    """Do a synchronous rank's work: warm up, and time the steps for each `go`.
 
     Args:
         process: ours.
@@ -104,7 +104,7 @@ def measured(process: PeerProcess, starter: Starter, step: Callable[[int], None]
 
 
 def batch(job: PeerJob, number: int, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """A rank's part of a global batch: the same numbers in every framework and at any world size.
+    """Return a rank's part of a global batch: the same in every framework and at any world size.
 
     Returns:
         Volumes float32 `(b, D, H, W, 1)`; labels int32 `(b,)`, or label maps `(b, D, H, W)`.
@@ -121,7 +121,7 @@ def batch(job: PeerJob, number: int, rank: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def volume(job: PeerJob) -> tuple[int, int, int, int]:
-    """(D, H, W, C) of a volume."""
+    """Return (D, H, W, C) of a volume."""
     from trainer import models
 
     depth = 1 if models.describe(job.model).dimensions == 2 else job.size
@@ -129,14 +129,14 @@ def volume(job: PeerJob) -> tuple[int, int, int, int]:
 
 
 def is_dense(job: PeerJob) -> bool:
-    """Whether the network has outputs for each voxel."""
+    """Return whether the network has outputs for each voxel."""
     from trainer import models
 
     return bool(models.describe(job.model).dense)
 
 
 def network(job: PeerJob) -> tuple[Any, Any]:
-    """The registered network and its optimizer, built by Keras on whatever back end it has here."""
+    """Return the registered network and its optimizer, built by Keras on the back end it has here."""
     import keras
 
     from trainer import models

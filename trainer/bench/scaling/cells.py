@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.bench.scaling.variants import Variant, title
-from trainer.errors import InputError
+from trainer.bench import hardware
+from trainer.bench.scaling.variants import title
 
 SCALINGS = ("strong", "weak")
+# Bytes that each host's interface has sent and received so far.
+Counters = Mapping[str, tuple[int, int]]
 PARTS = ("input_wait", "forward", "backward", "exposed", "overlapped", "update", "other")
 
 
@@ -90,14 +92,14 @@ class Cell:
         return self.hosts + self.separate_servers if self.hosts else 0
 
     def places(self) -> tuple[int, ...]:
-        """Host of each process in [0, machines): ranks in blocks, then each separate server on its own."""
+        """Return the host of each process, in [0, machines): ranks in blocks, each separate server alone."""
         if not self.hosts:
             return (0,) * self.processes
         ranks = (rank * self.hosts // self.ranks for rank in range(self.ranks))
         return (*ranks, *range(self.hosts, self.machines))
 
     def describe(self) -> str:
-        """One line for people."""
+        """Return the cell in one line."""
         what = f"{self.epochs} epochs" if self.train else f"{self.scaling} scaling"
         ranks = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}"
         how = title(self.strategy, self.options, self.servers)
@@ -105,7 +107,7 @@ class Cell:
         return f"{self.model} {self.size}^3, {what}, batch {self.batch}, {how}, {ranks} on {where}"
 
     def place(self, hosts: int) -> str:
-        """So many hosts of this cell's kind, in words."""
+        """Return in words where so many hosts of this cell's kind are."""
         if not hosts:
             return "this host"
         words = [f"{hosts} {'emulated ' if self.emulated else ''}host{'s' if hosts > 1 else ''}"]
@@ -145,13 +147,47 @@ class Row:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     error: str | None = None
 
+    @classmethod
+    def of_steps(
+        cls, cell: Cell, seconds: Sequence[Sequence[float]], before: Counters, after: Counters
+    ) -> Row:
+        """Return the row of timed steps, without a prediction and without the parts of a step.
+
+        Step times are means over ranks of each rank's median, shortest and longest step; bytes are per step.
+
+        Args:
+            cell: what was measured.
+            seconds: of the timed steps of each rank.
+            before: counters right before these steps.
+            after: the same, right after.
+        """
+        median = statistics.mean(statistics.median(one) for one in seconds)
+        return cls(
+            cell,
+            samples_per_second=cell.global_batch / median,
+            step_s={
+                "median": median,
+                "min": statistics.mean(min(one) for one in seconds),
+                "max": statistics.mean(max(one) for one in seconds),
+            },
+            interfaces={
+                host: {
+                    "sent": (after[host][0] - before[host][0]) / cell.steps,
+                    "received": (after[host][1] - before[host][1]) / cell.steps,
+                }
+                for host in before
+            },
+            machine=hardware.here(),
+            facts={"mean_step_s": statistics.mean(sum(one) for one in seconds) / cell.steps},
+        )
+
     def to_json(self) -> str:
-        """One line."""
+        """Return one line of JSON."""
         return json.dumps({"key": key(self.cell), **dataclasses.asdict(self)}, sort_keys=True)
 
     @classmethod
     def from_json(cls, line: str) -> Row:
-        """What `to_json` wrote.
+        """Return the row that `to_json` wrote.
 
         Raises:
             ValueError: the line is not whole, or no row of this version.
@@ -165,83 +201,6 @@ class Row:
 
 
 def key(cell: Cell) -> str:
-    """16 hexadecimal digits that name the cell: equal cells have equal ones, on any host and at any time."""
+    """Return 16 hexadecimal digits that name the cell: equal for equal cells, on any host."""
     text = json.dumps(dataclasses.asdict(cell), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def cells(
-    *,
-    models: Sequence[str],
-    ranks: Sequence[int],
-    variants: Sequence[Variant],
-    batch: int,
-    size: int = 32,
-    width: int | None = 8,
-    scalings: Sequence[str] = SCALINGS,
-    hosts: Sequence[int] = (0,),
-    bandwidths: Sequence[str | None] = (None,),
-    steps: int = 10,
-    repeats: int = 1,
-    epochs: int = 0,
-    emulated: bool = False,
-    cpus: float | None = None,
-) -> tuple[Cell, ...]:
-    """The product, each cell once, repeats outermost: what is compared is measured in turn.
-
-    A cell of n ranks takes min(n, hosts) hosts; on this host (0) no link is shaped. Trainings come last.
-    Peers are not trained, and asynchronous servers are trained only.
-
-    Args:
-        models: registered networks.
-        ranks: world sizes.
-        variants: strategies with their options.
-        batch: see `Cell`; weak scaling has it on every rank.
-        size: edge of the volumes, in voxels.
-        width: channels of the first stage.
-        scalings: of `SCALINGS`.
-        hosts: numbers of hosts; 0: this host.
-        bandwidths: rates of the links between hosts.
-        steps: timed steps.
-        repeats: measurements of each.
-        epochs: of one short training of each cell of strong scaling; 0: no trainings.
-        emulated: whether hosts are those of a testbed.
-        cpus: cores whose time each emulated host gets at most.
-
-    Raises:
-        InputError: a batch that some number of ranks cannot share evenly.
-    """
-    uneven = [number for number in ranks if batch % number]
-    if uneven and ("strong" in scalings or epochs):
-        raise InputError(
-            f"--ranks {uneven[0]}: cannot share a batch of {batch} evenly.",
-            cure=f"Give a --batch that {', '.join(map(str, ranks))} divide, or --scaling weak.",
-        )
-    kinds = [(repeat, scaling, 0) for repeat in range(repeats) for scaling in scalings]
-    if epochs:
-        kinds.append((0, "strong", epochs))
-    product = (
-        Cell(
-            model,
-            size,
-            width,
-            batch,
-            scaling,
-            how.strategy,
-            how.options,
-            number,
-            how.servers_for(number),
-            hosts=min(number, among),
-            bandwidth=bandwidth if among else None,
-            steps=0 if trained else steps,
-            repeat=repeat,
-            epochs=trained,
-            emulated=emulated and among > 0,
-            cpus=cpus if among else None,
-        )
-        for (repeat, scaling, trained), model, among, bandwidth, number, how in itertools.product(
-            kinds, models, hosts, bandwidths, ranks, variants
-        )
-        if (how.can_train if trained else how.can_be_timed)
-    )
-    return tuple({key(cell): cell for cell in product}.values())

@@ -16,12 +16,12 @@ Value = Callable[[Point], float | None]
 
 
 def colour(place: int) -> str:
-    """The page's class of the line number `place`, from 0; after six they come again, thinner."""
+    """Return the CSS class of line number `place`, from 0; after six they come again, thinner."""
     return f"s{1 + place % 6}" + (" faint" if place % 12 >= 6 else "")
 
 
 def file_name(*words: object) -> str:
-    """Words as the name of a file."""
+    """Return words as the name of a file."""
     return re.sub(r"[^a-z0-9]+", "-", " ".join(map(str, words)).lower()).strip("-")
 
 
@@ -29,22 +29,22 @@ Named = Sequence[tuple[str, str, Curve]]  # words for the legend, colour, what w
 
 
 def speed_up(name: str, heading: str, curves: Named) -> Figure | None:
-    """Speed-up over ranks, both in powers of two; the ideal is dashed."""
+    """Draw speed-up over ranks, both in powers of two; the ideal is dashed."""
     return _figure(name, heading, curves, "speed-up", lambda p: p.speed_up, doubling=True, ideal=lambda n: n)
 
 
 def efficiency(name: str, heading: str, curves: Named) -> Figure | None:
-    """Efficiency over ranks; the ideal, 1, is dashed."""
+    """Draw efficiency over ranks; the ideal, 1, is dashed."""
     return _figure(name, heading, curves, "efficiency", lambda p: p.efficiency, ideal=lambda n: 1)
 
 
 def throughput(name: str, heading: str, curves: Named) -> Figure | None:
-    """Samples per second of all ranks together, over ranks, both in powers of two."""
+    """Draw samples per second of all ranks together, over ranks, both in powers of two."""
     return _figure(name, heading, curves, "samples/s", lambda p: p.samples_per_second, doubling=True)
 
 
 def traffic(name: str, heading: str, curves: Named) -> Figure | None:
-    """MB per step that the busiest host sent or received, whichever is more; what was predicted is dashed."""
+    """Draw MB per step sent or received by the busiest host, whichever is more; predictions are dashed."""
 
     def measured(point: Point) -> float | None:
         return _more(point.busiest("sent"), point.busiest("received"))
@@ -71,7 +71,7 @@ def _figure(
     ideal: Callable[[int], float] | None = None,
     beside: Value | None = None,
 ) -> Figure | None:
-    """Lines over ranks, or None where nothing was measured.
+    """Draw lines over ranks; None where nothing was measured.
 
     Args:
         name: of the files.
@@ -150,7 +150,7 @@ _SCORES = (
 
 
 def accuracy(name: str, heading: str, trainings: Sequence[tuple[str, str, Training]]) -> list[Figure]:
-    """Score and validation loss against seconds of training, evaluation not counted.
+    """Draw score and validation loss against seconds of training, evaluation not counted.
 
     Args:
         name: of the files.
@@ -222,3 +222,68 @@ def staleness(name: str, heading: str, trained: Sequence[tuple[str, str, Trainin
             rows.append((words, stale, counted[place][2][stale]))
     legend = tuple((kind, words) for words, kind, _ in shares)
     return Figure(name, heading, axes, table(["training", "staleness", "updates"], rows), legend)
+
+
+# In the order in which a step does them; what is overlapped lies within forward and backward.
+STACKED = {
+    "input_wait": ("s4", "input"),
+    "forward": ("s1", "forward"),
+    "backward": ("s6", "backward"),
+    "exposed": ("s2", "communication, exposed"),
+    "update": ("s3", "update"),
+    "other": ("s5", "other"),
+}
+_MOST_BARS = 16
+
+
+def breakdown(name: str, heading: str, curves: Named) -> Figure | None:
+    """Draw seconds per step by part; None where none was measured.
+
+    With several strategies, a letter over each bar says which one it is. The largest numbers of ranks are
+    kept where there are too many bars.
+    """
+    bars = [
+        (curve.line.strategy, point) for _, _, curve in curves for point in curve.points if point.timeline
+    ]
+    if not bars:
+        return None
+    strategies = list(dict.fromkeys(strategy for strategy, _ in bars))
+    ranks = sorted({point.ranks for _, point in bars})
+    ranks = ranks[-max(1, _MOST_BARS // len(strategies)) :]
+    bars = [(strategy, point) for strategy, point in bars if point.ranks in ranks]
+    highest = max(sum(_parts(point).values()) for _, point in bars)
+    width = 1 / (len(strategies) + 1)
+    axes = Axes(
+        (0, len(ranks)),
+        (0, highest * 1.12),
+        x_label="ranks",
+        y_label="seconds per step",
+        title=f"{heading}: seconds per step by part",
+        x_ticks=[place + 0.5 for place in range(len(ranks))],
+        x_names=[str(n) for n in ranks],
+    )
+    letters = dict(zip(strategies, "ABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=False))
+    numbers = []
+    for strategy, point in bars:
+        centre = ranks.index(point.ranks) + (strategies.index(strategy) + 1) * width
+        bottom = 0.0
+        for part, seconds in _parts(point).items():
+            kind, words = STACKED[part]
+            tip = f"{strategy}, {point.ranks} ranks: {words} {seconds:.4f} s"
+            left, right = centre - width * 0.42, centre + width * 0.42
+            axes.box((left, bottom), (right, bottom + seconds), kind, tip)
+            bottom += seconds
+            numbers.append((strategy, point.ranks, part, seconds))
+        if (hidden := point.timeline.get("overlapped")) is not None:
+            numbers.append((strategy, point.ranks, "overlapped", hidden))
+        if len(strategies) > 1:
+            axes.text(centre, bottom + highest * 0.02, letters.get(strategy, ""), "note", "middle")
+    parts = {part for _, point in bars for part in _parts(point)}
+    legend = tuple((f"{kind} block", words) for part, (kind, words) in STACKED.items() if part in parts)
+    said = "; ".join(f"{letters[s]}: {s}" for s in strategies if s in letters) if len(strategies) > 1 else ""
+    columns = ["strategy", "ranks", "part", "seconds"]
+    return Figure(name, heading, axes, table(columns, numbers), legend, caption=said)
+
+
+def _parts(point: Point) -> dict[str, float]:
+    return {part: point.timeline[part] for part in STACKED if point.timeline.get(part)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.atomic import write_text
-from trainer.bench.scaling import charts, paper_table, steps
+from trainer.bench.scaling import charts, paper_table
 from trainer.bench.scaling.cells import Row, key
 from trainer.bench.scaling.charts import MB
 from trainer.bench.scaling.study import Study, merged
@@ -45,7 +45,7 @@ def save(studies: Sequence[Study], rows: Mapping[str, Row], folder: Path, *, pic
 
 
 def render(studies: Sequence[Study], rows: Mapping[str, Row]) -> Page:
-    """The page of what has been measured so far; `tables` has the CSV and the LaTeX by file name."""
+    """Return the page of what was measured so far; `tables` has the CSV and the LaTeX by file name."""
     lines = merged(list(studies))
     found = curves(lines, rows)
     trained = trainings(lines, rows)
@@ -74,7 +74,7 @@ def render(studies: Sequence[Study], rows: Mapping[str, Row]) -> Page:
 
 
 def overview(found: Sequence[Curve], networks: Sequence[str]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """For each network and place the highest number of ranks of its first strategy, in words.
+    """Return the highest number of ranks of the first strategy, for each network and place, in words.
 
     Weak scaling where it was measured, for it keeps the work of a rank the same.
     """
@@ -113,7 +113,7 @@ class Race:
 
 
 def races(found: Sequence[Curve]) -> list[Race]:
-    """Who is fastest, by how much, at the highest number of ranks of each place and scaling."""
+    """Return the strategies side by side at the highest number of ranks of each place and scaling."""
     groups: dict[tuple[str, str], list[Curve]] = {}
     for curve in found:
         groups.setdefault((curve.line.place, curve.line.first.scaling), []).append(curve)
@@ -142,7 +142,7 @@ def _share(speed: float | None, best: float) -> tuple[str, str]:
 
 
 def _compared(found: Sequence[Curve], networks: Sequence[str]) -> list[Figure]:
-    """Networks side by side: for each place and scaling, the efficiency of the first strategy measured."""
+    """Draw networks side by side: the efficiency of the first strategy, for each place and scaling."""
     if len(networks) < 2:
         return []
     figures = []
@@ -179,11 +179,11 @@ def _sections(model: str, found: Sequence[Curve], trained: Sequence[Training]) -
                 if (curve.line.place, curve.line.first.scaling) == (place, scaling)
             ]
             if any(len(curve.points) > 1 for _, _, curve in named):
-                makers = [charts.throughput, charts.efficiency, charts.traffic, steps.breakdown]
+                makers = [charts.throughput, charts.efficiency, charts.traffic, charts.breakdown]
                 if scaling == "strong":
                     makers.insert(0, charts.speed_up)
             else:  # a line needs two points
-                makers = [steps.breakdown]
+                makers = [charts.breakdown]
             for make in makers:
                 name = charts.file_name(model, place, scaling, make.__name__)
                 heading = f"{_HEADINGS[make.__name__]}, {scaling} scaling"
@@ -210,7 +210,7 @@ _HEADINGS = {
 
 
 def _chosen(trained: Sequence[Training], kinds: Mapping[str, str]) -> list[tuple[str, str, Training]]:
-    """One process once, and every strategy at its highest number of ranks."""
+    """Return one process once, and every strategy at its highest number of ranks."""
     last: dict[str, int] = {}
     for training in trained:
         strategy = training.line.strategy
@@ -257,7 +257,7 @@ def _words(curve: Curve, point: Point) -> list[str]:
 
 
 def _machines(rows: Iterable[Row]) -> list[tuple[str, int]]:
-    """What the figures belong to, with the number of cells."""
+    """Return the machines that were measured on, with the number of cells."""
     counted: Counter[str] = Counter()
     for row in rows:
         if row.error is None and row.machine:

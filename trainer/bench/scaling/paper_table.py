@@ -41,7 +41,7 @@ HEADER = (
 
 
 def table(curves: Sequence[Curve]) -> Table:
-    """Every figure; bytes are those per step of the host that has most of them, seconds those per step."""
+    """Return every figure; bytes are per step of the busiest host, seconds per step."""
     return Table(HEADER, tuple(tuple(_row(curve, p)) for curve in curves for p in curve.points))
 
 
@@ -78,7 +78,7 @@ Network & Strategy & Ranks & Samples/s & Step (s) & Speed-up & Efficiency & MB p
 
 
 def latex(curves: Sequence[Curve]) -> str:
-    r"""One `table` environment for each place and scaling (packages: booktabs).
+    r"""Return one `table` environment for each place and scaling (packages: booktabs).
 
     MB per step: of the host that sends most.
     """

@@ -1,7 +1,7 @@
-"""The folder of a study: rows.jsonl, one line for each measured cell, and studies.json, what was asked for.
+"""The folder of a study: rows.jsonl, one line for each measured cell, and studies.json, the studies.
 
-A study that is stopped at any point loses the cell that it was at, and nothing else: lines are appended and
-synced one by one, and one that was cut short is dropped when the folder is opened again.
+A study that is stopped loses only the cell that was being measured: lines are appended and synced one by one,
+and one that was cut short is dropped when the folder is opened again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Results:
         """Open for writing.
 
         Raises:
-            InputError: another study is at work in this folder.
+            InputError: another study is being measured in this folder.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -46,7 +46,7 @@ class Results:
         except (BlockingIOError, PermissionError):
             os.close(self._lock)
             raise InputError(
-                f"{self.folder}: another study is at work here.",
+                f"{self.folder}: another study is being measured in this folder.",
                 cure="Wait for its end, or name another folder with --out.",
             ) from None
         self.rows, self.unreadable = read(self.folder)  # it may have grown until we had the lock
@@ -77,14 +77,14 @@ class Results:
         self.rows[key(row.cell)] = row
 
     def missing(self, cells: tuple[Cell, ...], *, retry: bool) -> list[Cell]:
-        """Cells without a row; with `retry`, also those that failed."""
+        """Return cells without a row; with `retry`, also those that failed."""
         rows = self.rows
         return [
             cell for cell in cells if key(cell) not in rows or (retry and rows[key(cell)].error is not None)
         ]
 
     def studies(self) -> list[Study]:
-        """All that was asked for in this folder, the first first; what cannot be read is left out."""
+        """Return the studies of this folder, the first first; none where the file cannot be read."""
         try:
             known = json.loads((self.folder / STUDIES).read_text(encoding="utf-8"))
             return [Study.from_json(fields) for fields in known]
@@ -102,7 +102,7 @@ class Results:
 
 
 def read(folder: Path) -> tuple[dict[str, Row], int]:
-    """Rows of a folder by the key of their cell, and how many whole lines could not be read.
+    """Return the rows of a folder by the key of their cell, and the number of unreadable whole lines.
 
     Raises:
         OSError: the file is there and cannot be read.

@@ -61,16 +61,11 @@ class Point:
         }
 
     def busiest(self, way: str) -> float | None:
-        """Bytes per step, `sent` or `received`, of the host that has most of them: median over repeats."""
+        """Return the bytes per step, `sent` or `received`, of the busiest host: median over repeats."""
         return _median([_most(row.interfaces, way) for row in self.rows])
 
-    def total(self, way: str) -> float | None:
-        """Bytes per step, `sent` or `received`, of all hosts together: median over repeats."""
-        sums = [sum(host[way] for host in row.interfaces.values()) for row in self.rows if row.interfaces]
-        return median(sums) if sums else None
-
     def predicted(self, way: str) -> float | None:
-        """As `busiest`, by the cost model."""
+        """Return the cost model's prediction of `busiest`."""
         return _median([_most(row.predicted.get("interfaces") or {}, way) for row in self.rows])
 
     @property
@@ -92,7 +87,7 @@ class Curve:
     points: tuple[Point, ...]
 
     def at(self, ranks: int) -> Point | None:
-        """The point of so many ranks."""
+        """Return the point of so many ranks."""
         return next((point for point in self.points if point.ranks == ranks), None)
 
 
@@ -110,7 +105,7 @@ class Training:
 
 
 def curves(lines: Sequence[Line], rows: Mapping[str, Row]) -> list[Curve]:
-    """What was measured of the lines that are not trainings; lines without a single point are left out.
+    """Return the lines that are not trainings with their points; lines without a point are left out.
 
     The speed-up of our strategies refers to one process of `data` in the same place, that of a peer to one
     process of itself; where `data` was not measured with one process, to the line's own one rank.
@@ -130,7 +125,7 @@ def curves(lines: Sequence[Line], rows: Mapping[str, Row]) -> list[Curve]:
 
 
 def trainings(lines: Sequence[Line], rows: Mapping[str, Row]) -> list[Training]:
-    """Trainings that were measured, each once."""
+    """Return the trainings that were measured, each once."""
     found: dict[str, Training] = {}
     for line in lines:
         for cell in line.cells if line.first.train else ():
@@ -141,7 +136,7 @@ def trainings(lines: Sequence[Line], rows: Mapping[str, Row]) -> list[Training]:
 
 
 def failures(lines: Sequence[Line], rows: Mapping[str, Row]) -> list[Row]:
-    """Rows with an error, each once."""
+    """Return the rows with an error, each once."""
     asked = {key(cell): None for line in lines for cell in line.cells}
     return [rows[name] for name in asked if name in rows and rows[name].error is not None]
 

@@ -18,7 +18,7 @@ _TITLES = {
 
 
 def title(strategy: str, options: Mapping[str, Any], servers: int | str) -> str:
-    """A strategy in words.
+    """Return a strategy in words.
 
     Args:
         strategy: one of `STRATEGIES`.
@@ -53,7 +53,7 @@ class Variant:
 
     @property
     def can_be_timed(self) -> bool:
-        """Whether its steps mean anything by themselves: those of asynchronous workers wait for nobody."""
+        """Whether its steps can be timed; asynchronous workers do not step together."""
         return self.options.get("mode") != "async"
 
     @property
@@ -67,12 +67,12 @@ class Variant:
         return title(self.strategy, self.options, (self.servers or "n") if self.has_servers else 0)
 
     def servers_for(self, ranks: int) -> int:
-        """Servers beside so many ranks."""
+        """Return the number of servers beside so many ranks."""
         return (self.servers or ranks) if self.has_servers else 0
 
 
 def variant(word: str) -> Variant:
-    """The strategy that a word names: `NAME`, or `NAME/OPTION=VALUE/...`, e.g. `data/algorithm=tree` or
+    """Return the strategy that a word names: `NAME` or `NAME/OPTION=VALUE/...`, e.g. `data/algorithm=tree` or
     `parameter-server/servers=n/placement=colocated`; `n` is the number of ranks.
 
     Raises:
@@ -80,23 +80,25 @@ def variant(word: str) -> Variant:
     """
     strategy, *words = word.split("/")
     if strategy not in STRATEGIES:
-        raise InputError(f"--strategies: there is no {strategy!r}.", cure=f"Take {', '.join(STRATEGIES)}.")
+        raise InputError(
+            f"--strategies: unknown strategy {strategy!r}.", cure=f"Take {', '.join(STRATEGIES)}."
+        )
     options: dict[str, Any] = {}
     for one in words:
         name, equals, value = one.partition("=")
         if not (name and equals and value):
-            raise InputError(f"--strategies: {one!r} in {word!r} is no OPTION=VALUE.")
+            raise InputError(f"--strategies: {one!r} in {word!r} is not OPTION=VALUE.")
         options[name] = _value(value)
     servers = options.pop("servers", 1)
     if servers == "n":
         servers = 0
     elif not isinstance(servers, int) or isinstance(servers, bool) or servers < 1:
-        raise InputError(f"--strategies: servers={servers} in {word!r} is neither a number nor n.")
+        raise InputError(f"--strategies: servers={servers} in {word!r} must be a number from 1 up, or n.")
     return Variant(strategy, options, servers)
 
 
 def _value(word: str) -> Any:
-    """true, false, a number, or the word itself."""
+    """Return true, false, a number, or the word itself."""
     try:
         value = json.loads(word)
     except ValueError:

@@ -1,6 +1,7 @@
 """One process of a cell: builds the network, warms up, waits for a line, times steps, prints JSON.
 
-Run by `measure` under mpirun as `python -m trainer.bench.scaling.worker CELL`, CELL being a `Cell` as JSON.
+Run under mpirun by `cingulum.bench.scaling.measure` as `python -m trainer.bench.scaling.worker CELL`, where
+CELL is a `Cell` as JSON.
 Rank 0 writes `ready` with what a prediction needs, reads `go`, writes `timed` as soon as all ranks have done
 their steps, and then what was found. Batches are synthetic and in memory; each process computes with one
 thread.
@@ -99,10 +100,10 @@ def _measure(
         _say("ready", {"sizes": _sizes(cell), "compute_s": statistics.mean(everyones)})
         sys.stdin.readline()
     world.barrier()
-    timeline.close_step(0, 0.0)  # the warm-up, which nobody asks for
+    timeline.close_step(0, 0.0)  # the warm-up does not count
     timeline.take()
     seconds = _timed(step, cell.steps, timeline.close_step)
-    # Whoever is done first still serves the others.
+    # A server that is done first still serves the others.
     world.barrier()
     if world.is_main:
         _say("timed", {})
@@ -132,7 +133,7 @@ def _timed(
 
 
 def _computing(cell: Cell, world: Any) -> float:
-    """Seconds of a step without any reduction, while every rank takes one: median of three."""
+    """Return the seconds of a step without any reduction, while every rank takes one: median of three."""
     from trainer.ranks import world as worlds
     from trainer.strategies import data
 
@@ -181,7 +182,7 @@ def _sizes(cell: Cell) -> list[int]:
 
 
 def _batch(cell: Cell, rank: int) -> tuple[Any, ...]:
-    """Volumes float32 `(b, D, H, W, 1)`, labels, and weights of 1; others on every rank."""
+    """Return the volumes float32 `(b, D, H, W, 1)`, labels, and weights of 1; they differ between ranks."""
     import numpy as np
     import tensorflow as tf
 

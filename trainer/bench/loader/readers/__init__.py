@@ -7,7 +7,7 @@ A module has a class `Reader(job, kind)` with
 - `open()`: whatever happens once before the first epoch;
 - `epoch(number)`: an iterable of batches, float32 (b, D, H, W, 1), every volume once, in random order.
 
-A module of a peer must run without TensorFlow and without anything of `trainer` outside `loader_bench`.
+A module of a peer must run without TensorFlow and without anything of `trainer` but `trainer.bench.loader`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Reader(Protocol):
         """Write the files it reads."""
 
     def files(self) -> list[Path]:
-        """The files it reads."""
+        """Return the files it reads."""
 
     def open(self) -> None:
-        """Whatever happens once."""
+        """Do what happens once before the first epoch."""
 
     def epoch(self, number: int) -> Iterable[Any]:
-        """Every volume once."""
+        """Yield every volume once, in batches."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Kind:
 
     @property
     def is_peer(self) -> bool:
-        """Whether it is somebody else's way to read."""
+        """Whether it is a reader of another package."""
         return self.module not in ("ours", "limit")
 
 
@@ -106,7 +106,7 @@ KINDS: dict[str, Kind] = {
 
 
 def make(name: str, job: LoaderJob) -> Reader:
-    """The reader of this name; imports what it needs."""
+    """Return the reader of this name; imports what it needs."""
     kind = KINDS[name]
     module = importlib.import_module(f"{__name__}.{kind.module}")
     made: Reader = module.Reader(job, kind.kind)

@@ -20,10 +20,10 @@ class Reader:
         self._job = job
 
     def prepare(self) -> None:
-        """The shard set is made with the volumes."""
+        """Do nothing: the shard set is made with the volumes."""
 
     def files(self) -> list[Path]:
-        """The shards."""
+        """Return the shards."""
         return sorted(self._job.path("shards").glob("shard-*.h5"))
 
     def open(self) -> None:
@@ -34,7 +34,7 @@ class Reader:
         self._places = [(data, row) for data in sets.values() for row in range(len(data))]
 
     def epoch(self, number: int) -> Iterator[np.ndarray]:
-        """Batches in random order."""
+        """Yield batches in random order."""
         job = self._job
         order = np.random.default_rng([job.seed, number]).permutation(job.volumes)
         for first in range(0, job.volumes, job.batch):

@@ -36,10 +36,10 @@ class Reader:
         self._job = job
 
     def prepare(self) -> None:
-        """The shard set is made with the volumes."""
+        """Do nothing: the shard set is made with the volumes."""
 
     def files(self) -> list[Path]:
-        """The shards."""
+        """Return the shards."""
         return sorted(self._job.path("shards").glob("shard-*.h5"))
 
     def open(self) -> None:
@@ -56,11 +56,11 @@ class Reader:
         self._stored = [source.volume(row) for row in range(kept)]
 
     def epoch(self, number: int) -> Iterable[Any]:
-        """Nothing is delivered."""
+        """Return no batches."""
         return ()
 
     def part(self, name: str) -> float:
-        """Seconds that one of PARTS takes for all volumes, in the threads of the job."""
+        """Return the seconds that one of PARTS takes for all volumes, in the threads of the job."""
         return _in_threads(self._job, {"read": self._read, "decode": self._decode, "cast": self._cast}[name])
 
     def _read(self) -> Callable[[int], None]:

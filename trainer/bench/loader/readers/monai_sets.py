@@ -25,13 +25,13 @@ class Reader:
         self._transform = Compose([LoadImage(image_only=True, ensure_channel_first=True), kept])
 
     def prepare(self) -> None:
-        """The files of the PersistentDataset come when a volume is read for the first time."""
+        """Read every volume once: PersistentDataset writes its file then."""
         data = self._persistent()
         for row in range(len(data)):
             data[row]
 
     def files(self) -> list[Path]:
-        """The tensors; CacheDataset reads nothing in an epoch."""
+        """Return the tensors; CacheDataset reads nothing in an epoch."""
         return sorted(self._folder.glob("*.pt")) if self._kind == "persistent" else []
 
     def open(self) -> None:
@@ -48,7 +48,7 @@ class Reader:
         return f"{self._loader.num_workers} loader processes"
 
     def epoch(self, number: int) -> Iterator[Any]:
-        """The loader shuffles."""
+        """Yield batches in the loader's own random order."""
         return torch_batches.arrays(self._loader)
 
     def _persistent(self) -> Any:

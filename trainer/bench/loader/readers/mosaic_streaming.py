@@ -18,7 +18,7 @@ from trainer.bench.loader.job import LoaderJob
 
 
 def _import_streaming() -> Any:
-    """Without torchvision, which only its 2D examples need and which does not load beside a CPU PyTorch."""
+    """Import it without torchvision, which only its 2D examples need and a CPU PyTorch cannot load."""
 
     def stand_in(name: str, **content: Any) -> None:
         module = types.ModuleType(name)
@@ -60,7 +60,7 @@ class Reader:
                 writer.write({"volume": np.ascontiguousarray(source.volume(row))})
 
     def files(self) -> list[Path]:
-        """The shards."""
+        """Return the shards."""
         return sorted(self._folder.glob("*.mds"))
 
     def open(self) -> None:
@@ -74,7 +74,7 @@ class Reader:
         return f"{self._loader.num_workers} loader processes"
 
     def epoch(self, number: int) -> Iterator[Any]:
-        """The data set shuffles anew each time."""
+        """Yield batches; the data set shuffles anew each time."""
         return torch_batches.arrays(self._loader)
 
     def _loader_of(self, workers: int) -> Any:

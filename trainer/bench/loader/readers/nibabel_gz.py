@@ -15,12 +15,12 @@ from trainer.bench.loader.readers import thread_batches
 
 
 def path_of(job: LoaderJob, row: int) -> Path:
-    """The image of a volume."""
+    """Return the image of a volume."""
     return job.path("nifti") / f"{row:05d}.nii.gz"
 
 
 def write(job: LoaderJob) -> None:
-    """One image per volume; int16 with a scale stands for float16, which NIfTI does not have."""
+    """Write one image per volume; int16 with a scale stands for float16, which NIfTI does not have."""
     job.path("nifti").mkdir(exist_ok=True)
     source = Source(job)
     for row in range(job.volumes):
@@ -40,7 +40,7 @@ class Reader:
         write(self._job)
 
     def files(self) -> list[Path]:
-        """The images."""
+        """Return the images."""
         return [path_of(self._job, row) for row in range(self._job.volumes)]
 
     def open(self) -> None:
@@ -48,7 +48,7 @@ class Reader:
         self._pool = ThreadPoolExecutor(self._job.threads)
 
     def epoch(self, number: int) -> Iterator[np.ndarray]:
-        """Batches in random order."""
+        """Yield batches in random order."""
         return thread_batches.batches(self._job, number, self._pool, self._read)
 
     def _read(self, row: int) -> np.ndarray:

@@ -32,10 +32,10 @@ class Reader:
         self._folder = job.path("shards")
 
     def prepare(self) -> None:
-        """The shard set is made with the volumes."""
+        """Do nothing: the shard set is made with the volumes."""
 
     def files(self) -> list[Path]:
-        """The shards; the index is read once, and so is everything that is kept."""
+        """Return the shards; the index is read once, and so is everything that is kept."""
         return [] if self._kind == "memory" else sorted(self._folder.glob("shard-*.h5"))
 
     def open(self) -> None:
@@ -74,7 +74,7 @@ class Reader:
         return self._shards.bytes_read
 
     def epoch(self, number: int) -> Iterable[Any]:
-        """The batches of one rank, in the order of a run's first epoch each time.
+        """Yield the batches of one rank, in the order of a run's first epoch each time.
 
         A run makes one reader for all its epochs, so that its memory is used again from one to the next,
         and making it belongs to none. Nothing is read before the first batch is asked for.

@@ -35,7 +35,7 @@ class Reader:
                     writer.write(_example(source.volume(row).tobytes()))
 
     def files(self) -> list[Path]:
-        """The record files."""
+        """Return the record files."""
         count = -(-self._job.volumes // PER_FILE)
         return [self._folder / f"volumes-{number:05d}.tfrecord" for number in range(count)]
 
@@ -57,7 +57,7 @@ class Reader:
         self._batches = volumes.batch(job.batch).prefetch(2).with_options(options)
 
     def epoch(self, number: int) -> Iterable[Any]:
-        """The shuffles go on from epoch to epoch."""
+        """Yield batches; the shuffles continue from epoch to epoch."""
         return _arrays(self._batches)
 
     def _parsed(self, record: Any) -> Any:

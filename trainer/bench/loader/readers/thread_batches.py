@@ -16,7 +16,7 @@ AHEAD = 2
 def batches(
     job: LoaderJob, number: int, pool: ThreadPoolExecutor, read: Callable[[int], np.ndarray]
 ) -> Iterator[np.ndarray]:
-    """The volumes of an epoch in random order, float32 (b, D, H, W, 1); `read(row)` gives one of any type."""
+    """Yield the volumes of an epoch in random order, float32 (b, D, H, W, 1); `read(row)` returns one."""
     order = np.random.default_rng([job.seed, number]).permutation(job.volumes)
     groups = deque(order[first : first + job.batch] for first in range(0, job.volumes, job.batch))
     begun: deque[tuple[np.ndarray, list[Future[None]]]] = deque()

@@ -12,7 +12,7 @@ from trainer.bench.loader.job import LoaderJob
 
 
 def best_loader(job: LoaderJob, loader_of: Callable[[int], Any]) -> Any:
-    """The faster of two loaders: with as many processes as we have threads, and with none.
+    """Return the faster of two loaders: with as many processes as we have threads, and with none.
 
     Which of them is faster depends on what a volume costs: handing a batch from process to process is a copy.
     """
@@ -29,6 +29,6 @@ def best_loader(job: LoaderJob, loader_of: Callable[[int], Any]) -> Any:
 
 
 def arrays(loader: Any) -> Iterator[Any]:
-    """Its batches as float32 arrays; they cross processes in the stored type."""
+    """Yield its batches as float32 arrays; they cross processes in the stored type."""
     for batch in loader:
         yield batch.float().numpy()

@@ -38,7 +38,7 @@ class Reader:
             array[row] = source.volume(row)
 
     def files(self) -> list[Path]:
-        """The chunks."""
+        """Return the chunks."""
         return sorted(path for path in (self._folder / "c").rglob("*") if path.is_file())
 
     def open(self) -> None:
@@ -47,5 +47,5 @@ class Reader:
         self._pool = ThreadPoolExecutor(self._job.threads)
 
     def epoch(self, number: int) -> Iterator[np.ndarray]:
-        """Batches in random order."""
+        """Yield batches in random order."""
         return thread_batches.batches(self._job, number, self._pool, lambda row: np.asarray(self._array[row]))

@@ -1,4 +1,4 @@
-"""The processes of a peer, seen from outside: started together, told to go, timed out, and all ended."""
+"""Start the processes of other frameworks that a study compares with, and hear their times."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import trainer
+from cingulum.bench.processes import Process, Running
 from jobs.testbed import Testbed, layout
 from trainer.bench.peers.job import PeerJob, PeerProcess
-from trainer.bench.together import Process, Together
 from trainer.errors import WorldError
 
 CHECKOUT = Path(trainer.__file__).resolve().parent.parent
@@ -27,7 +27,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THR
 
 
 def missing(peer: str, environment: Path | None = None) -> str | None:
-    """Why a peer cannot be measured here; None where it can.
+    """Return why a peer cannot be measured here; None where it can.
 
     Args:
         peer: one of `MODULES`.
@@ -45,56 +45,50 @@ def missing(peer: str, environment: Path | None = None) -> str | None:
 
 
 def run(
-    jobs: Sequence[PeerJob],
+    job: PeerJob,
     *,
     testbed: Testbed | None = None,
-    hosts: Sequence[Sequence[str]] | None = None,
+    hosts: Sequence[str] | None = None,
     environment: Path | None = None,
     before: Callable[[], Any] = lambda: None,
     after: Callable[[], Any] = lambda: None,
-) -> list[list[dict[str, Any]]]:
-    """Measure jobs at the same time: each warms up, and all of them go on together.
+) -> list[dict[str, Any]]:
+    """Start the processes of a job, let them warm up, and time its steps.
 
     Args:
-        jobs: what to time; several are independent of each other.
+        job: what to time.
         testbed: emulated hosts.
-        hosts: for each job, the host of each of its processes; default: this host.
+        hosts: the host of each process; default: this host.
         environment: where `make bench-peers` has installed PyTorch; default: .venv-peers.
         before: called when all are ready, right before the timed steps.
         after: called when all have done them, while all processes are still there.
 
     Returns:
-        For each job what its ranks found (with servers: what the coordinator found): `seconds` of each step.
+        What each rank found (with servers: what the coordinator found): `seconds` of each step.
 
     Raises:
         WorldError: a process failed, which is named, or was not ready or done in time; all are ended.
     """
-    processes: list[Process] = []
-    for number, job in enumerate(jobs):
-        placed = hosts[number] if hosts else None
-        processes += processes_of(job, number, testbed=testbed, hosts=placed, environment=environment)
-    patience = max(job.timeout_s for job in jobs)
-    with Together(processes) as running:
-        running.hear(processes, patience, "ready")
+    processes = processes_of(job, testbed=testbed, hosts=hosts, environment=environment)
+    timing = "coordinator" if job.servers else "rank"
+    reporting = [one for one, kind in zip(processes, job.kinds, strict=True) if kind == timing]
+    with Running(processes) as running:
+        running.hear(processes, job.timeout_s, "ready")
         before()
-        running.go()
-        found = running.hear([p for p in processes if p.reports], patience, "done")
+        running.say("go")
+        found = running.hear(reporting, job.timeout_s, "done")
         after()
-    return [
-        [json.loads(found[p]) for p in processes if p.reports and p.launch == number]
-        for number in range(len(jobs))
-    ]
+    return [json.loads(found[one]) for one in reporting]
 
 
 def processes_of(
     job: PeerJob,
-    launch: int = 0,
     *,
     testbed: Testbed | None = None,
     hosts: Sequence[str] | None = None,
     environment: Path | None = None,
-) -> Iterator[Process]:
-    """The processes of a job; the arguments are those of `run`, `hosts` those of this job alone.
+) -> list[Process]:
+    """Return the processes of a job, in the order of `job.kinds`; the arguments are those of `run`.
 
     Raises:
         WorldError: not as many hosts as processes, or no port is free.
@@ -115,6 +109,7 @@ def processes_of(
         "PYTHONPATH": str(CHECKOUT),
         "KERAS_BACKEND": "torch" if job.peer == "ddp" else "tensorflow",
     }
+    processes = []
     for index, kind in enumerate(kinds):
         process = PeerProcess(job, tuple(addresses), index, layout.LINK if testbed else None)
         argv = [str(python), "-m", f"trainer.bench.peers.{MODULES[job.peer]}", process.to_json()]
@@ -122,12 +117,12 @@ def processes_of(
         if testbed is not None and hosts is not None:
             argv = testbed.argv(hosts[index], argv, environment=settings)
             where = f" @ {hosts[index]}"
-        reports = kind == ("coordinator" if job.servers else "rank")
-        yield Process(job.peer, launch, f"{kind} {process.number}{where}", reports, tuple(argv), settings)
+        processes.append(Process(job.peer, f"{kind} {process.number}{where}", argv, settings))
+    return processes
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports of this host that nobody listens on now."""
+    """Return ports of this host that no process listens on now."""
     found: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -12,13 +12,13 @@ from typing import Any
 
 import psutil
 
+from cingulum.bench.loader.processes import PEERS, ReaderProcess, python_of
 from trainer.bench import hardware
 from trainer.bench.loader import figures, page_cache, volumes
 from trainer.bench.loader.job import LoaderJob
-from trainer.bench.loader.processes import PEERS, ReaderFailed, ReaderProcess, python_of
 from trainer.bench.loader.readers import KINDS, LIMIT, OURS, PARTS
 from trainer.bench.loader.worker import LEAST_S
-from trainer.errors import CingulumError
+from trainer.errors import CingulumError, WorldError
 
 Progress = Callable[[str], None]
 
@@ -100,7 +100,7 @@ def loader(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
 
 @contextmanager
 def data_folder(named: Path | None) -> Iterator[Path]:
-    """The folder for the volumes: one that stays, or a temporary one beside other temporary files."""
+    """Yield the folder for the volumes: the one that was named, or a temporary one that is removed."""
     if named is not None:
         named.mkdir(parents=True, exist_ok=True)
         yield named
@@ -123,11 +123,11 @@ class _Size:
         self._cached: dict[tuple[str, str], list[float]] = {}
 
     def measure(self) -> dict[str, Any]:
-        """Rows and ratios."""
+        """Return the rows and ratios of this size."""
         with ExitStack() as stack:
             running = self._start(stack)
             for repeat in range(self._study.repeats):
-                # Nobody always follows the same neighbour.
+                # No reader always follows the same one.
                 names = _rotated(list(running), repeat)
                 for cache in self._study.caches:
                     for name in names:
@@ -163,7 +163,7 @@ class _Size:
                 process = stack.enter_context(ReaderProcess(name, self._job, self._study.peers))
                 self._opened[name] = process.ask("open")
                 running[name] = process
-            except ReaderFailed as failure:
+            except WorldError as failure:
                 self._failed(name, failure)
         return running
 
@@ -176,10 +176,10 @@ class _Size:
                 process.ask("prepare")
             done.touch()
 
-    def _failed(self, name: str, failure: ReaderFailed) -> None:
+    def _failed(self, name: str, failure: WorldError) -> None:
         if name in (OURS, LIMIT):
-            raise CingulumError(f"{KINDS[name].title} at {self._job.size}^3: {failure}") from None
-        self._skipped[name] = f"failed: {failure}"
+            raise CingulumError(f"At {self._job.size}^3: {failure}") from None
+        self._skipped[name] = f"failed: {failure.message.splitlines()[-1]}"
 
     def _measure_one(self, running: dict[str, ReaderProcess], name: str, cache: str) -> None:
         files = [Path(file) for file in self._opened[name]["files"]]
@@ -194,7 +194,7 @@ class _Size:
                 found = {"volumes": self._job.volumes, "seconds": max(parts.values()), "parts_s": parts}
             else:
                 found = running[name].ask("epoch", least_s=least_s)
-        except ReaderFailed as failure:
+        except WorldError as failure:
             self._failed(name, failure)
             del running[name]
             return
@@ -241,7 +241,7 @@ def _is_measured(name: str, cache: str) -> bool:
 
 
 def _memory_by_volumes(job: LoaderJob) -> dict[str, int]:
-    """Peak memory of one epoch of ours by its number of volumes: a quarter of them, and all."""
+    """Return our loader's peak memory in an epoch of a quarter of the volumes, and of all."""
     found = {}
     for count in sorted({max(job.batch, job.volumes // 4 // job.batch * job.batch), job.volumes}):
         with ReaderProcess(OURS, dataclasses.replace(job, volumes=count)) as process:
@@ -251,7 +251,7 @@ def _memory_by_volumes(job: LoaderJob) -> dict[str, int]:
 
 
 def _storage(data: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The disk under the data, and how fast the cold reads of the limit were."""
+    """Return the file system of the data, and the speed of the limit's cold reads."""
     mounts = [
         part for part in psutil.disk_partitions(all=True) if data.resolve().is_relative_to(part.mountpoint)
     ]

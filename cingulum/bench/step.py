@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cingulum.bench import step_peers
+from cingulum.bench.processes import Contestant, Process
 from jobs.launchers import mpirun
-from trainer.bench import hardware, step_peers
-from trainer.bench.contestants import Contestant
+from trainer.bench import hardware
 from trainer.bench.spreads import ratios, spread
 from trainer.bench.step_worker import StepJob
-from trainer.bench.together import Process
 
 MIB = 2**20
 Progress = Callable[[str], None]
@@ -50,7 +50,7 @@ def step(
     environment: Path | None = None,
     overhead: bool = True,
 ) -> dict[str, Any]:
-    """Efficiency of two ranks, overhead of our loop, and other frameworks in the same run.
+    """Measure the efficiency of two ranks, our loop's overhead, and other frameworks in the same run.
 
     All processes are started once; then each kind trains a block of steps in turn, in another sequence in
     each repeat, while all others stand still. The first step of a block is not counted: processes that have
@@ -174,8 +174,7 @@ def ring(
 
 
 def _copies(job: StepJob, number: int) -> list[Process]:
-    line = tuple(_worker(job))
-    return [Process("cingulum", copy, f"copy {copy}", True, line, _QUIET) for copy in range(number)]
+    return [Process("cingulum", f"copy {copy}", _worker(job), _QUIET) for copy in range(number)]
 
 
 def _ranks(
@@ -187,7 +186,7 @@ def _ranks(
     # By `env`, not by our own environment: mpirun hands that down to the ranks of this host only.
     settings = [f"{name}={value}" for name, value in (environment or {}).items()]
     line, additions = mpirun.command(ranks, ["env", *settings, *_worker(job)], hosts=hosts)
-    return Process("cingulum", 0, f"{ranks} ranks", True, tuple(line), {**_QUIET, **additions})
+    return Process("cingulum", f"{ranks} ranks", line, {**_QUIET, **additions})
 
 
 def _worker(job: StepJob) -> list[str]:

@@ -6,9 +6,7 @@ The volumes are phantoms, made once for each size: what counts is how fast a str
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,11 +14,11 @@ from typing import Any
 
 import yaml
 
+from cingulum.bench.processes import Process, Running
+from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed
 from trainer.bench import hardware
-from trainer.bench.scaling import launching
 from trainer.bench.scaling.cells import Cell, Row, key
-from trainer.errors import WorldError
 
 SUBJECTS = 48
 # A training that takes longer than this for an epoch hangs; starting may take the same again.
@@ -80,7 +78,7 @@ def train(
 
 
 def configuration(cell: Cell, shards: Path, run: Path) -> dict[str, Any]:
-    """The run's configuration, as a tree for YAML."""
+    """Return the run's configuration, as a tree for YAML."""
     from trainer import models
 
     dense = bool(models.describe(cell.model).dense)
@@ -107,14 +105,14 @@ def configuration(cell: Cell, shards: Path, run: Path) -> dict[str, Any]:
 
 
 def strategy_settings(strategy: str, options: Any, servers: int) -> dict[str, Any]:
-    """What of `train` in a configuration makes a strategy; nothing but defaults for a peer's."""
+    """Return the keys of `train` that select a strategy; none for a peer."""
     if strategy == "parameter-server":
         return {"strategy": {"name": strategy, "count": servers, **options}}
     return {"strategy": {"name": strategy, **options}} if strategy == "data" and options else {}
 
 
 def points(metrics: Path) -> tuple[dict[str, float], ...]:
-    """The numbers of each row of metrics.jsonl, with seconds summed up over epochs."""
+    """Return the numbers of each row of metrics.jsonl, with seconds summed up over epochs."""
     found = []
     seconds = 0.0
     for text in metrics.read_text(encoding="utf-8").splitlines():
@@ -130,7 +128,7 @@ def points(metrics: Path) -> tuple[dict[str, float], ...]:
 
 
 def shards_of(folder: Path, size: int, progress: Callable[[str], None]) -> Path:
-    """A shard set of phantoms of this size in the study's folder, with classes and tissue maps."""
+    """Return a shard set of phantoms of this size in the study's folder, with classes and tissue maps."""
     made = folder / f"phantoms-{size}"
     if not (made / _MARK).exists():
         progress(f"making {SUBJECTS} phantoms of {size}^3 voxels")
@@ -149,32 +147,5 @@ def _run(line: Sequence[str], environment: dict[str, str] | None = None, seconds
     Raises:
         WorldError: it failed, or took longer than so many seconds.
     """
-    process = subprocess.Popen(
-        line,
-        env={**os.environ, **(environment or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
-    try:
-        _, said = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise WorldError(f"A training did not end within {seconds:.0f} s.") from None
-    finally:
-        if process.poll() is None:
-            process.terminate()  # mpirun ends its ranks
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-    if process.returncode:
-        raise WorldError(f"{_first_error(said)} (exit code {process.returncode})")
-
-
-def _first_error(said: str) -> str:
-    """The message that a command gave, else the last that it said."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    told = next((line for line in lines if line.startswith("error: ")), None)
-    return told or (lines[-1] if lines else "It ended without a word.")
+    with Running([Process("training", "the command", line, environment or {})]) as running:
+        running.wait(seconds)

@@ -9,12 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from trainer.bench.contestants import Contestant
-from trainer.bench.peers import starting
+from cingulum.bench import peers
+from cingulum.bench.processes import Contestant, Process
 from trainer.bench.peers.job import PeerJob
 from trainer.bench.spreads import ratios, spread
 from trainer.bench.step_worker import StepJob
-from trainer.bench.together import Process
 from trainer.errors import CingulumError
 
 NAMES = ("ddp", "multiworker")
@@ -35,7 +34,7 @@ class PeerTimes:
     def __init__(self, name: str, job: StepJob, environment: Path | None) -> None:
         self.name = name
         self.title = TITLES[name]
-        self.skipped = starting.missing(name, environment)
+        self.skipped = peers.missing(name, environment)
         if job.sync_batch_norm and self.skipped is None:
             self.skipped = "has no synchronous batch norm for this network"
         self.ranks_s: list[float] = []
@@ -86,7 +85,7 @@ class PeerTimes:
     def _started(self, launches: Sequence[int]) -> Contestant:
         asked = self._job
         processes: list[Process] = []
-        for number, ranks in enumerate(launches):
+        for ranks in launches:
             job = PeerJob(
                 self.name,
                 model=asked.model,
@@ -97,14 +96,14 @@ class PeerTimes:
                 steps=asked.steps + 1,
                 ranks=ranks,
             )
-            processes += starting.processes_of(job, number, environment=self._environment)
+            processes += peers.processes_of(job, environment=self._environment)
         contestant = self._running.enter_context(Contestant(self.title, processes))
         contestant.warm_up()
         return contestant
 
 
 def figures(ours_s: Sequence[float], measured: Sequence[PeerTimes]) -> dict[str, Any]:
-    """What the comparison says.
+    """Return the comparison of the peers with ours.
 
     Args:
         ours_s: seconds per step of our two ranks, repeat by repeat.
@@ -133,7 +132,7 @@ def figures(ours_s: Sequence[float], measured: Sequence[PeerTimes]) -> dict[str,
 
 
 def told(name: str, row: dict[str, Any]) -> str:
-    """A line for people, from what `figures` says of a peer."""
+    """Return a line of text, from what `figures` returns for a peer."""
     if "skipped" in row:
         return f"{TITLES[name]}: {row['skipped']}"
     lead, efficiency = (

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
+from cingulum.bench import peers
 from jobs.testbed import Testbed
 from trainer.bench import hardware
-from trainer.bench.peers import starting
 from trainer.bench.peers.job import PeerJob
-from trainer.bench.scaling import timed_row
-from trainer.bench.scaling.cells import Cell, Row
-from trainer.bench.scaling.timed_row import Counters
+from trainer.bench.scaling.cells import Cell, Counters, Row
 from trainer.errors import CingulumError, ConfigError
 
 _PREFIX = "peer:"
 
 
 def job_of(cell: Cell) -> PeerJob:
-    """What the peer of a cell is to do.
+    """Return the job of a cell's peer.
 
     Raises:
         InputError: an option that this peer has not, or servers that it cannot have.
@@ -37,7 +34,7 @@ def job_of(cell: Cell) -> PeerJob:
 
 
 def hosts_of(cell: Cell, testbed: Testbed) -> list[str]:
-    """The host of each process: ranks, servers, and their coordinator beside the first server."""
+    """Return the host of each process: ranks, servers, and their coordinator beside the first server."""
     names = [testbed.hosts[place] for place in cell.places()]
     if not cell.servers:
         return names
@@ -52,7 +49,6 @@ def measure(
     progress: Callable[[str], None],
     *,
     count: Callable[[], Counters] = dict,
-    environment: Path | None = None,
 ) -> Row:
     """Time the steps of a cell whose strategy is `peer:...`.
 
@@ -62,34 +58,32 @@ def measure(
             real hosts gives a row with an error.
         progress: told what was measured.
         count: reads the interfaces' counters; called right before the timed steps and right after them.
-        environment: where `make bench-peers` has installed PyTorch; default: .venv-peers.
 
     Returns:
         The row; with `error` where the peer is not installed, cannot do this, or failed.
 
     Raises:
-        ConfigError: a cell that is none of a peer.
+        ConfigError: the cell is not a peer's.
     """
     if not cell.strategy.startswith(_PREFIX) or cell.train:
-        raise ConfigError(f"Not to be measured with a peer: {cell.describe()}.")
+        raise ConfigError(f"Not a peer's cell: {cell.describe()}.")
     if cell.hosts and testbed is None:
-        return Row(cell, error="peers are measured on this host or on a testbed's, not on others")
+        return Row(cell, error="peers are measured on this host or on a testbed, not on other hosts")
     counted: list[Counters] = []
     try:
         job = job_of(cell)
-        if reason := starting.missing(job.peer, environment):
+        if reason := peers.missing(job.peer):
             return Row(cell, machine=hardware.here(), error=reason)
-        (found,) = starting.run(
-            [job],
+        found = peers.run(
+            job,
             testbed=testbed,
-            hosts=[hosts_of(cell, testbed)] if testbed else None,
-            environment=environment,
+            hosts=hosts_of(cell, testbed) if testbed else None,
             before=lambda: counted.append(count()),
             after=lambda: counted.append(count()),
         )
     except CingulumError as error:
         return Row(cell, machine=hardware.here(), error=str(error))
     before, after = counted
-    row = timed_row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
+    row = Row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
     progress(f"{cell.describe()}: measured {row.step_s['median']:.3f} s a step")
     return row

@@ -36,9 +36,9 @@ class Measure(Protocol):
 
 
 def conduct(study: Study, results: Results, *, retry: bool, measure: Measure, train: Measure) -> list[Row]:
-    """Measure what is missing; the page is written anew after each cell. Returns the new rows.
+    """Measure what is missing, write the page anew after each cell, and return the new rows.
 
-    A cell that fails becomes a row with its error. Whatever ends us, rows that are there stay.
+    A cell that fails becomes a row with its error. Rows that were measured stay, whatever ends the study.
 
     Args:
         study: what was asked for.
@@ -68,7 +68,7 @@ def conduct(study: Study, results: Results, *, retry: bool, measure: Measure, tr
             results.add(row)
             added.append(row)
             page.save(studies, results.rows, results.folder, pictures=False)
-            if row.error is not None or cell.train:  # else `measure` has told
+            if row.error is not None or cell.train:  # else `measure` has printed it
                 counting.note(f"{cell.describe()}: {_outcome(row)}", "red" if row.error else "")
             counting.show(len(cells) - len(todo) + number, len(cells))
     return added
@@ -90,18 +90,18 @@ def _row(
 
 def _outcome(row: Row) -> str:
     if row.error is not None:
-        return f"failed: {row.error.strip().splitlines()[-1] if row.error.strip() else 'without a word'}"
+        return f"failed: {row.error.strip().splitlines()[-1] if row.error.strip() else 'no message'}"
     return f"{row.samples_per_second:.2f} samples/s"
 
 
 def allocation() -> tuple[str, ...] | None:
-    """Nodes of the allocation of Slurm's that we are in; None outside of one."""
+    """Return the nodes of the Slurm allocation that this process is in; None outside of one."""
     nodes = os.environ.get("SLURM_JOB_NODELIST")
     return tuple(hostfile.expand(nodes)) if nodes else None
 
 
 def check(study: Study) -> None:
-    """Whether the study's cells can be had where we are.
+    """Check that the study's cells can be measured here.
 
     Raises:
         InputError: no cell at all, more hosts than the allocation has, or a link of it that is to be shaped.
@@ -110,7 +110,7 @@ def check(study: Study) -> None:
     cells = study.cells()
     if not cells:
         raise InputError(
-            "There is nothing to measure: asynchronous servers are trained, peers are timed.",
+            "Nothing to measure: asynchronous servers are only trained, peers only timed.",
             cure="Add --epochs 5 for accuracy against time, or another strategy.",
         )
     most = max(cell.machines for cell in cells)
@@ -131,7 +131,7 @@ def check(study: Study) -> None:
         )
     if any(study.bandwidths) or study.cpus is not None:
         raise InputError(
-            "--bandwidth, --cpus-per-host: these are nodes of Slurm's, whose links are not ours to shape.",
+            "--bandwidth, --cpus-per-host: the links and cores of an allocation's nodes cannot be limited.",
             cure="Leave them out, or run outside of an allocation, on emulated hosts.",
         )
 

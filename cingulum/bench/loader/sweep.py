@@ -9,14 +9,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from cingulum.bench.loader.measure import LoaderStudy, Progress, data_folder
+from cingulum.bench.loader.processes import ReaderProcess
 from trainer.bench import hardware
 from trainer.bench.loader import figures, page_cache, volumes
 from trainer.bench.loader.job import LoaderJob
-from trainer.bench.loader.measure import LoaderStudy, Progress, data_folder
-from trainer.bench.loader.processes import ReaderFailed, ReaderProcess
 from trainer.bench.loader.readers import LIMIT, OURS, PARTS
 from trainer.bench.loader.worker import LEAST_S
-from trainer.errors import CingulumError
+from trainer.errors import CingulumError, WorldError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Point:
 
 
 def points(job: LoaderJob, cores: int) -> list[Point]:
-    """What is measured: along each axis doubled from 1, or a batch, up to what there is, and once beyond."""
+    """Return the points to measure: along each axis doubled, from 1 or a batch up to what there is."""
     more = [dataclasses.replace(job, volumes=job.batch * 2**k) for k in range(1, 12)]
     found = [Point("volumes", one.volumes, one) for one in more if one.volumes <= job.volumes]
     for threads in _doubled(2 * cores):
@@ -49,7 +49,7 @@ def points(job: LoaderJob, cores: int) -> list[Point]:
 
 
 def scaling(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
-    """Throughput along each axis, at the study's first size, from a warm page cache.
+    """Measure throughput along each axis, at the study's first size, from a warm page cache.
 
     Ranks are processes that start an epoch at the same moment; reading needs no word between them, so that
     MPI would change nothing. Their throughput is all their volumes over the time of the slowest.
@@ -72,7 +72,7 @@ def scaling(study: LoaderStudy, progress: Progress) -> dict[str, Any]:
             progress(f"{number + 1} of {len(chosen)}: {point.value} {point.axis}")
             try:
                 measured.append(_measured(point, study.repeats))
-            except ReaderFailed as failure:
+            except WorldError as failure:
                 raise CingulumError(f"Cingulum's loader with {point.value} {point.axis}: {failure}") from None
         stored = sum(path.stat().st_size for path in job.path("shards").glob("shard-*.h5"))
     return {
@@ -141,7 +141,7 @@ TITLES = {"volumes": "volumes in an epoch", "threads": "threads of one rank", "r
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """Three panels: throughput by volumes, by threads with the machine's limit, and by ranks."""
+    """Draw three panels: throughput by volumes, by threads with the machine's limit, and by ranks."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import os
-import signal
-import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cingulum.bench.loader.measure import data_folder
+from cingulum.bench.processes import Process, Running
 from trainer.bench import hardware
 from trainer.bench.input_worker import InputJob
-from trainer.bench.loader import volumes
+from trainer.bench.loader import figures, volumes
 from trainer.bench.loader.job import LoaderJob
-from trainer.bench.loader.measure import data_folder
-from trainer.errors import WorldError
 
 Progress = Callable[[str], None]
 
@@ -61,7 +55,7 @@ def measure(job: InputJob, volumes_job: LoaderJob, data: Path | None, progress: 
 
 
 def shares(blocks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What waiting costs, from blocks of the kinds real and synthetic, in turn.
+    """Return the cost of waiting for input, from alternating blocks of real and synthetic input.
 
     Returns:
         `input_wait_share`: the time in which a block with real input waits for batches, over its whole time;
@@ -76,41 +70,16 @@ def shares(blocks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         for mine, other in zip(real, synthetic, strict=True)
     ]
     return {
-        **_spread("input_wait_share", waits),
-        **_spread("synthetic_gain", gains),
-        **_spread("real_step_s", [block["seconds"] / len(block["steps"]) for block in real]),
-        **_spread("synthetic_step_s", [block["seconds"] / len(block["steps"]) for block in synthetic]),
+        **figures.named("input_wait_share", waits),
+        **figures.named("synthetic_gain", gains),
+        **figures.named("real_step_s", [block["seconds"] / len(block["steps"]) for block in real]),
+        **figures.named("synthetic_step_s", [block["seconds"] / len(block["steps"]) for block in synthetic]),
     }
 
 
 def _blocks(job: InputJob) -> Iterator[dict[str, Any]]:
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "trainer.bench.input_worker", json.dumps(dataclasses.asdict(job))],
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            for line in _lines(process):
-                yield json.loads(line)
-            if process.wait() != 0:
-                said.seek(0)
-                raise WorldError(f"The training failed:\n{said.read().decode(errors='replace').strip()}")
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if process.stdout:
-                process.stdout.close()
-
-
-def _lines(process: subprocess.Popen[str]) -> Iterable[str]:
-    return process.stdout or ()
-
-
-def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {name: statistics.median(values), f"{name}_min": min(values), f"{name}_max": max(values)}
+    line = [sys.executable, "-m", "trainer.bench.input_worker", json.dumps(dataclasses.asdict(job))]
+    training = Process("bench input", "the training", line, {"TF_CPP_MIN_LOG_LEVEL": "3"})
+    with Running([training]) as running:
+        for _ in range(2 * job.repeats):
+            yield json.loads(running.hear([training], None, "block")[training])

@@ -25,7 +25,7 @@ def command(
     hosts: Sequence[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """What to run, and what to add to the environment, to start `argv` as every process of a cell.
+    """Return the command line that starts `argv` as every process of a cell, and its environment.
 
     Args:
         cell: says how many there are, and on which hosts; rank r of mpirun is process r of `cell.places()`.
@@ -57,6 +57,6 @@ def command(
 
 
 def on_testbed(testbed: Testbed, hosts: Mapping[str, int], argv: Sequence[str]) -> list[str]:
-    """What to run to start so many ranks on each of these emulated hosts, talking over their links only."""
+    """Return the command line that starts so many ranks on each emulated host, over their links only."""
     line, additions = mpirun.command(sum(hosts.values()), argv, hosts=dict(hosts))
     return testbed.argv(next(iter(hosts)), line, environment={**additions, **_ON_LINK})

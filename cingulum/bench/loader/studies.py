@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from cingulum.bench.loader.measure import NOT_INSTALLED, LoaderStudy
+from cingulum.bench.loader.processes import PEERS, python_of
 from trainer.bench.loader.job import MARK_VOXELS, LoaderJob
-from trainer.bench.loader.measure import NOT_INSTALLED, LoaderStudy
-from trainer.bench.loader.processes import PEERS, python_of
 from trainer.bench.loader.readers import KINDS, LIMIT, OURS, OURS_PAST
 from trainer.data.shards import codecs
 from trainer.errors import InputError
@@ -35,7 +35,7 @@ def checked(
     data: Path | None,
     peers: Path | None,
 ) -> LoaderStudy:
-    """The study that the options describe.
+    """Return the study that the options describe.
 
     Raises:
         InputError: an option has a value that cannot be measured.
@@ -46,14 +46,14 @@ def checked(
             raise InputError(f"--size {size}: phantoms are made from {SMALLEST} to {LARGEST} voxels an edge.")
     if volumes % batch or volumes >= 2**MARK_VOXELS:
         raise InputError(
-            f"--volumes {volumes}: is no multiple of the batch, {batch}, or more than {2**MARK_VOXELS - 1}.",
+            f"--volumes {volumes}: not a multiple of the batch, {batch}, or more than {2**MARK_VOXELS - 1}.",
             cure=f"For example --volumes {max(1, volumes // batch) * batch}.",
         )
     if codec not in codecs.CODECS:
-        raise InputError(f"--codec {codec}: is none of {', '.join(codecs.CODECS)}.")
+        raise InputError(f"--codec {codec}: unknown; there are {', '.join(codecs.CODECS)}.")
     for name in readers or ():
         if name not in KINDS:
-            raise InputError(f"--reader {name}: is none of {', '.join(KINDS)}.")
+            raise InputError(f"--reader {name}: unknown; there are {', '.join(KINDS)}.")
     names = tuple(name for name in KINDS if not readers or name in (OURS, OURS_PAST, LIMIT, *readers))
     if cache == "warm":
         names = tuple(name for name in names if not KINDS[name].past_cache)
@@ -70,19 +70,19 @@ def checked(
 
 
 def check_picture(path: Path) -> None:
-    """Whether a picture can be written there.
+    """Check that a picture can be written there.
 
     Raises:
-        InputError: it is no kind of picture that we write, or its folder is not there.
+        InputError: not a kind of picture that we write, or its folder cannot be written to.
     """
     if path.suffix not in PICTURES:
-        raise InputError(f"--plot {path}: ends in none of {', '.join(PICTURES)}.")
+        raise InputError(f"--plot {path}: must end in {', '.join(PICTURES)}.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InputError(f"--plot {path}: {path.parent} is no folder to write to.")
+        raise InputError(f"--plot {path}: {path.parent} is missing or cannot be written to.")
 
 
 def told(study: LoaderStudy, *, sweeping: bool) -> str:
-    """What would be measured, for people."""
+    """Return a description of what would be measured."""
     job = study.job
     sizes = ", ".join(f"{size}^3" for size in study.sizes)
     lines = [

@@ -11,24 +11,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pydantic
 
+from cingulum.bench.processes import Process, Running
+from cingulum.bench.scaling import launching, peer_cells
 from jobs.testbed import Testbed, namespaces, programs
 from jobs.testbed.layout import bytes_per_second
 from trainer.bench import hardware
-from trainer.bench.scaling import launching, peer_cells, timed_row
-from trainer.bench.scaling.cells import PARTS, Cell, Row
-from trainer.bench.scaling.timed_row import Counters
+from trainer.bench.scaling.cells import PARTS, Cell, Counters, Row
 from trainer.config.explaining import explain
 from trainer.config.section import Section
 from trainer.config.strategy import RingConfig, ServerConfig
@@ -55,7 +51,7 @@ def measure(
         cell: of strategy `data`, synchronous `parameter-server` or a peer, and no training.
         testbed: emulated hosts, as many as `cell.machines` or more; their links are shaped to
             `cell.bandwidth` and stay so. None for a cell on this host, or on real ones.
-        progress: told what is predicted, before anything is timed, and what was measured.
+        progress: gets a line with the prediction before the steps are timed, and one with the result.
         hosts: names of real hosts, such as an allocation's; their interfaces are not read.
 
     Returns:
@@ -78,7 +74,7 @@ def measure(
 
 
 def predict(cell: Cell, sizes: Sequence[int], compute_s: float, hosts: Sequence[str]) -> dict[str, Any]:
-    """What the cost model says of a cell, from its variables' bytes and the seconds that computing takes.
+    """Return the cost model's prediction for a cell, from bytes of variables and seconds of computing.
 
     Args:
         cell: what will be measured.
@@ -129,7 +125,7 @@ def _named(hosts: Sequence[str], traffic: Sequence[costs.Traffic]) -> dict[str, 
 
 def _check(cell: Cell) -> None:
     if cell.strategy not in ("data", "parameter-server") or cell.train or cell.options.get("mode") == "async":
-        raise ConfigError(f"Not to be measured here: {cell.describe()}.")
+        raise ConfigError(f"This cell cannot be timed: {cell.describe()}.")
     section: type[Section] = RingConfig if cell.strategy == "data" else ServerConfig
     try:
         section(**cell.options, **({} if cell.strategy == "data" else {"count": cell.servers}))
@@ -164,21 +160,30 @@ def _send_frames(testbed: Testbed, hosts: Sequence[str], at_once: int) -> None:
     for host in hosts:
         line = ["ip", "link", "set", "dev", "eth0", "gso_max_segs", str(at_once)]
         if (done := testbed.exec(host, line, cwd="/")).returncode:
-            raise WorldError(f"{host}: frames of a link cannot be bounded: {done.stderr.strip()}")
+            raise WorldError(f"{host}: the frames of its link cannot be limited: {done.stderr.strip()}")
 
 
 def _run(cell: Cell, testbed: Testbed | None, hosts: Sequence[str], progress: Progress) -> Row:
-    with _launched(cell, testbed, hosts) as processes:
-        ready = processes.hear("ready", _START_S)
+    program = [sys.executable, "-m", "trainer.bench.scaling.worker", json.dumps(dataclasses.asdict(cell))]
+    line, environment = launching.command(cell, program, testbed=testbed, hosts=hosts)
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **environment}
+    started = [Process("cell", f"{cell.processes} processes", line, environment)]
+    with Running(started, end_s=_SLACK_S) as running:
+
+        def hear(word: str, seconds: float) -> Any:
+            (text,) = running.hear(started, seconds, f"{word} ").values()
+            return json.loads(text)
+
+        ready = hear("ready", _START_S)
         predicted = predict(cell, ready["sizes"], ready["compute_s"], hosts)
         expected = predicted.get("step_s", ready["compute_s"])
         progress(f"{cell.describe()}: predicted {expected:.3f} s a step")
         before = _count(testbed, hosts)
-        processes.say("go")
-        processes.hear("timed", _SLACK_S + _PATIENCE * expected * cell.steps)
+        running.say("go")
+        hear("timed", _SLACK_S + _PATIENCE * expected * cell.steps)
         after = _count(testbed, hosts)
-        found = processes.hear("found", _SLACK_S)
-    row = timed_row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
+        found = hear("found", _SLACK_S)
+    row = Row.of_steps(cell, [rank["seconds"] for rank in found], before, after)
     progress(f"{cell.describe()}: measured {row.step_s['median']:.3f} s a step")
     return dataclasses.replace(
         row,
@@ -206,7 +211,7 @@ def _count(testbed: Testbed | None, hosts: Sequence[str]) -> Counters:
 
 
 def interface_bytes(table: str, interface: str = "eth0") -> tuple[int, int]:
-    """Bytes sent and received, from the text of /proc/net/dev.
+    """Return the bytes sent and received, from the text of /proc/net/dev.
 
     Raises:
         WorldError: there is no such interface.
@@ -217,68 +222,3 @@ def interface_bytes(table: str, interface: str = "eth0") -> tuple[int, int]:
             fields = numbers.split()
             return int(fields[8]), int(fields[0])
     raise WorldError(f"There is no network interface {interface}.")
-
-
-class _Processes:
-    """The processes of a cell, through rank 0's streams."""
-
-    def __init__(self, process: subprocess.Popen[str], complaints: IO[str]) -> None:
-        self._process = process
-        self._complaints = complaints
-
-    def hear(self, word: str, seconds: float) -> Any:
-        """What follows the word on a line of its own.
-
-        Raises:
-            WorldError: the processes ended before, or so many seconds passed.
-        """
-        late = threading.Event()
-
-        def end() -> None:
-            late.set()
-            self._process.kill()
-
-        timer = threading.Timer(seconds, end)
-        timer.start()
-        try:
-            for line in self._process.stdout or ():
-                said, _, value = line.partition(" ")
-                if said == word:
-                    return json.loads(value)
-        finally:
-            timer.cancel()
-        if late.is_set():
-            raise WorldError(f"Waited {seconds:.0f} s in vain for a cell to be {word}.")
-        self._process.wait()
-        self._complaints.seek(0)
-        raise WorldError(f"A process of the cell failed:\n{self._complaints.read().strip()[-2000:]}")
-
-    def say(self, word: str) -> None:
-        """Write a line."""
-        if self._process.stdin:
-            self._process.stdin.write(f"{word}\n")
-            self._process.stdin.flush()
-
-
-@contextlib.contextmanager
-def _launched(cell: Cell, testbed: Testbed | None, hosts: Sequence[str]) -> Iterator[_Processes]:
-    program = [sys.executable, "-m", "trainer.bench.scaling.worker", json.dumps(dataclasses.asdict(cell))]
-    line, environment = launching.command(cell, program, testbed=testbed, hosts=hosts)
-    with tempfile.TemporaryFile("w+") as complaints:
-        process = subprocess.Popen(
-            line,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-            text=True,
-        )
-        with process:
-            try:
-                yield _Processes(process, complaints)
-                process.wait(_SLACK_S)
-            finally:
-                process.terminate()  # mpirun ends its ranks
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(10)
-                process.kill()

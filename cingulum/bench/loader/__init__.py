@@ -1,0 +1,1 @@
+"""Compare the loader with other readers and with the limit of the machine."""
