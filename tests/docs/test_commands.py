@@ -1,7 +1,7 @@
 """Every command in README.md and docs/ is run, in the order of its page, as a reader would run it.
 
-The gate runs the pages that a newcomer starts with; the other pages are marked `deep`, and
-tests/unit/test_command_lines.py parses all their lines in the gate.
+The gate runs README.md, with a smaller demo, and the tutorial on own data; the other pages and the
+whole demo are marked `deep`, and tests/unit/test_command_lines.py parses all their lines in the gate.
 
 A page's ```sh blocks run in a copy of the checkout with `.venv/bin` first on PATH. The copy holds
 `my-study/`, a small BIDS cohort of phantoms (the pages' stand-in for the reader's own data),
@@ -23,6 +23,8 @@ from pages import FENCE, PAGES, ROOT
 
 # Run by the gate itself; from within a test they would recurse.
 RUN_BY_THE_GATE = {"make setup", "make test", "make check"}
+IN_THE_GATE = {ROOT / "README.md", ROOT / "docs/tutorial/own-data.md"}
+SMALL_DEMO = {"DEMO_SUBJECTS": "48", "DEMO_CHANGES": "train.epochs=4"}
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ def runnable(page: Path) -> list[str]:
     return [line for line in lines if line.split("#")[0].strip() not in RUN_BY_THE_GATE]
 
 
-def environment(folder: Path) -> dict[str, str]:
-    env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="1", COLUMNS="80")
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="1", COLUMNS="80", **variables)
     # Not the user's own jobs, nor the user's own site profiles.
     env.update(CINGULUM_HOME=str(folder / ".jobs"), XDG_CONFIG_HOME=str(folder / ".settings"))
     env.pop("CINGULUM_STORE", None)
@@ -52,11 +54,11 @@ def environment(folder: Path) -> dict[str, str]:
     return env
 
 
-def run(script: str, folder: Path, timeout: float) -> None:
+def run(script: str, folder: Path, timeout: float, **variables: str) -> None:
     started = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env=environment(folder),
+        env=environment(folder, **variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -113,19 +115,22 @@ def make_study(folder: Path) -> Path:
 
 
 def pages_to_run() -> Iterator:
-    """Pages with commands; those that a newcomer does not start with are marked `deep`."""
+    """Pages with commands, and variables that they run with."""
     for page in filter(runnable, PAGES):
         name = str(page.relative_to(ROOT))
-        first = name == "README.md" or name.startswith("docs/tutorial/")
-        yield pytest.param(page, id=name, marks=[] if first else pytest.mark.deep)
+        if page in IN_THE_GATE:
+            yield pytest.param(page, SMALL_DEMO, id=name)
+        else:
+            yield pytest.param(page, {}, id=name, marks=pytest.mark.deep)
+    yield pytest.param(ROOT / "README.md", {}, id="README.md with the whole demo", marks=pytest.mark.deep)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", list(pages_to_run()))
-def test_the_commands_of_a_page_run(page, study, tmp_path):
+@pytest.mark.parametrize(("page", "variables"), list(pages_to_run()))
+def test_the_commands_of_a_page_run(page, variables, study, tmp_path):
     copy_checkout(tmp_path)
     shutil.copytree(study, tmp_path, dirs_exist_ok=True)
-    run("\n".join(runnable(page)), tmp_path, timeout=800)
+    run("\n".join(runnable(page)), tmp_path, timeout=800, **variables)
 
 
 def test_a_command_block_that_fails_is_noticed(tmp_path):

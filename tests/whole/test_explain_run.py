@@ -24,6 +24,8 @@ from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet
 from trainer.explain.group import Group
 
+pytestmark = pytest.mark.slow
+
 RECIPE = Recipe.of_size(16)
 GROUPS = ("AD", "NC")
 SUBJECTS = 6

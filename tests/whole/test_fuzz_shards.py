@@ -18,12 +18,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draws import draws
 from shard_sets import SHAPE, make_mapped_set, make_shard_set, volume_of
 
 from trainer.data.shards import codecs
 from trainer.data.shards.index import Volume, canonical_json
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import ShardError
+
+pytestmark = pytest.mark.drawn
 
 # Every kind of set that there is; new codecs come in by themselves.
 SETS: list[tuple[Callable[..., ShardSet], dict[str, Any]]] = [
@@ -32,7 +35,7 @@ SETS: list[tuple[Callable[..., ShardSet], dict[str, Any]]] = [
     *((make_shard_set, {"dtype": dtype}) for dtype in ("float32", "bfloat16", "int16")),
 ]
 # How many cases of each kind, over all sets.
-SHARD_CASES, IN_USE_CASES, TEXT_CASES, TREE_CASES, CHUNK_CASES = 2400, 600, 1500, 3000, 6000
+SHARD_CASES, IN_USE_CASES, TEXT_CASES, TREE_CASES, CHUNK_CASES = map(draws, (2400, 600, 1500, 3000, 6000))
 
 
 class Subject:

@@ -1,7 +1,8 @@
-"""What the gate makes of a test process that dies."""
+"""What the gate does when a test process dies, or a test fails once or twice."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,3 +41,72 @@ def test_a_test_process_that_died_ends_the_gate_and_is_no_failure_to_try_again(
     )
 
     assert done.returncode == code, done.stdout + done.stderr
+
+
+# Fails when it is run first; with `always`, every time.
+FAILS = """
+from pathlib import Path
+
+def test_{name}():
+    seen = Path("{name}")
+    first = not seen.exists()
+    seen.touch()
+    assert not first and not {always}
+"""
+PASSES_AND_RUNS_ONCE = """
+from pathlib import Path
+
+def test_that_passes():
+    Path("passed").open("x").close()
+"""
+
+
+def make_test(folder: Path, tests: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run `make test` on these tests, with our Makefile, setup.cfg and tools."""
+    for name in ("Makefile", "setup.cfg", "tools"):
+        (folder / name).symlink_to(ROOT / name)
+    for name in ("unit", "whole", "parallel", "docs", "cluster"):
+        (folder / "tests" / name).mkdir(parents=True)
+        text = tests.get(name, "def test_that_passes():\n    pass\n")
+        (folder / "tests" / name / f"test_of_{name}.py").write_text(text)
+    # No setup, and no processes of pytest-xdist.
+    words = ["make", "test", "PYTHON=true", f"BIN={ROOT / '.venv/bin'}", "WORKERS=0"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "MAKE", "MFLAGS"))}
+    return subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+
+
+def test_tests_that_needed_a_second_try_are_named_last_whichever_folder_they_are_in(tmp_path: Path) -> None:
+    tests = {name: FAILS.format(name=name, always=False) for name in ("unit", "docs")}
+    done = make_test(tmp_path, {**tests, "cluster": PASSES_AND_RUNS_ONCE})
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-3:] == [
+        "needed a second try:",
+        "  tests/unit/test_of_unit.py::test_unit",
+        "  tests/docs/test_of_docs.py::test_docs",
+    ]
+    assert "seconds: tests/unit " in done.stdout
+
+
+def test_a_test_that_fails_twice_fails_make_test_and_is_named_apart(tmp_path: Path) -> None:
+    tests = {
+        "unit": FAILS.format(name="unit", always=False),
+        "whole": PASSES_AND_RUNS_ONCE + FAILS.format(name="whole", always=True),
+    }
+    done = make_test(tmp_path, tests)
+
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-4:] == [
+        "failed:",
+        "  tests/whole/test_of_whole.py::test_whole",
+        "needed a second try:",
+        "  tests/unit/test_of_unit.py::test_unit",
+    ]
+    assert (tmp_path / "passed").exists()
+
+
+def test_where_every_test_passes_at_once_that_is_said(tmp_path: Path) -> None:
+    done = make_test(tmp_path, {})
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "needed a second try: no test"), done.stdout

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import run_script
 import yaml
+from draws import draws
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from site_profiles import site_of
@@ -19,6 +20,8 @@ from jobs.rendering import batch_script
 from jobs.sites import Site
 from jobs.spec import JobSpec, Resources
 from trainer.errors import JobError
+
+pytestmark = pytest.mark.drawn
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - names a submission
 NASTY = [
@@ -78,7 +81,7 @@ def slurm_options(script: str) -> dict[str, str]:
     return found
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=draws(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=possible,
     arguments=st.lists(possible, max_size=5),
@@ -158,7 +161,7 @@ def test_the_launcher_gets_what_the_job_says(
         assert "\r" not in script  # sbatch would refuse it
 
 
-@settings(max_examples=150)
+@settings(max_examples=draws(150))
 @given(
     key=st.sampled_from(["partition", "account", "qos", "gpu_type", "mpi"]),
     text=hostile,
@@ -181,7 +184,7 @@ def test_names_for_slurm_are_plain_or_refused(key, text):
         assert options[f"--{key}"] == text
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=draws(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     key=st.sampled_from(["modules", "interfaces", "options"]),
     texts=st.lists(hostile, min_size=1, max_size=3),
@@ -204,7 +207,7 @@ def test_lists_of_names_are_plain_or_refused(place, tmp_path, key, texts):
         assert set(texts) <= {f"{k}={v}" if v else k for k, v in slurm_options(script).items()}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=draws(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     image=possible,
     binds=st.lists(possible, max_size=2),
@@ -236,7 +239,7 @@ def test_a_container_gets_its_image_folders_and_variables(
     assert noted.arguments[-len(line) :] == list(line)
 
 
-@settings(max_examples=150)
+@settings(max_examples=draws(150))
 @given(st.dictionaries(hostile, hostile, min_size=1, max_size=2))
 def test_names_of_variables_are_names_or_refused(environment):
     try:

@@ -15,6 +15,8 @@ from trainer.errors import ModelError
 from trainer.models import layers
 from trainer.models.batch_norm import SyncBatchNormalization
 
+pytestmark = pytest.mark.slow
+
 every_network = pytest.mark.parametrize("name", models.names())
 # The others are made of the same parts as ResNet-10 and ResAttNet-18, only of more.
 MORE_OF_THE_SAME = {"resnet18", "resnet34", "resattnet34"}

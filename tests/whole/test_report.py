@@ -21,6 +21,8 @@ from trainer.report.facts import ranges
 from trainer.report.run_page import render
 from trainer.report.story import read
 
+pytestmark = pytest.mark.slow
+
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
 

@@ -27,6 +27,7 @@ HELPERS = Path(__file__).parents[1] / "helpers"
 # makes a hundred of the first.
 CALLS = {"pwrite64": 7, "fdatasync": 5, "ftruncate": 3, "unlink": 3}
 CALLS |= dict.fromkeys(("write", "fsync", "mkdir", "rename", "link", "vfork"), 1)
+IN_THE_GATE = {**CALLS, "pwrite64": 21, "fdatasync": 15, "unlink": 6, "fsync": 3, "write": 2}
 
 
 @pytest.fixture
@@ -80,7 +81,13 @@ def test_a_submitter_killed_at_any_line_loses_no_job_and_submits_none_twice(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("call", "every"), CALLS.items())
+@pytest.mark.parametrize(
+    ("call", "every"),
+    [
+        *IN_THE_GATE.items(),
+        *(pytest.param(*one, marks=pytest.mark.deep) for one in sorted(CALLS.items() - IN_THE_GATE.items())),
+    ],
+)
 def test_a_submitter_killed_within_a_call_of_the_system_leaves_a_whole_store(
     environment, in_memory, call, every
 ) -> None:

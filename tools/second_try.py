@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Run tests, and those that failed once more, alone; say afterwards which tests needed that.
+
+    second_try.py run tests/unit -- -n 2    run tests of one folder; the exit code is that of the last pytest
+    second_try.py show                      seconds of each folder, and the tests that needed a second try
+    second_try.py forget                    forget what earlier runs noted
+
+Notes lie in `.pytest_cache/tries`, apart for each folder of tests, so that several folders may run at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+NOTES = Path(".pytest_cache") / "tries"
+# pytest's exit code for "tests were run and some failed". Any other says that not every test was run, and a
+# second try of those that failed would pass for all that were left out.
+SOME_FAILED = 1
+
+
+def run(paths: Sequence[str], options: Sequence[str]) -> int:
+    """Run pytest on `paths` of one folder, and once more on what failed; return the last exit code."""
+    folder = "/".join(Path(paths[0]).parts[:2])
+    cache = NOTES / folder.replace("/", "-")
+    began = time.monotonic()
+    code = _pytest(cache, *paths, *options, "--cache-clear")
+    failed = _failed(cache)
+    still_failing = failed
+    if code == SOME_FAILED:
+        code = _pytest(cache, *paths, "--last-failed", "--last-failed-no-failures", "none")
+        still_failing = _failed(cache)
+    note = {
+        "folder": folder,
+        "seconds": round(time.monotonic() - began),
+        "exit_code": code,
+        "failed": failed,
+        "still_failing": still_failing,
+    }
+    cache.with_suffix(".json").write_text(json.dumps(note, indent=1))
+    return code
+
+
+def _pytest(cache: Path, *words: str) -> int:
+    return subprocess.call([sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *words])
+
+
+def _failed(cache: Path) -> list[str]:
+    """Return the node ids that pytest noted as failed and not yet passed."""
+    file = cache / "v" / "cache" / "lastfailed"
+    return sorted(json.loads(file.read_text())) if file.is_file() else []
+
+
+def shown(notes: Sequence[dict[str, Any]]) -> str:
+    """Return the seconds of each folder, the tests that failed twice, and those that needed a second try."""
+    lines = ["seconds: " + ", ".join(f"{note['folder']} {note['seconds']}" for note in notes)]
+    for note in notes:
+        if note["exit_code"] not in (0, SOME_FAILED):
+            lines.append(
+                f"not every test of {note['folder']} was run: pytest's exit code {note['exit_code']}"
+            )
+    twice = [test for note in notes for test in note["still_failing"]]
+    if twice:
+        lines += ["failed:", *(f"  {test}" for test in twice)]
+    mended = [test for note in notes for test in note["failed"] if test not in note["still_failing"]]
+    lines += ["needed a second try:" + ("" if mended else " no test"), *(f"  {test}" for test in mended)]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("action", choices=("run", "show", "forget"))
+    parser.add_argument("paths", nargs="*", help="a folder of tests, or files of one folder")
+    words = sys.argv[1:]
+    options = words[words.index("--") + 1 :] if "--" in words else []
+    args = parser.parse_args(words[: -len(options) - 1] if "--" in words else words)
+    if args.action == "forget":
+        shutil.rmtree(NOTES, ignore_errors=True)
+        return 0
+    if args.action == "show":
+        files = sorted(NOTES.glob("*.json"), key=lambda file: file.stat().st_mtime)
+        print(shown([json.loads(file.read_text()) for file in files]))
+        return 0
+    if not args.paths:
+        parser.error("run: name a folder of tests")
+    # Ctrl-C reaches pytest too, which ends the tests in order and is waited for.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    NOTES.mkdir(parents=True, exist_ok=True)
+    return run(args.paths, options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
