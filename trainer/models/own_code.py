@@ -82,10 +82,10 @@ class Code:
 
 
 def recorded(name: str) -> dict[str, str] | None:
-    """For run.json: `file` and `sha256` of a user's own network; None for a network of ours.
+    """Return for run.json `file` and `sha256` of a user's own network or strategy; None for one of ours.
 
     Args:
-        name: of a network that was built in this process.
+        name: of a network or strategy that was loaded in this process.
     """
     place = name.rpartition(":")[0]
     if not place:

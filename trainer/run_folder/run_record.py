@@ -60,7 +60,7 @@ class TaskOfRun(_Part):
 
 
 class CodeOfRun(_Part):
-    """The file of a network of the user's own."""
+    """The file of a user's own network or strategy."""
 
     file: str = ""
     sha256: str = ""
@@ -93,6 +93,7 @@ class RunRecord(_Part):
     split: dict[str, list[int]] = {}
     task: TaskOfRun = TaskOfRun()
     code: CodeOfRun | None = None
+    strategy_code: CodeOfRun | None = None
     classes: list[str] = []
     covariates: dict[str, Any] | None = None
     volume: list[int] = []

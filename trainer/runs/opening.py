@@ -41,6 +41,7 @@ def recorded(
             "split": {name: list(data.rows(name)) for name in ("train", "validation", "test")},
             "task": data.task.to_json(),
             "code": own_code.recorded(config.model.name),
+            "strategy_code": own_code.recorded(config.train.strategy.name),
             "classes": list(data.task.classes),
             "covariates": data.covariates.to_json() if data.covariates else None,
             "volume": list(data.shards.shape),
