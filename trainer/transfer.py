@@ -34,6 +34,7 @@ def freeze(model: keras.Model, config: TransferConfig) -> None:
         raise ConfigError(
             "train.transfer.freeze: leaves nothing to train.",
             cure=f"Leave some layers out of it, such as {model.layers[-1].name}.",
+            key="train.transfer.freeze",
         )
 
 
@@ -81,6 +82,7 @@ def start(model: keras.Model, path: Path) -> str:
         raise RunError(
             f"{path}: no layer has the name and the shape of one of this network's.",
             cure="Start from a run of the same network, width and number of contrasts.",
+            path=path,
         )
     new = f"; new: {', '.join(left[:5])}{' and others' if len(left) > 5 else ''}" if left else ""
     return f"started from {path}: {len(taken)} of {len(taken) + len(left)} layers{new}"
@@ -121,6 +123,7 @@ def check_unseen(path: Path, shards: ShardSet, split: Split, *, stop: bool) -> s
         message,
         cure="Use the same shard set, data.classes and data.split as that run, or leave these subjects out. "
         "To go on all the same: data.leaks=warn.",
+        path=path,
     )
 
 
@@ -128,7 +131,9 @@ def _source(path: Path) -> keras.Model:
     if path.suffix != ".keras":
         return load_model(resuming.open_finished(path), option=_OPTION)
     if not path.is_file():
-        raise RunError(f"{path}: there is no such file.", cure="Give a run folder or a .keras file.")
+        raise RunError(
+            f"{path}: there is no such file.", cure="Give a run folder or a .keras file.", path=path
+        )
     return open_file(path)
 
 
@@ -141,4 +146,5 @@ def _layers(model: keras.Model, pattern: str, key: str) -> Sequence[keras.Layer]
     raise ConfigError(
         f"{key}: no layer is named {pattern!r}." + (f" Did you mean {close[0]!r}?" if close else ""),
         cure=f"The network's layers are: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}",
+        key=key,
     )

@@ -93,6 +93,7 @@ def _targets(shards: ShardSet, target: str) -> list[float]:
         raise CohortError(
             f"{shards.path}: the label ({shards.label_name}) is no number in every volume.",
             cure="Without --target, the labels are classes.",
+            path=shards.path,
         ) from None
 
 
@@ -139,6 +140,7 @@ def _groups(
         raise CohortError(
             f"{shards.path}: the volumes differ in nothing that could be a feature.",
             cure="Look at the images: cingulum inspect",
+            path=shards.path,
         )
     if len(groups) > 1:
         groups["all together"] = Features.beside(list(groups.values()))

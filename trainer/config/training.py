@@ -190,5 +190,6 @@ def micro_batch(global_batch: int, *, world_size: int, accumulation: int) -> int
             f"train.global_batch: {global_batch} samples cannot be shared evenly by {world_size} rank(s) "
             f"with {accumulation} micro-batch(es) each.",
             cure=f"For example train.global_batch={nearest}.",
+            key="train.global_batch",
         )
     return global_batch // parts

@@ -169,6 +169,7 @@ def check(crossval: CrossValidation) -> None:
         raise RunError(
             f"{crossval.folder}: is the folder of a single run.",
             cure="Give the cross-validation another name: name=...",
+            path=crossval.folder,
         )
     if crossval.stored.is_file():
         _compare(crossval.stored, crossval.config)
@@ -181,6 +182,7 @@ def check(crossval: CrossValidation) -> None:
             raise RunError(
                 f"{fold.run.path}: was trained on other data than {crossval.config.data.shards} holds now.",
                 cure="Name the shard set that its run.json names, or give the cross-validation another name.",
+                path=fold.run.path,
             )
 
 
@@ -188,7 +190,7 @@ def _compare(path: Path, given: RunConfig) -> None:
     try:
         stored = configuration.load(path)
     except ConfigError as error:
-        raise RunError(f"{path}: cannot be used: {error.message}") from None
+        raise RunError(f"{path}: cannot be used: {error.message}", path=path) from None
     # Other than a run that is resumed, epochs may not grow: finished folds would have had fewer.
     differing = record.differences(stored, given)
     differing.pop("name", None)
@@ -197,6 +199,7 @@ def _compare(path: Path, given: RunConfig) -> None:
         raise RunError(
             f"{path}: was made by another configuration: {record.changes(differing)}.",
             cure=f"Go on with: cingulum crossval {shared} (or choose another name: name=...)",
+            path=path,
         )
 
 
@@ -241,6 +244,7 @@ def check_people(crossval: CrossValidation, split: Split, progress: leaks.Progre
             f"{shards.path}: a fold would be trained on what it holds out:\n{leaks.listed(found)}",
             cure="Remove one of each pair, or give both the same subject name, and import again. "
             "If they are two people after all: data.leaks=warn",
+            path=shards.path,
         )
 
 
@@ -266,6 +270,7 @@ def working(crossval: CrossValidation) -> Iterator[IO[str]]:
                 f"{crossval.folder}: another `cingulum crossval`, or a training that it started, is at work "
                 f"(process {', '.join(alive) or 'unknown'}).",
                 cure=f"Wait for it, or let it save and end: kill -USR2 {' '.join(alive) or 'PID'}",
+                path=crossval.folder,
             ) from None
         lock.truncate(0)
         hold(lock, os.getpid())

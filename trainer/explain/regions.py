@@ -64,11 +64,13 @@ def check_cohort(cohort: Path) -> None:
         raise InputError(
             f"{cohort}: is no phantom cohort, and of real brains nobody knows what the disease changed.",
             cure="Give the folder that `cingulum phantom` made.",
+            path=cohort,
         )
     if not any(cohort.glob(bids.displacement_file("sub-*"))):
         raise InputError(
             f"{cohort}: has no maps of what the disease moved: it was made by an older cingulum.",
             cure="Run its `cingulum phantom` command again (its README says it): the maps are added.",
+            path=cohort,
         )
 
 
@@ -90,6 +92,7 @@ def truth(cohort: Path, source: str, shape: tuple[int, ...], affine: np.ndarray)
         raise InputError(
             f"{cohort}: has no subject for the image {source}.",
             cure="Give the cohort that the images were taken from.",
+            path=cohort,
         )
     name = named[0]
     tissue = f"derivatives/tissue/{name}/anat/{name}_label-"
@@ -103,6 +106,7 @@ def truth(cohort: Path, source: str, shape: tuple[int, ...], affine: np.ndarray)
         raise InputError(
             f"{cohort}: the disease moved nothing in {name} by more than {CHANGED_MM} mm.",
             cure="Take a cohort with a larger --gap, such as 2, and leave mild stages out.",
+            path=cohort,
         )
     return Truth(brain, changed)
 

@@ -261,6 +261,7 @@ def _check(request: Request) -> None:
         raise InputError(
             f"{request.folder}: is there already and holds no explanation",
             cure="move it away, then try again",
+            path=request.folder,
         )
 
 
@@ -273,6 +274,7 @@ def _target(request: Request, chosen: Subjects) -> int | None:
         raise InputError(
             f"{request.run}: knows no class {request.target!r}; its classes are {known}",
             cure="choose one of them, or leave --class out",
+            path=request.run,
         )
     return chosen.classes.index(request.target)
 

@@ -130,6 +130,7 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
         raise RunError(
             f"{run}: its network is told {', '.join(member.covariates.names)} besides the image.",
             cure="Add --covariates participants.tsv with these columns; unknown cells may be empty.",
+            path=run,
         )
     table = People.read(people) if people is not None and member.covariates is not None else None
     names = distinct([request.stem for request in wanted], file_names_of_means(member.classes).values())
@@ -176,11 +177,13 @@ def _check(run: Path, task: str, *, of_patches: bool) -> None:
         raise RunError(
             f"{run}: labels every voxel: its label map is its own explanation.",
             cure="Explain a run of classification or regression.",
+            path=run,
         )
     if of_patches:
         raise RunError(
             f"{run}: learned from patches: what it says of a volume is a mean over many of them.",
             cure="Explain a run that was trained without data.patch.",
+            path=run,
         )
 
 

@@ -49,7 +49,7 @@ def export(
     wanted = [_format(name) for name in dict.fromkeys(["keras", *formats])]
     folder = resuming.open_finished(path)
     if out.exists() and not out.is_dir():
-        raise RunError(f"{out}: is a file.", cure="Name a folder, such as exported")
+        raise RunError(f"{out}: is a file.", cure="Name a folder, such as exported", path=out)
     name = path.resolve().name
     for one in wanted:
         _check_place(out / f"{name}{one.ending}")
@@ -101,7 +101,8 @@ def _written(
     if found.shape != expected.shape:
         raise CingulumError(
             f"{path.name}: loaded back it gives {found.shape} where the network gives {expected.shape}; "
-            "it was removed."
+            "it was removed.",
+            path=path,
         )
     scale = float(np.abs(expected).max()) or 1.0
     difference = float(np.abs(found.astype(np.float64) - expected).max()) / scale
@@ -110,6 +111,7 @@ def _written(
             f"{path.name}: loaded back it differs from the network by {difference:.2g} of the largest "
             "output on a random volume; it was removed.",
             cure="Export without this format, and report it with the run's config.yaml.",
+            path=path,
         )
     return {"file": path.name, "difference": difference, "bytes": _size(path)}
 
@@ -122,7 +124,9 @@ def _size(path: Path) -> int:
 def _check_place(target: Path) -> None:
     """Only what an earlier export left may be replaced."""
     if target.is_dir() and not (target / "saved_model.pb").is_file():
-        raise RunError(f"{target}: is a folder, and no SavedModel.", cure="Name another --out folder.")
+        raise RunError(
+            f"{target}: is a folder, and no SavedModel.", cure="Name another --out folder.", path=target
+        )
 
 
 def _put(source: Path, target: Path) -> None:

@@ -27,7 +27,7 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
     seen: set[Path] = set()
     for path in found:
         if path.resolve() in seen:
-            raise RunError(f"{path}: is named twice.", cure="Name each run of the ensemble once.")
+            raise RunError(f"{path}: is named twice.", cure="Name each run of the ensemble once.", path=path)
         seen.add(path.resolve())
     return found
 
@@ -63,6 +63,7 @@ class Ensemble:
                         f"{other.path}: cannot join {first.path} in an ensemble: "
                         f"its {_NAMES[what]} is {_said(theirs)}, not {_said(mine)}.",
                         cure="Name runs that were trained on the same kind of volumes, for the same task.",
+                        path=other.path,
                     )
         return cls(tuple(members), tuple(views))
 

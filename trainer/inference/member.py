@@ -69,6 +69,7 @@ class Member:
             raise RunError(
                 f"{folder.path}: does not know how its images were prepared, so that raw images cannot be.",
                 cure="Make the shard set with `cingulum import`, and train again.",
+                path=folder.path,
             )
         return cls(
             path=path,
@@ -110,6 +111,7 @@ class Member:
             raise RunError(
                 f"{self.path}: its network does not take windows of {edge} voxels.",
                 cure=f"Give its own size ({size}), or a multiple of 32: each halving must come out even.",
+                path=self.path,
             )
         return dataclasses.replace(self, model=model)
 

@@ -86,6 +86,7 @@ def own_classes(path: Path) -> tuple[str, ...]:
                 f"{path}: was not opened: it asks Keras for {error}, which is no part of a network that can "
                 "be opened safely.",
                 cure="A layer that needs it can be a class of your own: docs/how-to/add-your-own-network.md",
+                path=path,
             ) from None
         if name is not None:
             own.add(name)
@@ -96,12 +97,12 @@ def _config(path: Path) -> Any:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise RunError(f"{path}: is no regular file.")
+            raise RunError(f"{path}: is no regular file.", path=path)
         with zipfile.ZipFile(path) as archive:
             _check_members(path, archive, status.st_size)
             return json.loads(archive.read("config.json"))
     except KeyError:
-        raise RunError(f"{path}: is not a .keras file: it has no config.json.") from None
+        raise RunError(f"{path}: is not a .keras file: it has no config.json.", path=path) from None
     except (
         OSError,
         ValueError,
@@ -112,7 +113,7 @@ def _config(path: Path) -> Any:
         zlib.error,
     ) as error:
         reason = " ".join(str(error).split())[:200]
-        raise RunError(f"{path}: cannot be opened as a Keras model ({reason}).") from None
+        raise RunError(f"{path}: cannot be opened as a Keras model ({reason}).", path=path) from None
 
 
 def _check_members(path: Path, archive: zipfile.ZipFile, size: int) -> None:
@@ -123,16 +124,21 @@ def _check_members(path: Path, archive: zipfile.ZipFile, size: int) -> None:
         name for name in names if "\\" in name or name.startswith("/") or ".." in PurePosixPath(name).parts
     ]
     if outside:
-        raise RunError(f"{path}: was not opened: it holds a file outside its folder, {outside[0][:100]!r}.")
+        raise RunError(
+            f"{path}: was not opened: it holds a file outside its folder, {outside[0][:100]!r}.", path=path
+        )
     if len(names) > MOST_MEMBERS or len(set(names)) < len(names):
-        raise RunError(f"{path}: was not opened: it holds {len(names)} files, or one of them twice.")
+        raise RunError(
+            f"{path}: was not opened: it holds {len(names)} files, or one of them twice.", path=path
+        )
     unpacked = sum(member.file_size for member in members)
     most = MOST_TIMES_LARGER * size + _HEADERS
     config = sum(member.file_size for member in members if member.filename == "config.json")
     if unpacked > most or config > MOST_CONFIG:
         raise RunError(
             f"{path}: was not opened: its {size} bytes would unpack to {unpacked} "
-            f"({config} of config.json), more than a Keras model's."
+            f"({config} of config.json), more than a Keras model's.",
+            path=path,
         )
 
 

@@ -58,6 +58,7 @@ class Predictor:
             raise RunError(
                 f"{first.path}: its network is told {', '.join(names)} besides the volume.",
                 cure="Add --covariates participants.tsv with these columns; unknown cells may be empty.",
+                path=first.path,
             )
         if first.task != "segmentation":
             if window is not None:
@@ -66,6 +67,7 @@ class Predictor:
                     f"{first.path}: --window is for segmentation; this {first.task} network takes the whole "
                     f"head in a volume of {size} voxels, and no other size.",
                     cure="Leave --window out: images are brought to that size by themselves.",
+                    path=first.path,
                 )
             return cls(ensemble, people, batch=batch)
         if window is not None:

@@ -52,7 +52,9 @@ def requests(arguments: Sequence[str], contrasts: Sequence[str]) -> list[Request
         for path in request.paths:
             if not path.is_file():
                 what = "is a folder" if path.is_dir() else "there is no such file"
-                raise ImageError(f"{path}: {what}.", cure="Give image files, such as scans/*.nii.gz")
+                raise ImageError(
+                    f"{path}: {what}.", cure="Give image files, such as scans/*.nii.gz", path=path
+                )
     return found
 
 
@@ -115,6 +117,7 @@ class People:
             raise CohortError(
                 f"{request.name}: {what} about it in {self.table.path}.",
                 cure="It needs one row per image: a column `image` with its path, or `participant_id`.",
+                path=self.table.path,
             )
         said = person(rows[0], self.table, None)
         return {**rows[0], **{name: value for name, value in said.items() if name in ("age", "sex", "site")}}

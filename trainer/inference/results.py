@@ -59,20 +59,29 @@ class Results:
             raise RunError(
                 f"{self._path}: was made by other runs or with other options.",
                 cure=f"Give another --output, or see {about} for the runs and options that made it.",
+                path=self._path,
             )
         try:
             table = tables.read(self._path)
         except CohortError as error:
-            raise RunError(f"{error.message}", cure=f"Remove {self._path} to begin anew.") from None
+            raise RunError(
+                f"{error.message}", cure=f"Remove {self._path} to begin anew.", path=self._path
+            ) from None
         if table.columns != self._columns:
-            raise RunError(f"{self._path}: has other columns.", cure=f"Remove {self._path} to begin anew.")
+            raise RunError(
+                f"{self._path}: has other columns.",
+                cure=f"Remove {self._path} to begin anew.",
+                path=self._path,
+            )
         for row in table.rows:
             if not row["error"]:
                 try:
                     values = {name: self._value(name, cell) for name, cell in row.items()}
                 except ValueError as error:
                     raise RunError(
-                        f"{self._path}: is damaged: {error}.", cure=f"Remove {self._path} to begin anew."
+                        f"{self._path}: is damaged: {error}.",
+                        cure=f"Remove {self._path} to begin anew.",
+                        path=self._path,
                     ) from None
                 self._rows[str(row["image"])] = values
 

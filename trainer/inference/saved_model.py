@@ -63,12 +63,16 @@ def _opened(path: Path, cure: str | None) -> keras.Model:
     except Exception as error:
         # A damaged or made-up file can make Keras raise anything.
         reason = str(error).partition("\n")[0][:300] or type(error).__name__
-        raise RunError(f"{path}: cannot be opened as a Keras model ({reason}).", cure=cure) from None
+        raise RunError(
+            f"{path}: cannot be opened as a Keras model ({reason}).", cure=cure, path=path
+        ) from None
 
 
 def _unknown(path: Path, absent: Sequence[str], cure: str) -> RunError:
     shown = ", ".join(repr(name[:60]) for name in absent[:5]) + (" and others" if len(absent) > 5 else "")
-    return RunError(f"{path}: has layers or functions that are neither Keras' nor ours: {shown}.", cure=cure)
+    return RunError(
+        f"{path}: has layers or functions that are neither Keras' nor ours: {shown}.", cure=cure, path=path
+    )
 
 
 def _cure(ran: RunRecord, allowed: Sequence[own_code.Code], option: str) -> str:

@@ -137,11 +137,13 @@ class Lease:
                 return Fenced(
                     f"{self.folder}: another process writes this run: {other}.",
                     cure="This start has stopped, and changes nothing more; that one goes on.",
+                    path=self.folder,
                 )
         return Fenced(
             f"{self.folder}: was renamed or removed while this run wrote it.",
             cure="Leave it where it is while it is trained. Go on where it lies now: cingulum train "
             "FOLDER/config.yaml --resume runs=... name=...",
+            path=self.folder,
         )
 
     def beat(self) -> None:
@@ -192,4 +194,5 @@ def _elsewhere(path: Path) -> RunError:
     return RunError(
         f"{path}: lies on another file system than the run folder, so that nothing can be renamed to it.",
         cure="Put the run folder as a whole where there is room, with runs=..., and no link into it.",
+        path=path,
     )

@@ -69,7 +69,9 @@ def fence_off(folder: str, owner: Owner) -> None:
                 raise
         time.sleep(_PAUSE_S)
     raise RunError(
-        f"{fenced}: cannot be removed; {owner} may hold a file of it open.", cure="End that process first."
+        f"{fenced}: cannot be removed; {owner} may hold a file of it open.",
+        cure="End that process first.",
+        path=fenced,
     )
 
 
@@ -113,6 +115,7 @@ def link(source: str, target: str) -> bool:
             f"{os.path.dirname(target)}: its file system has no hard links ({error.strerror}), which a run "
             "folder needs.",
             cure="Put run folders on another one: runs=...",
+            path=os.path.dirname(target),
         ) from None
     return True
 

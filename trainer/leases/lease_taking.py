@@ -71,7 +71,9 @@ def take(
             lease.release()
             raise
         lease.release()
-    raise RunError(f"{place}: is removed again and again.", cure="Who else starts a run of this name?")
+    raise RunError(
+        f"{place}: is removed again and again.", cure="Who else starts a run of this name?", path=place
+    )
 
 
 def _claim(folder: str, mine: Owner, wait_for: Callable[[Owner], None]) -> Owner:
@@ -122,6 +124,7 @@ def _wait_for(
         raise Fenced(
             f"{folder}: another process writes this run: {other}.",
             cure="It is a later start of the same job: this one changes nothing.",
+            path=folder,
         )
     alive = other.is_gone() is False
     ours = other.precedes(mine)
@@ -145,6 +148,7 @@ def being_written(folder: str, other: Owner) -> RunError:
     return RunError(
         f"{folder}: another process writes this run: {other}.",
         cure="It is being trained: wait for it, or stop it first. Another run needs another name: name=...",
+        path=folder,
     )
 
 

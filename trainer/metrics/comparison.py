@@ -218,11 +218,13 @@ def _check_same_task(one: Table, other: Table) -> None:
         raise RunError(
             f"{one.run} is a {one.task} and {other.run} a {other.task}.",
             cure="Compare runs of the same task.",
+            path=other.run,
         )
     if set(one.classes) != set(other.classes):
         raise RunError(
             f"{one.run} has the classes {', '.join(one.classes)}; {other.run}, {', '.join(other.classes)}.",
             cure="Compare runs with the same data.classes.",
+            path=other.run,
         )
 
 
@@ -239,6 +241,7 @@ def _check_same_truth(one: Table, other: Table) -> None:
             f"The truth differs for {len(differ)} subject(s): {one.subjects[i]} is {said[0]} in {one.run} "
             f"and {said[1]} in {other.run}.",
             cure="Compare runs on the same cohort.",
+            path=other.run,
         )
 
 

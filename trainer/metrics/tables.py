@@ -109,17 +109,16 @@ def read(run: Path, split: str) -> Table:
     folder = RunFolder.open(run)
     if not folder.result.is_file():
         raise RunError(
-            f"{run}: this run is not finished: it has no result yet.",
-            cure=resuming.cure(folder),
+            f"{run}: this run is not finished: it has no result yet.", cure=resuming.cure(folder), path=run
         )
     path = folder.evaluation / f"{split}.csv"
     cure = f"cingulum evaluate {run} --split {split} writes it."
     if not path.is_file():
-        raise RunError(f"{path}: is missing.", cure=cure)
+        raise RunError(f"{path}: is missing.", cure=cure, path=path)
     try:
         found = judged(*lines(path))
     except ValueError as error:
-        raise RunError(f"{path}: is damaged: {error}.", cure=cure) from None
+        raise RunError(f"{path}: is damaged: {error}.", cure=cure, path=path) from None
     return Table(**vars(found), run=run, shards=_content_hash(folder))
 
 

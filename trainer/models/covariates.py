@@ -38,6 +38,7 @@ def with_covariates(name: str, model: keras.Model, count: int) -> keras.Model:
         raise ModelError(
             f"{name}: ends in {type(last).__name__} ({last.name}), where covariates cannot be added.",
             cure="They can where the last layer is a Dense layer on pooled or flattened features.",
+            key="data.covariates",
         )
     table = keras.Input((count,), name="covariates", dtype="float32")
     joined = keras.layers.Concatenate(name="head_covariates", dtype="float32")([last.input, table])

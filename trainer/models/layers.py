@@ -45,7 +45,9 @@ def normalisation(kind: str, channels: int, *, name: str, gamma: str = "ones") -
     if kind == "none":
         return None
     known = ", ".join(get_args(Normalisation))
-    raise ModelError(f"There is no normalisation {kind!r}.", cure=f"Known: {known}.")
+    raise ModelError(
+        f"There is no normalisation {kind!r}.", cure=f"Known: {known}.", key="model.options.normalisation"
+    )
 
 
 def _groups(channels: int) -> int:
@@ -65,6 +67,7 @@ def normalised(x: Any, kind: str, *, name: str, gamma: str = "ones") -> Any:
         raise ModelError(
             f"Instance normalisation of one voxel gives 0 whatever the volume holds ({name}).",
             cure="Take larger volumes, or model.options.normalisation=group.",
+            key="model.options.normalisation",
         )
     layer = normalisation(kind, x.shape[-1], name=f"{name}_norm", gamma=gamma)
     return x if layer is None else layer(x)
@@ -148,9 +151,12 @@ def head(x: Any, classes: int, *, dropout: float, hidden: int = 0, pool: str = "
         ModelError: no such pool, or hidden or dropout out of range.
     """
     if pool not in ("mean", "none"):
-        raise ModelError(f"There is no pool {pool!r}.", cure="Known: mean, none.")
+        raise ModelError(f"There is no pool {pool!r}.", cure="Known: mean, none.", key="model.options.pool")
     if not isinstance(hidden, int) or hidden < 0:
-        raise ModelError(f"hidden is {hidden!r}: it must be a whole number of units, or 0 for none.")
+        raise ModelError(
+            f"hidden is {hidden!r}: it must be a whole number of units, or 0 for none.",
+            key="model.options.hidden",
+        )
     if pool == "mean":
         x = keras.layers.GlobalAveragePooling3D(name="head_pool")(x)
     else:
@@ -166,5 +172,7 @@ def head(x: Any, classes: int, *, dropout: float, hidden: int = 0, pool: str = "
 def drop(x: Any, share: float, *, name: str) -> Any:
     """Drop a share of the features in training; no layer at all where that is 0."""
     if not 0 <= share < 1:
-        raise ModelError(f"dropout is {share!r}: it must be at least 0 and below 1.")
+        raise ModelError(
+            f"dropout is {share!r}: it must be at least 0 and below 1.", key="model.options.dropout"
+        )
     return keras.layers.Dropout(share, name=f"{name}_dropout")(x) if share else x

@@ -49,10 +49,12 @@ class Code:
         """
         try:
             if not path.is_file():
-                raise RunError(f"--allow-code {path}: there is no such file.", cure="Name a Python file.")
+                raise RunError(
+                    f"--allow-code {path}: there is no such file.", cure="Name a Python file.", path=path
+                )
             return cls(path, path.read_bytes())
         except OSError as error:
-            raise RunError(f"--allow-code {path}: cannot be read ({error.strerror}).") from None
+            raise RunError(f"--allow-code {path}: cannot be read ({error.strerror}).", path=path) from None
 
     def run(self) -> None:
         """Run the very bytes whose hash was compared, and no compiled copy of them that lies beside.
@@ -77,6 +79,7 @@ class Code:
                 raise RunError(
                     f"--allow-code {self.path}: registers {key}, and so does another file that was allowed.",
                     cure="Ask these runs in commands of their own.",
+                    path=self.path,
                 )
             _registered_by[key] = self.sha256
 
@@ -133,6 +136,7 @@ def chosen(files: Sequence[Path], ran: RunRecord, run: Path) -> list[Code]:
         raise RunError(
             f"{run}: was trained with a file of SHA-256 {wanted[:64]}; {shown}. It was not run.",
             cure="Name the file as it was when the run was trained (`code` in run.json).",
+            path=run,
         )
     return right[:1]
 

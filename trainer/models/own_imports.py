@@ -50,6 +50,7 @@ class NeighboursRefused:
             "compared with what the run was trained with. It was not imported.",
             cure="Read that file; if you trust it, install it, or put it into another folder of PYTHONPATH. "
             "A network in one file needs neither.",
+            path=self._file,
         )
 
     def _is_beside(self, place: str) -> bool:

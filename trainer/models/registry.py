@@ -61,6 +61,7 @@ def describe(name: str) -> Network:
     raise ModelError(
         f"There is no network {name!r}.{hint}",
         cure=f"Known: {', '.join(names())}; or 'module:function' of your own.",
+        key="model.name",
     )
 
 
@@ -103,6 +104,7 @@ def build(
             f"{name}: {covariates} covariates beside "
             + ("an output for each voxel: only whole volumes have covariates." if dense else "the volume."),
             cure="Take data.covariates out of the configuration.",
+            key="data.covariates",
         )
     shape = checks.input_shape(network, input_shape)
     if width is not None:
@@ -146,6 +148,7 @@ def _synchronised(name: str, model: keras.Model) -> keras.Model:
             f"{name}: has batch normalisation inside of another layer or model ({plain[0].name}), "
             "where it cannot be made synchronous.",
             cure="Set train.sync_batch_norm=false, or make it with trainer.models.layers.normalisation.",
+            key="train.sync_batch_norm",
         )
     clone = keras.models.clone_model(model, clone_function=exchange)
     clone.set_weights(model.get_weights())

@@ -37,7 +37,9 @@ def runs(folder: Path, *, first_seed: bool = False) -> list[Path]:
         if named and (path / "config.yaml").is_file():
             found.append((int(named[2]), int(named[1]), path))
     if not found:
-        raise RunError(f"{folder}: no fold of this cross-validation was begun yet.", cure=_cure(folder))
+        raise RunError(
+            f"{folder}: no fold of this cross-validation was begun yet.", cure=_cure(folder), path=folder
+        )
     found.sort()
     return [path for seed, _, path in found if not first_seed or seed == found[0][0]]
 
@@ -66,6 +68,7 @@ def summary(folder: Path) -> dict[str, Any]:
             f"{folder}: this cross-validation is not finished: {done} of its runs have a result, and "
             f"{SUMMARY_NAME} is missing.",
             cure=_cure(folder),
+            path=folder,
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -75,7 +78,7 @@ def summary(folder: Path) -> dict[str, Any]:
         isinstance(value.get(key), kind)
         for key, kind in (("per_fold", list), ("pooled", dict), ("over_folds", dict), ("seeds", list))
     ):
-        raise RunError(f"{path}: is damaged.", cure=_cure(folder))
+        raise RunError(f"{path}: is damaged.", cure=_cure(folder), path=path)
     return value
 
 

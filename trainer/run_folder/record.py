@@ -125,12 +125,16 @@ class RunFolder:
         """
         if not path.is_dir():
             raise RunError(
-                f"{path}: there is no such run folder.", cure="cingulum train CONFIG.yaml makes one."
+                f"{path}: there is no such run folder.",
+                cure="cingulum train CONFIG.yaml makes one.",
+                path=path,
             )
         folder = cls(path)
         if not folder.config.is_file():
             raise RunError(
-                f"{path}: is no run folder: config.yaml is missing.", cure="Give a folder such as runs/demo"
+                f"{path}: is no run folder: config.yaml is missing.",
+                cure="Give a folder such as runs/demo",
+                path=path,
             )
         return folder
 
@@ -162,9 +166,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{path}: is missing from the run folder.") from None
+        raise RunError(f"{path}: is missing from the run folder.", path=path) from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: is damaged ({error}).") from None
+        raise RunError(f"{path}: is damaged ({error}).", path=path) from None
 
 
 def differences(stored: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:
@@ -217,4 +221,6 @@ def load_config(folder: RunFolder) -> RunConfig:
     try:
         return folder.read_config()
     except ConfigError as error:
-        raise RunError(f"{folder.path}: its configuration cannot be used: {error.message}") from None
+        raise RunError(
+            f"{folder.path}: its configuration cannot be used: {error.message}", path=folder.path
+        ) from None

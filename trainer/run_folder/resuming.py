@@ -68,6 +68,7 @@ def open_finished(path: Path) -> RunFolder:
         raise RunError(
             f"{RunFolder.open(path).path}: this run is not finished: it has no result yet.",
             cure=cure(folder),
+            path=path,
         )
     return RunFolder.open(path)
 
@@ -89,6 +90,7 @@ def check_resumable(stored: RunConfig, given: RunConfig) -> None:
         raise RunError(
             f"{given.folder}: was started with another configuration: {record.changes(differing)}.",
             cure=f"{cure(RunFolder(given.folder))} (or choose another name: name=...)",
+            path=given.folder,
         )
 
 
@@ -109,6 +111,7 @@ def check_place(config_path: Path, overrides: Sequence[str], config: RunConfig) 
     raise RunError(
         f"{config_path}: lies in the run folder {lies.path}, and says that its run is {other.path}.",
         cure=f"For {lies.path}: {command(lies)}{also}",
+        path=config_path,
     )
 
 

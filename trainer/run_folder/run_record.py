@@ -125,17 +125,20 @@ class RunRecord(_Part):
         """
         found = record.read_json(path)
         if not isinstance(found, dict):
-            raise RunError(f"{path}: is damaged (no JSON object).")
+            raise RunError(f"{path}: is damaged (no JSON object).", path=path)
         version = found.get("version", 0)
         if isinstance(version, int) and version > VERSION:
             raise RunError(
                 f"{path}: is of version {version}, and this cingulum knows those up to {VERSION}.",
                 cure="Use the cingulum that made this run, or a later one.",
+                path=path,
             )
         try:
             return cls.model_validate({"version": 0, **found})
         except ValidationError as error:
-            raise RunError(f"{path}: is damaged ({', '.join(_wrong(error))}: of another type).") from None
+            raise RunError(
+                f"{path}: is damaged ({', '.join(_wrong(error))}: of another type).", path=path
+            ) from None
 
     @classmethod
     def usable(cls, found: Mapping[str, Any]) -> tuple[RunRecord, list[str]]:

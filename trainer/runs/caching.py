@@ -126,6 +126,7 @@ def _kept(config: RunConfig, data: Data, world: World) -> KeptVolumes:
             f"data.cache_bytes: {asked} is more than the {byte_sizes.told(available)} of memory that "
             f"{world.host} has left.",
             cure="Set it lower (training needs memory, too), or leave it out to take half of what is left.",
+            key="data.cache_bytes",
         )
     # Training volumes come to any rank, those of validation to the same rank in every epoch.
     validation = data.split.validation
@@ -144,6 +145,7 @@ def _kept(config: RunConfig, data: Data, world: World) -> KeptVolumes:
             f"data.cache_bytes: {byte_sizes.told(budget)} for the {world.local_size} ranks of {world.host} "
             f"is less than a volume for each, which takes {byte_sizes.told(kept.volume_bytes)}.",
             cure="Set it higher, or data.cache=none.",
+            key="data.cache_bytes",
         )
     return kept
 
@@ -208,6 +210,7 @@ class _Work:
                 f"{self._host}: no progress for {self._limit_s:g} s while {doing} the shards to "
                 f"{self._copy.folder} (guards.timeout_s).",
                 cure="Look whether the disk or the file server still answers, or use data.cache=none.",
+                path=self._copy.folder,
             )
         if self._done.done():
             self._done.result()

@@ -61,10 +61,13 @@ def open_run(
         raise RunError(
             f"{config.data.shards}: does not hold the data that {path} was trained on.",
             cure="Restore that shard set; its content hash is in run.json.",
+            path=config.data.shards,
         )
     # The subjects as they were divided then, whatever today's rule would say.
     division = Split(**{name: tuple(rows) for name, rows in ran.split.items()})
     data = preparation.with_split(config, shards, tasks.build(config, shards), division)
     if not data.rows(split):
-        raise RunError(f"{path}: has no {split} split.", cure=f"It was trained with data.split.{split}=0.")
+        raise RunError(
+            f"{path}: has no {split} split.", cure=f"It was trained with data.split.{split}=0.", path=path
+        )
     return folder, config, data, load_model(folder, code)

@@ -190,7 +190,11 @@ class Training:
         self._losses.clear()
         if found.fenced:
             # Rank 0 is the one that tells people.
-            raise Agreed(self.lease.fenced() if self.lease else Fenced("another process writes this run."))
+            raise Agreed(
+                self.lease.fenced()
+                if self.lease
+                else Fenced("another process writes this run.", path=self.folder.path)
+            )
         if found.bad_step is not None:
             raise Agreed(self._not_finite(found.bad_step))
         return found.stopping, found.steps_until_next
@@ -299,6 +303,7 @@ class Training:
             Stopped(
                 f"stopped at step {self.cursor.step} of {self.last_step}, as asked; the state is saved.",
                 cure=resuming.cure(self.folder),
+                path=self.folder.path,
             )
         )
 

@@ -60,4 +60,5 @@ def check(given: ModelConfig, shape: tuple[int, int, int, int], outputs: int, *,
             f"{given.name}: its {outline.count_params():,} parameters and their gradients need "
             f"{byte_sizes.told(needed)}, and this host has {byte_sizes.told(there)}.",
             cure="Take a smaller model.width, or smaller model.options.",
+            key="model.width",
         )

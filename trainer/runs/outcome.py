@@ -140,6 +140,7 @@ def _check_best(training: Training, result: dict[str, Any]) -> None:
         raise RunError(
             f"{training.folder.path}: the weights of the best epoch are no longer there.",
             cure="Put checkpoints/ back as it was, or train again under another name: name=...",
+            path=training.folder.path,
         )
 
 

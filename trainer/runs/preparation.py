@@ -138,7 +138,9 @@ def build_network(
             raise
         size = "x".join(map(str, data.patches.size))
         told = f"The network takes patches of {size} voxels (data.patch.size), not whole volumes."
-        raise ModelError(error.message, cure=f"{error.cure} {told}" if error.cure else told) from None
+        raise ModelError(
+            error.message, cure=f"{error.cure} {told}" if error.cure else told, key=error.key
+        ) from None
     transfer.freeze(model, config.train.transfer)
     model = data.task.completed(model)
     optimizer = optimizers.build(config.train, steps_per_epoch(config, data), model)

@@ -71,4 +71,5 @@ def check_data(folder: RunFolder, data: Data) -> None:
         raise RunError(
             f"{folder.path}: was trained on other data than {data.shards.path} holds now.",
             cure="Resume with the shard set that run.json names, or give the new run another name.",
+            path=folder.path,
         )

@@ -56,4 +56,5 @@ def save(
             f"{folder.checkpoints}: the checkpoint of step {cursor.step} could not be written "
             f"({why}); older ones are untouched.",
             cure="Make room (checkpoint.keep sets how many are kept), then run again with --resume.",
+            path=folder.checkpoints,
         ) from None

@@ -53,13 +53,14 @@ def check_folder(folder: RunFolder, config: RunConfig, resume: bool, *, leased: 
         above = next(path for path in folder.path.absolute().parents if path.exists())
     except OSError as error:  # a name that is too long for the file system
         raise RunError(
-            f"{error.filename}: {error.strerror}.", cure="Give other names: name=, runs="
+            f"{error.filename}: {error.strerror}.", cure="Give other names: name=, runs=", path=error.filename
         ) from None
     if not is_there:
         if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
             raise RunError(
                 f"{folder.path}: cannot be made, as {above} is no folder that you may write.",
                 cure="Name another folder for the run folders: runs=...",
+                path=folder.path,
             )
         return
     if folder.is_new:
@@ -71,6 +72,7 @@ def check_folder(folder: RunFolder, config: RunConfig, resume: bool, *, leased: 
         raise RunError(
             f"{folder.path}: is there already.",
             cure="Add --resume to go on with it, or give the run another name: name=...",
+            path=folder.path,
         )
     resuming.check_resumable(record.load_config(RunFolder.open(folder.path)), config)
     resuming.check_not_lost(folder, config)

@@ -52,6 +52,7 @@ class Classification:
                 f"{shards.path}: there is one class only ({', '.join(classes) or 'none'}).",
                 cure=f"Import with another --label than {shards.label_name!r}, or add subjects of another "
                 "class.",
+                path=shards.path,
             )
         return cls(
             classes,

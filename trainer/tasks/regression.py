@@ -65,6 +65,7 @@ class Regression:
                 f"{shards.path}: {what} {target if target == 'age' else shards.label_name}.",
                 cure="participants.tsv needs a column `age`; or import with --label COLUMN and set "
                 "task.target=label.",
+                path=shards.path,
             )
         name = "age" if target == "age" else shards.label_name
         return cls(name, tuple(values), kind=config.task.chosen_loss, huber_delta=config.task.huber_delta)
@@ -152,5 +153,6 @@ def _number(shards: ShardSet, volume: Volume) -> float:
             f"{shards.path}: the {shards.label_name} of subject {volume.subject} is {volume.label!r}, "
             "and no number.",
             cure="Import with --label COLUMN of a column of numbers, or set task.target=age.",
+            path=shards.path,
         )
     return value

@@ -54,6 +54,7 @@ class Segmentation:
             raise CohortError(
                 f"{shards.path}: has no label maps to learn from.",
                 cure="Import the images again with --maps; see `cingulum import --help`.",
+                path=shards.path,
             )
         return cls(shards.maps, shards.voxel_size, len(shards), kind=config.task.chosen_loss)
 

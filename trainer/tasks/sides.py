@@ -29,4 +29,5 @@ def check(config: RunConfig, names: Iterable[str]) -> None:
             f"The label {told[0]!r} seems to tell left from right, and training volumes are mirrored "
             "where data.augment is not given.",
             cure="Say which is meant: data.augment.flip=false, or data.augment.flip=true",
+            key="data.augment.flip",
         )
