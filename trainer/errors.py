@@ -83,11 +83,11 @@ class CingulumError(Exception):
         return (rebuilt, (type(self), self.message, self.cure, self.objects))
 
 
-# mpirun has the last word on the screen, and calls every exit code but 0 an abort.
-_OF_MPIRUN = "Should mpirun now tell of an aborted job, it means this stop (exit code 75): nothing is lost."
+# mpirun prints last, and calls every exit code but 0 an abort.
+_OF_MPIRUN = "If mpirun reports an aborted job now, it means this stop (exit code 75): nothing is lost."
 
 
-def told(error: CingulumError) -> str:
+def as_text(error: CingulumError) -> str:
     """Format the end of a command: a stop is information, all else an error."""
     if not isinstance(error, Stopped):
         return f"error: {error}"
@@ -125,12 +125,12 @@ def of_files(error: OSError) -> CingulumError:
     if error.errno in NO_SPACE:
         return CingulumError(
             f"{error.filename or 'a file'}: {no_space(error)}.",
-            cure="Make room there, then run the same command again (cingulum train: with --resume).",
+            cure="Free space there, then run the same command again (cingulum train: with --resume).",
             path=error.filename,
         )
     message = f"{error.filename or 'a file'}: {error.strerror or error}."
     if isinstance(error, _UNUSABLE):
-        cure = "Name another path, or one that you may read and write."
+        cure = "Give another path, or one that you may read and write."
         return InputError(message, cure=cure, path=error.filename)
     return CingulumError(message, path=error.filename)
 

@@ -39,7 +39,7 @@ def freeze(model: keras.Model, config: TransferConfig) -> None:
 
 
 def rate_factors(model: keras.Model, config: TransferConfig) -> dict[str, float]:
-    """What the learning rate of each trainable variable is multiplied by, by the variable's path.
+    """Return the factor of the learning rate of each trainable variable, by the variable's path.
 
     Raises:
         ConfigError: a pattern fits no layer.
@@ -80,7 +80,7 @@ def start(model: keras.Model, path: Path) -> str:
             left.append(layer.name)
     if not taken:
         raise RunError(
-            f"{path}: no layer has the name and the shape of one of this network's.",
+            f"{path}: no layer has the name and the shape of a layer of this network.",
             cure="Start from a run of the same network, width and number of contrasts.",
             path=path,
         )
@@ -104,12 +104,12 @@ def check_unseen(path: Path, shards: ShardSet, split: Split, *, stop: bool) -> s
         LeakError: `stop` is set, and there are some; they are named.
     """
     if path.suffix == ".keras":
-        return f"{path}: does not say on whom it was trained; see that this run holds out none of them."
+        return f"{path}: does not record its training subjects; check that this run holds out none of them."
     ran = RunRecord.read(resuming.open_finished(path).run)
     try:
         theirs = ShardSet.open(Path(ran.shards.path)).volumes
     except ShardError as error:
-        return f"{path}: whether it was trained on held-out subjects cannot be told: {error.message}"
+        return f"{path}: cannot check whether it was trained on held-out subjects: {error.message}"
     seen = {theirs[row].subject for name in ("train", "validation") for row in ran.split[name]}
     mine = {shards.volumes[row].subject for row in (*split.validation, *split.test)}
     both = sorted(seen & mine)

@@ -9,7 +9,7 @@ import typer
 
 from cingulum.commands.allow_code import AllowCode
 from cingulum.commands.evaluate import SplitName
-from trainer.explain.names import BaselineName, MethodName
+from trainer.explain import BaselineName, MethodName
 
 if TYPE_CHECKING:
     from trainer.explain.story import Request

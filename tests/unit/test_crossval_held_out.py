@@ -126,7 +126,7 @@ def test_seeds_must_agree_about_the_truth(tmp_path):
     made = crossval(tmp_path)
     lines = lines_of(made.folds[3])
     write_table(made.folds[3], [{**lines[0], "label": "B"}, *lines[1:]])
-    with pytest.raises(RunError, match=r"seed 1 hold another truth of subject 'sub-0'"):
+    with pytest.raises(RunError, match=r"seed 1 have another label of subject 'sub-0'"):
         held_out.read(made)
 
 

@@ -18,7 +18,7 @@ from trainer.ranks.agreement import Agreed, agree
 
 
 def with_json() -> list[list[str]]:
-    """A command line that fails of each command that has --json: of what is missing, or with a wrong option."""
+    """A failing command line of each command that has --json: a file is missing, or an option is wrong."""
     found, waiting = [], [([], typer.main.get_command(cli.app))]
     while waiting:
         words, command = waiting.pop()

@@ -149,7 +149,7 @@ class DataConfig(Section):
         description="labels to tell apart, in this order; default: all labels in the set, sorted",
     )
     covariates: tuple[Literal["age", "sex"], ...] = Field(
-        (), strict=False, description="what the network is told besides the volume"
+        (), strict=False, description="non-image inputs of the network"
     )
     sampling: Literal["natural", "balanced"] = Field(
         "natural",

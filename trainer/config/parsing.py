@@ -26,7 +26,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def parse(text: str, overrides: Sequence[str] = (), *, source: str = "configuration") -> RunConfig:
-    """Like `load`, from text; `source` names it in errors."""
+    """Read a configuration as `load` does, from text; `source` names it in errors."""
     return _made(yaml_reader.parse(text, source=source), overrides, source)
 
 

@@ -9,8 +9,20 @@ from pydantic import Field, model_validator
 
 from trainer.config.data import DataConfig, TaskConfig
 from trainer.config.section import MAY_CHANGE, MONTH_S, Section
-from trainer.config.telemetry import TelemetryConfig
 from trainer.config.training import TrainConfig
+
+
+class TelemetryConfig(Section):
+    """What a run records of its time and its hosts, in `telemetry/` of the run folder."""
+
+    enabled: bool = Field(
+        True, description="time the parts of each step, and watch the hosts", json_schema_extra=MAY_CHANGE
+    )
+    trace: bool = Field(
+        False,
+        description="write also `telemetry/trace.json`, for chrome://tracing or ui.perfetto.dev",
+        json_schema_extra=MAY_CHANGE,
+    )
 
 
 class ModelConfig(Section):
@@ -46,7 +58,7 @@ class CheckpointConfig(Section):
 
 
 class GuardConfig(Section):
-    """What is watched while it runs."""
+    """Checks while a run is going on."""
 
     divergence_every_steps: int | None = Field(
         None,

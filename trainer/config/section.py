@@ -42,7 +42,7 @@ class Section(BaseModel):
 
 
 def number(value: Any) -> Any:
-    """What was given for a number, before it is looked at."""
+    """Return the value of a key for a number, before it is checked: 1e-4 becomes a float, true is refused."""
     if isinstance(value, bool):
         raise PydanticCustomError("float_type", "must be a number")
     if isinstance(value, str) and len(value) < 100 and _FLOAT.fullmatch(value):

@@ -192,7 +192,7 @@ _SECTIONS: tuple[type[StrategySection], ...] = (RingConfig, ServerConfig)
 
 
 def owner(key: str) -> str | None:
-    """Name of the strategy that has this key."""
+    """Return the name of the strategy that has this key, or None."""
     for name, section in zip(NAMES, _SECTIONS, strict=True):
         if key in section.model_fields:
             return name
@@ -200,7 +200,7 @@ def owner(key: str) -> str | None:
 
 
 def named(value: Any) -> Any:
-    """A strategy's section, of which only the name may have been written.
+    """Return a strategy's section; a bare name becomes a section with that name.
 
     Raises:
         ValueError: no strategy has this name.

@@ -159,7 +159,7 @@ def keep(crossval: CrossValidation) -> None:
 
 
 def check(crossval: CrossValidation) -> None:
-    """Make sure that what is in the folder was made by this configuration from these data.
+    """Check that the folder was made with this configuration from these data.
 
     Raises:
         RunError: names every key that differs, or the run that was trained on other data.
@@ -197,7 +197,7 @@ def _compare(path: Path, given: RunConfig) -> None:
     if differing:
         shared = path if path.name == CONFIG_NAME else path.parent.parent / CONFIG_NAME
         raise RunError(
-            f"{path}: was made by another configuration: {record.changes(differing)}.",
+            f"{path}: was made with another configuration: {record.changes(differing)}.",
             cure=f"Go on with: cingulum crossval {shared} (or choose another name: name=...)",
             path=path,
         )
@@ -222,7 +222,7 @@ def splits(crossval: CrossValidation) -> dict[int, Split]:
 
 
 def check_people(crossval: CrossValidation, split: Split, progress: leaks.Progress) -> None:
-    """Make sure that nobody is there under two names: some fold would train on one and test the other.
+    """Check that no subject occurs under two names: a fold would train on one and test the other.
 
     Each training looks at its own splits, too, but the last fold's would come after hours of the others.
 
@@ -241,9 +241,9 @@ def check_people(crossval: CrossValidation, split: Split, progress: leaks.Progre
     found = [leak for leak in leaks.duplicates(shards, progress=progress) if rows.issuperset(leak.rows)]
     if found:
         raise LeakError(
-            f"{shards.path}: a fold would be trained on what it holds out:\n{leaks.listed(found)}",
+            f"{shards.path}: a fold would train on volumes that it holds out:\n{leaks.listed(found)}",
             cure="Remove one of each pair, or give both the same subject name, and import again. "
-            "If they are two people after all: data.leaks=warn",
+            "If they are two different people: data.leaks=warn",
             path=shards.path,
         )
 

@@ -66,7 +66,7 @@ def read(crossval: CrossValidation) -> HeldOut:
         differing = np.flatnonzero(other.true != first.true)
         if differing.size:
             raise RunError(
-                f"{crossval.folder}: the runs of seed {seed} hold another truth of subject "
+                f"{crossval.folder}: the runs of seed {seed} have another label of subject "
                 f"{first.subjects[differing[0]]!r} than those of seed {crossval.seeds[0]}.",
                 path=crossval.folder,
             )
@@ -139,12 +139,13 @@ def _check_once(seed: int, found: dict[int, tuple[int, Line]], expected: set[int
         row = min(found.keys() ^ expected)
         what = "is held out in no fold" if row in expected else "belongs to no split"
         raise RunError(
-            f"seed {seed}: the volume of row {row} {what}; the figures would be of other subjects."
+            f"seed {seed}: the volume of row {row} {what}; the figures would be of the wrong subjects."
         )
     home: dict[str, int] = {}
     for number, line in found.values():
         if home.setdefault(line["subject"], number) != number:
             raise RunError(
                 f"seed {seed}: scans of subject {line['subject']!r} are held out in fold "
-                f"{home[line['subject']]} and in fold {number}: tested, yet trained on."
+                f"{home[line['subject']]} and in fold {number}: the subject is tested by a "
+                "network trained on it."
             )

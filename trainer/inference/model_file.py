@@ -65,7 +65,8 @@ _VALUES = frozenset({"__bytes__", "__ellipsis__", "__keras_tensor__", "__numpy__
 
 
 def own_classes(path: Path) -> tuple[str, ...]:
-    """The classes and functions of a saved network that are not Keras' own, by registered name, sorted.
+    """Return the classes and functions of a saved network that are not Keras' own, by registered name,
+    sorted.
 
     Args:
         path: a `.keras` file. Nothing that it names is imported or called.
@@ -97,7 +98,7 @@ def _config(path: Path) -> Any:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise RunError(f"{path}: is no regular file.", path=path)
+            raise RunError(f"{path}: is not a regular file.", path=path)
         with zipfile.ZipFile(path) as archive:
             _check_members(path, archive, status.st_size)
             return json.loads(archive.read("config.json"))

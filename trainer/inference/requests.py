@@ -34,7 +34,7 @@ class Request:
 
 
 def requests(arguments: Sequence[str], contrasts: Sequence[str]) -> list[Request]:
-    """What the command line asks for; missing files are found before any time is spent on the others.
+    """Return the requests of a command line; missing files are reported before any image is processed.
 
     Args:
         arguments: a path each; with several contrasts, paths joined by commas.
@@ -59,7 +59,7 @@ def requests(arguments: Sequence[str], contrasts: Sequence[str]) -> list[Request
 
 
 def file_names(found: Sequence[Request], ending: str) -> dict[str, Path]:
-    """A relative path for the result of each request, by its name: `<stem><ending>`.
+    """Return a relative path for the result of each request, by its name: `<stem><ending>`.
 
     Where two images have the same name, all keep the folders that tell them apart.
 
@@ -85,7 +85,7 @@ def file_names(found: Sequence[Request], ending: str) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class People:
-    """A table of people: what the networks are told besides the volumes."""
+    """A table of people with the networks' non-image inputs."""
 
     table: Table
 
@@ -102,7 +102,7 @@ class People:
         return cls(table)
 
     def about(self, request: Request) -> dict[str, Any]:
-        """What the table says of the person on an image, by the names of covariates.
+        """Return the table's values for the person on an image, by the names of covariates.
 
         The row is that of the image's path, as it was given or relative to the table; else that of the
         participant whose id is the file's name, its part before the first `_`, or a folder above it, with or

@@ -15,12 +15,12 @@ from trainer.run_folder import resuming
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
 
-# How a command is told to run a file.
+# The option of a command that allows a file to be run.
 _OPTION = "Where you trust it: --allow-code FILE"
 
 
 def load_model(folder: RunFolder, code: Sequence[Path] = (), *, option: str = _OPTION) -> keras.Model:
-    """The best epoch's network of a finished run.
+    """Return the best epoch's network of a finished run.
 
     Args:
         folder: of the run.
@@ -46,10 +46,10 @@ def load_model(folder: RunFolder, code: Sequence[Path] = (), *, option: str = _O
 
 
 def open_file(path: Path) -> keras.Model:
-    """The network in a `.keras` file.
+    """Return the network in a `.keras` file.
 
     Raises:
-        RunError: it is damaged or unsafe to open, or has layers that Keras has not been told of.
+        RunError: it is damaged or unsafe to open, or has layers that are not registered with Keras.
     """
     absent = own_code.missing(model_file.own_classes(path))
     if absent:
@@ -81,7 +81,7 @@ def _cure(ran: RunRecord, allowed: Sequence[own_code.Code], option: str) -> str:
         return f"{files} does not register them: @keras.saving.register_keras_serializable() on each class."
     if ran.knows_code and ran.code is None:
         return "The run was trained without code of its own (run.json), so that its network needs none."
-    told = f"Their code is not run unasked. {option}"
+    hint = f"Their code is not run unasked. {option}"
     if ran.code is None:
-        return f"{told} (the run does not record which: an older cingulum made it)."
-    return f"{told}, which was {ran.code.file[:200]!r} when it was trained."
+        return f"{hint} (the run does not record which: an older cingulum made it)."
+    return f"{hint}, which was {ran.code.file[:200]!r} when it was trained."

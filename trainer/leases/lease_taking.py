@@ -72,7 +72,9 @@ def take(
             raise
         lease.release()
     raise RunError(
-        f"{place}: is removed again and again.", cure="Who else starts a run of this name?", path=place
+        f"{place}: keeps being removed.",
+        cure="Check for other processes that start a run of this name.",
+        path=place,
     )
 
 
@@ -123,13 +125,13 @@ def _wait_for(
     if mine.precedes(other):
         raise Fenced(
             f"{folder}: another process writes this run: {other}.",
-            cure="It is a later start of the same job: this one changes nothing.",
+            cure="The other process is a later start of the same job. This start changes nothing.",
             path=folder,
         )
     alive = other.is_gone() is False
     ours = other.precedes(mine)
     if not alive or ours:
-        say(f"{folder}: waiting for {other}, which writes this run, to end or to fall silent")
+        say(f"{folder}: waiting for {other}, which writes this run, to end or to stop responding")
     began = time.monotonic()
     first = claims.beat_of(folder, other)
     while claims.has_staging(folder, other) and not other.is_gone():
@@ -144,10 +146,11 @@ def _wait_for(
 
 
 def being_written(folder: str, other: Owner) -> RunError:
-    """The refusal of a run that a process of another job, or none, is writing."""
+    """Return the error for a run that another process is writing."""
     return RunError(
         f"{folder}: another process writes this run: {other}.",
-        cure="It is being trained: wait for it, or stop it first. Another run needs another name: name=...",
+        cure="The run is being trained: wait for it, or stop it first. A new run needs another "
+        "name: name=...",
         path=folder,
     )
 

@@ -1,4 +1,4 @@
-"""What is asked of a network, and what it returned, checked before anything is trained."""
+"""Checks of a network's arguments and of what it returned, before anything is trained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from trainer.models.network import Network
 
 
 def input_shape(network: Network, shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of one sample as a tuple: (D, H, W, C), or (H, W, C) and (1, H, W, C) for a 2D network.
+    """Return the shape of one sample as a tuple: (D, H, W, C), or (H, W, C) and (1, H, W, C) for a 2D
+    network.
 
     Raises:
         ModelError: the network takes no samples of that shape.
@@ -22,7 +23,8 @@ def input_shape(network: Network, shape: Sequence[int]) -> tuple[int, ...]:
     lengths = {2: (3, 4), 3: (4,), None: (3, 4)}[network.dimensions]
     if len(shape) not in lengths or min(shape) < 1:
         raise ModelError(
-            f"{network.name}: input of shape {shape}: a volume has a depth, height, width and channels.",
+            f"{network.name}: input of shape {shape}: a volume needs depth, height, width and "
+            "channels, each at least 1.",
             key="model.name",
         )
     sides = shape[:-1]
@@ -55,18 +57,18 @@ def outputs(network: Network, count: int, *, dense: bool, fitting: Sequence[str]
         ModelError: it cannot.
     """
     if count < 1:
-        raise ModelError(f"{network.name}: {count} outputs: a network has at least one.", key="model.name")
+        raise ModelError(f"{network.name}: {count} outputs: must be at least 1.", key="model.name")
     if network.dense in (None, dense):
         return
     names = ", ".join(fitting)
     if dense:
         raise ModelError(
-            f"{network.name}: gives one output for a whole volume, but one for each voxel is asked for.",
+            f"{network.name}: gives one output for a whole volume, but the task needs one for each voxel.",
             cure=f"For segmentation take one of: {names}.",
             key="model.name",
         )
     raise ModelError(
-        f"{network.name}: gives an output for each voxel, but one for the whole volume is asked for.",
+        f"{network.name}: gives an output for each voxel, but the task needs one for the whole volume.",
         cure=f"For classification and regression take one of: {names}.",
         key="model.name",
     )
@@ -102,7 +104,7 @@ def returned(name: str, model: Any, shape: tuple[int, ...], count: int, *, dense
     """Check what a network's function returned.
 
     Raises:
-        ModelError: it is no model from one sample of `shape` to `count` float32 logits (per voxel, where
+        ModelError: not a model from one sample of `shape` to `count` float32 logits (per voxel, where
             `dense`).
     """
     if not isinstance(model, keras.Model):

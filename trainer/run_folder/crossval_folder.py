@@ -38,14 +38,14 @@ def runs(folder: Path, *, first_seed: bool = False) -> list[Path]:
             found.append((int(named[2]), int(named[1]), path))
     if not found:
         raise RunError(
-            f"{folder}: no fold of this cross-validation was begun yet.", cure=_cure(folder), path=folder
+            f"{folder}: no fold of this cross-validation was started yet.", cure=_cure(folder), path=folder
         )
     found.sort()
     return [path for seed, _, path in found if not first_seed or seed == found[0][0]]
 
 
 def finished_runs(folder: Path) -> list[Path]:
-    """As `runs` of the first seed, all of them finished, each subject held out by one.
+    """Return `runs` of the first seed, all finished, each subject held out by one of them.
 
     Raises:
         RunError: a fold is not finished; it is named.
@@ -55,7 +55,7 @@ def finished_runs(folder: Path) -> list[Path]:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """crossval.json: what the folds say together.
+    """Return crossval.json: the pooled figures of the folds.
 
     Raises:
         RunError: not all folds are finished yet, or the file is damaged.
@@ -83,4 +83,4 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def _cure(folder: Path) -> str:
-    return f"Run its command again, which goes on: cingulum crossval {folder / CONFIG_NAME}"
+    return f"Run its command again to continue: cingulum crossval {folder / CONFIG_NAME}"
