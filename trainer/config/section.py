@@ -6,7 +6,7 @@ import re
 import typing
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
@@ -20,6 +20,12 @@ MONTH_S = 31 * 24 * 3600
 # another number of ranks changes it, too. A field without a mark must not change.
 MAY_CHANGE: JsonDict = {"on_resume": "may change"}
 MAY_GROW: JsonDict = {"on_resume": "may grow"}
+
+
+def may_change(default: Any, **rest: Any) -> Any:
+    """Return a pydantic `Field` with this default that may have another value when a run is resumed."""
+    return Field(default, json_schema_extra=MAY_CHANGE, **rest)
+
 
 # YAML 1.1 takes 1e-4 for text; 1.0e-4 is a number there.
 _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
