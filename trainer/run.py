@@ -101,19 +101,13 @@ def train(
 
         cached = leaving.enter_context(
             caching.cached(
-                config,
-                data,
-                world,
-                reporter=reporter,
-                beat=watchdog.beat,
-                is_stopping=lambda: stop.requested,
+                config, data, world, reporter=reporter, beat=watchdog.beat, is_stopping=lambda: stop.requested
             )
         )
         training.data = data = cached.data
         watchdog.beat("looking for leaks", collective=not world.is_main)
         agree(
-            world,
-            lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None,
+            world, lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None
         )
         spent = training.spent
         share = plan.share(world.rank)

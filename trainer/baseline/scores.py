@@ -63,10 +63,7 @@ def probabilities(
 
 
 def numbers(
-    values: np.ndarray,
-    targets: np.ndarray,
-    folds: Sequence[Split],
-    make: Callable[[], Pipeline] = regressor,
+    values: np.ndarray, targets: np.ndarray, folds: Sequence[Split], make: Callable[[], Pipeline] = regressor
 ) -> np.ndarray:
     """Return numbers as `probabilities` does, for targets that are numbers: float64 (N,)."""
     found = np.full(len(values), np.nan)

@@ -95,8 +95,7 @@ class TaskConfig(Section):
         "classification", description="a class, a number such as age, or a label for every voxel"
     )
     target: Literal["label", "age"] | None = Field(
-        None,
-        description="regression: the number to predict; `label` is that of the import. Default: `age`",
+        None, description="regression: the number to predict; `label` is that of the import. Default: `age`"
     )
     loss: Literal["cross_entropy", "focal", "dice_cross_entropy", "squared", "absolute", "huber"] | None = (
         Field(

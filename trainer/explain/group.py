@@ -86,10 +86,6 @@ class Group:
         """
         sums = self._placed if mni else self._stored
         return {
-            label: (
-                s.count,
-                (s.maps / s.count).astype(np.float32),
-                (s.volumes / s.count).astype(np.float32),
-            )
+            label: (s.count, (s.maps / s.count).astype(np.float32), (s.volumes / s.count).astype(np.float32))
             for label, s in sums.items()
         }

@@ -9,11 +9,7 @@ import jinja2
 
 from trainer.metrics.bootstrap import TOO_FEW
 
-_METHODS = {
-    "gradcam": "Grad-CAM",
-    "integrated-gradients": "Integrated gradients",
-    "occlusion": "Occlusion",
-}
+_METHODS = {"gradcam": "Grad-CAM", "integrated-gradients": "Integrated gradients", "occlusion": "Occlusion"}
 
 
 def method_name(method: str) -> str:

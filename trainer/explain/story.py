@@ -197,11 +197,7 @@ class _Explaining:
         """Write a subject's map and pictures; their names."""
         unit = _UNITS[self.request.method]
         title = f"{name} · {said}"
-        names = {
-            "nifti": f"{name}.nii.gz",
-            "picture": f"{name}.png",
-            "mosaic": f"{name}_mosaic.png",
-        }
+        names = {"nifti": f"{name}.nii.gz", "picture": f"{name}.png", "mosaic": f"{name}_mosaic.png"}
         self._nifti(names["nifti"], values, affine)
         size = self.chosen.voxel_size
         for key, draw in (("picture", pictures.three_planes), ("mosaic", pictures.mosaic)):

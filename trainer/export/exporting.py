@@ -108,11 +108,7 @@ LARGEST_DIFFERENCE = 1e-3
 
 
 def export(
-    path: Path,
-    formats: Sequence[str],
-    out: Path,
-    licence: str | None = None,
-    code: Sequence[Path] = (),
+    path: Path, formats: Sequence[str], out: Path, licence: str | None = None, code: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """Write a finished run's network in some formats, with a model card.
 

@@ -25,7 +25,7 @@ _HEADERS = 1 << 20  # what small members may exceed that factor by
 # Where the classes of a saved network come from, and classes of these modules that run code or read files.
 _CLASSES = frozenset(
     f"keras.{name}"
-    for name in (
+    for name in [
         "constraints",
         "initializers",
         "layers",
@@ -34,10 +34,10 @@ _CLASSES = frozenset(
         "optimizers",
         "optimizers.schedules",
         "regularizers",
-    )
+    ]
 )
 _HARMFUL = frozenset(
-    {
+    [
         "FlaxLayer",
         "IntegerLookup",
         "JaxLayer",
@@ -46,7 +46,7 @@ _HARMFUL = frozenset(
         "TFSMLayer",
         "TextVectorization",
         "TorchModuleWrapper",
-    }
+    ]
 )
 _FUNCTIONS = frozenset({"builtins", "keras.activations", "keras.initializers", "keras.ops"})
 # Operations on symbolic tensors, such as x[:, 0] or keras.ops.mean(x), are classes without a public name.

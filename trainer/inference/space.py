@@ -138,12 +138,7 @@ def _axes_of(matrix: np.ndarray) -> tuple[int, int, int]:
 
 
 def _labels_of(
-    block: np.ndarray,
-    begin: int,
-    to_source: np.ndarray,
-    shape: Sequence[int],
-    along: int,
-    start: int,
+    block: np.ndarray, begin: int, to_source: np.ndarray, shape: Sequence[int], along: int, start: int
 ) -> np.ndarray:
     """Classes (shape) of a part of the target from the planes `begin` onwards of the source."""
     offset = to_source[:3, 3].copy()

@@ -92,10 +92,7 @@ def _claim(folder: str, mine: Owner, wait_for: Callable[[Owner], None]) -> Owner
         staging, aside = claims.staging_of(folder, token), f"{folder}/{claims.WRITERS}/.{token}"
         os.mkdir(staging)
         owner = dataclasses.replace(
-            mine,
-            start=before.start + 1 if before else 1,
-            token=token,
-            inode=os.stat(staging).st_ino,
+            mine, start=before.start + 1 if before else 1, token=token, inode=os.stat(staging).st_ino
         )
         claimed = False
         try:

@@ -80,13 +80,7 @@ def unet3d_residual(
         return layers.residual_block(x, width * 2**level, norm=normalisation, name=name)
 
     return _u_shaped(
-        input_shape,
-        classes,
-        depth=depth,
-        dropout=dropout,
-        down=block,
-        up=block,
-        name="unet3d_residual",
+        input_shape, classes, depth=depth, dropout=dropout, down=block, up=block, name="unet3d_residual"
     )
 
 

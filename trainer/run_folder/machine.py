@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-PACKAGES = (
+PACKAGES = [
     "tensorflow",
     "tensorflow-cpu",
     "keras",
@@ -19,7 +19,7 @@ PACKAGES = (
     "numpy",
     "h5py",
     "nibabel",
-)
+]
 
 
 def described() -> dict[str, Any]:

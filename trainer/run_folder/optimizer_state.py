@@ -71,9 +71,7 @@ def read(path: Path, optimizer: keras.Optimizer) -> None:
     if arrays:
         more = _name_of(next(iter(arrays)), theirs)
         raise RunError(
-            f"{path}: was written by another optimizer: this one has no {more}.",
-            cure=_CURE,
-            path=path,
+            f"{path}: was written by another optimizer: this one has no {more}.", cure=_CURE, path=path
         )
     for variable, array in values:
         variable.assign(array)

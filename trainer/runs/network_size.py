@@ -44,14 +44,7 @@ def check(given: ModelConfig, shape: tuple[int, int, int, int], outputs: int, *,
     if given.name not in models.names() or max(_numbers([given.width, *given.options.values()])) <= _LARGE:
         return
     drawn = random.getstate()
-    outline = models.outline(
-        given.name,
-        shape,
-        outputs,
-        dense=dense,
-        width=given.width,
-        **given.options,
-    )
+    outline = models.outline(given.name, shape, outputs, dense=dense, width=given.width, **given.options)
     random.setstate(drawn)
     # Gradients are as large as the weights.
     needed, there = 2 * 4 * outline.count_params(), psutil.virtual_memory().total

@@ -78,13 +78,7 @@ def check_data(folder: RunFolder, data: Data) -> None:
 
 
 def save(
-    folder: RunFolder,
-    config: RunConfig,
-    cursor: Cursor,
-    learner: Learner,
-    *,
-    run: str,
-    start: int,
+    folder: RunFolder, config: RunConfig, cursor: Cursor, learner: Learner, *, run: str, start: int
 ) -> None:
     """Write a checkpoint and drop old ones; on rank 0.
 
