@@ -1,4 +1,4 @@
-"""One tree of errors. Each message says what is wrong, where, and how to mend it; each class has a code, and
+"""One tree of errors. Each message says what is wrong, where, and how to fix it; each class has a code, and
 its errors name the file, the key and the rank that they are about, for programs. docs/reference/errors.md is
 made from this file.
 
@@ -100,7 +100,7 @@ def as_text(error: CingulumError) -> str:
     return str(Stopped(error.message, cure="\n  ".join(filter(None, (_OF_MPIRUN, error.cure)))))
 
 
-# Errors of the file system that naming another path mends.
+# Errors of the file system that another path fixes.
 _UNUSABLE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 

@@ -44,7 +44,7 @@ def train(
     Args:
         config: of the run.
         world: all ranks, initialised.
-        resume: go on from the newest whole checkpoint, or from the start where there is none.
+        resume: continue from the newest whole checkpoint, or start at step 0 without one.
         reporter: tells people.
         command: the command line, for run.json.
         strategy: that has taken part so far; default: the configuration's.

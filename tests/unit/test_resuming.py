@@ -139,5 +139,5 @@ def test_while_early_stopping_may_have_kept_no_epoch_a_run_begins_again(tmp_path
     folder.metrics.write_text("{}\n" * 3)
     resuming.check_not_lost(folder, config)
     folder.metrics.write_text("{}\n" * 4)
-    with pytest.raises(RunError, match="has trained for 4 epochs"):
+    with pytest.raises(RunError, match="was trained for 4 epochs"):
         resuming.check_not_lost(folder, config)

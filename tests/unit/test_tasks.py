@@ -165,5 +165,5 @@ def test_where_nobody_says_so_volumes_are_mirrored_only_if_no_label_speaks_of_a_
 )
 def test_sides_are_looked_for_in_what_is_learned(task, changes, refused):
     numbers = tuple(SimpleNamespace(subject=f"s{k}", label=str(k), age=60.0 + k) for k in range(4))
-    with pytest.raises(ConfigError, match="left from right") if refused else contextlib.nullcontext():
+    with pytest.raises(ConfigError, match="to name a side") if refused else contextlib.nullcontext():
         sides_task("", task, volumes=numbers, **changes)

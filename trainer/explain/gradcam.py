@@ -45,7 +45,7 @@ def choose_layer(model: keras.Model, name: str | None = None) -> str:
     """Return the layer whose features are weighed: the last with a spatial output, unless one is named.
 
     Raises:
-        ModelError: there is none, or none of that name.
+        ModelError: no layer has a spatial output, or none has that name.
     """
     known = spatial_layers(model)
     if not known:

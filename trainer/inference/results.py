@@ -110,12 +110,12 @@ class Results:
             table = tables.read(self._path)
         except CohortError as error:
             raise RunError(
-                f"{error.message}", cure=f"Remove {self._path} to begin anew.", path=self._path
+                f"{error.message}", cure=f"Remove {self._path} to start again.", path=self._path
             ) from None
         if table.columns != self._columns:
             raise RunError(
                 f"{self._path}: has other columns.",
-                cure=f"Remove {self._path} to begin anew.",
+                cure=f"Remove {self._path} to start again.",
                 path=self._path,
             )
         for row in table.rows:
@@ -125,7 +125,7 @@ class Results:
                 except ValueError as error:
                     raise RunError(
                         f"{self._path}: is damaged: {error}.",
-                        cure=f"Remove {self._path} to begin anew.",
+                        cure=f"Remove {self._path} to start again.",
                         path=self._path,
                     ) from None
                 self._rows[str(row["image"])] = values

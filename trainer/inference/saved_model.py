@@ -41,7 +41,7 @@ def load_model(folder: RunFolder, code: Sequence[Path] = (), *, option: str = _O
     absent = own_code.missing(names, allowed)
     if absent:
         raise _unknown(folder.model, absent, _cure(ran, allowed, option))
-    cure = f"Write it anew: rm {folder.result}; {resuming.command(folder)}"
+    cure = f"Write it again: rm {folder.result}; {resuming.command(folder)}"
     return _opened(folder.model, cure)
 
 

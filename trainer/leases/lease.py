@@ -48,7 +48,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody has taken the run over so far; for telling early, not for safety."""
+        """Whether no other start has taken over the run so far; an early notice, not the safeguard."""
         try:
             os.stat(self.staging)
         except OSError as error:

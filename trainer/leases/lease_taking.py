@@ -37,7 +37,7 @@ def take(
     Args:
         folder: of the run.
         mine: this process, as `claims.myself` tells.
-        say: tells people for whom we wait.
+        say: shows people which process is waited for.
         beat: is called while we wait.
         patience_s: seconds without a heartbeat after which an owner that cannot be seen counts as dead.
 

@@ -207,7 +207,7 @@ def _true(task: str, classes: Sequence[str], lines: Sequence[Line]) -> np.ndarra
     number_of = {name: k for k, name in enumerate(classes)}
     unknown = next((line["label"] for line in lines if line["label"] not in number_of), None)
     if unknown is not None:
-        raise ValueError(f"{unknown!r} is none of its classes")
+        raise ValueError(f"{unknown!r} is not one of its classes")
     return np.array([number_of[line["label"]] for line in lines])
 
 

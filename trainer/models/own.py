@@ -25,7 +25,7 @@ def find(name: str, *, what: str = "network", error: type[InputError] = ModelErr
         error: to raise.
 
     Raises:
-        InputError: of the given class: there is none, or its file cannot be run.
+        InputError: of the given class: not found, or its file cannot be run.
     """
     place, _, attribute = name.rpartition(":")
     with errors_with_place(name, what=what, error=error):

@@ -51,7 +51,7 @@ def describe(name: str) -> Network:
     """Return the network of that name, or a user's own as 'module:function' or 'file.py:function'.
 
     Raises:
-        ModelError: there is none.
+        ModelError: unknown network.
     """
     if name in _NETWORKS:
         return _NETWORKS[name]

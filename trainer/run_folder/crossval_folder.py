@@ -29,7 +29,7 @@ def runs(folder: Path, *, first_seed: bool = False) -> list[Path]:
         first_seed: only those of the smallest seed, in which every subject is held out once.
 
     Raises:
-        RunError: there are none.
+        RunError: no run was started yet.
     """
     found = []
     for path in folder.iterdir():

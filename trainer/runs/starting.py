@@ -57,7 +57,7 @@ def check_folder(folder: RunFolder, config: RunConfig, resume: bool, *, leased: 
         folder: of the run.
         config: as given now.
         resume: whether it may be there.
-        leased: whether we hold its lease already, so that nobody else does.
+        leased: whether we hold its lease already, so that no other process does.
     """
     try:
         is_there = folder.path.exists()
