@@ -39,17 +39,17 @@ __all__ = [
 
 
 def rank() -> int:
-    """Number of this process, from 0; rank 0 is the one that writes files."""
+    """Return number of this process, from 0; rank 0 is the one that writes files."""
     return _world().rank
 
 
 def size() -> int:
-    """Number of ranks (the world size)."""
+    """Return number of ranks (the world size)."""
     return _world().size
 
 
 def local_rank() -> int:
-    """Number of this process among those of its host."""
+    """Return number of this process among those of its host."""
     return _world().local_rank
 
 

@@ -20,7 +20,7 @@ REPEATS = 5
 
 
 def weights_apart(world: worlds.World, wrap: Any) -> float:
-    """Largest difference of two ranks' weights after one step on different data.
+    """Return largest difference of two ranks' weights after one step on different data.
 
     Args:
         world: two ranks.

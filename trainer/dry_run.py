@@ -24,7 +24,7 @@ from trainer.strategies.base import Share, Strategy
 def describe(
     config: RunConfig, world: World, strategy: Strategy | None = None, *, resume: bool = False
 ) -> dict[str, Any]:
-    """Steps, batches, parameters, splits, memory of a run. Writes nothing.
+    """Return steps, batches, parameters, splits and memory of a run; nothing is written.
 
     What the run would refuse is refused, except for what only reading every volume tells, such as leaks.
 

@@ -1,4 +1,4 @@
-"""One tree of errors. Each message says what is wrong, where, and how to mend it; each class has a code, and
+"""One tree of errors. Each message says what is wrong, where, and how to fix it; each class has a code, and
 its errors name the file, the key and the rank that they are about, for programs. docs/reference/errors.md is
 made from this file.
 
@@ -52,6 +52,10 @@ class CingulumError(Exception):
     exit_code = 1
     code = "FAILED"
 
+    def __init_subclass__(cls, *, code: str = "", **rest: object) -> None:
+        super().__init_subclass__(**rest)
+        cls.code = code or cls.code
+
     def __init__(
         self,
         message: str,
@@ -83,11 +87,11 @@ class CingulumError(Exception):
         return (rebuilt, (type(self), self.message, self.cure, self.objects))
 
 
-# mpirun has the last word on the screen, and calls every exit code but 0 an abort.
-_OF_MPIRUN = "Should mpirun now tell of an aborted job, it means this stop (exit code 75): nothing is lost."
+# mpirun prints last, and calls every exit code but 0 an abort.
+_OF_MPIRUN = "If mpirun reports an aborted job now, it means this stop (exit code 75): nothing is lost."
 
 
-def told(error: CingulumError) -> str:
+def as_text(error: CingulumError) -> str:
     """Format the end of a command: a stop is information, all else an error."""
     if not isinstance(error, Stopped):
         return f"error: {error}"
@@ -96,7 +100,7 @@ def told(error: CingulumError) -> str:
     return str(Stopped(error.message, cure="\n  ".join(filter(None, (_OF_MPIRUN, error.cure)))))
 
 
-# Errors of the file system that naming another path mends.
+# Errors of the file system that another path fixes.
 _UNUSABLE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
@@ -125,12 +129,12 @@ def of_files(error: OSError) -> CingulumError:
     if error.errno in NO_SPACE:
         return CingulumError(
             f"{error.filename or 'a file'}: {no_space(error)}.",
-            cure="Make room there, then run the same command again (cingulum train: with --resume).",
+            cure="Free space there, then run the same command again (cingulum train: with --resume).",
             path=error.filename,
         )
     message = f"{error.filename or 'a file'}: {error.strerror or error}."
     if isinstance(error, _UNUSABLE):
-        cure = "Name another path, or one that you may read and write."
+        cure = "Give another path, or one that you may read and write."
         return InputError(message, cure=cure, path=error.filename)
     return CingulumError(message, path=error.filename)
 
@@ -170,98 +174,69 @@ def rebuilt(
     return error
 
 
-class InputError(CingulumError):
+class InputError(CingulumError, code="INPUT_UNUSABLE"):
     """The input cannot be used; nothing was changed."""
 
     exit_code = 2
-    code = "INPUT_UNUSABLE"
 
 
-class ConfigError(InputError):
+class ConfigError(InputError, code="CONFIG_INVALID"):
     """A run configuration with an unknown key, a wrong type or an impossible value."""
 
-    code = "CONFIG_INVALID"
 
-
-class ImageError(InputError):
+class ImageError(InputError, code="IMAGE_UNUSABLE"):
     """One image file that cannot be used."""
 
-    code = "IMAGE_UNUSABLE"
 
-
-class CohortError(InputError):
+class CohortError(InputError, code="COHORT_UNUSABLE"):
     """A set of images that cannot be used as a whole."""
 
-    code = "COHORT_UNUSABLE"
 
-
-class LeakError(CohortError):
+class LeakError(CohortError, code="SPLITS_LEAK"):
     """Two splits share a subject or an image, so that the test is invalid."""
 
-    code = "SPLITS_LEAK"
 
-
-class ShardError(InputError):
+class ShardError(InputError, code="SHARDS_UNUSABLE"):
     """A folder that is not a whole, undamaged shard set of a known format."""
 
-    code = "SHARDS_UNUSABLE"
 
-
-class DamagedShardError(ShardError):
+class DamagedShardError(ShardError, code="SHARD_DAMAGED"):
     """A file of a shard set that is missing, cut short, or changed since it was written."""
 
-    code = "SHARD_DAMAGED"
 
-
-class ScratchError(InputError):
+class ScratchError(InputError, code="SCRATCH_UNUSABLE"):
     """A host's local scratch that cannot be used: missing, open to others, or too full."""
 
-    code = "SCRATCH_UNUSABLE"
 
-
-class ModelError(InputError):
+class ModelError(InputError, code="NETWORK_UNUSABLE"):
     """A network that is unknown or does not fit the data."""
 
-    code = "NETWORK_UNUSABLE"
 
-
-class RunError(InputError):
+class RunError(InputError, code="RUN_UNUSABLE"):
     """A run folder that cannot be used as asked."""
 
-    code = "RUN_UNUSABLE"
 
-
-class JobError(InputError):
+class JobError(InputError, code="JOB_UNUSABLE"):
     """A job specification, a site profile or a job id that cannot be used."""
 
-    code = "JOB_UNUSABLE"
 
-
-class LaunchError(InputError):
+class LaunchError(InputError, code="RANKS_NOT_JOINED"):
     """Ranks that were started in a way in which they cannot see each other: each would train alone."""
 
-    code = "RANKS_NOT_JOINED"
 
-
-class TrainingError(CingulumError):
+class TrainingError(CingulumError, code="TRAINING_FAILED"):
     """The numbers went wrong during training."""
 
-    code = "TRAINING_FAILED"
 
-
-class NotFiniteError(TrainingError):
+class NotFiniteError(TrainingError, code="NOT_FINITE"):
     """The loss or a weight became NaN or infinite."""
 
-    code = "NOT_FINITE"
 
-
-class DivergenceError(TrainingError):
+class DivergenceError(TrainingError, code="RANKS_DIVERGED"):
     """Ranks no longer hold the same weights."""
 
-    code = "RANKS_DIVERGED"
 
-
-class FoldError(CingulumError):
+class FoldError(CingulumError, code="FOLD_FAILED"):
     """The training of one fold failed.
 
     Args:
@@ -270,49 +245,37 @@ class FoldError(CingulumError):
         cure: what to do about it.
     """
 
-    code = "FOLD_FAILED"
-
     def __init__(self, message: str, *, exit_code: int = 1, cure: str | None = None) -> None:
         super().__init__(message, cure=cure)
         self.exit_code = exit_code
 
 
-class LauncherError(CingulumError):
+class LauncherError(CingulumError, code="LAUNCHER_FAILED"):
     """A launcher failed: Slurm, ssh, docker or apptainer refused, or did not answer in time."""
 
-    code = "LAUNCHER_FAILED"
 
-
-class StoreError(CingulumError):
+class StoreError(CingulumError, code="STORE_FAILED"):
     """The store of jobs could not be read or written: the database does not answer, is full, or is newer."""
 
-    code = "STORE_FAILED"
 
-
-class DamagedStoreError(StoreError):
+class DamagedStoreError(StoreError, code="STORE_DAMAGED"):
     """The file of the store of jobs is damaged."""
 
-    code = "STORE_DAMAGED"
 
-
-class WorldError(CingulumError):
+class WorldError(CingulumError, code="WORLD_FAILED"):
     """Ranks could not work together."""
-
-    code = "WORLD_FAILED"
 
 
 FENCED = 76
 
 
-class Fenced(CingulumError):
+class Fenced(CingulumError, code="FENCED"):
     """Another start has taken the run folder over: neither a failure nor a reason to start again."""
 
     exit_code = FENCED
-    code = "FENCED"
 
 
-class Stopped(CingulumError):
+class Stopped(CingulumError, code="STOPPED"):
     """Asked to stop: the state is saved and the run can be resumed (exit code 75, EX_TEMPFAIL)."""
 
     exit_code = 75
-    code = "STOPPED"

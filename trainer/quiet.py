@@ -30,7 +30,7 @@ _whole = True
 
 
 def leave_out_what_keras_can_do_without() -> None:
-    """From now on `import_tensorflow` lets Keras find no scikit-learn, matplotlib or pandas, for its own use.
+    """Hide scikit-learn, matplotlib and pandas from Keras in `import_tensorflow`, from now on.
 
     They can be imported as ever afterwards. For programs whose code is all ours: a user's script may hand
     Keras a pandas DataFrame.

@@ -19,7 +19,7 @@ from trainer.ranks.stopping import Patience, StopRequest, columns
 from trainer.ranks.watchdog import Watchdog
 from trainer.ranks.world import World
 from trainer.run_folder.record import RunFolder
-from trainer.runs import caching, opening, outcome, preparation
+from trainer.runs import caching, outcome, preparation, starting
 from trainer.runs.loop import Training
 from trainer.runs.preparation import Data
 from trainer.runs.restoring import restore
@@ -44,7 +44,7 @@ def train(
     Args:
         config: of the run.
         world: all ranks, initialised.
-        resume: go on from the newest whole checkpoint, or from the start where there is none.
+        resume: continue from the newest whole checkpoint, or start at step 0 without one.
         reporter: tells people.
         command: the command line, for run.json.
         strategy: that has taken part so far; default: the configuration's.
@@ -101,19 +101,13 @@ def train(
 
         cached = leaving.enter_context(
             caching.cached(
-                config,
-                data,
-                world,
-                reporter=reporter,
-                beat=watchdog.beat,
-                is_stopping=lambda: stop.requested,
+                config, data, world, reporter=reporter, beat=watchdog.beat, is_stopping=lambda: stop.requested
             )
         )
         training.data = data = cached.data
         watchdog.beat("looking for leaks", collective=not world.is_main)
         agree(
-            world,
-            lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None,
+            world, lambda: _check_leaks(folder, config, data, reporter, watchdog) if world.is_main else None
         )
         spent = training.spent
         share = plan.share(world.rank)
@@ -124,14 +118,14 @@ def train(
             )
 
         gpus = world.allgather_object([gpu.name for gpu in tf.config.list_physical_devices("GPU")])
-        ran = opening.recorded(config, data, model, world, gpus, command)
+        ran = starting.recorded(config, data, model, world, gpus, command)
         ran = ran.model_copy(update=strategy.recorded(world))
         training.start, staging = world.broadcast_object((lease.start, lease.staging) if lease else None)
         training.lease = lease
         training.run_id = agree(
             world,
             lambda: (
-                opening.open_folder(folder, config, plan.tree(), cursor, ran, lease.start) if lease else ""
+                starting.open_folder(folder, config, plan.tree(), cursor, ran, lease.start) if lease else ""
             ),
         )
         telemetry.write_under(Path(staging), steps=share is not None)
@@ -175,10 +169,10 @@ def _check_leaks(
         return
     stop = config.data.leaks == "stop"
 
-    def told(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         watchdog.beat(f"looking for leaks, volume {done} of {total}")
 
-    found = leaks.check(data.shards, data.split, stop=stop, progress=told)
+    found = leaks.check(data.shards, data.split, stop=stop, progress=progress)
     if found:
         reporter.note(f"warning: splits share what they must not:\n{leaks.listed(found)}")
     source = config.train.transfer.start_from

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextvars import ContextVar
 
-from trainer.errors import CingulumError, told
+from trainer.errors import CingulumError, as_text
 
 # Of what is wrong with the command line itself, which typer finds.
 USAGE = "USAGE"
@@ -22,12 +22,12 @@ def begin(arguments: Sequence[str]) -> None:
 
 def end(error: CingulumError) -> None:
     """Tell an error on standard error, and as the last line of standard output where JSON is asked for."""
-    tell(told(error))
+    tell(as_text(error))
     end_of_json(error)
 
 
 def end_of_json(error: CingulumError) -> None:
-    """Print the object of an error that people have been told already."""
+    """Print the JSON object of an error whose text is already on standard error."""
     _print({"code": error.code, "message": error.message, "cure": error.cure, **error.objects})
 
 

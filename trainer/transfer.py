@@ -34,11 +34,12 @@ def freeze(model: keras.Model, config: TransferConfig) -> None:
         raise ConfigError(
             "train.transfer.freeze: leaves nothing to train.",
             cure=f"Leave some layers out of it, such as {model.layers[-1].name}.",
+            key="train.transfer.freeze",
         )
 
 
 def rate_factors(model: keras.Model, config: TransferConfig) -> dict[str, float]:
-    """What the learning rate of each trainable variable is multiplied by, by the variable's path.
+    """Return the factor of the learning rate of each trainable variable, by the variable's path.
 
     Raises:
         ConfigError: a pattern fits no layer.
@@ -79,8 +80,9 @@ def start(model: keras.Model, path: Path) -> str:
             left.append(layer.name)
     if not taken:
         raise RunError(
-            f"{path}: no layer has the name and the shape of one of this network's.",
+            f"{path}: no layer has the name and the shape of a layer of this network.",
             cure="Start from a run of the same network, width and number of contrasts.",
+            path=path,
         )
     new = f"; new: {', '.join(left[:5])}{' and others' if len(left) > 5 else ''}" if left else ""
     return f"started from {path}: {len(taken)} of {len(taken) + len(left)} layers{new}"
@@ -102,12 +104,12 @@ def check_unseen(path: Path, shards: ShardSet, split: Split, *, stop: bool) -> s
         LeakError: `stop` is set, and there are some; they are named.
     """
     if path.suffix == ".keras":
-        return f"{path}: does not say on whom it was trained; see that this run holds out none of them."
+        return f"{path}: does not record its training subjects; check that this run holds out none of them."
     ran = RunRecord.read(resuming.open_finished(path).run)
     try:
         theirs = ShardSet.open(Path(ran.shards.path)).volumes
     except ShardError as error:
-        return f"{path}: whether it was trained on held-out subjects cannot be told: {error.message}"
+        return f"{path}: cannot check whether it was trained on held-out subjects: {error.message}"
     seen = {theirs[row].subject for name in ("train", "validation") for row in ran.split[name]}
     mine = {shards.volumes[row].subject for row in (*split.validation, *split.test)}
     both = sorted(seen & mine)
@@ -121,6 +123,7 @@ def check_unseen(path: Path, shards: ShardSet, split: Split, *, stop: bool) -> s
         message,
         cure="Use the same shard set, data.classes and data.split as that run, or leave these subjects out. "
         "To go on all the same: data.leaks=warn.",
+        path=path,
     )
 
 
@@ -128,7 +131,9 @@ def _source(path: Path) -> keras.Model:
     if path.suffix != ".keras":
         return load_model(resuming.open_finished(path), option=_OPTION)
     if not path.is_file():
-        raise RunError(f"{path}: there is no such file.", cure="Give a run folder or a .keras file.")
+        raise RunError(
+            f"{path}: there is no such file.", cure="Give a run folder or a .keras file.", path=path
+        )
     return open_file(path)
 
 
@@ -141,4 +146,5 @@ def _layers(model: keras.Model, pattern: str, key: str) -> Sequence[keras.Layer]
     raise ConfigError(
         f"{key}: no layer is named {pattern!r}." + (f" Did you mean {close[0]!r}?" if close else ""),
         cure=f"The network's layers are: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}",
+        key=key,
     )

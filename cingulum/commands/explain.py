@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cingulum.commands.options import AllowCode, RunOrFolds, Split, SplitName
-from trainer.explain.names import BaselineName, MethodName
+from trainer.explain import BaselineName, MethodName
 
 if TYPE_CHECKING:
     from trainer.explain.story import Request

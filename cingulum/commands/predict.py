@@ -65,11 +65,10 @@ def predict(
     table = output or (out / "predictions.csv" if out is not None else None)
     _check_places(output, out)
     import_tensorflow()
-    from trainer.inference.ensemble import Ensemble
+    from trainer.inference.ensemble import Ensemble, views
     from trainer.inference.predictor import Predictor
     from trainer.inference.requests import People, file_names, requests
     from trainer.inference.results import Results
-    from trainer.inference.views import views
 
     runs = Ensemble.open([run, *(ensemble or [])], views(flip=tta, shifts=shifts), allow_code or ())
     people = People.read(covariates) if covariates is not None else None

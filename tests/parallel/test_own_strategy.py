@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -51,6 +52,8 @@ def test_averaging_every_update_is_data_parallel_and_a_stopped_run_goes_on(tmp_p
     result = tiny_runs.result(tmp_path / "local")
     assert result["steps"] == 12 and result["strategy"] == OWN and result["world_size"] == 2
     assert json.loads((tmp_path / "local" / "plan.json").read_text())["micro_batch"] == 2
+    code = json.loads((tmp_path / "local" / "run.json").read_text())["strategy_code"]
+    assert code == {"file": str(FILE), "sha256": hashlib.sha256(FILE.read_bytes()).hexdigest()}
     apart = [
         abs(a - b).max() for a, b in zip(weights(tmp_path / "local"), weights(tmp_path / "ring"), strict=True)
     ]

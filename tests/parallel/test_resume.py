@@ -116,7 +116,7 @@ def test_sigusr2_to_mpirun_reaches_the_ranks_and_ends_in_75(tmp_path, shards):
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 75, errors
     saved = max(tiny_runs.steps(tmp_path / "run"))
-    ours, mpiruns = errors.split("aborted job, it means this stop (exit code 75): nothing is lost.")
+    ours, mpiruns = errors.split("aborted job now, it means this stop (exit code 75): nothing is lost.")
     assert f"stopped at step {saved} of" in ours and "the job has been aborted" in mpiruns
     config_there = tmp_path / "run" / "config.yaml"
     assert f"Go on with: mpirun -np 2 cingulum train {config_there} --resume" in mpiruns

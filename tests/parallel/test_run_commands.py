@@ -143,7 +143,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path, shards, capsys):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ((), "is there already"),
+        ((), "exists already"),
         (("--resume", "train.seed=3"), "train.seed was 0 and is 3 now"),
         (("--resume", "data.shards={other}", "train.epochs=4"), "was trained on other data"),
         (("name=new", "train.transfer.start_from={folder}/none"), "none: there is no such run folder"),
@@ -152,7 +152,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path, shards, capsys):
         (("name=new", "data.split.seed=7", "train.transfer.start_from={run}"), "subjects that this run hol"),
         (("name=" + "n" * 300,), "name=nnn"),
         (("name=new", "runs={folder}/" + "r" * 300), "File name too long"),
-        (("name=new", "runs={run}/config.yaml"), "config.yaml is no folder that you may write"),
+        (("name=new", "runs={run}/config.yaml"), "config.yaml is not a folder that you may write"),
         (("name=new", "model.width=4096", "model.name=resattnet18"), "parameters and their gradients need"),
     ],
 )
@@ -195,7 +195,7 @@ def test_early_stopping_ends_the_run_and_keeps_the_best_epoch(tmp_path, shards):
 
 def test_an_existing_run_folder_is_not_overwritten(finished, capsys):
     message = refused(capsys, "train", finished / "config.yaml")
-    assert "is there already" in message and "--resume" in message
+    assert "exists already" in message and "--resume" in message
 
 
 def test_resuming_with_another_configuration_names_the_keys(finished, capsys):
@@ -230,7 +230,7 @@ def test_shards_that_are_too_small_for_the_network_are_refused(tmp_path, capsys)
 
 def test_one_class_only_is_refused(tmp_path, capsys):
     config = write_config(tmp_path, make_shards(tmp_path / "one", labels=("AD",)), "run")
-    assert "one class only (AD)" in refused(capsys, "train", config)
+    assert "only one class was found (AD)" in refused(capsys, "train", config)
 
 
 def test_an_index_of_a_newer_version_is_refused(tmp_path, capsys):

@@ -9,7 +9,7 @@ import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss
 
-from trainer.metrics.calibration import brier, ece, reliability
+from trainer.metrics.classification import brier, ece, reliability
 
 
 def made_up(classes: int, n: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

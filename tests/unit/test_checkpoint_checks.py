@@ -65,17 +65,23 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
         "manifest.json does not list model.keras",
     ),
     "files as a list": (lambda p: put_manifest(p, files=[]), "manifest.json lists no files"),
-    "a list for a manifest": (lambda p: (p / "manifest.json").write_text("[]"), "no JSON object"),
+    "a list for a manifest": (lambda p: (p / "manifest.json").write_text("[]"), "not a JSON object"),
     "deep JSON": (lambda p: (p / "manifest.json").write_text("[" * 60_000), "nested too deeply"),
     "a huge manifest": (lambda p: os.truncate(p / "manifest.json", 5 << 30), "more than the 65536"),
     "bytes that are no text": (
         lambda p: (p / "manifest.json").write_bytes(b"\xff\x00\xfe"),
         "cannot be read",
     ),
-    "a name with NUL": (lambda p: listing(p, **{"a\0b": {"bytes": 1, "sha256": ""}}), "no name of a file"),
-    "a name outside": (lambda p: listing(p, **{"../x": {"bytes": 1, "sha256": ""}}), "no name of a file"),
-    "half a character": (lambda p: listing(p, **{"\ud800": {"bytes": 1, "sha256": ""}}), "no name of a file"),
-    "no checksum": (lambda p: listing(p, **{"rng.npz": 5}), "does not tell size and checksum of rng.npz"),
+    "a name with NUL": (
+        lambda p: listing(p, **{"a\0b": {"bytes": 1, "sha256": ""}}),
+        "not a valid file name",
+    ),
+    "a name outside": (lambda p: listing(p, **{"../x": {"bytes": 1, "sha256": ""}}), "not a valid file name"),
+    "half a character": (
+        lambda p: listing(p, **{"\ud800": {"bytes": 1, "sha256": ""}}),
+        "not a valid file name",
+    ),
+    "no checksum": (lambda p: listing(p, **{"rng.npz": 5}), "lacks size and checksum of rng.npz"),
     "a strange format": (lambda p: put_manifest(p, format="9" * 9999), "its format is"),
     "a fifo": (lambda p: fifo(p, "optimizer.npz"), "optimizer.npz is not a plain file"),
     "a fifo as manifest": (lambda p: fifo(p, "manifest.json"), "manifest.json is not a plain file"),
@@ -84,10 +90,10 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a file cut short": (lambda p: os.truncate(p / "rng.npz", 3), "rng.npz has 3 bytes instead of 12"),
     "another step's name": (
         lambda p: put_cursor(p, {"step": 1, "steps_per_epoch": 2, "rows": []}),
-        "its name is not that of its step, 1",
+        "its name is not of its step, 1",
     ),
     "a cursor nested deeply": (lambda p: put_cursor(p, "[" * 60_000), "cursor.json cannot be read"),
-    "a cursor without rows": (lambda p: put_cursor(p, {"step": 2}), "cursor.json: rows is no list"),
+    "a cursor without rows": (lambda p: put_cursor(p, {"step": 2}), "cursor.json: rows is not a list"),
     "a step of text": (lambda p: put_cursor(p, {"step": "2", "rows": []}), "cursor.json: step is '2'"),
 }
 

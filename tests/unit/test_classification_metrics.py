@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, roc_auc_score
 
-from trainer.metrics import calibration, ranking
+from trainer.metrics import classification, ranking
 from trainer.metrics.classification import auc_difference, classification_metrics, wilson
 
 
@@ -42,8 +42,8 @@ def test_pr_auc_is_scikit_learns_average_precision(classes, seed):
     expected = average_precision_score(*((true, shares[:, 1]) if classes == 2 else (one_hot, shares)))
     assert found["pr_auc"] == pytest.approx(expected, abs=1e-12)
     assert found["pr_auc_interval"] is None
-    assert found["brier"] == calibration.brier(true, shares)
-    assert found["ece"] == calibration.ece(true, shares)
+    assert found["brier"] == classification.brier(true, shares)
+    assert found["ece"] == classification.ece(true, shares)
 
 
 @pytest.mark.parametrize("seed", range(3))

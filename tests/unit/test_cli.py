@@ -96,7 +96,7 @@ def test_a_closed_pipe_that_rich_meets_is_no_error(ends_with):
 @pytest.mark.parametrize(("number", "exit_code"), [(errno.EACCES, 2), (errno.EISDIR, 2), (errno.EIO, 1)])
 def test_an_error_of_the_file_system_names_the_file(ends_with, capsys, number, exit_code):
     assert ends_with(OSError(number, os.strerror(number), "out/table.csv")) == exit_code
-    cure = "  Name another path, or one that you may read and write.\n" if exit_code == 2 else ""
+    cure = "  Give another path, or one that you may read and write.\n" if exit_code == 2 else ""
     assert capsys.readouterr().err == f"error: out/table.csv: {os.strerror(number)}.\n{cure}"
 
 

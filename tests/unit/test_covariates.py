@@ -8,7 +8,7 @@ import pytest
 
 from trainer import models
 from trainer.errors import ModelError
-from trainer.models.covariates import with_covariates
+from trainer.models.registry import with_covariates
 
 SHAPE = (16, 16, 16, 1)
 
@@ -127,7 +127,7 @@ class TestRefused:
 
         monkeypatch.setattr(registry, "_NETWORKS", dict(registry._NETWORKS))
         models.register("voxelwise", dense=True)(lambda input_shape, classes: None)
-        with pytest.raises(ModelError, match="only whole volumes have covariates"):
+        with pytest.raises(ModelError, match="covariates need one output per volume"):
             models.build("voxelwise", SHAPE, 2, dense=True, covariates=1)
 
     def test_fewer_than_none(self):

@@ -126,7 +126,7 @@ def test_seeds_must_agree_about_the_truth(tmp_path):
     made = crossval(tmp_path)
     lines = lines_of(made.folds[3])
     write_table(made.folds[3], [{**lines[0], "label": "B"}, *lines[1:]])
-    with pytest.raises(RunError, match=r"seed 1 hold another truth of subject 'sub-0'"):
+    with pytest.raises(RunError, match=r"seed 1 have another label of subject 'sub-0'"):
         held_out.read(made)
 
 
@@ -164,5 +164,5 @@ def test_every_run_of_the_plan_has_its_own_fold_and_seed_and_shares_the_rest(tmp
 def test_folds_that_leave_nothing_to_train_on_are_refused(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text("name: a\ndata: {shards: s, split: {validation: 0.6}}\n")
-    with pytest.raises(ConfigError, match="no subject to train on"):
+    with pytest.raises(ConfigError, match="no subject for training"):
         folds.plan(config, folds=2, seeds=1)

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
+from pathlib import Path
 
 import pytest
+import typer
 from shard_sets import flip_byte, make_shard_set
 
 from cingulum import cli
 from trainer import errors
 from trainer.errors import CingulumError, ConfigError, FoldError, RunError, ShardError
 from trainer.ranks.agreement import Agreed, agree
+
+
+def with_json() -> list[list[str]]:
+    """A failing command line of each command that has --json: a file is missing, or an option is wrong."""
+    found, waiting = [], [([], typer.main.get_command(cli.app))]
+    while waiting:
+        words, command = waiting.pop()
+        if hasattr(command, "commands"):
+            waiting += [([*words, name], one) for name, one in command.commands.items()]
+        elif any("--json" in option.opts for option in command.params):
+            arguments = [one for one in command.params if one.param_type_name == "argument" and one.required]
+            makes = words == ["phantom"]
+            wrong = ["none/none.yaml" for _ in arguments]
+            found.append([*words, *(wrong if wrong and not makes else ["--no-such-option"])])
+    return sorted(found)
 
 
 def classes(kind: type[CingulumError] = CingulumError) -> list[type[CingulumError]]:
@@ -119,3 +137,32 @@ def test_a_file_that_the_system_refuses_is_named(tmp_path):
 def test_the_exit_code_of_a_fold_is_that_of_its_training():
     assert FoldError("fold 1 failed.", exit_code=3).exit_code == 3
     assert ConfigError("what.").exit_code == 2
+
+
+def without_objects(source: str) -> list[str]:
+    """The errors about a file or folder, `{path}: ...`, that are raised without their path."""
+    found = []
+    for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and node.args):
+        kind, message = getattr(call.func, "id", ""), call.args[0]
+        starts = isinstance(message, ast.JoinedStr) and isinstance(message.values[0], ast.FormattedValue)
+        if starts and kind in OF_FILES and "path" not in {keyword.arg for keyword in call.keywords}:
+            found.append(ast.unparse(call))
+    return found
+
+
+OF_FILES = ("RunError", "ShardError", "ScratchError", "LeakError", "Fenced")
+ROOMS = ("crossval", "explain", "export", "inference", "leases", "metrics", "models", "run_folder", "runs")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_an_error_about_a_file_or_folder_has_its_path(room):
+    files = sorted((Path(errors.__file__).parent / room).glob("*.py"))
+    assert len(files) > 2 and [one for file in files for one in without_objects(file.read_text())] == []
+
+
+@pytest.mark.parametrize("command", with_json(), ids=" ".join)
+def test_each_command_with_json_tells_its_failure_as_an_object(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = cli.run([*command, "--json"])
+    error = last_line(capsys.readouterr().out)
+    assert code in (1, 2) and error["code"] and error["message"]

@@ -211,7 +211,7 @@ def test_a_file_system_that_cannot_is_said_in_words(tmp_path, monkeypatch):
         place = held.place_for(Path("file"))
         place.touch()
         monkeypatch.setattr(os, "rename", elsewhere)
-        with pytest.raises(RunError, match="lies on another file system"):
+        with pytest.raises(RunError, match="is on another file system"):
             held.put(place, tmp_path / "run" / "file")
         monkeypatch.undo()
 

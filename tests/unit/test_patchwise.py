@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.inference.patchwise import blended_logits, mean_outputs
-from trainer.inference.sliding import Windows
+from trainer.inference.sliding import Windows, blended_logits, mean_outputs
 
 VOLUMES = np.random.default_rng(0).normal(size=(3, 9, 8, 6, 1)).astype(np.float32)
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import ImageError, RunError
-from trainer.inference import answers
+from trainer.inference import results
 from trainer.inference.requests import Request, file_names
 from trainer.inference.results import Results
 
 
 def resumed(path: Path, task: str, row: dict) -> dict:
     """A row as it comes back when a table is gone on with."""
-    columns = ("image", *answers.columns(task, ("0", "1"), several=False), "error")
-    results = Results(columns, {"run": "a"}, path)
-    results.add([{"image": "7.nii", "error": None, **row}])
-    results.write()
+    columns = ("image", *results.columns(task, ("0", "1"), several=False), "error")
+    table = Results(columns, {"run": "a"}, path)
+    table.add([{"image": "7.nii", "error": None, **row}])
+    table.write()
     again = Results(columns, {"run": "a"}, path)
     again.resume()
     return again.rows[0]
@@ -34,7 +34,7 @@ def test_a_predicted_number_is_a_number_again(tmp_path):
 
 def test_a_cell_that_is_no_number_is_damage(tmp_path):
     path = tmp_path / "t.csv"
-    with pytest.raises(RunError, match=r"t\.csv: .*'often' is no number"):
+    with pytest.raises(RunError, match=r"t\.csv: .*'often' is not a number"):
         resumed(path, "regression", {"predicted": "often"})
 
 

@@ -125,7 +125,7 @@ def test_a_run_whose_checkpoints_were_removed_does_not_begin_again(
     if not refused:
         resuming.check_not_lost(folder, RunConfig.model_validate(CONFIG))
         return
-    with pytest.raises(RunError, match=f"has trained for {rows} epochs, and checkpoints/ holds") as error:
+    with pytest.raises(RunError, match=f"was trained for {rows} epochs, but checkpoints/ is empty") as error:
         resuming.check_not_lost(folder, RunConfig.model_validate(CONFIG))
     assert f"remove {folder.path}" in str(error.value.cure)
 
@@ -139,5 +139,5 @@ def test_while_early_stopping_may_have_kept_no_epoch_a_run_begins_again(tmp_path
     folder.metrics.write_text("{}\n" * 3)
     resuming.check_not_lost(folder, config)
     folder.metrics.write_text("{}\n" * 4)
-    with pytest.raises(RunError, match="has trained for 4 epochs"):
+    with pytest.raises(RunError, match="was trained for 4 epochs"):
         resuming.check_not_lost(folder, config)

@@ -12,7 +12,7 @@ import pytest
 from trainer import config as configuration
 from trainer import tasks
 from trainer.errors import CohortError, ConfigError
-from trainer.tasks.scores import hits, mean_dice
+from trainer.tasks.losses import hits, mean_dice
 
 
 class Shards(SimpleNamespace):
@@ -46,7 +46,7 @@ def test_a_class_is_a_number_in_the_order_of_the_classes():
 
 def test_only_a_classification_says_to_which_class_a_volume_belongs():
     names = ("classification", "regression", "segmentation")
-    assert [task_of(f"{{name: {name}}}").told_apart for name in names] == [("AD", "NC"), None, None]
+    assert [task_of(f"{{name: {name}}}").volume_classes for name in names] == [("AD", "NC"), None, None]
 
 
 def test_ages_are_learned_in_deviations_and_told_in_years():
@@ -71,7 +71,7 @@ def test_labels_that_are_numbers_can_be_learned_and_others_are_named():
     numbers = tuple(SimpleNamespace(subject=f"s{k}", label=str(k / 2), age=None) for k in range(4))
     task = task_of("{name: regression, target: label}", volumes=numbers, label_name="mmse")
     assert task.targets((0, 3)).tolist() == [0.0, 1.5] and task.target == "mmse"
-    with pytest.raises(CohortError, match=r"diagnosis of subject sub-0 is 'AD', and no number"):
+    with pytest.raises(CohortError, match=r"diagnosis of subject sub-0 is 'AD', not a number"):
         task_of("{name: regression, target: label}")
     with pytest.raises(CohortError, match=r"no volume has age"):
         task_of("{name: regression}", volumes=numbers)
@@ -147,9 +147,7 @@ def sides_task(augment, task="{}", **changes):
 def test_where_nobody_says_so_volumes_are_mirrored_only_if_no_label_speaks_of_a_side():
     assert configuration.parse("name: a\ndata: {shards: s}").data.augment.flip
     assert sides_task("").outputs == 2
-    with pytest.raises(
-        ConfigError, match=r"'TLE-left' seems to tell left from right.*\n.*flip=false"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"'TLE-left' seems to name a side.*\n.*flip=false") as caught:
         sides_task("", **OF_SIDES)
     assert caught.value.exit_code == 2
     for said in ("flip: false", "flip: true", "shift: 1", ""):
@@ -167,5 +165,5 @@ def test_where_nobody_says_so_volumes_are_mirrored_only_if_no_label_speaks_of_a_
 )
 def test_sides_are_looked_for_in_what_is_learned(task, changes, refused):
     numbers = tuple(SimpleNamespace(subject=f"s{k}", label=str(k), age=60.0 + k) for k in range(4))
-    with pytest.raises(ConfigError, match="left from right") if refused else contextlib.nullcontext():
+    with pytest.raises(ConfigError, match="to name a side") if refused else contextlib.nullcontext():
         sides_task("", task, volumes=numbers, **changes)

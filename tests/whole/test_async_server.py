@@ -13,8 +13,7 @@ from trainer.strategies.async_servers.async_server import Held, Shard
 from trainer.strategies.async_servers.async_state import Shares
 from trainer.strategies.async_servers.async_worker import Gradients
 from trainer.strategies.data import DistributedModel
-from trainer.tasks.losses import cross_entropy
-from trainer.tasks.scores import hits
+from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
 
 

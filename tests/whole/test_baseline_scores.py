@@ -11,7 +11,7 @@ from scipy import stats
 from shard_sets import META, meta_of
 
 from cingulum import cli
-from trainer.baseline import features, models, scores
+from trainer.baseline import features, scores
 from trainer.config import SplitConfig
 from trainer.data.shards.shard_writer import ShardWriter
 from trainer.data.shards.shards import ShardSet
@@ -79,11 +79,11 @@ def test_a_row_has_no_part_in_its_own_prediction():
     values, numbers = rng.normal(size=(40, 3)), rng.permutation(np.arange(40) % 2)
     values[rng.random(values.shape) < 0.1] = np.nan
     folds = [Split(tuple(r for r in range(40) if r % 4 != f), (), tuple(range(f, 40, 4))) for f in range(4)]
-    first = models.probabilities(values, numbers, folds, 2)
+    first = scores.probabilities(values, numbers, folds, 2)
     changed, other = values.copy(), numbers.copy()
     changed[8::4] += 1000.0  # all that are tested with rows 0 and 4
     other[::4] = 1 - other[::4]
-    again = models.probabilities(changed, other, folds, 2)
+    again = scores.probabilities(changed, other, folds, 2)
     assert np.array_equal(first[[0, 4]], again[[0, 4]])
     assert not np.array_equal(first[1], again[1])
     assert np.isfinite(first).all()
@@ -150,7 +150,7 @@ def test_a_set_without_any_difference_is_refused(tmp_path):
     alike = {"age": 60.0, "sex": "F", "tissue": None}
     rows = [(np.ones(SHAPE, np.float16), dataclasses.replace(meta_of(k), **alike)) for k in range(12)]
     cohort = written(tmp_path, rows)
-    with pytest.raises(CohortError, match="differ in nothing"):
+    with pytest.raises(CohortError, match="no feature differs"):
         scores.of_classes(cohort, None, 2, 0)
 
 
@@ -194,7 +194,7 @@ def test_the_command_prints_a_table_and_json(tmp_path, capsys, monkeypatch):
         (["--classes", "NC,XX"], "no volume has the label 'XX'"),
         (["--classes", "NC"], "at least two different"),
         (["--classes", "NC,AD", "--target", "age"], "exclude each other"),
-        (["--target", "label"], "is no number"),
+        (["--target", "label"], "is not a number"),
         (["--folds", "30"], "too few for 30 folds"),
     ],
 )

@@ -210,7 +210,7 @@ def test_runs_that_disagree_on_the_truth_are_refused(runs):
         runs / "poor",
         lambda line: line | {"label": swap[line["label"]] if int(line["row"]) < 9 else line["label"]},
     )
-    with pytest.raises(RunError, match=r"truth differs for \d subject\(s\): sub-00\d is"):
+    with pytest.raises(RunError, match=r"labels or targets differ for \d subject\(s\): sub-00\d is"):
         aligned(read(runs / "good", runs / "poor"))
 
 

@@ -11,8 +11,7 @@ from scipy.special import logsumexp
 from trainer import models
 from trainer.errors import InputError, ModelError
 from trainer.explain import score
-from trainer.explain.cells import Axis, axes_of, enlarged
-from trainer.explain.gradcam import choose_layer, grad_cam, spatial_layers
+from trainer.explain.gradcam import Axis, axes_of, choose_layer, enlarged, grad_cam, spatial_layers
 from trainer.explain.integrated_gradients import integrated_gradients
 from trainer.explain.occlusion import cubes, occlusion
 

@@ -73,7 +73,7 @@ def test_the_truth_lies_on_the_stored_volume_as_the_brain_does(cohort: Path) -> 
 
 
 def test_a_folder_that_knows_nothing_of_changes_is_refused(cohort: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no phantom cohort"):
+    with pytest.raises(InputError, match="not a phantom cohort"):
         regions.check_cohort(tmp_path)
     description = (cohort / "dataset_description.json").read_text()
     (tmp_path / "dataset_description.json").write_text(description)

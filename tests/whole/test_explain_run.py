@@ -176,11 +176,11 @@ def test_occlusion_against_the_mean_training_volume(study: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--class", "MCI"], "knows no class 'MCI'"),
+        (["--class", "MCI"], "has no class 'MCI'"),
         (["--layer", "stage9"], "no layer 'stage9'"),
-        (["--method", "occlusion", "--layer", "stage1_relu"], "says nothing to occlusion"),
+        (["--method", "occlusion", "--layer", "stage1_relu"], "has no meaning for occlusion"),
         (["--subjects", "0"], "--subjects 0"),
-        (["--regions", "."], "no phantom cohort"),
+        (["--regions", "."], "not a phantom cohort"),
         (["nowhere.nii.gz"], "there is no such file"),
         (["--split", "validation"], "has no validation split"),
     ],
@@ -203,7 +203,7 @@ def test_a_folder_that_holds_something_else_is_kept(study: Path, capsys: pytest.
     mine.mkdir(parents=True)
     (mine / "thesis.txt").write_text("mine")
     assert explain(study / "run", "--method", "occlusion") == 2
-    assert "holds no explanation" in capsys.readouterr().err and (mine / "thesis.txt").is_file()
+    assert "is not an explanation" in capsys.readouterr().err and (mine / "thesis.txt").is_file()
 
 
 def test_means_are_taken_in_millimetres_where_brains_lie_as_the_mni_brain(study: Path) -> None:

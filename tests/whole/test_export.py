@@ -202,7 +202,7 @@ def test_what_cannot_be_exported_is_refused_in_words(tmp_path, capsys, monkeypat
     foreign = tmp_path / "out" / "net-savedmodel"
     foreign.mkdir(parents=True)
     (foreign / "thesis.tex").write_text("years of work")
-    assert "no SavedModel" in refused(capsys, run, "--format", "savedmodel", "--out", tmp_path / "out")
+    assert "not a SavedModel" in refused(capsys, run, "--format", "savedmodel", "--out", tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").rglob("*")] == ["net-savedmodel", "thesis.tex"]
     find = __import__("importlib.util").util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "tf2onnx" else find(name))

@@ -107,7 +107,7 @@ def test_what_a_finished_run_has_lost_is_made_again_and_its_result_stays(whole, 
     (folder / "figures" / "worst-99.png").touch()
     capsys.readouterr()
     assert resume(folder) == 0
-    assert "is finished already; making again what is missing: report.html." in capsys.readouterr().err
+    assert "is finished already; writing what is missing: report.html." in capsys.readouterr().err
     assert files(folder) == files(whole)
 
     (folder / "model.keras").unlink()
@@ -125,7 +125,7 @@ def test_a_finished_run_whose_best_weights_are_lost_says_so(whole, tmp_path, cap
     (folder / "result.json").write_text(json.dumps(said))
     (folder / "evaluation" / "test.csv").unlink()
     assert resume(folder) == 2
-    assert "the weights of the best epoch are no longer there" in capsys.readouterr().err
+    assert "the weights of the best epoch are missing" in capsys.readouterr().err
     assert tiny_runs.result(folder) == said
 
 
@@ -135,5 +135,5 @@ def test_a_run_whose_checkpoints_were_removed_is_not_trained_over(whole, tmp_pat
     before = {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "result.json")}
     assert resume(folder) == 2
     said = capsys.readouterr().err
-    assert "checkpoints/ holds none to go on from" in said and f"remove {folder}" in said
+    assert "checkpoints/ is empty" in said and f"remove {folder}" in said
     assert before == {name: (folder / name).read_bytes() for name in before}

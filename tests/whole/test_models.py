@@ -79,9 +79,9 @@ class TestBadInput:
             (("resatnet18", (32, 32, 32, 1), 2), "Did you mean 'resattnet18'"),
             (("nothing-like-it", (32, 32, 32, 1), 2), "Known: alexnet, conv2, densenet121, "),
             (("tiny", (32, 15, 32, 1), 2), "32x15x32 voxels are too small"),
-            (("tiny", (32, 32, 32), 2), "a volume has a depth, height, width and channels"),
+            (("tiny", (32, 32, 32), 2), "a volume needs depth, height, width and channels"),
             (("tiny", (32, 32, 32, 0), 2), "a volume has a depth"),
-            (("tiny", (32, 32, 32, 1), 0), "0 outputs: a network has at least one"),
+            (("tiny", (32, 32, 32, 1), 0), "0 outputs: must be at least 1"),
             (("no.such.module:net", (32, 32, 32, 1), 2), "There is no module 'no.such.module'"),
             (("trainer.models.tiny:tini", (32, 32, 32, 1), 2), "Did you mean 'tiny'"),
             (("nowhere/net.py:build", (32, 32, 32, 1), 2), "no such Python file"),
@@ -333,7 +333,7 @@ class TestSynchronousBatchNormalisation:
         hidden = "    x = keras.Sequential([keras.layers.BatchNormalization()])(x)\n"
         code = OWN.replace('    x = keras.layers.BatchNormalization(name="own_norm")(x)\n', hidden)
         (own / "hidden_norm.py").write_text(code)
-        with pytest.raises(ModelError, match="inside of another layer"):
+        with pytest.raises(ModelError, match="inside another layer"):
             models.build("hidden_norm.py:build", (8, 8, 8, 1), 2, sync_batch_norm=True)
 
     def test_leaves_a_network_without_batch_normalisation_alone(self):

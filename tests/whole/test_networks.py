@@ -205,7 +205,7 @@ def test_a_volume_is_segmented_alike_alone_and_in_a_batch(name, kind, alone):
 
 @pytest.mark.parametrize("kind", ["resnet18", "densenet121"])
 def test_instance_normalisation_of_one_voxel_is_refused(kind):
-    with pytest.raises(ModelError, match="of one voxel gives 0"):
+    with pytest.raises(ModelError, match="of one voxel always gives 0"):
         small(kind, normalisation="instance")
     x = keras.Input((1, 1, 2, 4))
     assert layers.normalised(x, "instance", name="n").shape == x.shape

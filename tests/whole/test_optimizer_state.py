@@ -140,7 +140,7 @@ def test_scalars_of_an_optimizer_of_two_variables_without_slots_are_common(tmp_p
         (lambda arrays: {**arrays, "00000/momentum": np.zeros((2, 3), "float32")},
          r"momentum of a/kernel is float32 \(2, 3\) there, and float32 \(2, 2\) here"),
         (lambda arrays: {**arrays, "variables": np.array(["a/kernel", "a/bias", "c/kernel", "c/bias"])},
-         r"of 4 trained variables.* b/kernel is only here, c/kernel only there"),
+         r"of 4 trained variables.* b/kernel is only in this network, c/kernel only in the file"),
         (lambda arrays: {k: v for k, v in arrays.items() if k != "variables"}, r"of 0 trained variables"),
     ],
 )  # fmt: skip

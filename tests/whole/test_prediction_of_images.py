@@ -16,9 +16,9 @@ from saved_runs import SIZE, SPACING, classifier, everywhere, regressor, save_ru
 from cingulum import cli
 from trainer import models
 from trainer.data.images.preprocess import Recipe, prepare
-from trainer.inference import segmentation
+from trainer.inference import space
+from trainer.inference.ensemble import averaged, views
 from trainer.inference.space import Grid, labels_on
-from trainer.inference.views import averaged, views
 
 RECIPE = Recipe(size=SIZE, spacing=SPACING)
 
@@ -338,7 +338,7 @@ def test_covariates_are_taken_from_the_row_of_each_person(tmp_path, scans, capsy
     assert "2 of 5 images" in said
     errors = [row["error"] for row in read(out)]
     assert "sex 'X' is unknown" in errors[3] and "no row is about it" in errors[4]
-    assert "its network is told age, sex besides the volume" in refused(capsys, run, scans[0])
+    assert "its network also needs age, sex" in refused(capsys, run, scans[0])
 
 
 def test_a_person_is_found_by_image_by_session_and_by_folder(tmp_path):
@@ -392,10 +392,10 @@ def test_only_what_lies_in_the_image_is_looked_at_but_never_less_than_a_window(t
     scan = nifti(tmp_path / "scan.nii")  # 160 x 192 x 176 mm
     cube = prepare(scan, Recipe(size=40, spacing=8.0))  # of 320 mm
     target = Grid.of_file(scan)
-    array, matrix = segmentation._within(target, cube, (16, 16, 16))
+    array, matrix = space._within(target, cube, (16, 16, 16))
     assert array.shape == (20, 24, 22, 1)
     np.testing.assert_allclose(matrix, target.affine)
-    array, matrix = segmentation._within(target, cube, (32, 32, 32))
+    array, matrix = space._within(target, cube, (32, 32, 32))
     assert array.shape == (32, 32, 32, 1)
     place = nibabel.affines.apply_affine(np.linalg.inv(cube.affine) @ matrix, (0, 0, 0)).round().astype(int)
     window = tuple(slice(p, p + 32) for p in place)

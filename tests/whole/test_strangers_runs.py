@@ -18,7 +18,7 @@ from cingulum import cli
 from trainer import models, transfer
 from trainer.errors import RunError
 from trainer.inference.saved_model import load_model
-from trainer.models import own_code, own_imports
+from trainer.models import own_code
 from trainer.run_folder.record import RunFolder
 
 # A network file that says when it is run.
@@ -74,7 +74,7 @@ def forget(trained: Path) -> None:
     keras.saving.get_custom_objects().pop("strangers>Doubled", None)
     sys.modules.pop("cingulum_own_its_own", None)
     own_code._registered_by.clear()
-    refusing = own_imports.NeighboursRefused
+    refusing = own_code.NeighboursRefused
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, refusing)]
 
 
@@ -172,7 +172,7 @@ def test_a_module_from_elsewhere_may_be_imported_by_the_allowed_file(
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "of_the_users_own.py").write_text("")
     monkeypatch.syspath_prepend(elsewhere)
-    own_imports.refuse_neighbours(folder / "its_own.py")
+    own_code.refuse_neighbours(folder / "its_own.py")
     import of_the_users_own  # noqa: F401
 
     load_model(RunFolder(folder / "run"), [folder / "its_own.py"])

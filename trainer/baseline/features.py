@@ -32,13 +32,13 @@ class Features:
 
     @classmethod
     def beside(cls, parts: Sequence[Features]) -> Features:
-        """All columns of several."""
+        """Return all columns of several feature tables."""
         return cls(
             tuple(name for part in parts for name in part.names), np.hstack([part.values for part in parts])
         )
 
     def known(self) -> Features:
-        """Without the columns that say nothing: unknown, or the same, in every volume."""
+        """Return the features without columns that are unknown, or the same, in every volume."""
         kept = [
             k for k in range(len(self.names)) if len(set(self.values[~np.isnan(self.values[:, k]), k])) > 1
         ]
@@ -46,7 +46,7 @@ class Features:
 
 
 def people(volumes: Sequence[Volume], *, age: bool = True) -> Features:
-    """Age in years, and a column for each sex but the last of those that occur."""
+    """Return the age in years, and a column for each sex that occurs but the last."""
     sexes = sorted({volume.sex for volume in volumes if volume.sex is not None})
     columns = {"age": [math.nan if v.age is None else float(v.age) for v in volumes]} if age else {}
     for sex in sexes[:-1]:
@@ -55,7 +55,7 @@ def people(volumes: Sequence[Volume], *, age: bool = True) -> Features:
 
 
 def tissue(volumes: Sequence[Volume]) -> Features:
-    """Tissue volumes in millilitres, then their shares of the whole, which are free of the head's size.
+    """Return tissue volumes in millilitres, then their shares of the whole, which do not depend on head size.
 
     Of the tissues that every volume has for which any is known.
     """
@@ -74,7 +74,7 @@ def tissue(volumes: Sequence[Volume]) -> Features:
 def intensities(
     shards: ShardSet, rows: Sequence[int], progress: Callable[[int, int], None] | None = None
 ) -> Features:
-    """Moments and percentiles of each stored volume's voxels, of all and of those in the foreground.
+    """Return moments and percentiles of each stored volume's voxels, of all and of those in the foreground.
 
     Each volume is read once, on several threads.
 

@@ -8,8 +8,13 @@ from typing import Any
 
 import numpy as np
 from sklearn.dummy import DummyRegressor
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 
-from trainer.baseline import features, models
+from trainer.baseline import features
 from trainer.baseline.features import Features
 from trainer.config import SplitConfig
 from trainer.data.shards.shards import ShardSet
@@ -18,13 +23,69 @@ from trainer.errors import CohortError
 from trainer.metrics.classification import classification_metrics
 from trainer.metrics.regression import regression_metrics
 
+# Fits take one thread: on matrices this small, many threads wait for one another most of the time.
+
+
+def classifier() -> Pipeline:
+    """Return logistic regression, each class weighing the same."""
+    model = LogisticRegression(C=1.0, class_weight="balanced", max_iter=1000)
+    return make_pipeline(_imputer(), StandardScaler(), model)
+
+
+def regressor() -> Pipeline:
+    """Return ridge regression, its penalty chosen by leave-one-out within the training subjects."""
+    return make_pipeline(_imputer(), StandardScaler(), RidgeCV(alphas=np.logspace(-2, 4, 13)))
+
+
+def probabilities(
+    values: np.ndarray, numbers: np.ndarray, folds: Sequence[Split], classes: int
+) -> np.ndarray:
+    """Return the probabilities of each volume, by the model of the fold that tests it.
+
+    Args:
+        values: float (N, k), NaN where unknown, by row.
+        numbers: int (N,), class numbers by row.
+        folds: of which `train` is fitted and `test` predicted.
+        classes: how many there are.
+
+    Returns:
+        float64 (N, classes); NaN for rows that no fold tests.
+    """
+    found = np.full((len(values), classes), np.nan)
+    for fold in folds:
+        train, test = list(fold.train), list(fold.test)
+        with threadpool_limits(1):
+            model = classifier().fit(values[train], numbers[train])
+            likely = model.predict_proba(values[test])
+        found[test] = 0.0
+        found[np.ix_(test, model.classes_)] = likely
+    return found
+
+
+def numbers(
+    values: np.ndarray, targets: np.ndarray, folds: Sequence[Split], make: Callable[[], Pipeline] = regressor
+) -> np.ndarray:
+    """Return numbers as `probabilities` does, for targets that are numbers: float64 (N,)."""
+    found = np.full(len(values), np.nan)
+    for fold in folds:
+        train, test = list(fold.train), list(fold.test)
+        with threadpool_limits(1):
+            found[test] = make().fit(values[train], targets[train]).predict(values[test])
+    return found
+
+
+def _imputer() -> SimpleImputer:
+    # A column that is unknown in all training subjects of a fold stays, as zeros.
+    return SimpleImputer(strategy="median", keep_empty_features=True)
+
+
 Progress = Callable[[int, int], None]
 
 
 def of_classes(
     shards: ShardSet, classes: Sequence[str] | None, folds: int, seed: int, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """How well logistic regression tells the classes apart.
+    """Evaluate how well logistic regression separates the classes.
 
     Args:
         shards: the shard set.
@@ -49,19 +110,20 @@ def of_classes(
     groups, left_out = _groups(shards, rows, progress)
     parts = _renumbered(parts, rows)
     found = {
-        name: classification_metrics(true, models.probabilities(group.values, true, parts, len(names)), names)
+        name: classification_metrics(true, probabilities(group.values, true, parts, len(names)), names)
         for name, group in groups.items()
     }
     shares = np.bincount(true, minlength=len(names)) / len(true)
     chance = {"auc": 0.5, "balanced_accuracy": 1 / len(names), "accuracy": float(shares.max())}
     about = {"task": "classification", "classes": list(names)}
-    return about | _told(shards, rows, folds, seed, chance, found, groups, left_out)
+    return about | _summary(shards, rows, folds, seed, chance, found, groups, left_out)
 
 
 def of_numbers(
     shards: ShardSet, target: str, folds: int, seed: int, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """How well ridge regression predicts the age, or the label read as a number. Else like `of_classes`.
+    """Evaluate how well ridge regression predicts the age, or the label read as a number; else as
+    `of_classes`.
 
     Args:
         target: `age` or `label`.
@@ -73,12 +135,11 @@ def of_numbers(
     groups, left_out = _groups(shards, rows, progress, age=target != "age")
     parts = _renumbered(parts, rows)
     found = {
-        name: regression_metrics(true, models.numbers(group.values, true, parts))
-        for name, group in groups.items()
+        name: regression_metrics(true, numbers(group.values, true, parts)) for name, group in groups.items()
     }
-    mean = models.numbers(np.zeros((len(rows), 1)), true, parts, DummyRegressor)
+    mean = numbers(np.zeros((len(rows), 1)), true, parts, DummyRegressor)
     chance = regression_metrics(true, mean)
-    return {"task": "regression", "target": target} | _told(
+    return {"task": "regression", "target": target} | _summary(
         shards, rows, folds, seed, chance, found, groups, left_out
     )
 
@@ -91,8 +152,9 @@ def _targets(shards: ShardSet, target: str) -> list[float]:
         return [math.nan if volume.label is None else float(volume.label) for volume in shards.volumes]
     except ValueError:
         raise CohortError(
-            f"{shards.path}: the label ({shards.label_name}) is no number in every volume.",
+            f"{shards.path}: the label ({shards.label_name}) is not a number in every volume.",
             cure="Without --target, the labels are classes.",
+            path=shards.path,
         ) from None
 
 
@@ -128,24 +190,26 @@ def _groups(
         "intensities": features.intensities(shards, rows, progress).known(),
     }
     reasons = {
-        "age, sex": "the set knows no age and one sex at most",
-        "sex": "the set knows one sex at most",
-        "tissue volumes": "the set has none; they come from a table or from tissue maps beside the images",
+        "age, sex": "the set has no ages, and one sex at most",
+        "sex": "the set has one sex at most",
+        "tissue volumes": "the set has no tissue volumes; they come from a table or from tissue "
+        "maps beside the images",
         "intensities": "they are the same in every volume",
     }
     left_out = {name: reasons[name] for name, group in groups.items() if not group.names}
     groups = {name: group for name, group in groups.items() if group.names}
     if not groups:
         raise CohortError(
-            f"{shards.path}: the volumes differ in nothing that could be a feature.",
+            f"{shards.path}: no feature differs between the volumes.",
             cure="Look at the images: cingulum inspect",
+            path=shards.path,
         )
     if len(groups) > 1:
         groups["all together"] = Features.beside(list(groups.values()))
     return groups, left_out
 
 
-def _told(
+def _summary(
     shards: ShardSet,
     rows: Sequence[int],
     folds: int,

@@ -10,10 +10,9 @@ from trainer.config.augment import AugmentConfig
 from trainer.config.data import LOSSES, DataConfig, PatchConfig, SplitConfig, TaskConfig
 from trainer.config.explaining import fields, on_resume, section_of, sections_of
 from trainer.config.parsing import dump, load, parse
-from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig
+from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig, TelemetryConfig
 from trainer.config.section import Section
 from trainer.config.strategy import OwnStrategyConfig, RingConfig, ServerConfig, StrategySection
-from trainer.config.telemetry import TelemetryConfig
 from trainer.config.training import (
     EarlyStoppingConfig,
     OptimizerConfig,
@@ -24,33 +23,9 @@ from trainer.config.training import (
 )
 
 __all__ = [
-    "LOSSES",
-    "AugmentConfig",
-    "CheckpointConfig",
-    "DataConfig",
-    "EarlyStoppingConfig",
-    "GuardConfig",
-    "ModelConfig",
-    "OptimizerConfig",
-    "OwnStrategyConfig",
-    "PatchConfig",
-    "RingConfig",
-    "RunConfig",
-    "ScheduleConfig",
-    "Section",
-    "ServerConfig",
-    "SplitConfig",
-    "StrategySection",
-    "TaskConfig",
-    "TelemetryConfig",
-    "TrainConfig",
-    "TransferConfig",
-    "dump",
-    "fields",
-    "load",
-    "micro_batch",
-    "on_resume",
-    "parse",
-    "section_of",
-    "sections_of",
-]
+    "LOSSES", "AugmentConfig", "CheckpointConfig", "DataConfig", "EarlyStoppingConfig", "GuardConfig",
+    "ModelConfig", "OptimizerConfig", "OwnStrategyConfig", "PatchConfig", "RingConfig", "RunConfig",
+    "ScheduleConfig", "Section", "ServerConfig", "SplitConfig", "StrategySection", "TaskConfig",
+    "TelemetryConfig", "TrainConfig", "TransferConfig", "dump", "fields", "load", "micro_batch",
+    "on_resume", "parse", "section_of", "sections_of",
+]  # fmt: skip

@@ -19,23 +19,23 @@ MOST_ELASTIC = 0.4
 
 
 class Change(Section):
-    """A change that happens to some samples only."""
+    """A change of some samples only."""
 
-    probability: float = Field(0.0, ge=0, le=1, description="that it happens to a sample")
+    probability: float = Field(0.0, ge=0, le=1, description="probability of changing a sample")
 
 
 class ChannelChange(Section):
     """A change of intensities, drawn for each channel of a sample anew."""
 
-    probability: float = Field(0.0, ge=0, le=1, description="that it happens to a channel of a sample")
+    probability: float = Field(0.0, ge=0, le=1, description="probability of changing a channel of a sample")
 
 
 class MirrorConfig(Section):
-    """Mirrored along each axis by itself. Mind labels that tell left from right."""
+    """Mirrored along each axis independently. Mind labels that name a side."""
 
-    left_right: float = Field(0.0, ge=0, le=1, description="probability that left and right change places")
-    back_front: float = Field(0.0, ge=0, le=1, description="probability that back and front change places")
-    bottom_top: float = Field(0.0, ge=0, le=1, description="probability that bottom and top change places")
+    left_right: float = Field(0.0, ge=0, le=1, description="probability of swapping left and right")
+    back_front: float = Field(0.0, ge=0, le=1, description="probability of swapping back and front")
+    bottom_top: float = Field(0.0, ge=0, le=1, description="probability of swapping bottom and top")
 
 
 class AffineConfig(Change):
@@ -46,7 +46,7 @@ class AffineConfig(Change):
         0.1, ge=0, lt=1, description="largest relative change of size along each axis: 0.1 is 1/1.1 to 1.1"
     )
     shear: float = Field(
-        0.0, ge=0, lt=1, description="largest shear: how far one axis leans along another, per length"
+        0.0, ge=0, lt=1, description="largest shear: displacement along one axis per length along another"
     )
     translate: float = Field(0.0, ge=0, le=1000, description="largest shift along each axis, in mm")
 
@@ -86,8 +86,10 @@ class GhostingConfig(ChannelChange):
     ghosts: int = Field(
         6, ge=2, le=100, description="largest number of copies; the number is drawn from 2 to this"
     )
-    intensity: float = Field(0.5, ge=0, le=1, description="by how much lines are weakened at most")
-    centre: float = Field(0.05, ge=0, lt=1, description="share of the lines, about the centre, left alone")
+    intensity: float = Field(0.5, ge=0, le=1, description="largest weakening of a line, as a share")
+    centre: float = Field(
+        0.05, ge=0, lt=1, description="share of lines about the centre that are not changed"
+    )
 
 
 class BlurConfig(ChannelChange):
@@ -165,7 +167,7 @@ class AugmentConfig(Section):
     """
 
     preset: Literal["light", "standard", "strong"] | None = Field(
-        None, description="values for the sections below; those given beside it count instead"
+        None, description="values for the sections below; values given explicitly take precedence"
     )
     flip: bool = Field(False, description="mirror left and right in half of the samples")
     shift: int = Field(0, ge=0, le=1000, description="largest shift along each axis, in voxels")

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from trainer import byte_sizes
 from trainer.config.augment import AugmentConfig
-from trainer.config.section import LARGEST_SEED, MAY_CHANGE, MONTH_S, Section
+from trainer.config.section import LARGEST_SEED, MAY_CHANGE, MONTH_S, Section, may_change
 
 
 class SplitConfig(Section):
@@ -25,14 +25,14 @@ class SplitConfig(Section):
     stratify: tuple[Literal["label", "site", "sex", "age"], ...] = Field(
         ("label", "site", "sex", "age"),
         strict=False,
-        description="what the splits should be alike in; `label` comes first, whatever the order",
+        description="properties balanced over the splits; `label` comes first, whatever the order",
     )
 
     @model_validator(mode="after")
     def _leaves_something_to_train_on(self) -> SplitConfig:
         held_out = 1 / self.folds if self.folds else self.test
         if self.validation + held_out >= 1:
-            raise ValueError("validation and test together leave no subject to train on")
+            raise ValueError("validation and test together leave no subject for training")
         if self.folds is not None and self.fold >= self.folds:
             raise ValueError(
                 f"fold {self.fold} does not exist: {self.folds} folds are numbered 0 to {self.folds - 1}"
@@ -52,7 +52,7 @@ class PatchConfig(Section):
     per_volume: int = Field(1, ge=1, le=1000, description="patches of each training volume in an epoch")
     sampling: Literal["uniform", "foreground", "classes"] = Field(
         "uniform",
-        description="where a patch lies: anywhere; about a voxel that is not background; or about a voxel of "
+        description="centre of a patch: anywhere; at a voxel that is not background; or at a voxel of "
         "a class drawn evenly (needs label maps)",
     )
     foreground_share: float = Field(
@@ -60,14 +60,14 @@ class PatchConfig(Section):
         ge=0,
         le=1,
         strict=False,
-        description="foreground, classes: share of the patches placed so; the others lie anywhere",
+        description="foreground, classes: share of patches placed this way; the others lie anywhere",
     )
     threshold: float = Field(
         0.0,
         ge=-1e6,
         le=1e6,
         strict=False,
-        description="foreground: voxels above it are no background, where the set has no label maps",
+        description="foreground: voxels above it are foreground, if the set has no label maps",
     )
 
     @field_validator("size", mode="before")
@@ -95,8 +95,7 @@ class TaskConfig(Section):
         "classification", description="a class, a number such as age, or a label for every voxel"
     )
     target: Literal["label", "age"] | None = Field(
-        None,
-        description="regression: which number; `label` is what the set was imported with. Default: `age`",
+        None, description="regression: the number to predict; `label` is that of the import. Default: `age`"
     )
     loss: Literal["cross_entropy", "focal", "dice_cross_entropy", "squared", "absolute", "huber"] | None = (
         Field(
@@ -108,7 +107,11 @@ class TaskConfig(Section):
         2.0, ge=0, le=100, strict=False, description="focal: weight of the hard samples"
     )
     huber_delta: float = Field(
-        1.0, gt=0, le=1000, strict=False, description="huber: where it turns linear, in standard deviations"
+        1.0,
+        gt=0,
+        le=1000,
+        strict=False,
+        description="huber: error from which the loss is linear, in standard deviations",
     )
 
     @model_validator(mode="after")
@@ -117,7 +120,7 @@ class TaskConfig(Section):
         if self.loss is not None and self.loss not in fitting:
             raise ValueError(f"loss {self.loss!r} is not for {self.name}, which takes {', '.join(fitting)}")
         if self.target is not None and self.name != "regression":
-            raise ValueError(f"target is for regression; {self.name} learns what the set holds")
+            raise ValueError(f"target is for regression, not for {self.name}")
         return self
 
     @property
@@ -146,14 +149,14 @@ class DataConfig(Section):
         None,
         strict=False,
         min_length=2,
-        description="labels to tell apart, in this order; default: all labels in the set, sorted",
+        description="labels to classify, in this order; default: all labels in the set, sorted",
     )
     covariates: tuple[Literal["age", "sex"], ...] = Field(
-        (), strict=False, description="what the network is told besides the volume"
+        (), strict=False, description="non-image inputs of the network"
     )
     sampling: Literal["natural", "balanced"] = Field(
         "natural",
-        description="`balanced`: every class comes equally often in an epoch, small ones several times",
+        description="`balanced`: each class is seen equally often in an epoch, small classes several times",
     )
     shuffle: Literal["auto", "full", "blocks"] = Field(
         "auto",
@@ -161,75 +164,59 @@ class DataConfig(Section):
         "windows, without a list of all samples; `auto`: `blocks` from 100,000 samples on",
     )
     split: SplitConfig = SplitConfig()
-    leaks: Literal["stop", "warn", "ignore"] = Field(
-        "stop",
-        description="what a subject or an image in two splits does to the run",
-        json_schema_extra=MAY_CHANGE,
+    leaks: Literal["stop", "warn", "ignore"] = may_change(
+        "stop", description="what happens when a subject or an image is in two splits"
     )
     augment: AugmentConfig = AugmentConfig(flip=True, shift=1)
     patch: PatchConfig | None = None
-    prefetch: int = Field(
-        2,
-        ge=0,
-        le=1000,
-        description="micro-batches read ahead, where `read_ahead` leaves room",
-        json_schema_extra=MAY_CHANGE,
+    prefetch: int = may_change(
+        2, ge=0, le=1000, description="micro-batches read ahead, where `read_ahead` leaves room"
     )
-    read_ahead: int = Field(
+    read_ahead: int = may_change(
         1024,
         ge=0,
         le=2**24,
         description="memory for batches read ahead, per rank, in MiB; the one in use is not counted",
-        json_schema_extra=MAY_CHANGE,
     )
     evaluation_batch: int = Field(
         4,
         ge=1,
         le=4096,
-        description="volumes per rank and forward pass in evaluation; figures must not depend on the number "
-        "of ranks, so this does not either",
+        description="volumes per rank and forward pass in evaluation; fixed, so that figures do not "
+        "depend on the number of ranks",
     )
-    read_timeout: float = Field(
+    read_timeout: float = may_change(
         240.0,
         gt=0,
         le=MONTH_S,
         strict=False,
         description="seconds that one read of stored bytes may take before the run ends and names it; less "
         "than `guards.timeout_s`, which names only the rank",
-        json_schema_extra=MAY_CHANGE,
     )
-    reader_threads: int = Field(
-        2, ge=1, le=256, description="threads that read and decode, per rank", json_schema_extra=MAY_CHANGE
-    )
-    page_cache: Literal["auto", "use", "bypass"] = Field(
+    reader_threads: int = may_change(2, ge=1, le=256, description="threads that read and decode, per rank")
+    page_cache: Literal["auto", "use", "bypass"] = may_change(
         "auto",
         description="`bypass`: read past the system's page cache (O_DIRECT), where the file system can; "
         "`auto`: so where the set lies on a local disk and is larger than the memory that the host has left",
-        json_schema_extra=MAY_CHANGE,
     )
-    cache: Literal["none", "memory", "node-local"] = Field(
+    cache: Literal["none", "memory", "node-local"] = may_change(
         "none",
         description="`memory`: each rank keeps decoded volumes; `node-local`: each host copies the shard set "
         "to its local scratch once",
-        json_schema_extra=MAY_CHANGE,
     )
-    cache_bytes: str | None = Field(
+    cache_bytes: str | None = may_change(
         None,
-        description="memory: what the ranks of one host may keep together, such as `4 GiB`; default: half of "
+        description="memory: memory for the ranks of one host together, such as `4 GiB`; default: half of "
         "the memory that the host has left",
-        json_schema_extra=MAY_CHANGE,
     )
-    scratch: Path | None = Field(
+    scratch: Path | None = may_change(
         None,
         strict=False,
         description="node-local: folder on each host's own disk; default: `$CINGULUM_SCRATCH`, "
         "`$SLURM_TMPDIR`, `$TMPDIR`, or the system's folder for temporary files",
-        json_schema_extra=MAY_CHANGE,
     )
-    scratch_keep: bool = Field(
-        False,
-        description="node-local: leave the copy for the next run; if not, its last user removes it",
-        json_schema_extra=MAY_CHANGE,
+    scratch_keep: bool = may_change(
+        False, description="node-local: leave the copy for the next run; if not, its last user removes it"
     )
 
     @field_validator("cache_bytes")

@@ -60,7 +60,7 @@ _TEXTS = ("string_type", "path_type", "invalid_key")
 
 
 def fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every dotted key with its pydantic field, in order: for suggestions and for the reference page.
+    """Yield every dotted key with its pydantic field, in order: for suggestions and for the reference page.
 
     Keys of all strategies stand beneath `train.strategy`. Keys that are read, but not written, are left out.
     """
@@ -79,7 +79,9 @@ def fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[t
 
 
 def on_resume(key: str) -> str:
-    """What a dotted key may do when a run goes on: `may change`, `may grow`, or nothing (empty)."""
+    """Return whether a dotted key `may change` or `may grow` when a run is resumed; empty if it must not
+    change.
+    """
     return _on_resume().get(key, "")
 
 
@@ -90,12 +92,12 @@ def _on_resume() -> dict[str, str]:
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The Section that an annotation such as `X` or `X | None` holds; the first of several."""
+    """Return the Section that an annotation such as `X` or `X | None` holds; the first of several."""
     return next(iter(sections_of(annotation)), None)
 
 
 def sections_of(annotation: Any) -> list[type[BaseModel]]:
-    """All Sections that an annotation such as `X | None` or a union of strategies holds."""
+    """Return all Sections that an annotation such as `X | None` or a union of strategies holds."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return sections_of(typing.get_args(annotation)[0])
@@ -120,7 +122,8 @@ def explain(
     *,
     is_named: bool = False,
 ) -> str:
-    """One of pydantic's errors about a `section`, in a sentence that names the key, and one like it.
+    """Return one of pydantic's errors about a `section` as a sentence that names the key, and suggests a
+    similar one.
 
     Args:
         source: what held the value: a file, `command line`.
@@ -147,7 +150,7 @@ def explain(
 
 
 def plain(problem: Any) -> Any:
-    """One of pydantic's errors, of which the place is that of a key as it is written."""
+    """Return one of pydantic's errors with its place as the key is written."""
     place = problem["loc"]
     if place[:2] == STRATEGY and len(place) > 2:
         return {**problem, "loc": (*STRATEGY, *place[3:]), "strategy": place[2]}
@@ -165,14 +168,16 @@ def _of_strategy(problem: Any) -> str:
 
 
 def apart(problems: Sequence[Any]) -> list[Any]:
-    """Problems, as `plain`, but for those that others cause: of a list with wrong entries, its length."""
+    """Return the problems, as `plain`, without those that others cause, such as the length of a list with
+    wrong entries.
+    """
     problems = [plain(problem) for problem in problems]
     beneath = {tuple(p["loc"][:-1]) for p in problems if p["loc"]}
     return [p for p in problems if p["type"] != "too_short" or p["loc"] not in beneath]
 
 
 def screenful(sentences: Iterable[str], count: int) -> str:
-    """As many of `count` sentences as fit on a screen, one a line, and how many more there are.
+    """Return as many of `count` sentences as fit on a screen, one a line, and how many more there are.
 
     They are asked for one by one: each may have taken a search for a key like it.
     """

@@ -26,7 +26,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def parse(text: str, overrides: Sequence[str] = (), *, source: str = "configuration") -> RunConfig:
-    """Like `load`, from text; `source` names it in errors."""
+    """Read a configuration as `load` does, from text; `source` names it in errors."""
     return _made(yaml_reader.parse(text, source=source), overrides, source)
 
 
@@ -40,7 +40,9 @@ def dump(config: RunConfig) -> str:
 def _made(document: Document, overrides: Sequence[str], source: str, path: Path | None = None) -> RunConfig:
     if not isinstance(document.tree, dict):
         raise ConfigError(
-            f"{source}: holds no keys.", cure="It starts with `name: my-run`; see examples/demo.yaml."
+            f"{source}: holds no keys.",
+            cure="It starts with `name: my-run`; see examples/demo.yaml.",
+            path=path,
         )
     tree = _own(document.tree)
     written = dict(document.written)
@@ -102,11 +104,13 @@ def _apply_override(
     key, equals, text = override.partition("=")
     source = f"{COMMAND_LINE}: {explaining.cut(override)}"
     if not equals or not key:
-        raise ConfigError(f"{source}: is not of the form key=value.", cure="For example: train.epochs=3")
+        raise ConfigError(
+            f"{source}: is not of the form key=value.", cure="For example: train.epochs=3", key=key or None
+        )
     document = yaml_reader.parse(text, source=source)
     place = tuple(key.split("."))
     if len(place) > yaml_reader.MOST_DEPTH:
-        raise ConfigError(f"{source}: a key has at most {yaml_reader.MOST_DEPTH} parts.")
+        raise ConfigError(f"{source}: a key has at most {yaml_reader.MOST_DEPTH} parts.", key=key)
     node = tree
     for depth, parent in enumerate(place[:-1]):
         child = node.setdefault(parent, {})
@@ -115,7 +119,7 @@ def _apply_override(
         if child is None:
             child = node[parent] = {}
         if not isinstance(child, dict):
-            raise ConfigError(f"{source}: {parent!r} is a single value and has no keys of its own.")
+            raise ConfigError(f"{source}: {parent!r} is a single value and has no keys of its own.", key=key)
         node = child
     node[place[-1]] = _own(document.tree)
     _forget_other_spelling(tree, place)

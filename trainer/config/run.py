@@ -8,9 +8,19 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from trainer.config.data import DataConfig, TaskConfig
-from trainer.config.section import MAY_CHANGE, MONTH_S, Section
-from trainer.config.telemetry import TelemetryConfig
+from trainer.config.section import MAY_CHANGE, MONTH_S, Section, may_change
 from trainer.config.training import TrainConfig
+
+
+class TelemetryConfig(Section):
+    """What a run records of its time and its hosts, in `telemetry/` of the run folder."""
+
+    enabled: bool = may_change(
+        True, description="time the parts of each step, and record the load of the hosts"
+    )
+    trace: bool = may_change(
+        False, description="write also `telemetry/trace.json`, for chrome://tracing or ui.perfetto.dev"
+    )
 
 
 class ModelConfig(Section):
@@ -26,42 +36,32 @@ class ModelConfig(Section):
 class CheckpointConfig(Section):
     """When the state is saved."""
 
-    every_epochs: int = Field(
-        1,
-        ge=1,
-        le=1_000_000,
-        description="save at the end of every so many epochs, and at the last",
-        json_schema_extra=MAY_CHANGE,
+    every_epochs: int = may_change(
+        1, ge=1, le=1_000_000, description="save at the end of every so many epochs, and at the last"
     )
-    every_steps: int | None = Field(
-        None, ge=1, le=10**9, description="save also after every so many steps", json_schema_extra=MAY_CHANGE
+    every_steps: int | None = may_change(
+        None, ge=1, le=10**9, description="save also after every so many steps"
     )
-    keep: int = Field(
-        3,
-        ge=1,
-        le=10_000,
-        description="newest checkpoints kept; the best epoch's is kept besides",
-        json_schema_extra=MAY_CHANGE,
+    keep: int = may_change(
+        3, ge=1, le=10_000, description="number of newest checkpoints kept, besides the best epoch's"
     )
 
 
 class GuardConfig(Section):
-    """What is watched while it runs."""
+    """Checks while a run is going on."""
 
-    divergence_every_steps: int | None = Field(
+    divergence_every_steps: int | None = may_change(
         None,
         ge=1,
         le=10**9,
-        description="compare weights over ranks this often, besides every epoch's end",
-        json_schema_extra=MAY_CHANGE,
+        description="compare weights over ranks every so many steps, besides every epoch's end",
     )
-    timeout_s: float = Field(
+    timeout_s: float = may_change(
         300.0,
         gt=0,
         le=MONTH_S,
         strict=False,
-        description="a rank that makes no progress for so long ends the run",
-        json_schema_extra=MAY_CHANGE,
+        description="seconds without progress of a rank after which the run ends",
     )
 
 
@@ -75,9 +75,7 @@ class RunConfig(Section):
         description="name of the run folder",
         json_schema_extra=MAY_CHANGE,
     )
-    runs: Path = Field(
-        Path("runs"), strict=False, description="folder of the run folders", json_schema_extra=MAY_CHANGE
-    )
+    runs: Path = may_change(Path("runs"), strict=False, description="folder of the run folders")
     task: TaskConfig = TaskConfig()
     data: DataConfig
     model: ModelConfig = ModelConfig()

@@ -6,7 +6,7 @@ import re
 import typing
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
@@ -20,6 +20,12 @@ MONTH_S = 31 * 24 * 3600
 # another number of ranks changes it, too. A field without a mark must not change.
 MAY_CHANGE: JsonDict = {"on_resume": "may change"}
 MAY_GROW: JsonDict = {"on_resume": "may grow"}
+
+
+def may_change(default: Any, **rest: Any) -> Any:
+    """Return a pydantic `Field` with this default that may have another value when a run is resumed."""
+    return Field(default, json_schema_extra=MAY_CHANGE, **rest)
+
 
 # YAML 1.1 takes 1e-4 for text; 1.0e-4 is a number there.
 _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -42,7 +48,7 @@ class Section(BaseModel):
 
 
 def number(value: Any) -> Any:
-    """What was given for a number, before it is looked at."""
+    """Return the value of a key for a number, before it is checked: 1e-4 becomes a float, true is refused."""
     if isinstance(value, bool):
         raise PydanticCustomError("float_type", "must be a number")
     if isinstance(value, str) and len(value) < 100 and _FLOAT.fullmatch(value):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from trainer.config.section import MAY_CHANGE, Section
+from trainer.config.section import MAY_CHANGE, Section, may_change
 
 
 class StrategySection(Section):
@@ -27,66 +27,51 @@ class StrategySection(Section):
 class RingConfig(StrategySection):
     """`name: data`. Every rank holds the whole network; gradients are combined over ranks."""
 
-    name: Literal["data"] = Field("data", description="this strategy", json_schema_extra=MAY_CHANGE)
+    name: Literal["data"] = may_change("data", description="this strategy")
     algorithm: Literal[
         "ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"
-    ] = Field(
-        "ring",
-        description="the route of the sums; the others are slower, and there to compare with",
-        json_schema_extra=MAY_CHANGE,
+    ] = may_change("ring", description="algorithm of the all-reduce; the others are slower, for comparison")
+    reduction: Literal["buckets", "per_tensor", "grouped"] = may_change(
+        "buckets", description="`buckets`: sent in reverse layer order while the backward pass runs"
     )
-    reduction: Literal["buckets", "per_tensor", "grouped"] = Field(
-        "buckets",
-        description="buckets leave in reverse layer order while the backward pass runs",
-        json_schema_extra=MAY_CHANGE,
-    )
-    bucket_mb: float = Field(
-        4.0,
-        gt=0,
-        le=4096,
-        strict=False,
-        description="size of a bucket, in MiB of gradients",
-        json_schema_extra=MAY_CHANGE,
+    bucket_mb: float = may_change(
+        4.0, gt=0, le=4096, strict=False, description="size of a bucket, in MiB of gradients"
     )
     compression: Literal["none", "float16", "bfloat16"] = Field(
         "none", description="type of gradients on the wire"
     )
-    fusion_mb: float | None = Field(
+    fusion_mb: float | None = may_change(
         None,
         ge=0,
         le=4096,
         strict=False,
-        description="buckets that are ready at once leave as one message of up to so many MiB "
+        description="buckets that are ready together are sent as one message of up to so many MiB "
         "(HOROVOD_FUSION_THRESHOLD); default: Horovod's own",
-        json_schema_extra=MAY_CHANGE,
     )
-    cycle_ms: float | None = Field(
+    cycle_ms: float | None = may_change(
         None,
         gt=0,
         le=60_000,
         strict=False,
-        description="milliseconds between two looks at what is ready (HOROVOD_CYCLE_TIME); "
+        description="milliseconds between two checks for ready gradients (HOROVOD_CYCLE_TIME); "
         "default: Horovod's own",
-        json_schema_extra=MAY_CHANGE,
     )
-    autotune: bool = Field(
+    autotune: bool = may_change(
         False,
-        description="let Horovod try settings while it trains, and write what it found into the run folder "
+        description="let Horovod tune its settings during training, and write them into the run folder "
         "(HOROVOD_AUTOTUNE)",
-        json_schema_extra=MAY_CHANGE,
     )
-    timeline: bool = Field(
+    timeline: bool = may_change(
         False,
         description="write Horovod's timeline of every collective into the run folder (HOROVOD_TIMELINE)",
-        json_schema_extra=MAY_CHANGE,
     )
 
     @model_validator(mode="after")
     def _bits_have_their_own_route(self) -> RingConfig:
         if self.compression == "bfloat16" and self.algorithm not in ("ring", "gather"):
             raise ValueError(
-                f"compression=bfloat16 sends bits by an all-to-all, never by algorithm={self.algorithm}; "
-                "take compression float16 or none"
+                f"compression=bfloat16 uses an all-to-all, not algorithm={self.algorithm}; "
+                "use compression=float16 or none"
             )
         return self
 
@@ -94,41 +79,30 @@ class RingConfig(StrategySection):
 class ServerConfig(StrategySection):
     """`name: parameter-server`. Servers hold the weights and apply the updates."""
 
-    name: Literal["parameter-server"] = Field(
-        "parameter-server", description="this strategy", json_schema_extra=MAY_CHANGE
+    name: Literal["parameter-server"] = may_change("parameter-server", description="this strategy")
+    count: int = may_change(
+        1, ge=1, le=1024, description="servers; the weights are divided among them by bytes"
     )
-    count: int = Field(
-        1,
-        ge=1,
-        le=1024,
-        description="servers; the weights are divided among them by bytes",
-        json_schema_extra=MAY_CHANGE,
-    )
-    placement: Literal["separate", "colocated"] = Field(
+    placement: Literal["separate", "colocated"] = may_change(
         "separate",
-        description="separate: the last `count` of the launched processes serve and do nothing else; "
-        "colocated: the first `count` ranks serve as well",
-        json_schema_extra=MAY_CHANGE,
+        description="separate: the last `count` launched processes are servers only; "
+        "colocated: the first `count` ranks are servers, too",
     )
-    mode: Literal["sync", "async"] = Field(
-        "sync",
-        description="sync: an update waits for the gradients of all workers",
-        json_schema_extra=MAY_CHANGE,
+    mode: Literal["sync", "async"] = may_change(
+        "sync", description="sync: an update waits for the gradients of all workers"
     )
-    staleness: int | None = Field(
+    staleness: int | None = may_change(
         None,
         ge=0,
         le=10**6,
         description="async: updates that a worker may be ahead of the slowest; default: no bound",
-        json_schema_extra=MAY_CHANGE,
     )
-    piece_mb: float = Field(
+    piece_mb: float = may_change(
         1.0,
         gt=0,
         le=1024,
         strict=False,
         description="largest message, in MiB; larger variables are cut into pieces",
-        json_schema_extra=MAY_CHANGE,
     )
 
     @property
@@ -148,17 +122,18 @@ class ServerConfig(StrategySection):
             return
         if self.placement == "colocated":
             raise ValueError(
-                "train.strategy.placement: asynchronous servers are processes of their own, since a worker "
-                "may die and a server may not; take placement=separate, and launch train.strategy.count more"
+                "train.strategy.placement: asynchronous servers are separate processes, since a worker "
+                "may fail and a server may not; use placement=separate, and launch train.strategy.count more"
             )
         if config.train.precision == "mixed_float16":
             raise ValueError(
-                "train.precision: mixed_float16 needs one loss scale for all workers, which these "
-                "do not share; take mixed_bfloat16"
+                "train.precision: mixed_float16 needs one loss scale for all workers, which "
+                "asynchronous workers "
+                "do not share; use mixed_bfloat16"
             )
         if config.data.cache == "node-local":
             raise ValueError(
-                "data.cache: asynchronous workers do not agree on a copy per host; take none or memory"
+                "data.cache: asynchronous workers do not share a copy per host; use none or memory"
             )
 
 
@@ -192,7 +167,7 @@ _SECTIONS: tuple[type[StrategySection], ...] = (RingConfig, ServerConfig)
 
 
 def owner(key: str) -> str | None:
-    """Name of the strategy that has this key."""
+    """Return the name of the strategy that has this key, or None."""
     for name, section in zip(NAMES, _SECTIONS, strict=True):
         if key in section.model_fields:
             return name
@@ -200,7 +175,7 @@ def owner(key: str) -> str | None:
 
 
 def named(value: Any) -> Any:
-    """A strategy's section, of which only the name may have been written.
+    """Return a strategy's section; a bare name becomes a section with that name.
 
     Raises:
         ValueError: no strategy has this name.

@@ -1,4 +1,4 @@
-"""How the network's weights are found: optimizer, learning rate, transfer, ring, when to stop."""
+"""How the network is trained: optimizer, learning rate, transfer, ring, when to stop."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from trainer.config.section import LARGEST_SEED, MAY_CHANGE, MAY_GROW, MOST_SAMPLES, Section, number
+from trainer.config.section import LARGEST_SEED, MAY_GROW, MOST_SAMPLES, Section, may_change, number
 from trainer.config.strategy import AnyStrategy, RingConfig, ServerConfig, named
 from trainer.errors import ConfigError
 
 
 class OptimizerConfig(Section):
-    """How weights follow gradients. Clipping acts on the reduced gradient: the same at any world size."""
+    """The update rule. Clipping acts on the reduced gradient: the same at any world size."""
 
     name: Literal["sgd", "adam", "adamw"] = Field("adamw", description="update rule")
     learning_rate: float = Field(
-        3e-3, gt=0, le=1000, strict=False, description="for `schedule.reference_batch` samples a step"
+        3e-3,
+        gt=0,
+        le=1000,
+        strict=False,
+        description="learning rate for `schedule.reference_batch` samples a step",
     )
-    momentum: float = Field(0.9, ge=0, lt=1, strict=False, description="of sgd")
+    momentum: float = Field(0.9, ge=0, lt=1, strict=False, description="momentum of sgd")
     weight_decay: float | None = Field(
         None,
         ge=0,
@@ -71,7 +75,7 @@ class ScheduleConfig(Section):
     step_epochs: tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...] = Field(
         (), strict=False, description="step: epochs after which the rate falls"
     )
-    step_factor: float = Field(0.1, gt=0, le=1, strict=False, description="step: by how much")
+    step_factor: float = Field(0.1, gt=0, le=1, strict=False, description="step: factor of each fall")
 
 
 class EarlyStoppingConfig(Section):
@@ -91,12 +95,12 @@ class TransferConfig(Section):
     start_from: Path | None = Field(
         None,
         strict=False,
-        description="a finished run's folder or a .keras file; layers of the same name and shape are taken",
+        description="a finished run's folder or a .keras file; layers of the same name and shape are copied",
     )
     freeze: tuple[str, ...] = Field((), strict=False, description="layers that are not trained")
     rate_factors: dict[str, Annotated[float, BeforeValidator(number), Field(gt=0, le=1e6, strict=False)]] = (
         Field(
-            {}, description="layers and what their learning rate is multiplied by; the first that fits counts"
+            {}, description="layers and the factor of their learning rate; the first matching pattern counts"
         )
     )
 
@@ -138,15 +142,17 @@ class TrainConfig(Section):
     deterministic: bool = Field(
         False, description="bit-for-bit repeatable operations, slower on some devices"
     )
-    threads: int | None = Field(
+    threads: int | None = may_change(
         None,
         ge=1,
         le=1024,
         description="compute threads per rank; default: the host's cores divided by its ranks",
-        json_schema_extra=MAY_CHANGE,
     )
     seed: int = Field(
-        0, ge=0, le=LARGEST_SEED, description="of initial weights, sample order, augmentation and dropout"
+        0,
+        ge=0,
+        le=LARGEST_SEED,
+        description="seed of initial weights, sample order, augmentation and dropout",
     )
 
     @field_validator("strategy", mode="before")
@@ -160,13 +166,13 @@ class TrainConfig(Section):
         wire = self.ring.compression if self.ring is not None else "none"
         if self.strategy.name == "parameter-server" and wire != "none":
             raise ValueError(
-                "ring.compression is for strategy=data; servers get gradients in the type of the weights"
+                "ring.compression is for strategy=data; servers receive gradients in the type of the weights"
             )
         for old in (self.ring, self.server):
             if old is not None and old.name == self.strategy.name:
                 twice = (old.model_fields_set & self.strategy.model_fields_set) - {"name"}
                 if twice:
-                    raise ValueError(f"{min(twice)} is given twice; write it in train.strategy alone")
+                    raise ValueError(f"{min(twice)} is given twice; give it in train.strategy only")
                 given = {
                     key: getattr(one, key) for one in (old, self.strategy) for key in one.model_fields_set
                 }
@@ -190,5 +196,6 @@ def micro_batch(global_batch: int, *, world_size: int, accumulation: int) -> int
             f"train.global_batch: {global_batch} samples cannot be shared evenly by {world_size} rank(s) "
             f"with {accumulation} micro-batch(es) each.",
             cure=f"For example train.global_batch={nearest}.",
+            key="train.global_batch",
         )
     return global_batch // parts

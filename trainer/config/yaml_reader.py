@@ -122,7 +122,7 @@ def parse(text: str, *, source: str, error: type[InputError] = ConfigError) -> D
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe, too, to which nobody writes."""
+    """Open a file without waiting, even a pipe that no process writes to."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

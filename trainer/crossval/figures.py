@@ -35,8 +35,8 @@ Figure = Callable[[np.ndarray], np.ndarray]
 
 
 def pooled(found: HeldOut, *, resamples: int = RESAMPLES) -> dict[str, dict[str, Any]]:
-    """Return name of each figure -> `value` and 95 % `interval` ([low, high], or None where it cannot be
-    told).
+    """Return name of each figure -> `value` and 95 % `interval` ([low, high], or None where
+    unknown).
     """
     by_seed = [figures(found, k) for k in range(len(found.values))]
     sums: dict[str, list[np.ndarray]] = {name: [] for name in by_seed[0]}
@@ -52,7 +52,7 @@ def pooled(found: HeldOut, *, resamples: int = RESAMPLES) -> dict[str, dict[str,
 
 
 def _interval(found: HeldOut, name: str, values: np.ndarray) -> list[float] | None:
-    """95 % interval of a figure from its value and those of the resamples; None where it cannot be told."""
+    """95 % interval of a figure from its value and those of the resamples; None where unknown."""
     if found.task == "classification" and name in SHARES and np.isfinite(values[0]):
         subjects = len(set(found.subjects[_counted(found, name)].tolist()))
         return wilson(values[0] * subjects, subjects)
@@ -75,7 +75,7 @@ def _counted(found: HeldOut, name: str) -> np.ndarray:
 
 
 def per_seed(found: HeldOut) -> list[dict[str, Any]]:
-    """For each seed, the figures of all its subjects together, without intervals."""
+    """Return for each seed the figures of all its subjects together, without intervals."""
     if found.task == "classification":
         every = [classification_metrics(found.true, v, found.classes, bootstrap=0) for v in found.values]
         return [
@@ -90,7 +90,7 @@ def per_seed(found: HeldOut) -> list[dict[str, Any]]:
 
 
 def spread(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Mean and standard deviation (n - 1; None for one) of each figure that all of `metrics` know.
+    """Return mean and standard deviation (n - 1; None for one) of each figure that all of `metrics` know.
 
     Args:
         metrics: of runs or seeds; what is no number, an interval for example, is passed over.

@@ -159,7 +159,7 @@ def keep(crossval: CrossValidation) -> None:
 
 
 def check(crossval: CrossValidation) -> None:
-    """Make sure that what is in the folder was made by this configuration from these data.
+    """Check that the folder was made with this configuration from these data.
 
     Raises:
         RunError: names every key that differs, or the run that was trained on other data.
@@ -169,6 +169,7 @@ def check(crossval: CrossValidation) -> None:
         raise RunError(
             f"{crossval.folder}: is the folder of a single run.",
             cure="Give the cross-validation another name: name=...",
+            path=crossval.folder,
         )
     if crossval.stored.is_file():
         _compare(crossval.stored, crossval.config)
@@ -181,6 +182,7 @@ def check(crossval: CrossValidation) -> None:
             raise RunError(
                 f"{fold.run.path}: was trained on other data than {crossval.config.data.shards} holds now.",
                 cure="Name the shard set that its run.json names, or give the cross-validation another name.",
+                path=fold.run.path,
             )
 
 
@@ -188,15 +190,16 @@ def _compare(path: Path, given: RunConfig) -> None:
     try:
         stored = configuration.load(path)
     except ConfigError as error:
-        raise RunError(f"{path}: cannot be used: {error.message}") from None
+        raise RunError(f"{path}: cannot be used: {error.message}", path=path) from None
     # Other than a run that is resumed, epochs may not grow: finished folds would have had fewer.
     differing = record.differences(stored, given)
     differing.pop("name", None)
     if differing:
         shared = path if path.name == CONFIG_NAME else path.parent.parent / CONFIG_NAME
         raise RunError(
-            f"{path}: was made by another configuration: {record.changes(differing)}.",
+            f"{path}: was made with another configuration: {record.changes(differing)}.",
             cure=f"Go on with: cingulum crossval {shared} (or choose another name: name=...)",
+            path=path,
         )
 
 
@@ -219,7 +222,7 @@ def splits(crossval: CrossValidation) -> dict[int, Split]:
 
 
 def check_people(crossval: CrossValidation, split: Split, progress: leaks.Progress) -> None:
-    """Make sure that nobody is there under two names: some fold would train on one and test the other.
+    """Check that no subject occurs under two names: a fold would train on one and test the other.
 
     Each training looks at its own splits, too, but the last fold's would come after hours of the others.
 
@@ -238,9 +241,10 @@ def check_people(crossval: CrossValidation, split: Split, progress: leaks.Progre
     found = [leak for leak in leaks.duplicates(shards, progress=progress) if rows.issuperset(leak.rows)]
     if found:
         raise LeakError(
-            f"{shards.path}: a fold would be trained on what it holds out:\n{leaks.listed(found)}",
+            f"{shards.path}: a fold would train on volumes that it holds out:\n{leaks.listed(found)}",
             cure="Remove one of each pair, or give both the same subject name, and import again. "
-            "If they are two people after all: data.leaks=warn",
+            "If they are two different people: data.leaks=warn",
+            path=shards.path,
         )
 
 
@@ -266,6 +270,7 @@ def working(crossval: CrossValidation) -> Iterator[IO[str]]:
                 f"{crossval.folder}: another `cingulum crossval`, or a training that it started, is at work "
                 f"(process {', '.join(alive) or 'unknown'}).",
                 cure=f"Wait for it, or let it save and end: kill -USR2 {' '.join(alive) or 'PID'}",
+                path=crossval.folder,
             ) from None
         lock.truncate(0)
         hold(lock, os.getpid())

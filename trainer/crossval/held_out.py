@@ -66,8 +66,9 @@ def read(crossval: CrossValidation) -> HeldOut:
         differing = np.flatnonzero(other.true != first.true)
         if differing.size:
             raise RunError(
-                f"{crossval.folder}: the runs of seed {seed} hold another truth of subject "
-                f"{first.subjects[differing[0]]!r} than those of seed {crossval.seeds[0]}."
+                f"{crossval.folder}: the runs of seed {seed} have another label of subject "
+                f"{first.subjects[differing[0]]!r} than those of seed {crossval.seeds[0]}.",
+                path=crossval.folder,
             )
     return HeldOut(
         task=first.task,
@@ -94,6 +95,7 @@ def _check_data(fold: Fold, content_hash: str, expected: set[int]) -> None:
         raise RunError(
             f"{fold.run.path}: was trained on other data than the other runs beside it.",
             cure="Remove this folder; the same command trains it again.",
+            path=fold.run.path,
         )
 
 
@@ -109,7 +111,8 @@ def _collect(crossval: CrossValidation) -> tuple[tuple[str, ...], dict[int, dict
             if row in found:
                 raise RunError(
                     f"{path}: subject {line['subject']!r} (row {row}) is held out twice for seed "
-                    f"{fold.seed}: in fold {found[row][0]} and in fold {fold.number}."
+                    f"{fold.seed}: in fold {found[row][0]} and in fold {fold.number}.",
+                    path=path,
                 )
             found[row] = (fold.number, line)
     assert header is not None  # noqa: S101  # a cross-validation has two folds at least
@@ -122,12 +125,12 @@ def _lines(path: Path, header: tuple[str, ...] | None) -> tuple[tuple[str, ...],
     try:
         columns, lines = tables.lines(path)
         if header is not None and columns != header:
-            raise RunError(f"{path}: has other columns than the tables of the other runs.")
+            raise RunError(f"{path}: has other columns than the tables of the other runs.", path=path)
         tables.judged(columns, lines)
     except FileNotFoundError:
-        raise RunError(f"{path}: is missing.", cure=cure) from None
+        raise RunError(f"{path}: is missing.", cure=cure, path=path) from None
     except ValueError as error:
-        raise RunError(f"{path}: is damaged: {error}.", cure=cure) from None
+        raise RunError(f"{path}: is damaged: {error}.", cure=cure, path=path) from None
     return columns, lines
 
 
@@ -136,12 +139,13 @@ def _check_once(seed: int, found: dict[int, tuple[int, Line]], expected: set[int
         row = min(found.keys() ^ expected)
         what = "is held out in no fold" if row in expected else "belongs to no split"
         raise RunError(
-            f"seed {seed}: the volume of row {row} {what}; the figures would be of other subjects."
+            f"seed {seed}: the volume of row {row} {what}; the figures would be of the wrong subjects."
         )
     home: dict[str, int] = {}
     for number, line in found.values():
         if home.setdefault(line["subject"], number) != number:
             raise RunError(
                 f"seed {seed}: scans of subject {line['subject']!r} are held out in fold "
-                f"{home[line['subject']]} and in fold {number}: tested, yet trained on."
+                f"{home[line['subject']]} and in fold {number}: the subject is tested by a "
+                "network trained on it."
             )

@@ -1,17 +1,27 @@
-"""3D Grad-CAM: where in the volume a layer's features speak for a class.
+"""3D Grad-CAM: where in the volume a layer's features raise the score of a class.
 
 Selvaraju et al., "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization", ICCV
 2017 (arXiv 1610.02391), section 3, with volumes in place of images.
+
+A convolution with stride 2 that is padded to `same` sees, with its cell i, the voxels about 2i + 1 when the
+input is even, and not those about 2i + 1/2 in the middle of the cell's share of the volume. Four such layers
+are 7.5 voxels off. So cells are placed at the centres of their receptive fields, which follow from kernels,
+strides and padding (Dumoulin and Visin, arXiv 1603.07285; Araujo et al., "Computing Receptive Fields of
+Convolutional Neural Networks", Distill 2019).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
+from scipy import ndimage
 
 from trainer.errors import ModelError
-from trainer.explain import cells, score
+from trainer.explain import score
 from trainer.explain.score import Target
 
 
@@ -35,7 +45,7 @@ def choose_layer(model: keras.Model, name: str | None = None) -> str:
     """Return the layer whose features are weighed: the last with a spatial output, unless one is named.
 
     Raises:
-        ModelError: there is none, or none of that name.
+        ModelError: no layer has a spatial output, or none has that name.
     """
     known = spatial_layers(model)
     if not known:
@@ -86,5 +96,82 @@ def grad_cam(
     gradient = tape.gradient(value, features)
     weights = tf.reduce_mean(tf.cast(gradient, tf.float32), axis=(1, 2, 3), keepdims=True)
     coarse = tf.nn.relu(tf.reduce_sum(weights * tf.cast(features, tf.float32), axis=-1)).numpy()
-    axes = cells.axes_of(model, chosen.name)
-    return np.stack([cells.enlarged(one, axes, volumes.shape[1:4]) for one in coarse])
+    axes = axes_of(model, chosen.name)
+    return np.stack([enlarged(one, axes, volumes.shape[1:4]) for one in coarse])
+
+
+_WINDOWS = ("kernel_size", "pool_size")
+_TRANSPOSED = (keras.layers.Conv3DTranspose,)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Along one axis, cell i looks at the voxels about `first + step * i`."""
+
+    first: float
+    step: float
+
+
+def axes_of(model: keras.Model, layer: str) -> tuple[Axis, Axis, Axis]:
+    """Return the cells of a layer's output grid (B, d, h, w, c), along each axis, in voxels of the model's
+    volume.
+
+    Where ways of different length meet, as in a residual block, their mean is taken.
+    """
+    known: dict[int, tuple[Axis, ...]] = {id(model.inputs[0]): (Axis(0.0, 1.0),) * 3}
+    x, y, z = _follow(model.get_layer(layer).output, known)
+    return x, y, z
+
+
+def enlarged(coarse: np.ndarray, axes: tuple[Axis, Axis, Axis], shape: tuple[int, ...]) -> np.ndarray:
+    """Return a coarse map (d, h, w) at the voxels of a volume of `shape`: trilinear between the cells'
+    places, constant beyond the outermost.
+    """
+    where = [
+        (np.arange(side, dtype=np.float64) - axis.first) / axis.step
+        for side, axis in zip(shape, axes, strict=True)
+    ]
+    grid = np.meshgrid(*where, indexing="ij")
+    return ndimage.map_coordinates(coarse.astype(np.float32), grid, order=1, mode="nearest")
+
+
+def _follow(tensor: Any, known: dict[int, tuple[Axis, ...]]) -> tuple[Axis, ...]:
+    if id(tensor) not in known:
+        operation, node, _ = tensor._keras_history
+        sources = [t for t in operation._inbound_nodes[node].input_tensors if len(t.shape) == 5]
+        known[id(tensor)] = _mean(
+            [
+                tuple(
+                    _through(operation, k, axis, int(source.shape[1 + k]), int(tensor.shape[1 + k]))
+                    for k, axis in enumerate(_follow(source, known))
+                )
+                for source in sources
+            ]
+        )
+    return known[id(tensor)]
+
+
+def _through(layer: Any, k: int, axis: Axis, taken: int, given: int) -> Axis:
+    """Cells along axis k after a layer that makes `given` cells of `taken`."""
+    window = next((getattr(layer, name) for name in _WINDOWS if hasattr(layer, name)), None)
+    if window is not None and not isinstance(layer, _TRANSPOSED):
+        stride = layer.strides[k]
+        reach = (window[k] - 1) * getattr(layer, "dilation_rate", (1, 1, 1))[k] + 1
+        before = 0
+        if layer.padding == "same":
+            before = max((given - 1) * stride + reach - taken, 0) // 2
+        return Axis(axis.first + axis.step * ((reach - 1) / 2 - before), axis.step * stride)
+    if isinstance(layer, keras.layers.ZeroPadding3D):
+        return Axis(axis.first - axis.step * layer.padding[k][0], axis.step)
+    if isinstance(layer, keras.layers.Cropping3D):
+        return Axis(axis.first + axis.step * layer.cropping[k][0], axis.step)
+    # Whatever else: cell by cell, or spread evenly over the same space.
+    share = taken / given
+    return Axis(axis.first + axis.step * (share - 1) / 2, axis.step * share)
+
+
+def _mean(ways: list[tuple[Axis, ...]]) -> tuple[Axis, ...]:
+    return tuple(
+        Axis(float(np.mean([a.first for a in axis])), float(np.mean([a.step for a in axis])))
+        for axis in zip(*ways, strict=True)
+    )

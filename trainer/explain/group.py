@@ -63,7 +63,7 @@ class Group:
         sums[label].volumes += volume
 
     def overlap(self) -> float:
-        """Dice overlap of the foreground of most subjects with the MNI152 brain, 0 to 1."""
+        """Return Dice overlap of the foreground of most subjects with the MNI152 brain, 0 to 1."""
         from nilearn.datasets import load_mni152_brain_mask
 
         if self._inside is None:
@@ -77,7 +77,8 @@ class Group:
         return float(2 * (ours & theirs).sum() / max(1, ours.sum() + theirs.sum()))
 
     def means(self, *, mni: bool) -> dict[str, tuple[int, np.ndarray, np.ndarray]]:
-        """Per class: subjects, mean map and mean volume, both (D, H, W) float32.
+        """Return, per class, the number of subjects, the mean map and the mean volume, both (D, H, W)
+        float32.
 
         Args:
             mni: averaged in millimetres, on the grid of `affine`; else voxel by voxel of the stored cubes,
@@ -85,10 +86,6 @@ class Group:
         """
         sums = self._placed if mni else self._stored
         return {
-            label: (
-                s.count,
-                (s.maps / s.count).astype(np.float32),
-                (s.volumes / s.count).astype(np.float32),
-            )
+            label: (s.count, (s.maps / s.count).astype(np.float32), (s.volumes / s.count).astype(np.float32))
             for label, s in sums.items()
         }

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
+from trainer.explain import MethodName
 from trainer.explain.gradcam import choose_layer, grad_cam
 from trainer.explain.integrated_gradients import integrated_gradients
-from trainer.explain.names import MethodName
 from trainer.explain.occlusion import occlusion
 
 
@@ -60,7 +60,7 @@ class Method:
         return parts.values[0].sum(axis=-1), figures
 
     def settings(self, model: keras.Model) -> dict[str, str | int]:
-        """What a reader must know to make the same maps."""
+        """Return the settings that a reader needs to make the same maps."""
         if self.name is MethodName.gradcam:
             layer = choose_layer(model, self.layer)
             grid = " × ".join(str(n) for n in model.get_layer(layer).output.shape[1:4])

@@ -30,7 +30,8 @@ def occlusion(
     covariates: np.ndarray | None = None,
     batch: int = 8,
 ) -> np.ndarray:
-    """Mean fall of the score over all cubes that cover a voxel: (B, D, H, W) float32, in units of the score.
+    """Return the mean fall of the score over all cubes that cover a voxel: (B, D, H, W) float32, in units of
+    the score.
 
     Positive where the network needs what is there; negative where it does better without.
 

@@ -9,11 +9,7 @@ import jinja2
 
 from trainer.metrics.bootstrap import TOO_FEW
 
-_METHODS = {
-    "gradcam": "Grad-CAM",
-    "integrated-gradients": "Integrated gradients",
-    "occlusion": "Occlusion",
-}
+_METHODS = {"gradcam": "Grad-CAM", "integrated-gradients": "Integrated gradients", "occlusion": "Occlusion"}
 
 
 def method_name(method: str) -> str:
@@ -56,7 +52,7 @@ def render(summary: dict[str, Any], *, phantom: bool) -> str:
 
 
 def said(subject: dict[str, Any]) -> str:
-    """What is known of a subject and what the network answered, in one line."""
+    """Return one line: what is known of a subject, and the network's output."""
     true = f"true: {subject['label']} · " if subject["label"] else ""
     sure = f" ({subject['probability']:.2f})" if subject["probability"] is not None else ""
     return f"{true}network: {subject['predicted']}{sure}"

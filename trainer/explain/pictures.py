@@ -21,7 +21,9 @@ _FAINT = 0.15  # of the scale: below, the anatomy shows through untouched
 
 
 def scale_of(values: np.ndarray) -> float:
-    """Where the colours end: the 99.8th percentile of the absolute values but 0; 1 for an empty map."""
+    """Return the upper end of the colour scale: the 99.8th percentile of the absolute values but 0; 1 for an
+    empty map.
+    """
     size = np.abs(values[values != 0])
     return float(np.percentile(size, 99.8)) if size.size else 1.0
 
@@ -48,7 +50,8 @@ def peak(values: np.ndarray, volume: np.ndarray) -> tuple[int, int, int]:
 def three_planes(
     volume: np.ndarray, values: np.ndarray, voxel_size: tuple[float, float, float], title: str, unit: str
 ) -> bytes:
-    """Sagittal, coronal and axial slice through the map's peak in the brain; left is the subject's left.
+    """Draw a sagittal, a coronal and an axial slice through the map's peak in the brain; left is the
+    subject's left.
 
     Args:
         volume: (D, H, W) anatomy, in RAS order.
@@ -163,7 +166,7 @@ class _Look:
         return cls(low, high if high > low else low + 1, scale_of(values), colours, signed)
 
     def draw(self, axes: Any, anatomy: np.ndarray, heat: np.ndarray, aspect: float) -> None:
-        """One slice: rows of the picture run downwards, the array's second axis upwards."""
+        """Draw one slice: rows of the picture run downwards, the array's second axis upwards."""
         axes.imshow(
             anatomy.T, cmap="gray", norm=self.grey, origin="lower", aspect=aspect, interpolation="bilinear"
         )
@@ -174,7 +177,7 @@ class _Look:
         axes.set_axis_off()
 
     def bar(self, figure: Figure, place: list[float], unit: str) -> None:
-        """The colour bar."""
+        """Draw the colour bar."""
         bar = figure.colorbar(ScalarMappable(self.heat, self.colours), cax=figure.add_axes(tuple(place)))  # type: ignore[arg-type]
         bar.ax.tick_params(colors="0.8", labelsize=8)
         bar.ax.set_title(unit, color="0.8", fontsize=8)

@@ -48,32 +48,34 @@ class Truth:
         return float(self.changed.sum() / self.brain.sum())
 
     def share(self, values: np.ndarray) -> float | None:
-        """Share of a map (D, H, W) on changed voxels; None for a map that is 0 in the whole brain."""
+        """Return share of a map (D, H, W) on changed voxels; None for a map that is 0 in the whole brain."""
         size = np.abs(values.astype(np.float64))
         total = size[self.brain].sum()
         return float(size[self.changed].sum() / total) if total > 0 else None
 
 
 def check_cohort(cohort: Path) -> None:
-    """Refuse a folder that knows nothing of what was changed.
+    """Check that a folder is a phantom cohort with displacement maps.
 
     Raises:
-        InputError: it is no phantom cohort, or one without displacement maps.
+        InputError: not a phantom cohort, or without displacement maps.
     """
     if bids.parameters_of(cohort) is None:
         raise InputError(
-            f"{cohort}: is no phantom cohort, and of real brains nobody knows what the disease changed.",
+            f"{cohort}: is not a phantom cohort; what the disease changed is known of phantoms only.",
             cure="Give the folder that `cingulum phantom` made.",
+            path=cohort,
         )
     if not any(cohort.glob(bids.displacement_file("sub-*"))):
         raise InputError(
             f"{cohort}: has no maps of what the disease moved: it was made by an older cingulum.",
             cure="Run its `cingulum phantom` command again (its README says it): the maps are added.",
+            path=cohort,
         )
 
 
 def truth(cohort: Path, source: str, shape: tuple[int, ...], affine: np.ndarray) -> Truth:
-    """What was changed in one phantom, on the grid of its stored volume.
+    """Return the voxels that the disease changed in one phantom, on the grid of its stored volume.
 
     Args:
         cohort: folder of the cohort.
@@ -90,6 +92,7 @@ def truth(cohort: Path, source: str, shape: tuple[int, ...], affine: np.ndarray)
         raise InputError(
             f"{cohort}: has no subject for the image {source}.",
             cure="Give the cohort that the images were taken from.",
+            path=cohort,
         )
     name = named[0]
     tissue = f"derivatives/tissue/{name}/anat/{name}_label-"
@@ -103,6 +106,7 @@ def truth(cohort: Path, source: str, shape: tuple[int, ...], affine: np.ndarray)
         raise InputError(
             f"{cohort}: the disease moved nothing in {name} by more than {CHANGED_MM} mm.",
             cure="Take a cohort with a larger --gap, such as 2, and leave mild stages out.",
+            path=cohort,
         )
     return Truth(brain, changed)
 
@@ -134,7 +138,7 @@ class Shares:
 
 
 def pooled(shares: Sequence[Shares]) -> dict[str, Any]:
-    """Means over subjects with 95 % intervals (percentile bootstrap over subjects).
+    """Return means over subjects with 95 % intervals (percentile bootstrap over subjects).
 
     Returns:
         For `trained`, `randomised`, `chance`, and the paired differences `above_chance` (trained less chance)

@@ -79,7 +79,7 @@ def cascade(model: keras.Model, explain: Explain, *, seed: int = 0, most: int = 
 
 
 def similarity(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Mean rank correlation and mean SSIM of two stacks of maps (B, D, H, W).
+    """Return mean rank correlation and mean SSIM of two stacks of maps (B, D, H, W).
 
     A map without any contrast has no ranks: its correlation counts as 0.
     """
@@ -89,13 +89,14 @@ def similarity(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
 
 
 def ssim(first: np.ndarray, second: np.ndarray) -> float:
-    """Mean of `ssim_map`, at most 1."""
+    """Return mean of `ssim_map`, at most 1."""
     return float(ssim_map(first, second).mean())
 
 
 def ssim_map(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Structural similarity about each voxel of two volumes (D, H, W) of values that reach over 1, with the
-    constants and the window of Wang et al.: a Gaussian of 1.5 voxels, cut off 5 voxels from its centre.
+    """Return structural similarity about each voxel of two volumes (D, H, W) of values that reach over 1,
+    with the constants and the window of Wang et al.: a Gaussian of 1.5 voxels, cut off 5 voxels from its
+    centre.
     """
     first, second = first.astype(np.float64), second.astype(np.float64)
     steady, contrast = 0.01**2, 0.03**2

@@ -16,22 +16,25 @@ Target = int | Sequence[int] | np.ndarray | None
 
 
 def check(model: keras.Model, target: Target) -> None:
-    """Refuse what has no score.
+    """Check that the network has a score for this class.
 
     Raises:
-        ModelError: outputs per voxel; a class missing, or none there is.
+        ModelError: outputs per voxel; no class given, or an unknown one.
     """
     outputs = model.output_shape
     if not isinstance(outputs, tuple) or len(outputs) != 2:
         raise ModelError(
-            f"{model.name}: its outputs are {outputs}; explained is one number per volume or class.",
+            f"{model.name}: its outputs are {outputs}; only one number per volume or class can be explained.",
             cure="Explain a network of classification or regression.",
         )
     count = int(outputs[1])
     if count == 1:
         return
     if target is None:
-        raise ModelError(f"{model.name}: tells {count} classes apart.", cure="Say which class to explain.")
+        raise ModelError(
+            f"{model.name}: has {count} classes, and no class is given.",
+            cure="Give the class to explain, from 0.",
+        )
     if not all(0 <= k < count for k in np.atleast_1d(np.asarray(target)).tolist()):
         raise ModelError(f"{model.name}: has classes 0 to {count - 1}, not {target}.")
 
@@ -53,7 +56,7 @@ def of_outputs(outputs: Any, target: Target) -> Any:
 
 
 def inputs(model: keras.Model, volumes: Any, covariates: Any) -> Any:
-    """What to call the model with, in the structure it was built with.
+    """Return the arguments to call the model with, in the structure it was built with.
 
     Raises:
         ModelError: it takes covariates and there are none, or the other way round.

@@ -19,10 +19,9 @@ from scipy import special
 from trainer import atomic
 from trainer.data.phantom import files
 from trainer.errors import InputError
-from trainer.explain import page, pictures, regions, sanity, score, subjects
+from trainer.explain import BaselineName, MethodName, page, pictures, regions, sanity, score, subjects
 from trainer.explain.group import MNI_OVERLAP, Group
 from trainer.explain.methods import Method
-from trainer.explain.names import BaselineName, MethodName
 from trainer.explain.subjects import Subject, Subjects
 from trainer.run_folder import record
 
@@ -116,14 +115,14 @@ class _Explaining:
         random = [
             sanity.randomised(chosen.model, seed) for seed in range(_RANDOMISED * bool(request.regions))
         ]
-        told: list[dict[str, Any]] = []
+        summaries: list[dict[str, Any]] = []
         shares: list[regions.Shares] = []
         on_progress(0, chosen.count)
         for subject in chosen.each:
             said, one = self._subject(subject, group, random)
-            told.append(said)
+            summaries.append(said)
             shares += one
-            on_progress(len(told), chosen.count)
+            on_progress(len(summaries), chosen.count)
         overlap = group.overlap()
         summary: dict[str, Any] = {
             "run": str(request.run),
@@ -137,7 +136,7 @@ class _Explaining:
             "weights_sha256": record.read_json(request.run / "result.json").get("best_weights_sha256"),
             "space": {"mni_like": overlap >= MNI_OVERLAP, "overlap": round(overlap, 4)},
             "groups": self._groups(group, mni=overlap >= MNI_OVERLAP),
-            "subjects": told,
+            "subjects": summaries,
         }
         if request.regions is not None:
             figures = regions.pooled(shares)
@@ -198,11 +197,7 @@ class _Explaining:
         """Write a subject's map and pictures; their names."""
         unit = _UNITS[self.request.method]
         title = f"{name} · {said}"
-        names = {
-            "nifti": f"{name}.nii.gz",
-            "picture": f"{name}.png",
-            "mosaic": f"{name}_mosaic.png",
-        }
+        names = {"nifti": f"{name}.nii.gz", "picture": f"{name}.png", "mosaic": f"{name}_mosaic.png"}
         self._nifti(names["nifti"], values, affine)
         size = self.chosen.voxel_size
         for key, draw in (("picture", pictures.three_planes), ("mosaic", pictures.mosaic)):
@@ -245,34 +240,37 @@ class _Explaining:
 
 def _check(request: Request) -> None:
     if request.subjects < 1:
-        raise InputError(f"--subjects {request.subjects} are none", cure="give 1 or more")
+        raise InputError(f"--subjects {request.subjects}: must be at least 1", cure="Give 1 or more.")
     if request.layer is not None and request.method is not MethodName.gradcam:
         raise InputError(
-            f"--layer says nothing to {request.method.value}", cure="leave it out, or take gradcam"
+            f"--layer has no meaning for {request.method.value}",
+            cure="Leave it out, or choose --method gradcam.",
         )
     if request.images and request.baseline is BaselineName.mean:
         raise InputError(
-            "the mean training volume is not at hand with raw images",
-            cure="leave --baseline out: it is air then",
+            "--baseline mean: raw images have no mean training volume",
+            cure="Leave --baseline out: air is used.",
         )
     if request.regions is not None:
         regions.check_cohort(request.regions)
     if request.folder.exists() and not (request.folder / "summary.json").is_file():
         raise InputError(
-            f"{request.folder}: is there already and holds no explanation",
-            cure="move it away, then try again",
+            f"{request.folder}: exists already and is not an explanation",
+            cure="Move it away, then try again.",
+            path=request.folder,
         )
 
 
 def _target(request: Request, chosen: Subjects) -> int | None:
-    """The number of the class that is asked for; None where none is."""
+    """Return the number of the requested class; None without a request."""
     if request.target is None:
         return None
     if request.target not in chosen.classes:
-        known = ", ".join(chosen.classes) if chosen.classes else "none: it predicts a number"
+        known = ", ".join(chosen.classes) if chosen.classes else "(none: it predicts a number)"
         raise InputError(
-            f"{request.run}: knows no class {request.target!r}; its classes are {known}",
-            cure="choose one of them, or leave --class out",
+            f"{request.run}: has no class {request.target!r}; its classes are {known}",
+            cure="Choose one of them, or leave --class out.",
+            path=request.run,
         )
     return chosen.classes.index(request.target)
 

@@ -78,7 +78,7 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
         code: as for `saved_model.load_model`.
 
     Raises:
-        RunError: the run is not finished, its data are others, the split is empty, or it segments.
+        RunError: the run is not finished, its data have changed, the split is empty, or it is a segmentation.
         ShardError: a volume is damaged.
     """
     _, _, data, model = finished_run.open_run(run, split, code)
@@ -95,7 +95,7 @@ def held_out(run: Path, split: str, most: int, *, mean: bool, code: Sequence[Pat
                 label=volume.label if data.task.classes else _target(data, row),
                 volume=data.shards.read(row).astype(np.float32),
                 affine=np.asarray(volume.affine, np.float64),
-                covariates=data.told([row]),
+                covariates=data.covariates_for([row]),
             )
 
     return Subjects(
@@ -128,8 +128,9 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
     wanted = requests(images, getattr(member.recipe, "contrasts", ()))
     if member.covariates is not None and people is None:
         raise RunError(
-            f"{run}: its network is told {', '.join(member.covariates.names)} besides the image.",
+            f"{run}: its network also needs {', '.join(member.covariates.names)}.",
             cure="Add --covariates participants.tsv with these columns; unknown cells may be empty.",
+            path=run,
         )
     table = People.read(people) if people is not None and member.covariates is not None else None
     names = distinct([request.stem for request in wanted], file_names_of_means(member.classes).values())
@@ -138,11 +139,11 @@ def raw(run: Path, images: Sequence[str], people: Path | None, code: Sequence[Pa
         for request, name in zip(wanted, names, strict=True):
             several = len(request.paths) > 1
             prepared = prepare(request.paths if several else request.paths[0], member.recipe)
-            told = None
+            covariates = None
             if table is not None and member.covariates is not None:
-                told = member.covariates.encode([table.about(request)])
+                covariates = member.covariates.encode([table.about(request)])
             volume = prepared.array.astype(np.float32)
-            yield Subject(name, str(request.paths[0]), None, volume, prepared.affine, told)
+            yield Subject(name, str(request.paths[0]), None, volume, prepared.affine, covariates)
 
     return Subjects(
         model=member.model,
@@ -174,13 +175,15 @@ def in_turn(data: Data, rows: Sequence[int]) -> list[int]:
 def _check(run: Path, task: str, *, of_patches: bool) -> None:
     if task == "segmentation":
         raise RunError(
-            f"{run}: labels every voxel: its label map is its own explanation.",
+            f"{run}: is a segmentation run, whose label map needs no explanation.",
             cure="Explain a run of classification or regression.",
+            path=run,
         )
     if of_patches:
         raise RunError(
-            f"{run}: learned from patches: what it says of a volume is a mean over many of them.",
+            f"{run}: was trained on patches: its output for a volume is a mean over many patches.",
             cure="Explain a run that was trained without data.patch.",
+            path=run,
         )
 
 
@@ -203,7 +206,7 @@ def _mean(data: Data) -> np.ndarray:
 
 
 def distinct(wanted: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
-    """File names of letters, digits, dots, dashes and underscores; those that come again get a number.
+    """Return file names of letters, digits, dots, dashes and underscores; repeated names get a number.
 
     Names that differ by case only count as the same: some file systems hold them so.
 

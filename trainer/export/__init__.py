@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainer.export.exporting import export
-from trainer.export.formats import FORMATS
+from trainer.export.exporting import FORMATS, export
 
 __all__ = ["FORMATS", "export"]

@@ -30,7 +30,7 @@ _INSIDE = re.compile(r"([\\`*\[\]<>#|~&$!])")
 _UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
 # What makes a list of a line.
 _FIRST = re.compile(r"^([-+])(?=\s|$)|^(\d{1,9})([.)])(?=\s|$)")
-# Keys of evaluation/<split>.json in the order in which they are told, and their names.
+# Keys of evaluation/<split>.json in the order in which they are shown, and their names.
 _FIGURES = {
     "auc": "ROC-AUC",
     "pr_auc": "PR-AUC",
@@ -52,7 +52,7 @@ _FIGURES = {
 def facts(
     folder: RunFolder, model: keras.Model, written: Mapping[str, Mapping[str, Any]], licence: str | None
 ) -> dict[str, Any]:
-    """All that the card says, as JSON values.
+    """Return the content of the card as JSON values.
 
     Raises:
         RunError: a file of the run is missing or damaged.
@@ -61,7 +61,7 @@ def facts(
     ran, result = RunRecord.read(folder.run), record.read_json(folder.result)
     test = folder.evaluation / "test.json"
     shards = _shards(config, ran)
-    told = ran.covariates or {}
+    covariates = ran.covariates or {}
     source = shards.source if shards else ran.shards.source
     return {
         "name": folder.path.resolve().name,
@@ -84,7 +84,7 @@ def facts(
             "needs_import": _foreign_modules(model),
             "weights_sha256": result.get("best_weights_sha256"),
         },
-        "covariates": told.get("columns", []),
+        "covariates": covariates.get("columns", []),
         "preprocessing": ran.preprocessing,
         "data": _data(shards, ran),
         "phantom": None if source is None else "phantom" in source.lower(),
@@ -95,7 +95,7 @@ def facts(
 
 
 def markdown(said: Mapping[str, Any]) -> str:
-    """The card for people."""
+    """Render the card as Markdown."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("trainer.export"),
         trim_blocks=True,
@@ -112,7 +112,9 @@ def markdown(said: Mapping[str, Any]) -> str:
 
 
 def escaped(value: Any) -> Any:
-    """A value for Markdown text, on one line; numbers, and `Markup` (Markdown already), as they are."""
+    """Escape a value for Markdown text, on one line; numbers, and `Markup` (Markdown already), stay as they
+    are.
+    """
     if isinstance(value, Markup | int | float):
         return value
     line = " ".join(str(value).split()) if "\n" in str(value) else str(value)
@@ -121,7 +123,7 @@ def escaped(value: Any) -> Any:
 
 
 def code_span(value: Any) -> Markup:
-    """A value as a code span, whatever backticks it has."""
+    """Return a value as a code span, whatever backticks it contains."""
     line = " ".join(str(value).split()) or " "
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     space = " " if "`" in (line[0], line[-1]) else ""
@@ -129,7 +131,7 @@ def code_span(value: Any) -> Markup:
 
 
 def figures(test: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Name, value and 95 % interval of each figure of evaluation/test.json, as text."""
+    """Return name, value and 95 % interval of each figure of evaluation/test.json, as text."""
     rows = [_row(name, test, key) for key, name in _FIGURES.items() if _is_number(test.get(key))]
     for label, about in test.get("per_class", {}).items():
         rows += [

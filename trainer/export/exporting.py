@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,91 @@ import numpy as np
 from trainer import atomic
 from trainer.errors import CingulumError, RunError
 from trainer.export import card
-from trainer.export.formats import FORMATS, Format
-from trainer.inference.saved_model import load_model
+from trainer.inference.saved_model import load_model, open_file
 from trainer.run_folder import resuming
 from trainer.run_folder.record import write_json
+
+Ask = Callable[[Sequence[np.ndarray]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way to keep a network.
+
+    Attributes:
+        name: as on the command line.
+        ending: of the file or folder, after the run's name.
+        write: from the network, its file in the run folder, and the new path.
+        load: from the path to a function from inputs (float32 arrays in the network's order) to the output;
+            it must use nothing but what was written.
+    """
+
+    name: str
+    ending: str
+    write: Callable[[keras.Model, Path, Path], None]
+    load: Callable[[Path], Ask]
+
+
+def _copy(model: keras.Model, stored: Path, path: Path) -> None:
+    shutil.copyfile(stored, path)
+
+
+def _load_keras(path: Path) -> Ask:
+    model: Any = open_file(path)
+    return lambda inputs: np.asarray(model(_one_or_all(inputs), training=False))
+
+
+def _write_saved_model(model: keras.Model, stored: Path, path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TensorFlow's, about its own later versions
+        model.export(path, format="tf_saved_model", verbose=False)
+
+
+def _load_saved_model(path: Path) -> Ask:
+    import tensorflow as tf
+
+    model = tf.saved_model.load(str(path))
+    return lambda inputs: model.serve(_one_or_all([tf.constant(x) for x in inputs])).numpy()
+
+
+def _write_onnx(model: keras.Model, stored: Path, path: Path) -> None:
+    missing = [name for name in ("tf2onnx", "onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise RunError(
+            f"ONNX: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed.",
+            cure="pip install 'cingulum[onnx]'",
+        )
+    if any(layer.compute_dtype != "float32" for layer in model.layers):
+        raise RunError(
+            "ONNX: the network computes in mixed precision, which Keras' exporter does not take.",
+            cure="Export it as savedmodel or keras; or train with train.precision=float32.",
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras' patch of tf2onnx looks for names that NumPy 2 dropped
+        model.export(path, format="onnx", verbose=False)
+
+
+def _load_onnx(path: Path) -> Ask:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_inputs()]
+    return lambda inputs: np.asarray(session.run(None, dict(zip(names, inputs, strict=True)))[0])
+
+
+def _one_or_all(inputs: Sequence[Any]) -> Any:
+    return list(inputs) if len(inputs) > 1 else inputs[0]
+
+
+FORMATS = {
+    one.name: one
+    for one in (
+        Format("keras", ".keras", _copy, _load_keras),
+        Format("savedmodel", "-savedmodel", _write_saved_model, _load_saved_model),
+        Format("onnx", ".onnx", _write_onnx, _load_onnx),
+    )
+}
+
 
 # Kernels of other programs add in another order, which makes about 1e-6 of the largest output in float32; a
 # conversion that went wrong makes something of its own size.
@@ -24,11 +108,7 @@ LARGEST_DIFFERENCE = 1e-3
 
 
 def export(
-    path: Path,
-    formats: Sequence[str],
-    out: Path,
-    licence: str | None = None,
-    code: Sequence[Path] = (),
+    path: Path, formats: Sequence[str], out: Path, licence: str | None = None, code: Sequence[Path] = ()
 ) -> dict[str, Any]:
     """Write a finished run's network in some formats, with a model card.
 
@@ -44,12 +124,12 @@ def export(
 
     Raises:
         RunError: the run is not finished or damaged; a format is unknown or its programs are not installed.
-        CingulumError: what was written says something else than the network; it is removed.
+        CingulumError: outputs of a written file differ from the network's; the file is removed.
     """
     wanted = [_format(name) for name in dict.fromkeys(["keras", *formats])]
     folder = resuming.open_finished(path)
     if out.exists() and not out.is_dir():
-        raise RunError(f"{out}: is a file.", cure="Name a folder, such as exported")
+        raise RunError(f"{out}: is a file.", cure="Name a folder, such as exported", path=out)
     name = path.resolve().name
     for one in wanted:
         _check_place(out / f"{name}{one.ending}")
@@ -78,7 +158,7 @@ def export(
 
 def _format(name: str) -> Format:
     if name not in FORMATS:
-        raise RunError(f"--format {name}: there is no such format.", cure=f"Known: {', '.join(FORMATS)}.")
+        raise RunError(f"--format {name}: unknown format.", cure=f"Known: {', '.join(FORMATS)}.")
     return FORMATS[name]
 
 
@@ -100,16 +180,18 @@ def _written(
     found = one.load(path)(inputs)
     if found.shape != expected.shape:
         raise CingulumError(
-            f"{path.name}: loaded back it gives {found.shape} where the network gives {expected.shape}; "
-            "it was removed."
+            f"{path.name}: its outputs have shape {found.shape}, those of the network {expected.shape}; "
+            "it was removed.",
+            path=path,
         )
     scale = float(np.abs(expected).max()) or 1.0
     difference = float(np.abs(found.astype(np.float64) - expected).max()) / scale
     if not difference <= LARGEST_DIFFERENCE:  # NaN is none either
         raise CingulumError(
-            f"{path.name}: loaded back it differs from the network by {difference:.2g} of the largest "
+            f"{path.name}: its outputs differ from the network's by {difference:.2g} of the largest "
             "output on a random volume; it was removed.",
             cure="Export without this format, and report it with the run's config.yaml.",
+            path=path,
         )
     return {"file": path.name, "difference": difference, "bytes": _size(path)}
 
@@ -122,7 +204,9 @@ def _size(path: Path) -> int:
 def _check_place(target: Path) -> None:
     """Only what an earlier export left may be replaced."""
     if target.is_dir() and not (target / "saved_model.pb").is_file():
-        raise RunError(f"{target}: is a folder, and no SavedModel.", cure="Name another --out folder.")
+        raise RunError(
+            f"{target}: is a folder, but not a SavedModel.", cure="Name another --out folder.", path=target
+        )
 
 
 def _put(source: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Several runs that answer the same question: their answers are averaged, and how far they differ is told."""
+"""Several runs that answer the same question: their answers are averaged, and their spread is reported."""
 
 from __future__ import annotations
 
@@ -9,13 +9,71 @@ from typing import Any
 
 import numpy as np
 
-from trainer.errors import RunError
+from trainer.errors import ConfigError, RunError
 from trainer.inference.member import Member
-from trainer.inference.views import View, averaged
+
+# Whole voxels, so that nothing is interpolated: one step to each side along each axis.
+_STEPS = ((1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1))
+
+
+@dataclass(frozen=True)
+class View:
+    """One way to show a volume: shifted by whole voxels, then mirrored left to right."""
+
+    mirrored: bool = False
+    shift: tuple[int, int, int] = (0, 0, 0)
+
+    def show(self, volumes: np.ndarray) -> np.ndarray:
+        """Return volumes (B, D, H, W, C) as this view shows them; voxels shifted in at an edge repeat it."""
+        moved = volumes
+        for axis, step in enumerate(self.shift, start=1):
+            if step:
+                places = np.clip(np.arange(moved.shape[axis]) - step, 0, moved.shape[axis] - 1)
+                moved = np.take(moved, places, axis=axis)
+        return moved[:, ::-1] if self.mirrored else moved
+
+    def undo(self, outputs: np.ndarray) -> tuple[np.ndarray, tuple[slice, ...]]:
+        """Map outputs (B, D, H, W, K) for a shown volume back to the volume itself.
+
+        Returns:
+            The outputs that there are, and the index of the voxels that they are about: those that a shift
+            moved out of the volume are missing.
+        """
+        if self.mirrored:
+            outputs = outputs[:, ::-1]
+        there, here = [slice(None)], [slice(None)]
+        for step, length in zip(self.shift, outputs.shape[1:4], strict=True):
+            there.append(slice(max(0, step), length + min(0, step)))
+            here.append(slice(max(0, -step), length - max(0, step)))
+        return outputs[tuple(there)], tuple(here)
+
+
+def views(*, flip: bool, shifts: int) -> tuple[View, ...]:
+    """Return the volume as it is, `shifts` shifted copies, and the mirror image of each where `flip` is set.
+
+    Raises:
+        ConfigError: more shifts than there are.
+    """
+    if not 0 <= shifts <= len(_STEPS):
+        raise ConfigError(f"--shifts {shifts}: 0 to {len(_STEPS)} shifted copies can be averaged.")
+    moved = [(0, 0, 0), *_STEPS[:shifts]]
+    return tuple(View(mirrored, step) for mirrored in ((False, True) if flip else (False,)) for step in moved)
+
+
+def averaged(parts: list[tuple[np.ndarray, tuple[slice, ...]]]) -> np.ndarray:
+    """Return the mean, at each voxel, of the views that cover it. The first must cover all voxels."""
+    total = np.array(parts[0][0], np.float32)
+    if len(parts) == 1:
+        return total
+    count = np.ones((1, *total.shape[1:4], 1), np.float32)
+    for outputs, index in parts[1:]:
+        total[index] += outputs
+        count[index] += 1
+    return total / count
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """The run folders meant: a folder of a cross-validation stands for its `fold-*` folders.
+    """Return the run folders; the folder of a cross-validation stands for its `fold-*` folders.
 
     Raises:
         RunError: the same run is named twice.
@@ -27,7 +85,7 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
     seen: set[Path] = set()
     for path in found:
         if path.resolve() in seen:
-            raise RunError(f"{path}: is named twice.", cure="Name each run of the ensemble once.")
+            raise RunError(f"{path}: is named twice.", cure="Name each run of the ensemble once.", path=path)
         seen.add(path.resolve())
     return found
 
@@ -63,6 +121,7 @@ class Ensemble:
                         f"{other.path}: cannot join {first.path} in an ensemble: "
                         f"its {_NAMES[what]} is {_said(theirs)}, not {_said(mine)}.",
                         cure="Name runs that were trained on the same kind of volumes, for the same task.",
+                        path=other.path,
                     )
         return cls(tuple(members), tuple(views))
 
@@ -73,14 +132,14 @@ class Ensemble:
 
     @property
     def takes_covariates(self) -> bool:
-        """Whether a member is told something besides the volume."""
+        """Whether a member has non-image inputs."""
         return any(member.covariates is not None for member in self.members)
 
     def with_window(self, edge: int) -> Ensemble:
-        """The same runs for volumes of another size; raises what `Member.with_window` does."""
+        """Return the same runs for volumes of another size; raises as `Member.with_window`."""
         return Ensemble(tuple(member.with_window(edge) for member in self.members), self.views)
 
-    def check_told(self, subject: Mapping[str, Any]) -> None:
+    def check_facts(self, subject: Mapping[str, Any]) -> None:
         """Make sure that every member understands what is known of a subject.
 
         Raises:
@@ -91,7 +150,7 @@ class Ensemble:
                 member.covariates.encode([subject])
 
     def ask(self, volumes: np.ndarray, subjects: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        """What each member says, averaged over the views.
+        """Return each member's outputs, averaged over the views.
 
         Args:
             volumes: float32 (B, D, H, W, C).
@@ -105,10 +164,10 @@ class Ensemble:
         """
         answers = []
         for member in self.members:
-            told = member.covariates.encode(subjects) if member.covariates else None
-            if told is not None and len(told) < len(volumes):  # windows of one subject
-                told = np.repeat(told, len(volumes), axis=0)
-            shown = [member.ask(np.ascontiguousarray(view.show(volumes)), told) for view in self.views]
+            covariates = member.covariates.encode(subjects) if member.covariates else None
+            if covariates is not None and len(covariates) < len(volumes):  # windows of one subject
+                covariates = np.repeat(covariates, len(volumes), axis=0)
+            shown = [member.ask(np.ascontiguousarray(view.show(volumes)), covariates) for view in self.views]
             if member.task == "segmentation":
                 answers.append(averaged([v.undo(o) for v, o in zip(self.views, shown, strict=True)]))
             else:

@@ -16,7 +16,7 @@ from scipy import special
 from trainer.data.images.preprocess import Recipe
 from trainer.data.loading.covariates import Covariates
 from trainer.errors import RunError
-from trainer.inference import patchwise
+from trainer.inference import sliding
 from trainer.inference.saved_model import load_model
 from trainer.run_folder import record, resuming
 from trainer.run_folder.run_record import RunRecord
@@ -36,7 +36,7 @@ class Member:
         task: 'classification', 'regression' or 'segmentation'.
         classes: names in the order of the outputs; () for regression.
         target: what a regression predicts, such as 'age'.
-        covariates: what the network is told besides the volume, or None.
+        covariates: its non-image inputs, or None.
         weights_sha256: of the network.
     """
 
@@ -67,8 +67,10 @@ class Member:
         ran = RunRecord.read(folder.run)
         if not ran.preprocessing:
             raise RunError(
-                f"{folder.path}: does not know how its images were prepared, so that raw images cannot be.",
+                f"{folder.path}: has no record of how its images were prepared, so raw images "
+                "cannot be prepared.",
                 cure="Make the shard set with `cingulum import`, and train again.",
+                path=folder.path,
             )
         return cls(
             path=path,
@@ -88,7 +90,7 @@ class Member:
         return d, h, w, c
 
     def with_window(self, edge: int) -> Member:
-        """The same network for volumes of another size, where it is convolutional throughout.
+        """Return the same network for volumes of another size, where it is convolutional throughout.
 
         Raises:
             RunError: its layers do not fit volumes of that size.
@@ -110,26 +112,27 @@ class Member:
             raise RunError(
                 f"{self.path}: its network does not take windows of {edge} voxels.",
                 cure=f"Give its own size ({size}), or a multiple of 32: each halving must come out even.",
+                path=self.path,
             )
         return dataclasses.replace(self, model=model)
 
-    def ask(self, volumes: np.ndarray, told: np.ndarray | None = None) -> np.ndarray:
-        """What the network says.
+    def ask(self, volumes: np.ndarray, covariates: np.ndarray | None = None) -> np.ndarray:
+        """Return the network's outputs.
 
         Args:
             volumes: float32 (B, D, H, W, C). Larger ones than the network takes are asked about patch by
                 patch, but for segmentation, where windows are the caller's.
-            told: covariates float32 (B, k), where the network takes some.
+            covariates: covariates float32 (B, k), where the network takes some.
 
         Returns:
             Probabilities float64 (B, K); numbers in units of the target float64 (B, 1); or probabilities of
             every voxel float32 (B, D, H, W, K).
         """
         if self.task != "segmentation" and volumes.shape[1:4] != self.shape[:3]:  # it learned from patches
-            x = volumes if told is None else (volumes, told)
-            outputs = patchwise.mean_outputs(self._answer, x, self.shape[:3], batch=_PATCHES_AT_ONCE)
+            x = volumes if covariates is None else (volumes, covariates)
+            outputs = sliding.mean_outputs(self._answer, x, self.shape[:3], batch=_PATCHES_AT_ONCE)
         else:
-            outputs = self._answer(volumes if told is None else (volumes, told))
+            outputs = self._answer(volumes if covariates is None else (volumes, covariates))
         if self.task == "segmentation":
             return np.asarray(outputs)
         numbers = np.asarray(outputs, np.float64)

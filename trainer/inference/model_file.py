@@ -25,7 +25,7 @@ _HEADERS = 1 << 20  # what small members may exceed that factor by
 # Where the classes of a saved network come from, and classes of these modules that run code or read files.
 _CLASSES = frozenset(
     f"keras.{name}"
-    for name in (
+    for name in [
         "constraints",
         "initializers",
         "layers",
@@ -34,10 +34,10 @@ _CLASSES = frozenset(
         "optimizers",
         "optimizers.schedules",
         "regularizers",
-    )
+    ]
 )
 _HARMFUL = frozenset(
-    {
+    [
         "FlaxLayer",
         "IntegerLookup",
         "JaxLayer",
@@ -46,7 +46,7 @@ _HARMFUL = frozenset(
         "TFSMLayer",
         "TextVectorization",
         "TorchModuleWrapper",
-    }
+    ]
 )
 _FUNCTIONS = frozenset({"builtins", "keras.activations", "keras.initializers", "keras.ops"})
 # Operations on symbolic tensors, such as x[:, 0] or keras.ops.mean(x), are classes without a public name.
@@ -65,7 +65,8 @@ _VALUES = frozenset({"__bytes__", "__ellipsis__", "__keras_tensor__", "__numpy__
 
 
 def own_classes(path: Path) -> tuple[str, ...]:
-    """The classes and functions of a saved network that are not Keras' own, by registered name, sorted.
+    """Return the classes and functions of a saved network that are not Keras' own, by registered name,
+    sorted.
 
     Args:
         path: a `.keras` file. Nothing that it names is imported or called.
@@ -86,6 +87,7 @@ def own_classes(path: Path) -> tuple[str, ...]:
                 f"{path}: was not opened: it asks Keras for {error}, which is no part of a network that can "
                 "be opened safely.",
                 cure="A layer that needs it can be a class of your own: docs/how-to/add-your-own-network.md",
+                path=path,
             ) from None
         if name is not None:
             own.add(name)
@@ -96,12 +98,12 @@ def _config(path: Path) -> Any:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise RunError(f"{path}: is no regular file.")
+            raise RunError(f"{path}: is not a regular file.", path=path)
         with zipfile.ZipFile(path) as archive:
             _check_members(path, archive, status.st_size)
             return json.loads(archive.read("config.json"))
     except KeyError:
-        raise RunError(f"{path}: is not a .keras file: it has no config.json.") from None
+        raise RunError(f"{path}: is not a .keras file: it has no config.json.", path=path) from None
     except (
         OSError,
         ValueError,
@@ -112,7 +114,7 @@ def _config(path: Path) -> Any:
         zlib.error,
     ) as error:
         reason = " ".join(str(error).split())[:200]
-        raise RunError(f"{path}: cannot be opened as a Keras model ({reason}).") from None
+        raise RunError(f"{path}: cannot be opened as a Keras model ({reason}).", path=path) from None
 
 
 def _check_members(path: Path, archive: zipfile.ZipFile, size: int) -> None:
@@ -123,16 +125,21 @@ def _check_members(path: Path, archive: zipfile.ZipFile, size: int) -> None:
         name for name in names if "\\" in name or name.startswith("/") or ".." in PurePosixPath(name).parts
     ]
     if outside:
-        raise RunError(f"{path}: was not opened: it holds a file outside its folder, {outside[0][:100]!r}.")
+        raise RunError(
+            f"{path}: was not opened: it holds a file outside its folder, {outside[0][:100]!r}.", path=path
+        )
     if len(names) > MOST_MEMBERS or len(set(names)) < len(names):
-        raise RunError(f"{path}: was not opened: it holds {len(names)} files, or one of them twice.")
+        raise RunError(
+            f"{path}: was not opened: it holds {len(names)} files, or one of them twice.", path=path
+        )
     unpacked = sum(member.file_size for member in members)
     most = MOST_TIMES_LARGER * size + _HEADERS
     config = sum(member.file_size for member in members if member.filename == "config.json")
     if unpacked > most or config > MOST_CONFIG:
         raise RunError(
             f"{path}: was not opened: its {size} bytes would unpack to {unpacked} "
-            f"({config} of config.json), more than a Keras model's."
+            f"({config} of config.json), more than a Keras model's.",
+            path=path,
         )
 
 

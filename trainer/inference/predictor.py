@@ -15,7 +15,7 @@ import numpy as np
 from trainer.data.images import reading
 from trainer.data.images.preprocess import Prepared, Recipe, prepare
 from trainer.errors import CingulumError, CohortError, ImageError, RunError
-from trainer.inference import answers, segmentation
+from trainer.inference import results, space
 from trainer.inference.ensemble import Ensemble
 from trainer.inference.requests import People, Request
 from trainer.inference.sliding import Windows
@@ -25,11 +25,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Predictor:
-    """Everything that decides what is said about an image.
+    """Everything that determines the predictions.
 
     Attributes:
         ensemble: the runs.
-        people: what the networks are told besides the volumes, where they are.
+        people: a table with the networks' non-image inputs, if they have any.
         windows: segmentation: how windows are laid. They cover the cube that the run was trained on, or the
             whole head where `whole_head` is set.
         whole_head: segmentation: all that lies in the image, and not the cube alone.
@@ -49,15 +49,16 @@ class Predictor:
         """Check that the options fit the runs.
 
         Raises:
-            RunError: windows for a network that says one thing about a volume, or covariates are missing.
-            ConfigError: windows that cannot be.
+            RunError: windows for a network with one output per volume, or covariates are missing.
+            ConfigError: invalid windows.
         """
         first = ensemble.first
         if ensemble.takes_covariates and people is None:
             names = dict.fromkeys(n for m in ensemble.members if m.covariates for n in m.covariates.names)
             raise RunError(
-                f"{first.path}: its network is told {', '.join(names)} besides the volume.",
+                f"{first.path}: its network also needs {', '.join(names)}.",
                 cure="Add --covariates participants.tsv with these columns; unknown cells may be empty.",
+                path=first.path,
             )
         if first.task != "segmentation":
             if window is not None:
@@ -65,7 +66,8 @@ class Predictor:
                 raise RunError(
                     f"{first.path}: --window is for segmentation; this {first.task} network takes the whole "
                     f"head in a volume of {size} voxels, and no other size.",
-                    cure="Leave --window out: images are brought to that size by themselves.",
+                    cure="Leave --window out: images are resampled to that size.",
+                    path=first.path,
                 )
             return cls(ensemble, people, batch=batch)
         if window is not None:
@@ -74,14 +76,14 @@ class Predictor:
         return cls(ensemble, people, windows, whole_head=window is not None, batch=batch)
 
     def columns(self) -> tuple[str, ...]:
-        """Columns of the table."""
+        """Return the columns of the table."""
         first, several = self.ensemble.first, len(self.ensemble.members) > 1
-        return ("image", *answers.columns(first.task, first.classes, several), "error")
+        return ("image", *results.columns(first.task, first.classes, several), "error")
 
     def rows(
         self, requests: Sequence[Request], outputs: dict[str, Path] | None = None
     ) -> Iterator[list[Row]]:
-        """The rows of the requests, in their order, a batch at a time.
+        """Yield the rows of the requests, in their order, a batch at a time.
 
         Args:
             requests: what is asked about.
@@ -106,8 +108,8 @@ class Predictor:
         """What the networks need to know of an image, or what is wrong with it."""
         recipe = self.ensemble.first.recipe
         try:
-            told = self.people.about(request) if self.people and self.ensemble.takes_covariates else {}
-            self.ensemble.check_told(told)
+            facts = self.people.about(request) if self.people and self.ensemble.takes_covariates else {}
+            self.ensemble.check_facts(facts)
             if self.whole_head and self.windows is not None:
                 edge = _longest_side(request.paths[0], recipe)
                 recipe = dataclasses.replace(recipe, size=max(edge, recipe.size, *self.windows.size))
@@ -115,7 +117,7 @@ class Predictor:
             prepared: Prepared = prepare(request.paths if several else request.paths[0], recipe)
         except (ImageError, CohortError) as error:
             return error
-        return _Ready(prepared, told)
+        return _Ready(prepared, facts)
 
     def _rows_of(
         self, some: list[tuple[Request, _Ready | CingulumError]], outputs: dict[str, Path] | None
@@ -139,10 +141,10 @@ class Predictor:
             for request, ready in good:
                 yield (
                     request,
-                    segmentation.segment(
+                    space.segment(
                         self.ensemble,
                         ready.prepared,
-                        ready.told,
+                        ready.facts,
                         self.windows,
                         image=request.paths[0],
                         written=outputs[request.name],
@@ -150,9 +152,9 @@ class Predictor:
                 )
         elif good:
             volumes = np.stack([ready.prepared.array for _, ready in good]).astype(np.float32)
-            found = self.ensemble.ask(volumes, [ready.told for _, ready in good])
+            found = self.ensemble.ask(volumes, [ready.facts for _, ready in good])
             for number, (request, _) in enumerate(good):
-                yield request, answers.row(first.task, first.classes, found[:, number])
+                yield request, results.row(first.task, first.classes, found[:, number])
 
     def _row(self, request: Request, said: dict[str, Any], error: CingulumError | None) -> Row:
         row: Row = dict.fromkeys(self.columns())
@@ -164,7 +166,7 @@ class _Ready:
     """An image as the networks see it, and what is known of the person."""
 
     prepared: Prepared
-    told: dict[str, Any]
+    facts: dict[str, Any]
 
 
 def _longest_side(path: Path, recipe: Recipe) -> int:

@@ -34,7 +34,7 @@ class Request:
 
 
 def requests(arguments: Sequence[str], contrasts: Sequence[str]) -> list[Request]:
-    """What the command line asks for; missing files are found before any time is spent on the others.
+    """Return the requests of a command line; missing files are reported before any image is processed.
 
     Args:
         arguments: a path each; with several contrasts, paths joined by commas.
@@ -52,12 +52,14 @@ def requests(arguments: Sequence[str], contrasts: Sequence[str]) -> list[Request
         for path in request.paths:
             if not path.is_file():
                 what = "is a folder" if path.is_dir() else "there is no such file"
-                raise ImageError(f"{path}: {what}.", cure="Give image files, such as scans/*.nii.gz")
+                raise ImageError(
+                    f"{path}: {what}.", cure="Give image files, such as scans/*.nii.gz", path=path
+                )
     return found
 
 
 def file_names(found: Sequence[Request], ending: str) -> dict[str, Path]:
-    """A relative path for the result of each request, by its name: `<stem><ending>`.
+    """Return a relative path for the result of each request, by its name: `<stem><ending>`.
 
     Where two images have the same name, all keep the folders that tell them apart.
 
@@ -83,7 +85,7 @@ def file_names(found: Sequence[Request], ending: str) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class People:
-    """A table of people: what the networks are told besides the volumes."""
+    """A table of people with the networks' non-image inputs."""
 
     table: Table
 
@@ -100,7 +102,7 @@ class People:
         return cls(table)
 
     def about(self, request: Request) -> dict[str, Any]:
-        """What the table says of the person on an image, by the names of covariates.
+        """Return the table's values for the person on an image, by the names of covariates.
 
         The row is that of the image's path, as it was given or relative to the table; else that of the
         participant whose id is the file's name, its part before the first `_`, or a folder above it, with or
@@ -115,6 +117,7 @@ class People:
             raise CohortError(
                 f"{request.name}: {what} about it in {self.table.path}.",
                 cure="It needs one row per image: a column `image` with its path, or `participant_id`.",
+                path=self.table.path,
             )
         said = person(rows[0], self.table, None)
         return {**rows[0], **{name: value for name, value in said.items() if name in ("age", "sex", "site")}}

@@ -15,12 +15,12 @@ from trainer.run_folder import resuming
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
 
-# How a command is told to run a file.
+# The option of a command that allows a file to be run.
 _OPTION = "Where you trust it: --allow-code FILE"
 
 
 def load_model(folder: RunFolder, code: Sequence[Path] = (), *, option: str = _OPTION) -> keras.Model:
-    """The best epoch's network of a finished run.
+    """Return the best epoch's network of a finished run.
 
     Args:
         folder: of the run.
@@ -41,15 +41,15 @@ def load_model(folder: RunFolder, code: Sequence[Path] = (), *, option: str = _O
     absent = own_code.missing(names, allowed)
     if absent:
         raise _unknown(folder.model, absent, _cure(ran, allowed, option))
-    cure = f"Write it anew: rm {folder.result}; {resuming.command(folder)}"
+    cure = f"Write it again: rm {folder.result}; {resuming.command(folder)}"
     return _opened(folder.model, cure)
 
 
 def open_file(path: Path) -> keras.Model:
-    """The network in a `.keras` file.
+    """Return the network in a `.keras` file.
 
     Raises:
-        RunError: it is damaged or unsafe to open, or has layers that Keras has not been told of.
+        RunError: it is damaged or unsafe to open, or has layers that are not registered with Keras.
     """
     absent = own_code.missing(model_file.own_classes(path))
     if absent:
@@ -63,12 +63,16 @@ def _opened(path: Path, cure: str | None) -> keras.Model:
     except Exception as error:
         # A damaged or made-up file can make Keras raise anything.
         reason = str(error).partition("\n")[0][:300] or type(error).__name__
-        raise RunError(f"{path}: cannot be opened as a Keras model ({reason}).", cure=cure) from None
+        raise RunError(
+            f"{path}: cannot be opened as a Keras model ({reason}).", cure=cure, path=path
+        ) from None
 
 
 def _unknown(path: Path, absent: Sequence[str], cure: str) -> RunError:
     shown = ", ".join(repr(name[:60]) for name in absent[:5]) + (" and others" if len(absent) > 5 else "")
-    return RunError(f"{path}: has layers or functions that are neither Keras' nor ours: {shown}.", cure=cure)
+    return RunError(
+        f"{path}: has layers or functions that are neither Keras' nor ours: {shown}.", cure=cure, path=path
+    )
 
 
 def _cure(ran: RunRecord, allowed: Sequence[own_code.Code], option: str) -> str:
@@ -77,7 +81,7 @@ def _cure(ran: RunRecord, allowed: Sequence[own_code.Code], option: str) -> str:
         return f"{files} does not register them: @keras.saving.register_keras_serializable() on each class."
     if ran.knows_code and ran.code is None:
         return "The run was trained without code of its own (run.json), so that its network needs none."
-    told = f"Their code is not run unasked. {option}"
+    hint = f"Their code is not run unasked. {option}"
     if ran.code is None:
-        return f"{told} (the run does not record which: an older cingulum made it)."
-    return f"{told}, which was {ran.code.file[:200]!r} when it was trained."
+        return f"{hint} (the run does not record which: an older cingulum made it)."
+    return f"{hint}, which was {ran.code.file[:200]!r} when it was trained."

@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -44,17 +44,21 @@ class Windows:
 
     def __post_init__(self) -> None:
         if min(self.size) < 1:
-            raise ConfigError(f"windows of {self.size} voxels: each edge needs at least one.")
+            raise ConfigError(f"windows of {self.size} voxels: each edge must have at least one.")
         if not 0 <= self.overlap < 1:
-            raise ConfigError(f"overlap is {self.overlap:g}.", cure="Give 0 to below 1, such as 0.5.")
+            raise ConfigError(
+                f"overlap is {self.overlap:g}: must be at least 0 and below 1.", cure="For example 0.5."
+            )
         if self.blending not in ("gaussian", "constant"):
             raise ConfigError(f"blending is {self.blending!r}; known are 'gaussian' and 'constant'.")
         if self.batch < 1:
-            raise ConfigError(f"{self.batch} windows per batch: at least 1 is needed.")
+            raise ConfigError(f"{self.batch} windows per batch: must be at least 1.")
 
 
 def starts(length: int, window: int, overlap: float) -> tuple[int, ...]:
-    """First voxels of the windows along an axis: evenly spread, as few as reach the overlap everywhere."""
+    """Return first voxels of the windows along an axis: evenly spread, as few as reach the overlap
+    everywhere.
+    """
     if length <= window:
         return (0,)
     step = max(1, math.floor(window * (1 - overlap)))
@@ -63,7 +67,9 @@ def starts(length: int, window: int, overlap: float) -> tuple[int, ...]:
 
 
 def weights(length: int, window: int, first: Sequence[int], blending: str) -> np.ndarray:
-    """Weights (windows, window) float32 along one axis; over the windows that hold a voxel they sum to 1."""
+    """Return weights (windows, window) float32 along one axis; over the windows that hold a voxel they sum to
+    1.
+    """
     places = np.arange(window) - (window - 1) / 2
     profile = np.exp(-0.5 * (places / (window / 8)) ** 2) if blending == "gaussian" else np.ones(window)
     total = np.zeros(max(length, window))
@@ -73,7 +79,7 @@ def weights(length: int, window: int, first: Sequence[int], blending: str) -> np
 
 
 def blend(volume: np.ndarray, predict: Predict, windows: Windows) -> Slabs:
-    """Blended outputs of a network for a whole volume, slab after slab.
+    """Yield blended outputs of a network for a whole volume, slab after slab.
 
     Args:
         volume: (D, H, W, C), an array or a memory map; read window by window. Where an axis is shorter than
@@ -115,13 +121,13 @@ def blend(volume: np.ndarray, predict: Predict, windows: Windows) -> Slabs:
 
 
 def whole(volume: np.ndarray, predict: Predict, windows: Windows) -> np.ndarray:
-    """All blended outputs, float32 (D, H, W, K): takes D / d times the memory of `blend`."""
+    """Return all blended outputs, float32 (D, H, W, K): takes D / d times the memory of `blend`."""
     slabs = [slab.copy() for _, slab in blend(volume, predict, windows)]
     return np.concatenate(slabs)
 
 
 def cut(volume: np.ndarray, corner: Sequence[int], size: Sequence[int]) -> np.ndarray:
-    """A window float32 (d, h, w, C) of a volume, continued by the last voxels where it ends sooner."""
+    """Return a window float32 (d, h, w, C) of a volume, continued by the last voxels where it ends sooner."""
     bounds = tuple(slice(first, first + n) for first, n in zip(corner, size, strict=True))
     found = np.asarray(volume[bounds], np.float32)
     missing = [(0, n - there) for n, there in zip(size, found.shape[:3], strict=True)]
@@ -140,3 +146,81 @@ def _move_up(sums: np.ndarray, done: int) -> None:
 def _batches(items: list[tuple[int, int]], size: int) -> Iterator[list[tuple[int, int]]]:
     for first in range(0, len(items), size):
         yield items[first : first + size]
+
+
+# From a volume (b, d, h, w, C), or a pair of it and covariates (b, k), to outputs (b, ...).
+Network = Callable[[Any], Any]
+# A probability no smaller, so that its logarithm is finite in float32.
+_LEAST = 1e-9
+
+
+def blended_logits(network: Network, x: Any, windows: Windows) -> np.ndarray:
+    """Return logits of every voxel of whole volumes: the logarithm of blended probabilities.
+
+    Probabilities are blended, as `cingulum predict` does, so that figures and predicted maps agree.
+
+    Args:
+        network: gives logits (b, d, h, w, K).
+        x: float32 (B, D, H, W, C), or a pair of it and covariates (B, k).
+        windows: of the network's size.
+
+    Returns:
+        float32 (B, D, H, W, K).
+    """
+    volumes, covariates = _parts(x)
+
+    def probabilities(number: int) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda some: _softmax(_asked(network, some, covariates, number))
+
+    found = [whole(volume, probabilities(number), windows) for number, volume in enumerate(volumes)]
+    return np.log(np.maximum(np.stack(found), _LEAST))
+
+
+def mean_outputs(network: Network, x: Any, size: tuple[int, int, int], batch: int) -> np.ndarray:
+    """Return the mean output over a regular grid of patches that covers each volume.
+
+    Patches overlap only where a volume is no multiple of them, and then by as little as that needs.
+
+    Args:
+        network: gives outputs (b, m): logits, or numbers.
+        x: float32 (B, D, H, W, C), or a pair of it and covariates (B, k).
+        size: (d, h, w) of a patch.
+        batch: patches per call of the network.
+
+    Returns:
+        float32 (B, m).
+    """
+    volumes, covariates = _parts(x)
+    axes = [starts(n, edge, 0.0) for n, edge in zip(volumes.shape[1:4], size, strict=True)]
+    corners = list(itertools.product(*axes))
+    means = []
+    for number, volume in enumerate(volumes):
+        outputs = [
+            _asked(
+                network,
+                np.stack([cut(volume, corner, size) for corner in corners[first : first + batch]]),
+                covariates,
+                number,
+            )
+            for first in range(0, len(corners), batch)
+        ]
+        means.append(np.concatenate(outputs).mean(axis=0, dtype=np.float64))
+    return np.stack(means).astype(np.float32)
+
+
+def _parts(x: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    if isinstance(x, tuple | list):
+        return np.asarray(x[0]), np.asarray(x[1])
+    return np.asarray(x), None
+
+
+def _asked(network: Network, some: np.ndarray, covariates: np.ndarray | None, number: int) -> np.ndarray:
+    """Outputs for patches of the volume `number`; each with the covariates of that volume."""
+    if covariates is None:
+        return np.asarray(network(some))
+    return np.asarray(network((some, np.repeat(covariates[number : number + 1], len(some), axis=0))))
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    raised = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=-1, keepdims=True))

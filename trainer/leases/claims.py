@@ -1,4 +1,4 @@
-"""Who writes a run folder: the claims in its `.writers/`, and whether who made one still lives.
+"""The process that writes a run folder: claims in its `.writers/`, and whether their owner is alive.
 
     .writers/00000002.json      the claim of the run's second start: made once, never changed
     .writers/00000002.reads     made when all earlier starts were fenced off, before anything was read
@@ -68,18 +68,18 @@ class Owner:
         return f"{job}start {self.start}, on {self.host} (pid {self.pid})"
 
     def precedes(self, other: Owner) -> bool:
-        """Whether it is an earlier start of the same job."""
+        """Return whether it is an earlier start of the same job."""
         return bool(self.job) and self.job == other.job and self.restart < other.restart
 
     def is_gone(self) -> bool | None:
-        """Whether its process has ended; None where that cannot be seen from here."""
+        """Return whether its process has ended; None where that cannot be seen from here."""
         if (self.boot, self.namespace) != (_boot(), _namespace()) or not self.boot:
             return None
         return _began(self.pid) != self.began
 
 
 def myself(environment: Mapping[str, str]) -> Owner:
-    """This process as an owner, of a start that has no number and no staging folder yet."""
+    """Return this process as an owner, of a start that has no number and no staging folder yet."""
     job, restart = "", "0"
     if environment.get(_TASK):
         job, restart = f"task:{environment[_TASK]}", environment.get(_RESTARTS, "0")
@@ -101,17 +101,17 @@ def myself(environment: Mapping[str, str]) -> Owner:
 
 
 def path_of(folder: str, start: int) -> str:
-    """Where the claim of a start lies."""
+    """Return the path of the claim of a start."""
     return f"{folder}/{WRITERS}/{start:08d}.json"
 
 
 def staging_of(folder: str, token: str) -> str:
-    """The staging folder of a start."""
+    """Return the staging folder of a start."""
     return f"{folder}/.writing-{token}"
 
 
 def last(folder: str) -> Owner | None:
-    """The owner of the highest claim; None without any.
+    """Return the owner of the highest claim; None without any.
 
     Raises:
         RunError: a claim is damaged.
@@ -129,7 +129,7 @@ def last(folder: str) -> Owner | None:
 
 
 def read(folder: str, start: int) -> Owner | None:
-    """The owner of a start; None where there is no such claim.
+    """Return the owner of a start; None where there is no such claim.
 
     Raises:
         RunError: it is damaged.
@@ -146,14 +146,15 @@ def read(folder: str, start: int) -> Owner | None:
         return Owner(**known)
     except (ValueError, TypeError, KeyError):
         raise RunError(
-            f"{path}: is damaged, so that nobody can tell who writes this run.",
-            cure=f"Make sure that nobody trains it, then remove {folder}/{WRITERS} and {folder}/.writing-*",
+            f"{path}: is damaged, so the process that writes this run is unknown.",
+            cure=f"Make sure that no process trains it, then remove {folder}/{WRITERS} and "
+            f"{folder}/.writing-*",
             path=path,
         ) from None
 
 
 def read_bytes(path: str) -> bytes | None:
-    """A small file's content; None where there is no such file."""
+    """Return a small file's content; None where there is no such file."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -165,7 +166,7 @@ def read_bytes(path: str) -> bytes | None:
 
 
 def has_staging(folder: str, owner: Owner) -> bool:
-    """Whether its staging folder is there, so that it has neither said that it ended nor been fenced off."""
+    """Return whether its staging folder exists: the start has neither ended nor been fenced off."""
     try:
         return os.stat(staging_of(folder, owner.token)).st_ino == owner.inode
     except FileNotFoundError:
@@ -173,12 +174,12 @@ def has_staging(folder: str, owner: Owner) -> bool:
 
 
 def beat_of(folder: str, owner: Owner) -> bytes | None:
-    """What its heartbeat says now; None before the first one."""
+    """Return the content of its heartbeat; None before the first one."""
     return read_bytes(f"{staging_of(folder, owner.token)}/{HEARTBEAT}")
 
 
 def holder(folder: Path, wait_s: float = 3 * BEAT_S) -> Owner | None:
-    """Who trains the run in this folder at the moment; None where nobody is seen to.
+    """Return the process that trains the run in this folder now; None where none is seen.
 
     Args:
         folder: of the run.

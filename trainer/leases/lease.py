@@ -48,7 +48,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody has taken the run over so far; for telling early, not for safety."""
+        """Whether no other start has taken over the run so far; an early notice, not the safeguard."""
         try:
             os.stat(self.staging)
         except OSError as error:
@@ -56,7 +56,7 @@ class Lease:
         return True
 
     def place_for(self, path: Path) -> Path:
-        """A new name in the staging folder for what becomes `path`."""
+        """Return a new name in the staging folder for what becomes `path`."""
         return Path(f"{self.staging}/{next(self._numbers)}-{path.name}")
 
     def put(self, source: Path, target: Path) -> None:
@@ -119,7 +119,9 @@ class Lease:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """A context in which an error is `Fenced` where another start has taken the run over meanwhile."""
+        """Raise `Fenced` in place of any error in this context if another start has taken over the run
+        meanwhile.
+        """
         try:
             yield
         except Fenced:
@@ -130,18 +132,20 @@ class Lease:
             raise self.fenced() from error
 
     def fenced(self) -> Fenced:
-        """Why this start may write no more."""
+        """Return the error that says why this start may write no more."""
         with contextlib.suppress(OSError, RunError):
             other = claims.last(self.folder)
             if other is not None and other.start > self.start:
                 return Fenced(
                     f"{self.folder}: another process writes this run: {other}.",
-                    cure="This start has stopped, and changes nothing more; that one goes on.",
+                    cure="This start has stopped and changes nothing more; the other one continues.",
+                    path=self.folder,
                 )
         return Fenced(
             f"{self.folder}: was renamed or removed while this run wrote it.",
-            cure="Leave it where it is while it is trained. Go on where it lies now: cingulum train "
+            cure="Do not move a run while it is trained. Resume it where it is now: cingulum train "
             "FOLDER/config.yaml --resume runs=... name=...",
+            path=self.folder,
         )
 
     def beat(self) -> None:
@@ -190,6 +194,7 @@ class Lease:
 
 def _elsewhere(path: Path) -> RunError:
     return RunError(
-        f"{path}: lies on another file system than the run folder, so that nothing can be renamed to it.",
-        cure="Put the run folder as a whole where there is room, with runs=..., and no link into it.",
+        f"{path}: is on another file system than the run folder, so files cannot be renamed to it.",
+        cure="Put the whole run folder on one file system with room (runs=...), without links in it.",
+        path=path,
     )

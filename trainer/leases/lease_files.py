@@ -69,7 +69,9 @@ def fence_off(folder: str, owner: Owner) -> None:
                 raise
         time.sleep(_PAUSE_S)
     raise RunError(
-        f"{fenced}: cannot be removed; {owner} may hold a file of it open.", cure="End that process first."
+        f"{fenced}: cannot be removed; {owner} may hold a file of it open.",
+        cure="End that process first.",
+        path=fenced,
     )
 
 
@@ -91,7 +93,7 @@ def remove_tree(path: str) -> None:
 
 @contextlib.contextmanager
 def or_gone() -> Iterator[None]:
-    """A context in which it is no error that a name, or the folder that it was in, is gone."""
+    """Ignore in this context that a name, or the folder that it was in, is gone."""
     try:
         yield
     except OSError as error:
@@ -100,7 +102,7 @@ def or_gone() -> Iterator[None]:
 
 
 def link(source: str, target: str) -> bool:
-    """Whether `target` is `source` now; False where there is another."""
+    """Return whether `target` is `source` now; False where there is another."""
     try:
         os.link(source, target)
     except FileExistsError:
@@ -113,6 +115,7 @@ def link(source: str, target: str) -> bool:
             f"{os.path.dirname(target)}: its file system has no hard links ({error.strerror}), which a run "
             "folder needs.",
             cure="Put run folders on another one: runs=...",
+            path=os.path.dirname(target),
         ) from None
     return True
 
@@ -131,7 +134,7 @@ def write(path: str, content: bytes) -> None:
 
 
 def inode(path: Path) -> int | None:
-    """The number of what has this name, a link included; None where there is nothing."""
+    """Return the number of what has this name, a link included; None where there is nothing."""
     try:
         return int(os.lstat(os.fspath(path)).st_ino)
     except FileNotFoundError:
@@ -139,7 +142,7 @@ def inode(path: Path) -> int | None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder of this name."""
+    """Return whether there is a folder of this name."""
     try:
         return stat.S_ISDIR(os.stat(os.fspath(path)).st_mode)
     except FileNotFoundError:

@@ -37,7 +37,7 @@ def take(
     Args:
         folder: of the run.
         mine: this process, as `claims.myself` tells.
-        say: tells people for whom we wait.
+        say: shows people which process is waited for.
         beat: is called while we wait.
         patience_s: seconds without a heartbeat after which an owner that cannot be seen counts as dead.
 
@@ -71,7 +71,11 @@ def take(
             lease.release()
             raise
         lease.release()
-    raise RunError(f"{place}: is removed again and again.", cure="Who else starts a run of this name?")
+    raise RunError(
+        f"{place}: keeps being removed.",
+        cure="Check for other processes that start a run of this name.",
+        path=place,
+    )
 
 
 def _claim(folder: str, mine: Owner, wait_for: Callable[[Owner], None]) -> Owner:
@@ -88,10 +92,7 @@ def _claim(folder: str, mine: Owner, wait_for: Callable[[Owner], None]) -> Owner
         staging, aside = claims.staging_of(folder, token), f"{folder}/{claims.WRITERS}/.{token}"
         os.mkdir(staging)
         owner = dataclasses.replace(
-            mine,
-            start=before.start + 1 if before else 1,
-            token=token,
-            inode=os.stat(staging).st_ino,
+            mine, start=before.start + 1 if before else 1, token=token, inode=os.stat(staging).st_ino
         )
         claimed = False
         try:
@@ -121,12 +122,13 @@ def _wait_for(
     if mine.precedes(other):
         raise Fenced(
             f"{folder}: another process writes this run: {other}.",
-            cure="It is a later start of the same job: this one changes nothing.",
+            cure="The other process is a later start of the same job. This start changes nothing.",
+            path=folder,
         )
     alive = other.is_gone() is False
     ours = other.precedes(mine)
     if not alive or ours:
-        say(f"{folder}: waiting for {other}, which writes this run, to end or to fall silent")
+        say(f"{folder}: waiting for {other}, which writes this run, to end or to stop responding")
     began = time.monotonic()
     first = claims.beat_of(folder, other)
     while claims.has_staging(folder, other) and not other.is_gone():
@@ -141,10 +143,12 @@ def _wait_for(
 
 
 def being_written(folder: str, other: Owner) -> RunError:
-    """The refusal of a run that a process of another job, or none, is writing."""
+    """Return the error for a run that another process is writing."""
     return RunError(
         f"{folder}: another process writes this run: {other}.",
-        cure="It is being trained: wait for it, or stop it first. Another run needs another name: name=...",
+        cure="The run is being trained: wait for it, or stop it first. A new run needs another "
+        "name: name=...",
+        path=folder,
     )
 
 

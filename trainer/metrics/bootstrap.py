@@ -21,7 +21,9 @@ _BLOCK = 500
 
 
 def blocks(n: int, resamples: int) -> Iterator[np.ndarray]:
-    """Weights float64 (b, n) of `resamples` resamples of n subjects, some at a time; each row sums to n."""
+    """Return weights float64 (b, n) of `resamples` resamples of n subjects, some at a time; each row sums to
+    n.
+    """
     rng = np.random.default_rng(SEED)
     share = np.full(n, 1 / n)
     for start in range(0, resamples, _BLOCK):
@@ -29,19 +31,19 @@ def blocks(n: int, resamples: int) -> Iterator[np.ndarray]:
 
 
 def resampled(n: int, resamples: int, figure: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """float64 (resamples,): a figure of each resample.
+    """Return a figure of each resample, float64 (resamples,).
 
     Args:
         n: subjects.
         resamples: how many.
-        figure: from weights (b, n) to (b,); NaN where it cannot be told.
+        figure: from weights (b, n) to (b,); NaN where undefined.
     """
     parts = [figure(weights) for weights in blocks(n, resamples)]
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def interval(values: np.ndarray, n: int) -> list[float] | None:
-    """The middle 95 % of values, NaN left out; None where an interval is not to be had.
+    """Return the middle 95 % of values, NaN left out; None where there is no interval.
 
     That is so for fewer than `LEAST` subjects, and where all resamples give the same value, as an AUC of 1
     does: this says nothing of how sure the figure is.
@@ -58,12 +60,15 @@ def interval(values: np.ndarray, n: int) -> list[float] | None:
 
 
 def interval_of_difference(values: np.ndarray, n: int) -> list[float] | None:
-    """As `interval`; but two runs that answer alike differ by 0 in every resample, and that is known."""
+    """Return the interval as `interval` does, but [0, 0] where two runs give the same answers in every
+    resample.
+    """
     return [0.0, 0.0] if n >= LEAST and len(values) and not values.any() else interval(values, n)
 
 
 def p_value(differences: np.ndarray) -> float | None:
-    """Two-sided p of resampled differences: twice the smaller share on one side of 0, at least 2 / (B + 1).
+    """Return two-sided p of resampled differences: twice the smaller share on one side of 0, at least 2 / (B
+    + 1).
 
     Efron and Tibshirani, An Introduction to the Bootstrap (1993), section 15.4, by inverting the percentile
     interval; resamples of no difference count to both sides. None without resamples.

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from trainer.metrics import calibration, ranking
+from trainer.metrics import ranking
 from trainer.metrics.bootstrap import interval, interval_of_difference
 
 
 def classification_metrics(
     true: np.ndarray, probabilities: np.ndarray, classes: Sequence[str], *, bootstrap: int = 2000
 ) -> dict[str, Any]:
-    """Metrics of a classifier on one split.
+    """Return metrics of a classifier on one split.
 
     Args:
         true: int (N,), the number of each subject's class.
@@ -26,8 +26,8 @@ def classification_metrics(
         n, accuracy, accuracy_interval (Wilson, 95 %), balanced_accuracy (mean recall of the classes
         present), auc and pr_auc (average precision), with more than two classes the mean of each against
         the rest, auc_interval, pr_auc_interval, sensitivity, specificity (with more than two: macro), brier
-        and ece (see calibration.py), positive (name or None), confusion (rows true, columns predicted).
-        What cannot be told from these subjects is None: the AUC where a class is missing, for example, and
+        and ece (see py), positive (name or None), confusion (rows true, columns predicted).
+        What is undefined for these subjects is None: the AUC where a class is missing, for example, and
         its interval where a class has fewer than `bootstrap.LEAST` subjects or no resample differs.
 
     Raises:
@@ -62,15 +62,15 @@ def classification_metrics(
         "pr_auc_interval": pr_auc_interval,
         "sensitivity": recall[1] if binary else _mean(recall),
         "specificity": specificity[1] if binary else _mean(specificity),
-        "brier": calibration.brier(true, probabilities),
-        "ece": calibration.ece(true, probabilities),
+        "brier": brier(true, probabilities),
+        "ece": ece(true, probabilities),
         "positive": classes[1] if binary else None,
         "confusion": confusion.tolist(),
     }
 
 
 def wilson(hits: float, n: int) -> list[float]:
-    """The 95 % interval of a share (Wilson 1927), which stays inside 0 and 1 for few subjects too."""
+    """Return the 95 % interval of a share (Wilson 1927), which stays inside 0 and 1 for few subjects too."""
     z = 1.959963984540054
     centre = (hits + z * z / 2) / (n + z * z)
     half = z / (n + z * z) * np.sqrt(hits * (n - hits) / n + z * z / 4)
@@ -107,7 +107,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def auc_difference(
     true: np.ndarray, first: np.ndarray, second: np.ndarray, *, bootstrap: int = 2000
 ) -> tuple[float, list[float]] | None:
-    """AUC of `first` minus that of `second` on the same subjects, and its 95 % interval (paired bootstrap).
+    """Return AUC of `first` minus that of `second` on the same subjects, and its 95 % interval (paired
+    bootstrap).
 
     Args:
         true: int (N,); first, second: float (N, classes), the probabilities of two classifiers.
@@ -124,14 +125,16 @@ def auc_difference(
 
 
 def smallest_class(true: np.ndarray, classes: int) -> int:
-    """How many subjects the class with the fewest has."""
+    """Return the number of subjects of the smallest class."""
     return int(np.bincount(np.asarray(true, np.int64), minlength=classes).min())
 
 
 def auc_differences(
     true: np.ndarray, first: np.ndarray, second: np.ndarray, bootstrap: int
 ) -> np.ndarray | None:
-    """As `auc_difference`, but float64 (1 + bootstrap,): the difference, then that of each resample."""
+    """Return the differences of `auc_difference`, float64 (1 + bootstrap,): the difference, then that of each
+    resample.
+    """
     true = np.asarray(true)
     weights = ranking.weights_within_classes(true, np.shape(first)[1], bootstrap)
     if weights is None:
@@ -143,3 +146,66 @@ def auc_differences(
 def _with_interval(values: np.ndarray | None, n: int) -> tuple[float | None, list[float] | None]:
     """The first of the values, that of the subjects as they are, and the middle 95 % of the others."""
     return (None, None) if values is None else (float(values[0]), interval(values[1:], n))
+
+
+def reliability(true: np.ndarray, probabilities: np.ndarray, bins: int = 10) -> list[dict[str, Any]]:
+    """Return the share of right predictions by how sure the network is.
+
+    Confidence is the probability of the predicted class; bins of equal width divide 0 to 1, each without
+    its lower and with its upper end, as scikit-learn's `calibration_curve` (the first holds 0 too).
+
+    Args:
+        true: int (N,), class numbers.
+        probabilities: float (N, classes), rows that sum to 1.
+        bins: how many.
+
+    Returns:
+        For each bin: low, high (its ends), n, confidence (mean), accuracy (share right); the last two are
+        None where n is 0.
+    """
+    confidence, right = _confidence(true, probabilities)
+    edges = np.linspace(0, 1, bins + 1)
+    place = np.searchsorted(edges[1:-1], confidence)
+    found = []
+    for b in range(bins):
+        inside = place == b
+        n = int(inside.sum())
+        found.append(
+            {
+                "low": float(edges[b]),
+                "high": float(edges[b + 1]),
+                "n": n,
+                "confidence": float(confidence[inside].mean()) if n else None,
+                "accuracy": float(right[inside].mean()) if n else None,
+            }
+        )
+    return found
+
+
+def ece(true: np.ndarray, probabilities: np.ndarray, bins: int = 10) -> float | None:
+    """Return expected calibration error: mean over subjects of |accuracy - confidence| of their bin.
+
+    Naeini et al., AAAI 2015; Guo et al., ICML 2017 (arXiv 1706.04599), equation 3. With few subjects per
+    bin it is too high even for a calibrated network. None without subjects.
+    """
+    table = [row for row in reliability(true, probabilities, bins) if row["n"]]
+    n = sum(row["n"] for row in table)
+    return sum(row["n"] * abs(row["accuracy"] - row["confidence"]) for row in table) / n if n else None
+
+
+def brier(true: np.ndarray, probabilities: np.ndarray) -> float | None:
+    """Return Brier score (Brier 1950): mean squared distance of the probabilities from what was the case.
+
+    With two classes that of the second one's probability alone, 0 to 1; with more the sum over classes, 0
+    to 2, as scikit-learn's `brier_score_loss`. None without subjects.
+    """
+    if not len(true):
+        return None
+    missed = np.square(probabilities - np.eye(probabilities.shape[1])[true]).sum(axis=1).mean()
+    return float(missed / 2 if probabilities.shape[1] == 2 else missed)
+
+
+def _confidence(true: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Probability of the predicted class, and whether that is the true one; both (N,)."""
+    predicted = probabilities.argmax(axis=1)
+    return probabilities.max(axis=1), predicted == np.asarray(true)

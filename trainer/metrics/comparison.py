@@ -23,7 +23,7 @@ BOOTSTRAP = "paired bootstrap"
 
 
 def compare(tables: Sequence[Table], *, resamples: int = RESAMPLES) -> dict[str, Any]:
-    """Figures of each run, and of each pair of runs the difference.
+    """Return the figures of each run, and the differences of each pair of runs.
 
     Args:
         tables: as of `aligned`.
@@ -35,7 +35,7 @@ def compare(tables: Sequence[Table], *, resamples: int = RESAMPLES) -> dict[str,
         Compared are AUC (two classes: DeLong 1988; more: paired bootstrap) and accuracy (p of McNemar's
         exact test, interval of the paired bootstrap), the mean absolute error, or the mean Dice (paired
         bootstrap). With more than two runs p_holm holds p corrected for the number of pairs within a metric
-        (Holm, Scandinavian Journal of Statistics 6 (1979) 65), else None. What cannot be told is None.
+        (Holm, Scandinavian Journal of Statistics 6 (1979) 65), else None. What is undefined is None.
     """
     names = _names(tables)
     return {
@@ -53,7 +53,7 @@ def compare(tables: Sequence[Table], *, resamples: int = RESAMPLES) -> dict[str,
 def differences(
     tables: Sequence[Table], names: Sequence[str], *, resamples: int = RESAMPLES
 ) -> list[dict[str, Any]]:
-    """`comparisons` of `compare`, with these names for the runs."""
+    """Return the `comparisons` of `compare`, with these names for the runs."""
     pairs = [
         {"metric": metric, "first": names[i], "second": names[j], **figures}
         for i, j in itertools.combinations(range(len(tables)), 2)
@@ -68,7 +68,7 @@ def differences(
 
 
 def aligned(tables: Sequence[Table], *, common: bool = False) -> tuple[list[Table], list[str]]:
-    """The same subjects of every table, in the same order, and notes on what a reader must know.
+    """Return the same subjects of every table, in the same order, and notes for the reader.
 
     Lines belong together by the row of the shard set, if all runs had the same one, else by subject, and by
     the order of a subject's lines where every table has equally many.
@@ -112,7 +112,7 @@ def aligned(tables: Sequence[Table], *, common: bool = False) -> tuple[list[Tabl
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """p-values corrected for how many there are, after Holm (1979); None stays None and is not counted."""
+    """Return p-values corrected for their number, after Holm (1979); None stays None and is not counted."""
     known = [i for i, p in enumerate(p_values) if p is not None]
     corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
@@ -150,8 +150,8 @@ def _auc(one: Table, other: Table, resamples: int) -> dict[str, Any]:
         return {name: found.get(name) for name in ("difference", "interval", "p_value")} | {"test": "DeLong"}
     values = auc_differences(one.true, one.values, other.values, resamples)
     if values is None:
-        return _told(None, np.zeros(0), 0)
-    return _told(float(values[0]), values[1:], smallest)
+        return _difference(None, np.zeros(0), 0)
+    return _difference(float(values[0]), values[1:], smallest)
 
 
 def _of_means(differences: np.ndarray, resamples: int) -> dict[str, Any]:
@@ -159,9 +159,9 @@ def _of_means(differences: np.ndarray, resamples: int) -> dict[str, Any]:
     known = differences[np.isfinite(differences)]
     n = len(known)
     if n < 2:
-        return _told(float(known[0]) if n else None, np.zeros(0), n)
+        return _difference(float(known[0]) if n else None, np.zeros(0), n)
     means = resampling.resampled(n, resamples, lambda weights: weights @ known / n)
-    return _told(float(known.mean()), means, n)
+    return _difference(float(known.mean()), means, n)
 
 
 def _of_hits(one: np.ndarray, other: np.ndarray) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def _of_hits(one: np.ndarray, other: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _told(difference: float | None, resampled: np.ndarray, n: int) -> dict[str, Any]:
+def _difference(difference: float | None, resampled: np.ndarray, n: int) -> dict[str, Any]:
     return {
         "difference": difference,
         "interval": resampling.interval_of_difference(resampled, n),
@@ -216,13 +216,15 @@ def _keys(table: Table, one_set: bool) -> list[tuple[Hashable, ...]]:
 def _check_same_task(one: Table, other: Table) -> None:
     if one.task != other.task:
         raise RunError(
-            f"{one.run} is a {one.task} and {other.run} a {other.task}.",
+            f"{one.run} is a {one.task}, {other.run} a {other.task}.",
             cure="Compare runs of the same task.",
+            path=other.run,
         )
     if set(one.classes) != set(other.classes):
         raise RunError(
             f"{one.run} has the classes {', '.join(one.classes)}; {other.run}, {', '.join(other.classes)}.",
             cure="Compare runs with the same data.classes.",
+            path=other.run,
         )
 
 
@@ -236,9 +238,11 @@ def _check_same_truth(one: Table, other: Table) -> None:
             for table in (one, other)
         ]
         raise RunError(
-            f"The truth differs for {len(differ)} subject(s): {one.subjects[i]} is {said[0]} in {one.run} "
+            f"The labels or targets differ for {len(differ)} subject(s): {one.subjects[i]} is "
+            f"{said[0]} in {one.run} "
             f"and {said[1]} in {other.run}.",
             cure="Compare runs on the same cohort.",
+            path=other.run,
         )
 
 

@@ -13,7 +13,8 @@ _BLOCK = 250
 
 
 def weights_within_classes(true: np.ndarray, classes: int, resamples: int) -> np.ndarray | None:
-    """float64 (1 + resamples, N): ones, then how often each subject was drawn, each class by itself.
+    """Return weights float64 (1 + resamples, N): ones, then how often each subject was drawn, within its
+    class.
 
     Args:
         true: int (N,), class numbers.
@@ -34,12 +35,12 @@ def weights_within_classes(true: np.ndarray, classes: int, resamples: int) -> np
 
 
 def targets(classes: int) -> list[int]:
-    """Classes whose curves are averaged: the second of two, or all of more."""
+    """Return classes whose curves are averaged: the second of two, or all of more."""
     return [1] if classes == 2 else list(range(classes))
 
 
 def roc_areas(true: np.ndarray, probabilities: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Area under the ROC curve for each row of weights, mean over `targets`, one against the rest.
+    """Return area under the ROC curve for each row of weights, mean over `targets`, one against the rest.
 
     The area is the share of pairs (a subject of the class, another) in which the first has the higher
     probability, ties half (Mann and Whitney 1947); counted by ranks, so that ten thousand subjects need no
@@ -64,7 +65,7 @@ def roc_areas(true: np.ndarray, probabilities: np.ndarray, weights: np.ndarray) 
 
 
 def average_precisions(true: np.ndarray, probabilities: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Average precision for each row of weights, mean over `targets`, one against the rest.
+    """Return average precision for each row of weights, mean over `targets`, one against the rest.
 
     The step-wise area under the precision-recall curve, scikit-learn's `average_precision_score`, which takes
     one vector of weights at a time: 2000 resamples would take seconds.

@@ -10,7 +10,7 @@ from trainer.metrics import bootstrap as resampling
 
 
 def regression_metrics(true: np.ndarray, predicted: np.ndarray, bootstrap: int = 2000) -> dict[str, Any]:
-    """Metrics of predicted numbers on one split.
+    """Return metrics of predicted numbers on one split.
 
     Args:
         true: float (N,), in the target's unit.
@@ -20,7 +20,7 @@ def regression_metrics(true: np.ndarray, predicted: np.ndarray, bootstrap: int =
     Returns:
         n; mae, mae_interval, rmse and bias (mean of predicted - true), in the target's unit; r2, r2_interval
         (1 - squared error / squared distance from the mean of these subjects: 0 for one who always says that
-        mean, below 0 for worse), pearson (correlation). What cannot be told is None: everything without
+        mean, below 0 for worse), pearson (correlation). What is undefined is None: everything without
         subjects, r2 where all targets are alike, pearson where targets or predictions are, intervals of
         fewer than `bootstrap.LEAST` subjects, or where no resample differs.
 
@@ -50,7 +50,7 @@ def regression_metrics(true: np.ndarray, predicted: np.ndarray, bootstrap: int =
 
 
 def mae_resampled(true: np.ndarray, predicted: np.ndarray, resamples: int) -> np.ndarray:
-    """float64 (resamples,): the mean absolute error of each resample of the subjects."""
+    """Return the mean absolute error of each resample of the subjects, float64 (resamples,)."""
     error = np.abs(predicted - true)
     return resampling.resampled(len(true), resamples, lambda weights: weights @ error / len(true))
 

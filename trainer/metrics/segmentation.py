@@ -19,7 +19,7 @@ def sample_statistics(
     *,
     distances: bool = True,
 ) -> dict[str, dict[str, float | None]]:
-    """Figures of one subject's label map, for every class but the background.
+    """Return the figures of one subject's label map, for every class but the background.
 
     Args:
         true_map: int or uint8 (D, H, W), numbers of classes; 0 is background.
@@ -68,14 +68,14 @@ def sample_statistics(
 
 
 def surface(mask: np.ndarray) -> np.ndarray:
-    """Voxels of a mask with a neighbour, across a face, that is not in it or outside the image; bool."""
+    """Return the voxels of a mask with a face neighbour outside the mask or the image; bool."""
     return mask & ~binary_erosion(mask)
 
 
 def segmentation_metrics(
     dice: Mapping[str, np.ndarray], hd95: Mapping[str, np.ndarray], bootstrap: int = 2000
 ) -> dict[str, Any]:
-    """Figures of a split from those of its subjects.
+    """Return the figures of a split from those of its subjects.
 
     Args:
         dice: by class, float (N,), of each subject; NaN where neither map has the class.
@@ -86,7 +86,7 @@ def segmentation_metrics(
         n; dice (mean over classes of a subject, then over subjects), dice_interval; and `per_class`: for each
         its n (subjects that have the class in either map), dice, dice_sd and dice_interval over them, hd95
         (mean, mm) and hd95_median over those where both maps have it, and without_surface (how many of n have
-        it in one map only: the mean distance leaves these failures out). What cannot be told is None.
+        it in one map only: the mean distance leaves these failures out). What is undefined is None.
     """
     mean, bounds = _mean_and_interval(mean_dice(dice), bootstrap)
     return {
@@ -98,10 +98,10 @@ def segmentation_metrics(
 
 
 def mean_dice(dice: Mapping[str, np.ndarray]) -> np.ndarray:
-    """float64 (N,): mean over the classes that a subject has; NaN where that is none.
+    """Return the mean over the classes that a subject has, float64 (N,); NaN where it has none.
 
     A subject with no class in either map says nothing of overlap, so means over subjects leave it out.
-    `trainer.tasks.scores.mean_dice`, shown while training, counts it as 1: there every sample needs a number.
+    `trainer.tasks.losses.mean_dice`, shown while training, counts it as 1: there every sample needs a number.
 
     Args:
         dice: by class, float (N,), NaN where neither map has the class.

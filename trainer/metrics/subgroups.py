@@ -22,7 +22,7 @@ Measure = Callable[[np.ndarray], Mapping[str, Any]]
 def subgroup_table(
     volumes: Sequence[VolumeMeta], measure: Measure, *, smallest: int = 10, band: int = 10
 ) -> list[dict[str, Any]]:
-    """Figures by sex, age band and site.
+    """Return figures by sex, age band and site.
 
     Args:
         volumes: one for each judged subject, with `sex`, `age` in years and `site`.
@@ -55,7 +55,7 @@ def subgroup_table(
 def classification_measure(
     true: np.ndarray, probabilities: np.ndarray, classes: Sequence[str], bootstrap: int = 2000
 ) -> Measure:
-    """Accuracy, balanced accuracy and AUC with intervals; see `classification_metrics`."""
+    """Return accuracy, balanced accuracy and AUC with intervals; see `classification_metrics`."""
     names = ("accuracy", "accuracy_interval", "balanced_accuracy", "auc", "auc_interval")
 
     def measure(places: np.ndarray) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def classification_measure(
 
 
 def regression_measure(true: np.ndarray, predicted: np.ndarray, bootstrap: int = 2000) -> Measure:
-    """Mean absolute error with interval, and bias; see `regression_metrics`."""
+    """Return mean absolute error with interval, and bias; see `regression_metrics`."""
 
     def measure(places: np.ndarray) -> dict[str, Any]:
         found = regression_metrics(true[places], predicted[places], bootstrap)
@@ -78,7 +78,7 @@ def regression_measure(true: np.ndarray, predicted: np.ndarray, bootstrap: int =
 def segmentation_measure(
     dice: Mapping[str, np.ndarray], hd95: Mapping[str, np.ndarray], bootstrap: int = 2000
 ) -> Measure:
-    """Mean Dice with interval; see `segmentation_metrics`."""
+    """Return mean Dice with interval; see `segmentation_metrics`."""
 
     def measure(places: np.ndarray) -> dict[str, Any]:
         of_dice, of_hd95 = (

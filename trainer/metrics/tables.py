@@ -75,7 +75,7 @@ class Table(Judged):
     shards: str | None
 
     def taken(self, places: Sequence[int]) -> Table:
-        """Only the lines at these places, in this order."""
+        """Return the table with the lines at these places only, in this order."""
         where = np.asarray(places, np.int64)
         return dataclasses.replace(
             self,
@@ -86,7 +86,7 @@ class Table(Judged):
         )
 
     def with_classes(self, classes: tuple[str, ...]) -> Table:
-        """The same with its classes in another order."""
+        """Return the table with its classes in another order."""
         if not classes:
             return self
         where = [self.classes.index(name) for name in classes]
@@ -109,22 +109,21 @@ def read(run: Path, split: str) -> Table:
     folder = RunFolder.open(run)
     if not folder.result.is_file():
         raise RunError(
-            f"{run}: this run is not finished: it has no result yet.",
-            cure=resuming.cure(folder),
+            f"{run}: this run is not finished: it has no result yet.", cure=resuming.cure(folder), path=run
         )
     path = folder.evaluation / f"{split}.csv"
     cure = f"cingulum evaluate {run} --split {split} writes it."
     if not path.is_file():
-        raise RunError(f"{path}: is missing.", cure=cure)
+        raise RunError(f"{path}: is missing.", cure=cure, path=path)
     try:
         found = judged(*lines(path))
     except ValueError as error:
-        raise RunError(f"{path}: is damaged: {error}.", cure=cure) from None
+        raise RunError(f"{path}: is damaged: {error}.", cure=cure, path=path) from None
     return Table(**vars(found), run=run, shards=_content_hash(folder))
 
 
 def lines(path: Path) -> tuple[tuple[str, ...], list[Line]]:
-    """The header and the lines of a table of predictions, by column.
+    """Return the header and the lines of a table of predictions, by column.
 
     Raises:
         OSError: the file cannot be read.
@@ -147,7 +146,7 @@ def lines(path: Path) -> tuple[tuple[str, ...], list[Line]]:
 
 
 def judged(header: Sequence[str], lines: Sequence[Line]) -> Judged:
-    """What the lines of a table of predictions say.
+    """Parse the lines of a table of predictions.
 
     Raises:
         ValueError: there are no lines, the columns are those of no task, or a value is wrong.
@@ -159,7 +158,7 @@ def judged(header: Sequence[str], lines: Sequence[Line]) -> Judged:
     missing = [name for name in wanted if name not in header]
     if missing:
         raise ValueError(f"it has no column for {missing[0]!r}")
-    # Only a segmentation has figures that cannot be told.
+    # Only a segmentation has undefined figures.
     empty = "nan" if task == "segmentation" else "empty"
     true = _true(task, classes, lines)
     values = np.array([[float(line[name] or empty) for name in wanted] for line in lines])
@@ -208,7 +207,7 @@ def _true(task: str, classes: Sequence[str], lines: Sequence[Line]) -> np.ndarra
     number_of = {name: k for k, name in enumerate(classes)}
     unknown = next((line["label"] for line in lines if line["label"] not in number_of), None)
     if unknown is not None:
-        raise ValueError(f"{unknown!r} is none of its classes")
+        raise ValueError(f"{unknown!r} is not one of its classes")
     return np.array([number_of[line["label"]] for line in lines])
 
 

@@ -38,7 +38,10 @@ def conv2(
     """
     kernels = (width, 10 * width if second is None else second)
     if not isinstance(kernels[1], int) or kernels[1] < 1:
-        raise ModelError(f"conv2: second is {second!r}: it must be a whole number of kernels, at least 1.")
+        raise ModelError(
+            f"conv2: second is {second!r}: it must be a whole number of kernels, at least 1.",
+            key="model.options.second",
+        )
     x: Any = keras.Input(input_shape, name="volume")
     image = x
     if len(input_shape) == 4:

@@ -39,13 +39,20 @@ def densenet121(
         compression: share of the channels that a transition between blocks keeps.
     """
     if not 0 < compression <= 1:
-        raise ModelError(f"compression is {compression!r}: it must be above 0 and at most 1.")
+        raise ModelError(
+            f"compression is {compression!r}: it must be above 0 and at most 1.",
+            key="model.options.compression",
+        )
     if growth_rate is not None and (not isinstance(growth_rate, int) or growth_rate < 1):
         raise ModelError(
-            f"growth_rate is {growth_rate!r}: it must be a whole number of channels, at least 1."
+            f"growth_rate is {growth_rate!r}: it must be a whole number of channels, at least 1.",
+            key="model.options.growth_rate",
         )
     if not blocks or not all(isinstance(count, int) and count > 0 for count in blocks):
-        raise ModelError(f"blocks is {list(blocks)!r}: it must be a list of whole numbers of layers.")
+        raise ModelError(
+            f"blocks is {list(blocks)!r}: it must be a list of whole numbers of layers.",
+            key="model.options.blocks",
+        )
     growth = max(1, width // 2) if growth_rate is None else growth_rate
     volume = keras.Input(input_shape, name="volume")
     x = layers.stem(volume, width, norm=normalisation)

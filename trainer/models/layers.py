@@ -20,7 +20,7 @@ BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5}
 
 
 def normalisation(kind: str, channels: int, *, name: str, gamma: str = "ones") -> keras.layers.Layer | None:
-    """A new normalisation layer over the last axis, or None for 'none'.
+    """Return a new normalisation layer over the last axis, or None for 'none'.
 
     Args:
         kind: 'batch'; 'sync' (batch statistics over all ranks); 'group' (Wu and He, arXiv 1803.08494: at
@@ -45,7 +45,9 @@ def normalisation(kind: str, channels: int, *, name: str, gamma: str = "ones") -
     if kind == "none":
         return None
     known = ", ".join(get_args(Normalisation))
-    raise ModelError(f"There is no normalisation {kind!r}.", cure=f"Known: {known}.")
+    raise ModelError(
+        f"There is no normalisation {kind!r}.", cure=f"Known: {known}.", key="model.options.normalisation"
+    )
 
 
 def _groups(channels: int) -> int:
@@ -55,7 +57,7 @@ def _groups(channels: int) -> int:
 
 
 def normalised(x: Any, kind: str, *, name: str, gamma: str = "ones") -> Any:
-    """A feature map with `normalisation` of that kind.
+    """Add `normalisation` of that kind to a feature map.
 
     Raises:
         ModelError: there is no such kind, or it would make every value 0.
@@ -63,8 +65,9 @@ def normalised(x: Any, kind: str, *, name: str, gamma: str = "ones") -> Any:
     sides = x.shape[1:-1]
     if kind == "instance" and max(sides) == 1:
         raise ModelError(
-            f"Instance normalisation of one voxel gives 0 whatever the volume holds ({name}).",
+            f"Instance normalisation of one voxel always gives 0 ({name}).",
             cure="Take larger volumes, or model.options.normalisation=group.",
+            key="model.options.normalisation",
         )
     layer = normalisation(kind, x.shape[-1], name=f"{name}_norm", gamma=gamma)
     return x if layer is None else layer(x)
@@ -81,7 +84,7 @@ def convolution(
     name: str,
     gamma: str = "ones",
 ) -> Any:
-    """Convolution and normalisation, without activation, of a volume or (4 axes) of an image.
+    """Add a convolution and normalisation, without activation, to a volume or (4 axes) an image.
 
     With padding 'same' a stride s gives ceil(size / s).
     """
@@ -99,12 +102,13 @@ def convolution(
 
 
 def relu(x: Any, *, name: str) -> Any:
-    """Rectified linear activation under a stable name."""
+    """Add a rectified linear activation under a stable name."""
     return keras.layers.Activation("relu", name=f"{name}_relu")(x)
 
 
 def residual_block(x: Any, channels: int, *, strides: int = 1, norm: str, name: str) -> Any:
-    """Basic residual block: two 3x3x3 convolutions beside a shortcut (He et al., arXiv 1512.03385, 3.3).
+    """Add a basic residual block: two 3x3x3 convolutions beside a shortcut (He et al., arXiv 1512.03385,
+    3.3).
 
     The shortcut is the identity where shapes agree and a 1x1x1 convolution elsewhere (option B). The last
     normalisation starts with scale 0, so that a block starts as the identity (Goyal et al., arXiv 1706.02677,
@@ -120,24 +124,26 @@ def residual_block(x: Any, channels: int, *, strides: int = 1, norm: str, name: 
 
 
 def stem(x: Any, channels: int, *, norm: str) -> Any:
-    """7x7x7 convolution and 3x3x3 maximum, each with stride 2: a quarter of the size along each axis."""
+    """Add a 7x7x7 convolution and a 3x3x3 maximum, each with stride 2: a quarter of each axis."""
     x = relu(convolution(x, channels, 7, strides=2, norm=norm, name="stem"), name="stem")
     return max_pool(x, 3, strides=2, padding="same", name="stem")
 
 
 def max_pool(x: Any, size: int, *, strides: int, padding: str = "valid", name: str) -> Any:
-    """Maximum over `size` voxels along each axis, of a volume or (4 axes) of an image."""
+    """Add a maximum over `size` voxels along each axis, of a volume or (4 axes) of an image."""
     kind = keras.layers.MaxPooling3D if len(x.shape) == 5 else keras.layers.MaxPooling2D
     return kind(size, strides=strides, padding=padding, dtype=pooling_dtype(), name=f"{name}_pool")(x)
 
 
 def pooling_dtype() -> str | None:
-    """The type to pool in: float32 instead of float16, for which TensorFlow 2.21 has no kernel on a CPU."""
+    """Return the type to pool in: float32 instead of float16, for which TensorFlow 2.21 has no kernel on a
+    CPU.
+    """
     return "float32" if keras.config.dtype_policy().compute_dtype == "float16" else None
 
 
 def head(x: Any, classes: int, *, dropout: float, hidden: int = 0, pool: str = "mean") -> Any:
-    """Features of the volume, dropout, and logits `(B, classes)` that are float32 at any precision policy.
+    """Add pooling, dropout, and logits `(B, classes)` that are float32 at any precision policy.
 
     Args:
         hidden: units of two layers with ReLU and dropout in between, as AlexNet and VGG have them; 0: none.
@@ -148,9 +154,12 @@ def head(x: Any, classes: int, *, dropout: float, hidden: int = 0, pool: str = "
         ModelError: no such pool, or hidden or dropout out of range.
     """
     if pool not in ("mean", "none"):
-        raise ModelError(f"There is no pool {pool!r}.", cure="Known: mean, none.")
+        raise ModelError(f"There is no pool {pool!r}.", cure="Known: mean, none.", key="model.options.pool")
     if not isinstance(hidden, int) or hidden < 0:
-        raise ModelError(f"hidden is {hidden!r}: it must be a whole number of units, or 0 for none.")
+        raise ModelError(
+            f"hidden is {hidden!r}: it must be a whole number of units, or 0 for none.",
+            key="model.options.hidden",
+        )
     if pool == "mean":
         x = keras.layers.GlobalAveragePooling3D(name="head_pool")(x)
     else:
@@ -166,5 +175,7 @@ def head(x: Any, classes: int, *, dropout: float, hidden: int = 0, pool: str = "
 def drop(x: Any, share: float, *, name: str) -> Any:
     """Drop a share of the features in training; no layer at all where that is 0."""
     if not 0 <= share < 1:
-        raise ModelError(f"dropout is {share!r}: it must be at least 0 and below 1.")
+        raise ModelError(
+            f"dropout is {share!r}: it must be at least 0 and below 1.", key="model.options.dropout"
+        )
     return keras.layers.Dropout(share, name=f"{name}_dropout")(x) if share else x

@@ -17,7 +17,7 @@ from trainer.errors import CingulumError, InputError, ModelError
 
 
 def find(name: str, *, what: str = "network", error: type[InputError] = ModelError) -> Callable[..., Any]:
-    """The function or class, from a module that the current folder or the environment has, or from a file.
+    """Find the function or class, in a module that can be imported here, or in a file.
 
     Args:
         name: as above.
@@ -25,10 +25,10 @@ def find(name: str, *, what: str = "network", error: type[InputError] = ModelErr
         error: to raise.
 
     Raises:
-        InputError: of the given class: there is none, or its file cannot be run.
+        InputError: of the given class: not found, or its file cannot be run.
     """
     place, _, attribute = name.rpartition(":")
-    with told_with_place(name, what=what, error=error):
+    with errors_with_place(name, what=what, error=error):
         if place.endswith(".py"):
             module = _load_file(Path(place), error)
         else:
@@ -43,7 +43,7 @@ def find(name: str, *, what: str = "network", error: type[InputError] = ModelErr
 
 
 @contextlib.contextmanager
-def told_with_place(
+def errors_with_place(
     name: str, *, what: str = "network", error: type[InputError] = ModelError
 ) -> Iterator[None]:
     """Turn what the user's code raises into an error that names the line.
@@ -58,13 +58,13 @@ def told_with_place(
     except SystemExit as left:  # a whole program was named, or a function ends the process
         raise error(
             f"{what} {name!r} cannot be built: {_line(left)}: it ends the program (exit code {left.code}).",
-            cure="Take the exit out, or put it under: if __name__ == '__main__':",
+            cure="Remove the exit, or put it under: if __name__ == '__main__':",
         ) from left
     except Exception as raised:
         said = f"{type(raised).__name__}: {raised}".rstrip(": ")
         raise error(
             f"{what} {name!r} cannot be built: {_line(raised)}: {said}",
-            cure=f"Mend that line, or the options that it is given ({_OPTIONS[what]}).",
+            cure=f"Fix that line, or the options that it gets ({_OPTIONS[what]}).",
         ) from raised
 
 
@@ -81,7 +81,7 @@ def _line(error: BaseException) -> str:
 
 
 def is_installed(file: str) -> bool:
-    """Whether a source file is part of this package, of Python, or of what was installed."""
+    """Return whether a source file is part of this package, of Python, or of an installed package."""
     return (
         "site-packages" in file
         or file.startswith(("<", sys.base_prefix + "/lib"))

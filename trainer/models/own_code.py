@@ -10,14 +10,64 @@ import hashlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
 import keras
 
 from trainer.errors import RunError
-from trainer.models import own, own_imports
+from trainer.models import own
 from trainer.run_folder.run_record import RunRecord
+
+
+class NeighboursRefused:
+    """A finder, first in `sys.meta_path`, for as long as the process lives: layers may import when called.
+
+    Args:
+        file: that was allowed.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.folder = file.resolve().parent
+        self._file = file
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Leave the module to other finders.
+
+        Raises:
+            RunError: it would come from the file's folder, or from nowhere but there.
+        """
+        found = PathFinder.find_spec(name, path)
+        if found is None and path is None:
+            found = PathFinder.find_spec(name, [str(self.folder)])
+        if found is None:
+            return None
+        # A folder without __init__.py has no origin.
+        places = [found.origin] if found.origin else list(found.submodule_search_locations or ())
+        beside = [place for place in places if self._is_beside(place)]
+        if not beside:
+            return None
+        raise RunError(
+            f"--allow-code {self._file}: imports {name!r} from its own folder ({beside[0]}), which was not "
+            "compared with what the run was trained with. It was not imported.",
+            cure="Read that file; if you trust it, install it, or put it into another folder of PYTHONPATH. "
+            "A network in one file needs neither.",
+            path=self._file,
+        )
+
+    def _is_beside(self, place: str) -> bool:
+        return Path(place).resolve().is_relative_to(self.folder) and not own.is_installed(place)
+
+
+def refuse_neighbours(file: Path) -> None:
+    """Refuse imports from the file's folder from now on; calling it again changes nothing."""
+    folder = file.resolve().parent
+    if not any(isinstance(finder, NeighboursRefused) and finder.folder == folder for finder in sys.meta_path):
+        sys.meta_path.insert(0, NeighboursRefused(file))
+
 
 # SHA-256 of the file that registered a class, by the class's registered name.
 _registered_by: dict[str, str] = {}
@@ -45,14 +95,16 @@ class Code:
         """Read a file.
 
         Raises:
-            RunError: it is no regular file, or cannot be read.
+            RunError: not a regular file, or it cannot be read.
         """
         try:
             if not path.is_file():
-                raise RunError(f"--allow-code {path}: there is no such file.", cure="Name a Python file.")
+                raise RunError(
+                    f"--allow-code {path}: there is no such file.", cure="Name a Python file.", path=path
+                )
             return cls(path, path.read_bytes())
         except OSError as error:
-            raise RunError(f"--allow-code {path}: cannot be read ({error.strerror}).") from None
+            raise RunError(f"--allow-code {path}: cannot be read ({error.strerror}).", path=path) from None
 
     def run(self) -> None:
         """Run the very bytes whose hash was compared, and no compiled copy of them that lies beside.
@@ -67,25 +119,27 @@ class Code:
         module = ModuleType(name)
         module.__file__ = str(self.path)
         sys.modules[name] = module
-        own_imports.refuse_neighbours(self.path)
-        with own.told_with_place(str(self.path)):
+        refuse_neighbours(self.path)
+        with own.errors_with_place(str(self.path)):
             exec(compile(self.content, str(self.path), "exec"), module.__dict__)  # noqa: S102 - was allowed
         after = keras.saving.get_custom_objects()
         new = [key for key, value in after.items() if before.get(key) is not value]
         for key in new:
             if _registered_by.get(key, self.sha256) != self.sha256:
                 raise RunError(
-                    f"--allow-code {self.path}: registers {key}, and so does another file that was allowed.",
-                    cure="Ask these runs in commands of their own.",
+                    f"--allow-code {self.path}: registers {key}, which another allowed file has "
+                    "registered already.",
+                    cure="Use one command for each of these runs.",
+                    path=self.path,
                 )
             _registered_by[key] = self.sha256
 
 
 def recorded(name: str) -> dict[str, str] | None:
-    """For run.json: `file` and `sha256` of a user's own network; None for a network of ours.
+    """Return for run.json `file` and `sha256` of a user's own network or strategy; None for one of ours.
 
     Args:
-        name: of a network that was built in this process.
+        name: of a network or strategy that was loaded in this process.
     """
     place = name.rpartition(":")[0]
     if not place:
@@ -102,7 +156,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def chosen(files: Sequence[Path], ran: RunRecord, run: Path) -> list[Code]:
-    """Those of the files that the user allowed that may be run for a run: the one it was trained with.
+    """Return the allowed files that may be run for a run: the one it was trained with.
 
     Args:
         files: that the user named.
@@ -133,12 +187,13 @@ def chosen(files: Sequence[Path], ran: RunRecord, run: Path) -> list[Code]:
         raise RunError(
             f"{run}: was trained with a file of SHA-256 {wanted[:64]}; {shown}. It was not run.",
             cure="Name the file as it was when the run was trained (`code` in run.json).",
+            path=run,
         )
     return right[:1]
 
 
 def missing(names: Sequence[str], allowed: Sequence[Code] = ()) -> list[str]:
-    """Classes that are not registered, or were registered by a file other than those allowed."""
+    """Return classes that are not registered, or were registered by a file other than those allowed."""
     hashes = {code.sha256 for code in allowed}
     return [
         name

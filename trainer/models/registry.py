@@ -11,7 +11,6 @@ from keras.src.backend.common import global_state
 
 from trainer.errors import ModelError
 from trainer.models import checks, own
-from trainer.models.covariates import with_covariates
 from trainer.models.network import SMALLEST, Function, Network
 
 _NETWORKS: dict[str, Network] = {}
@@ -42,15 +41,17 @@ def register(
 
 
 def names(*, dense: bool | None = None) -> tuple[str, ...]:
-    """The names of all registered networks, sorted; of those with an output per voxel, or of the others."""
+    """Return the names of all registered networks, sorted; of those with an output per voxel, or of the
+    others.
+    """
     return tuple(sorted(n.name for n in _NETWORKS.values() if dense in (None, n.dense)))
 
 
 def describe(name: str) -> Network:
-    """The network of that name, or a user's own as 'module:function' or 'file.py:function'.
+    """Return the network of that name, or a user's own as 'module:function' or 'file.py:function'.
 
     Raises:
-        ModelError: there is none.
+        ModelError: unknown network.
     """
     if name in _NETWORKS:
         return _NETWORKS[name]
@@ -61,6 +62,7 @@ def describe(name: str) -> Network:
     raise ModelError(
         f"There is no network {name!r}.{hint}",
         cure=f"Known: {', '.join(names())}; or 'module:function' of your own.",
+        key="model.name",
     )
 
 
@@ -100,15 +102,20 @@ def build(
     checks.outputs(network, outputs, dense=dense, fitting=names(dense=dense))
     if covariates < 0 or (covariates and dense):
         raise ModelError(
-            f"{name}: {covariates} covariates beside "
-            + ("an output for each voxel: only whole volumes have covariates." if dense else "the volume."),
-            cure="Take data.covariates out of the configuration.",
+            f"{name}: {covariates} covariates with "
+            + (
+                "an output for each voxel: covariates need one output per volume."
+                if dense
+                else "the volume: must be at least 0."
+            ),
+            cure="Remove data.covariates from the configuration.",
+            key="data.covariates",
         )
     shape = checks.input_shape(network, input_shape)
     if width is not None:
         options["width"] = width
     checks.options(network, options)
-    with own.told_with_place(name):
+    with own.errors_with_place(name):
         model = network.function(shape, outputs, **options)
     checks.returned(name, model, shape, outputs, dense=dense)
     if covariates:
@@ -117,7 +124,7 @@ def build(
 
 
 def outline(name: str, input_shape: Sequence[int], outputs: int, **rest: Any) -> keras.Model:
-    """The model that `build` gives, but with no values in its weights: to be counted, not to be called.
+    """Build the model of `build` without values in its weights: to be counted, not to be called.
 
     It takes milliseconds where the first values of millions of weights take seconds.
     """
@@ -143,10 +150,50 @@ def _synchronised(name: str, model: keras.Model) -> keras.Model:
 
     if any(layer not in model.layers for layer in plain):
         raise ModelError(
-            f"{name}: has batch normalisation inside of another layer or model ({plain[0].name}), "
+            f"{name}: has batch normalisation inside another layer or model ({plain[0].name}), "
             "where it cannot be made synchronous.",
             cure="Set train.sync_batch_norm=false, or make it with trainer.models.layers.normalisation.",
+            key="train.sync_batch_norm",
         )
     clone = keras.models.clone_model(model, clone_function=exchange)
     clone.set_weights(model.get_weights())
     return clone
+
+
+def with_covariates(name: str, model: keras.Model, count: int) -> keras.Model:
+    """Return the same network, whose last layer also sees `count` covariates.
+
+    The features before the last layer, `(B, F)`, are concatenated with the covariates, `(B, count)`, and a
+    new last layer of the same kind takes both. This late fusion is the field's plain baseline ("Concat-1FC"
+    in Poelsterl et al., arXiv 2107.05990, who go beyond it): it works with every network, adds
+    `count * outputs` weights only, and those weights can be read as those of a logistic or linear regression
+    on the covariates beside the image. A dropout of the features comes before, so no covariate is dropped.
+
+    Scale the covariates first, to mean 0 and standard deviation 1 of the training split: beside features of
+    about that size, an age in years would swamp them.
+
+    Args:
+        model: from a volume to `(B, outputs)`, with a `keras.layers.Dense` on `(B, F)` as last layer.
+        count: how many covariates there are, at least 1.
+
+    Returns:
+        A model that takes [volume, covariates float32 `(B, count)`]; the second input is named "covariates".
+
+    Raises:
+        ModelError: the last layer is no Dense layer on a vector of features.
+    """
+    last = model.layers[-1]
+    if (
+        not isinstance(last, keras.layers.Dense)
+        or last.output is not model.outputs[0]
+        or last.input.ndim != 2
+    ):
+        raise ModelError(
+            f"{name}: ends in {type(last).__name__} ({last.name}), where covariates cannot be added.",
+            cure="They can where the last layer is a Dense layer on pooled or flattened features.",
+            key="data.covariates",
+        )
+    table = keras.Input((count,), name="covariates", dtype="float32")
+    joined = keras.layers.Concatenate(name="head_covariates", dtype="float32")([last.input, table])
+    logits = keras.layers.Dense.from_config(last.get_config())(joined)
+    return keras.Model([*model.inputs, table], logits, name=model.name)

@@ -30,7 +30,10 @@ def _resattnet(
 ) -> keras.Model:
     stages = tuple(attention)
     if not set(stages) <= {1, 2, 3, 4}:
-        raise ModelError(f"{name}: attention after stages {list(stages)}: the stages are numbered 1 to 4.")
+        raise ModelError(
+            f"{name}: attention after stages {list(stages)}: the stages are numbered 1 to 4.",
+            key="model.options.attention",
+        )
 
     def after_stage(x: Any, stage: int) -> Any:
         return self_attention(x, name=f"stage{stage}_attention") if stage in stages else x

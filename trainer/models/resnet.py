@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from trainer.models import layers
+from trainer.models.network import Function
 from trainer.models.registry import register
 
 EXPANSION = 4
@@ -30,7 +31,7 @@ def residual_network(
     residual_block: Callable[..., Any] = layers.residual_block,
     after_stage: Callable[[Any, int], Any] = lambda x, stage: x,
 ) -> keras.Model:
-    """Stem, stages of `blocks[i]` residual blocks with `width * 2**i` channels, head.
+    """Build a network of stem, stages of `blocks[i]` residual blocks with `width * 2**i` channels, and head.
 
     Args:
         residual_block: called as `layers.residual_block` is.
@@ -52,7 +53,8 @@ def residual_network(
 
 
 def bottleneck_block(x: Any, channels: int, *, strides: int = 1, norm: str, name: str) -> Any:
-    """Bottleneck block: 1x1x1, 3x3x3 and 1x1x1 convolutions beside a shortcut, 4 * `channels` out of it.
+    """Add a bottleneck block: 1x1x1, 3x3x3 and 1x1x1 convolutions beside a shortcut, 4 * `channels` out of
+    it.
 
     He et al., section 4, figure 5; the stride is in the 3x3x3 convolution, as in Hara et al.'s code. The
     last normalisation starts with scale 0: see `layers.residual_block`.
@@ -69,59 +71,42 @@ def bottleneck_block(x: Any, channels: int, *, strides: int = 1, norm: str, name
     return layers.relu(keras.layers.Add(name=f"{name}_sum")([y, shortcut]), name=name)
 
 
-@register("resnet10", paper="MedicalNet, arXiv 1904.00625")
-def resnet10(
-    input_shape: tuple[int, int, int, int],
-    classes: int,
-    *,
-    width: int = 64,
-    normalisation: str = "batch",
-    dropout: float = 0.0,
-) -> keras.Model:
-    """3D ResNet-10, residual blocks 1-1-1-1: the smallest of MedicalNet."""
-    rest: dict[str, Any] = {"width": width, "normalisation": normalisation, "dropout": dropout}
-    return residual_network(input_shape, classes, (1, 1, 1, 1), name="resnet10", **rest)
+def _registered(
+    name: str,
+    blocks: Sequence[int],
+    paper: str,
+    about: str,
+    block: Callable[..., Any] = layers.residual_block,
+) -> Function:
+    """Register and return the network of this name, which `about` describes."""
+
+    def network(
+        input_shape: tuple[int, int, int, int],
+        classes: int,
+        *,
+        width: int = 64,
+        normalisation: str = "batch",
+        dropout: float = 0.0,
+    ) -> keras.Model:
+        rest: dict[str, Any] = {"width": width, "normalisation": normalisation, "dropout": dropout}
+        return residual_network(input_shape, classes, blocks, name=name, residual_block=block, **rest)
+
+    network.__name__ = network.__qualname__ = name
+    network.__doc__ = about
+    return register(name, paper=paper)(network)
 
 
-@register("resnet18", paper="arXiv 1512.03385, 1711.09577")
-def resnet18(
-    input_shape: tuple[int, int, int, int],
-    classes: int,
-    *,
-    width: int = 64,
-    normalisation: str = "batch",
-    dropout: float = 0.0,
-) -> keras.Model:
-    """3D ResNet-18, residual blocks 2-2-2-2: the usual baseline."""
-    rest: dict[str, Any] = {"width": width, "normalisation": normalisation, "dropout": dropout}
-    return residual_network(input_shape, classes, (2, 2, 2, 2), name="resnet18", **rest)
-
-
-@register("resnet34", paper="arXiv 1512.03385, 1711.09577")
-def resnet34(
-    input_shape: tuple[int, int, int, int],
-    classes: int,
-    *,
-    width: int = 64,
-    normalisation: str = "batch",
-    dropout: float = 0.0,
-) -> keras.Model:
-    """3D ResNet-34, residual blocks 3-4-6-3."""
-    rest: dict[str, Any] = {"width": width, "normalisation": normalisation, "dropout": dropout}
-    return residual_network(input_shape, classes, (3, 4, 6, 3), name="resnet34", **rest)
-
-
-@register("resnet50", paper="arXiv 1512.03385, 1711.09577")
-def resnet50(
-    input_shape: tuple[int, int, int, int],
-    classes: int,
-    *,
-    width: int = 64,
-    normalisation: str = "batch",
-    dropout: float = 0.0,
-) -> keras.Model:
-    """3D ResNet-50, bottleneck blocks 3-4-6-3."""
-    rest: dict[str, Any] = {"width": width, "normalisation": normalisation, "dropout": dropout}
-    return residual_network(
-        input_shape, classes, (3, 4, 6, 3), name="resnet50", residual_block=bottleneck_block, **rest
-    )
+_PAPERS = "arXiv 1512.03385, 1711.09577"
+resnet10 = _registered(
+    "resnet10",
+    (1, 1, 1, 1),
+    "MedicalNet, arXiv 1904.00625",
+    "3D ResNet-10, residual blocks 1-1-1-1: the smallest of MedicalNet.",
+)
+resnet18 = _registered(
+    "resnet18", (2, 2, 2, 2), _PAPERS, "3D ResNet-18, residual blocks 2-2-2-2: the usual baseline."
+)
+resnet34 = _registered("resnet34", (3, 4, 6, 3), _PAPERS, "3D ResNet-34, residual blocks 3-4-6-3.")
+resnet50 = _registered(
+    "resnet50", (3, 4, 6, 3), _PAPERS, "3D ResNet-50, bottleneck blocks 3-4-6-3.", bottleneck_block
+)

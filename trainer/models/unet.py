@@ -80,13 +80,7 @@ def unet3d_residual(
         return layers.residual_block(x, width * 2**level, norm=normalisation, name=name)
 
     return _u_shaped(
-        input_shape,
-        classes,
-        depth=depth,
-        dropout=dropout,
-        down=block,
-        up=block,
-        name="unet3d_residual",
+        input_shape, classes, depth=depth, dropout=dropout, down=block, up=block, name="unet3d_residual"
     )
 
 
@@ -122,7 +116,10 @@ def _u_shaped(
 
 def _check_depth(name: str, input_shape: tuple[int, int, int, int], depth: int) -> None:
     if not isinstance(depth, int) or depth < 1:
-        raise ModelError(f"{name}: depth is {depth!r}: it must be a whole number of halvings, at least 1.")
+        raise ModelError(
+            f"{name}: depth is {depth!r}: it must be a whole number of halvings, at least 1.",
+            key="model.options.depth",
+        )
     sides = input_shape[:3]
     if all(side % 2**depth == 0 for side in sides):
         return
@@ -135,4 +132,5 @@ def _check_depth(name: str, input_shape: tuple[int, int, int, int], depth: int) 
         f"{name}: volumes of {size} voxels cannot be halved {depth} times: "
         f"each side must be divisible by {2**depth}.",
         cure=f"Import the images again with a `--size` divisible by {2**depth}{other}.",
+        key="model.options.depth",
     )

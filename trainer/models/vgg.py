@@ -38,7 +38,9 @@ def vgg(
     """
     if depth not in STAGES:
         known = ", ".join(map(str, STAGES))
-        raise ModelError(f"vgg: depth is {depth!r}: there are configurations of {known} layers.")
+        raise ModelError(
+            f"vgg: depth is {depth!r}: there are configurations of {known} layers.", key="model.options.depth"
+        )
     x = volume = keras.Input(input_shape, name="volume")
     for stage, count in enumerate(STAGES[depth], start=1):
         channels = width * 2 ** min(stage - 1, 3)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainer.baseline import features
-from trainer.baseline.models import classifier
+from trainer.baseline.scores import classifier
 from trainer.metrics.classification import classification_metrics
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from sklearn.metrics import precision_recall_curve, roc_curve
 
-from trainer.metrics.calibration import reliability as reliability_bins
+from trainer.metrics.classification import reliability as reliability_bins
 from trainer.metrics.classification import wilson
 from trainer.report.axes import BOTTOM, LEFT, RIGHT, TOP, Axes, Point
 from trainer.report.charts_training import SHARE_TICKS

@@ -103,7 +103,7 @@ class Found:
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """The checkpoint of `step` in the folder of checkpoints."""
+    """Return the checkpoint of `step` in the folder of checkpoints."""
     return folder / f"step-{step:08d}"
 
 
@@ -166,7 +166,7 @@ def save(
 
 
 def find(folder: Path, owner: Owner | None = None) -> Found:
-    """The newest checkpoint whose every file matches its manifest, and which `owner`, if given, wrote.
+    """Find the newest checkpoint whose every file matches its manifest, and which `owner`, if given, wrote.
 
     Args:
         folder: of the checkpoints.
@@ -185,12 +185,12 @@ def find(folder: Path, owner: Owner | None = None) -> Found:
 
 
 def read_cursor(path: Path) -> Cursor:
-    """The cursor of a checkpoint that verified."""
+    """Return the cursor of a checkpoint that verified."""
     return cursor_from(json.loads((path / "cursor.json").read_text(encoding="utf-8")))
 
 
 def cursor_from(fields: dict[str, Any]) -> Cursor:
-    """A cursor from its JSON object."""
+    """Return a cursor from its JSON object."""
     return Cursor(**{**fields, **{key: tuple(fields[key]) for key in ("rows", "sums", "timed")}})
 
 
@@ -208,8 +208,8 @@ def restore(path: Path, model: keras.Model, optimizer: keras.optimizers.Optimize
     except (ValueError, KeyError, TypeError, OSError, RuntimeError, zipfile.BadZipFile) as error:
         reason = str(error).partition("\n")[0][:200]
         raise RunError(
-            f"{path}: is of another network than this one ({reason}).",
-            cure="Put the network back as it was (its own file, the version of Keras), or move this folder "
+            f"{path}: was written for another network ({reason}).",
+            cure="Restore the network as it was (its own file, the version of Keras), or move this folder "
             "away to go on from the checkpoint before.",
             path=path,
         ) from None
@@ -247,7 +247,7 @@ def prune(folder: Path, keep: int, best_step: int | None, *, step: int | None = 
 
 
 def least_bytes(folder: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> int:
-    """What the next checkpoint takes on the disk: as much as the newest one, and at least its variables."""
+    """Return the disk space of the next checkpoint: that of the newest one, and at least its variables."""
     variables = sum(
         int(np.prod(v.shape)) * np.asarray(v).dtype.itemsize for v in (*model.variables, *optimizer.variables)
     )
@@ -268,7 +268,9 @@ def _checkpoints(folder: Path) -> Iterable[tuple[int, Path]]:
 
 
 def random_states(model: keras.Model) -> list[Any]:
-    """Variables that are neither weights nor metrics: the states of the seed generators, e.g. of dropout."""
+    """Return variables that are neither weights nor metrics: the states of the seed generators, e.g. of
+    dropout.
+    """
     weights = {id(variable) for variable in model.weights}
     metrics = {id(variable) for variable in model.metrics_variables}
     return [v for v in model.variables if id(v) not in weights and id(v) not in metrics]

@@ -46,7 +46,7 @@ class Owner:
 
 
 def step_of(path: Path) -> int | None:
-    """The step that a checkpoint's name says; None for a name that no checkpoint has."""
+    """Return the step in a checkpoint's name; None for a name that is not a checkpoint's."""
     named = _NAME.fullmatch(path.name)
     if named is None or (named[1][0] == "0" and len(named[1]) > 8):
         return None
@@ -54,7 +54,7 @@ def step_of(path: Path) -> int | None:
 
 
 def check(path: Path, owner: Owner | None = None) -> str | None:
-    """What is wrong with a checkpoint, in words; None if it is whole, and not another run's.
+    """Return what is wrong with a checkpoint, in words; None if it is whole, and this run's own.
 
     Args:
         path: of the checkpoint.
@@ -77,7 +77,7 @@ def check(path: Path, owner: Owner | None = None) -> str | None:
 
 
 def doubt(path: Path, owner: Owner) -> str | None:
-    """Why a checkpoint that passed `check` may be another run's all the same, or None.
+    """Return why a checkpoint that passed `check` may still be another run's, or None.
 
     Checkpoints that were written before runs had an identity tell only the hash of their configuration, and
     some of a run's own have another one: keys that may change on resume are part of it.
@@ -85,21 +85,21 @@ def doubt(path: Path, owner: Owner) -> str | None:
     manifest = _read_json(path / MANIFEST, _LARGEST_MANIFEST)
     if (owner.run and manifest.get("run")) or manifest.get("config_sha256") in ("", owner.config_sha256):
         return None
-    return "it does not say which run wrote it, and its configuration is not word for word this run's"
+    return "it does not say which run wrote it, and its configuration differs from this run's"
 
 
 def run_of(path: Path) -> str:
-    """The identity of the run that wrote a checkpoint that passed `check`; empty where it tells none."""
+    """Return the identity of the run that wrote a checkpoint that passed `check`; empty where it has none."""
     return str(_read_json(path / MANIFEST, _LARGEST_MANIFEST).get("run", ""))
 
 
 def format_of(path: Path) -> int:
-    """The format of a checkpoint that passed `check`."""
+    """Return the format of a checkpoint that passed `check`."""
     return int(_read_json(path / MANIFEST, _LARGEST_MANIFEST)["format"])
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Size and sha256 of a file."""
+    """Return size and sha256 of a file."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
@@ -122,7 +122,7 @@ def _read_json(path: Path, largest: int | None = None) -> dict[str, Any]:
     except ValueError as error:
         raise _Problem(f"{path.name} cannot be read ({_short(error)})") from None
     if not isinstance(value, dict):
-        raise _Problem(f"{path.name} cannot be read (no JSON object)")
+        raise _Problem(f"{path.name} cannot be read (not a JSON object)")
     return value
 
 
@@ -147,9 +147,9 @@ def _manifest_problem(manifest: dict[str, Any]) -> str | None:
         return f"{MANIFEST} lists no files"
     for name, expected in files.items():
         if not _FILE.fullmatch(name) or name == MANIFEST:
-            return f"{MANIFEST} lists {_short(name)}, which is no name of a file in a checkpoint"
+            return f"{MANIFEST} lists {_short(name)}, which is not a valid file name in a checkpoint"
         if not isinstance(expected, dict) or expected.keys() != {"bytes", "sha256"}:
-            return f"{MANIFEST} does not tell size and checksum of {name}"
+            return f"{MANIFEST} lacks size and checksum of {name}"
     missing = [name for name in REQUIRED if name not in files]
     return f"{MANIFEST} does not list {', '.join(missing)}" if missing else None
 
@@ -184,9 +184,9 @@ def _cursor_problem(path: Path) -> str | None:
         if type(value) is not int or value < least:
             return f"cursor.json: {key} is {_short(value)}"
     if not isinstance(cursor.get("rows"), list) or not all(isinstance(row, dict) for row in cursor["rows"]):
-        return "cursor.json: rows is no list of epochs"
+        return "cursor.json: rows is not a list of epochs"
     if cursor.get("step") != step_of(path):
-        return f"its name is not that of its step, {_short(cursor.get('step'))}"
+        return f"its name is not of its step, {_short(cursor.get('step'))}"
     return None
 
 

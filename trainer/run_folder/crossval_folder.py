@@ -29,7 +29,7 @@ def runs(folder: Path, *, first_seed: bool = False) -> list[Path]:
         first_seed: only those of the smallest seed, in which every subject is held out once.
 
     Raises:
-        RunError: there are none.
+        RunError: no run was started yet.
     """
     found = []
     for path in folder.iterdir():
@@ -37,13 +37,15 @@ def runs(folder: Path, *, first_seed: bool = False) -> list[Path]:
         if named and (path / "config.yaml").is_file():
             found.append((int(named[2]), int(named[1]), path))
     if not found:
-        raise RunError(f"{folder}: no fold of this cross-validation was begun yet.", cure=_cure(folder))
+        raise RunError(
+            f"{folder}: no fold of this cross-validation was started yet.", cure=_cure(folder), path=folder
+        )
     found.sort()
     return [path for seed, _, path in found if not first_seed or seed == found[0][0]]
 
 
 def finished_runs(folder: Path) -> list[Path]:
-    """As `runs` of the first seed, all of them finished, each subject held out by one.
+    """Return `runs` of the first seed, all finished, each subject held out by one of them.
 
     Raises:
         RunError: a fold is not finished; it is named.
@@ -53,7 +55,7 @@ def finished_runs(folder: Path) -> list[Path]:
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    """crossval.json: what the folds say together.
+    """Return crossval.json: the pooled figures of the folds.
 
     Raises:
         RunError: not all folds are finished yet, or the file is damaged.
@@ -66,6 +68,7 @@ def summary(folder: Path) -> dict[str, Any]:
             f"{folder}: this cross-validation is not finished: {done} of its runs have a result, and "
             f"{SUMMARY_NAME} is missing.",
             cure=_cure(folder),
+            path=folder,
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -75,9 +78,9 @@ def summary(folder: Path) -> dict[str, Any]:
         isinstance(value.get(key), kind)
         for key, kind in (("per_fold", list), ("pooled", dict), ("over_folds", dict), ("seeds", list))
     ):
-        raise RunError(f"{path}: is damaged.", cure=_cure(folder))
+        raise RunError(f"{path}: is damaged.", cure=_cure(folder), path=path)
     return value
 
 
 def _cure(folder: Path) -> str:
-    return f"Run its command again, which goes on: cingulum crossval {folder / CONFIG_NAME}"
+    return f"Run its command again to continue: cingulum crossval {folder / CONFIG_NAME}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-PACKAGES = (
+PACKAGES = [
     "tensorflow",
     "tensorflow-cpu",
     "keras",
@@ -19,11 +19,11 @@ PACKAGES = (
     "numpy",
     "h5py",
     "nibabel",
-)
+]
 
 
 def described() -> dict[str, Any]:
-    """What run.json says of them."""
+    """Return versions and machine for run.json."""
     return {
         "cingulum": version("cingulum"),
         "python": platform.python_version(),
@@ -39,7 +39,7 @@ def described() -> dict[str, Any]:
 
 
 def version(package: str) -> str | None:
-    """That is installed, or None."""
+    """Return the installed version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -69,17 +69,16 @@ def read(path: Path, optimizer: keras.Optimizer) -> None:
             )
         values.append((variable, array))
     if arrays:
+        more = _name_of(next(iter(arrays)), theirs)
         raise RunError(
-            f"{path}: was written by another optimizer: this one has no {_told(next(iter(arrays)), theirs)}.",
-            cure=_CURE,
-            path=path,
+            f"{path}: was written by another optimizer: this one has no {more}.", cure=_CURE, path=path
         )
     for variable, array in values:
         variable.assign(array)
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
-    """All arrays of a .npz file by name; no pickle.
+    """Return all arrays of a .npz file by name; no pickle.
 
     Raises:
         RunError: it cannot be read.
@@ -129,7 +128,7 @@ def _numbers(path: Path, theirs: Sequence[str], ours: Sequence[str]) -> list[int
     with other numbers the next time. Where paths are not the same, they are compared without them.
     """
     for name in (str, _uncounted):
-        there, here = _told_apart(theirs, name), _told_apart(ours, name)
+        there, here = _numbered(theirs, name), _numbered(ours, name)
         if set(there) == set(here):
             return [there.index(one) for one in here]
     missing, more = (
@@ -138,13 +137,13 @@ def _numbers(path: Path, theirs: Sequence[str], ours: Sequence[str]) -> list[int
     )
     raise RunError(
         f"{path}: was written for a network of {len(theirs)} trained variables, and this one has "
-        f"{len(ours)}: {missing} is only here, {more} only there.",
+        f"{len(ours)}: {missing} is only in this network, {more} only in the file.",
         cure=_CURE,
         path=path,
     )
 
 
-def _told_apart(paths: Sequence[str], name: Callable[[str], str]) -> list[tuple[str, int]]:
+def _numbered(paths: Sequence[str], name: Callable[[str], str]) -> list[tuple[str, int]]:
     """Names, with how often each came before: two networks in one may have layers of the same name."""
     seen: Counter[str] = Counter()
     found = []
@@ -158,7 +157,7 @@ def _uncounted(path: str) -> str:
     return re.sub(r"_[0-9]+(?=/|$)", "", path)
 
 
-def _told(member: str, paths: Sequence[str]) -> str:
+def _name_of(member: str, paths: Sequence[str]) -> str:
     number, _, slot = member.partition("/")
     place = int(number) if number.isdecimal() else len(paths)
     return f"{slot} of {paths[place]}" if place < len(paths) else member

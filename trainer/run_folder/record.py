@@ -7,6 +7,7 @@
       metrics.jsonl    one row per epoch
       telemetry/       where each step's time went, and what the hosts did
       model.keras      the best epoch's network, ready for use
+      baseline.json    what a linear model on tissue volumes reaches
       checkpoints/  evaluation/  tensorboard/  figures/  report.html
       result.json      final and best metrics; written after all else, so its presence means "finished"
 
@@ -30,76 +31,35 @@ from trainer.config import RunConfig
 from trainer.errors import ConfigError, RunError
 
 
+class _Inside:
+    """A path in a run folder, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, owner: type[RunFolder]) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths in a run folder, and reading and writing of its small files; writes are atomic."""
+    """Paths in a run folder, listed above; reads and writes its small files, atomically."""
 
     path: Path
 
-    @property
-    def config(self) -> Path:
-        """The configuration as YAML."""
-        return self.path / "config.yaml"
-
-    @property
-    def plan(self) -> Path:
-        """How a step is divided over ranks."""
-        return self.path / "plan.json"
-
-    @property
-    def run(self) -> Path:
-        """What ran where, on which data."""
-        return self.path / "run.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON row per epoch."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def result(self) -> Path:
-        """Final and best metrics."""
-        return self.path / "result.json"
-
-    @property
-    def model(self) -> Path:
-        """The best epoch's network, as an ordinary Keras model."""
-        return self.path / "model.keras"
-
-    @property
-    def baseline(self) -> Path:
-        """What a linear model on tissue volumes reaches."""
-        return self.path / "baseline.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def telemetry(self) -> Path:
-        """Folder of what was measured while it ran."""
-        return self.path / "telemetry"
-
-    @property
-    def evaluation(self) -> Path:
-        """Folder of predictions and metrics per split."""
-        return self.path / "evaluation"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Folder of TensorBoard events."""
-        return self.path / "tensorboard"
-
-    @property
-    def figures(self) -> Path:
-        """Folder of the report's figures."""
-        return self.path / "figures"
-
-    @property
-    def report(self) -> Path:
-        """The page about the run."""
-        return self.path / "report.html"
+    config = _Inside("config.yaml")
+    plan = _Inside("plan.json")
+    run = _Inside("run.json")
+    metrics = _Inside("metrics.jsonl")
+    result = _Inside("result.json")
+    model = _Inside("model.keras")
+    baseline = _Inside("baseline.json")
+    checkpoints = _Inside("checkpoints")
+    telemetry = _Inside("telemetry")
+    evaluation = _Inside("evaluation")
+    tensorboard = _Inside("tensorboard")
+    figures = _Inside("figures")
+    report = _Inside("report.html")
 
     @property
     def is_new(self) -> bool:
@@ -118,24 +78,28 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """A run folder that exists.
+        """Open a run folder that exists.
 
         Raises:
-            RunError: it does not, or is none.
+            RunError: missing, or not a run folder.
         """
         if not path.is_dir():
             raise RunError(
-                f"{path}: there is no such run folder.", cure="cingulum train CONFIG.yaml makes one."
+                f"{path}: there is no such run folder.",
+                cure="cingulum train CONFIG.yaml makes one.",
+                path=path,
             )
         folder = cls(path)
         if not folder.config.is_file():
             raise RunError(
-                f"{path}: is no run folder: config.yaml is missing.", cure="Give a folder such as runs/demo"
+                f"{path}: is not a run folder: config.yaml is missing.",
+                cure="Give a folder such as runs/demo",
+                path=path,
             )
         return folder
 
     def read_config(self) -> RunConfig:
-        """The run's configuration."""
+        """Return the run's configuration."""
         return configuration.load(self.config)
 
     def write_config(self, config: RunConfig) -> None:
@@ -148,7 +112,7 @@ class RunFolder:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically; NaN and infinity are refused, since they are no JSON."""
+    """Write a JSON file atomically; NaN and infinity are refused: not JSON."""
     atomic.make_folder(path.parent)
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
@@ -162,13 +126,13 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{path}: is missing from the run folder.") from None
+        raise RunError(f"{path}: is missing from the run folder.", path=path) from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: is damaged ({error}).") from None
+        raise RunError(f"{path}: is damaged ({error}).", path=path) from None
 
 
 def differences(stored: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Dotted key -> its two values, sorted, for every key that differs and is not free to change."""
+    """Return dotted key -> its two values, sorted, for every key that differs and may not change."""
     old, new = _flat(stored), _flat(given)
     for flat, other, section in ((new, old, stored.train.strategy), (old, new, given.train.strategy)):
         # What only the other strategy has counts as left at its default.
@@ -181,17 +145,17 @@ def differences(stored: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any
 
 
 def changes(differing: Mapping[str, tuple[Any, Any]]) -> str:
-    """What `differences` found, in words."""
+    """Return the result of `differences` as text."""
     return "; ".join(f"{key} was {old!r} and is {new!r} now" for key, (old, new) in differing.items())
 
 
 def digest(config: RunConfig) -> str:
-    """sha256 of the whole configuration, for the manifest of checkpoints."""
+    """Return the sha256 of the whole configuration, for the manifest of checkpoints."""
     return hashlib.sha256(configuration.dump(config).encode()).hexdigest()
 
 
 def now() -> str:
-    """The time, as ISO 8601 in UTC."""
+    """Return the time, as ISO 8601 in UTC."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
@@ -209,7 +173,7 @@ def _flat(config: RunConfig) -> dict[str, Any]:
 
 
 def load_config(folder: RunFolder) -> RunConfig:
-    """The configuration of a run folder.
+    """Return the configuration of a run folder.
 
     Raises:
         RunError: config.yaml is damaged or was written by another version.
@@ -217,4 +181,6 @@ def load_config(folder: RunFolder) -> RunConfig:
     try:
         return folder.read_config()
     except ConfigError as error:
-        raise RunError(f"{folder.path}: its configuration cannot be used: {error.message}") from None
+        raise RunError(
+            f"{folder.path}: its configuration cannot be used: {error.message}", path=folder.path
+        ) from None

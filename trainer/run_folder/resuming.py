@@ -27,7 +27,7 @@ _MOST_OPTIONS = 12
 
 
 def cure(folder: RunFolder) -> str:
-    """How to go on with this run, as the second line of a message."""
+    """Return how to resume this run, as the second line of a message."""
     typed = command(folder)
     if "SLURM_JOB_ID" in os.environ:
         return f"Submit the same script again with --resume in it, or go on in an allocation with: {typed}"
@@ -35,14 +35,14 @@ def cure(folder: RunFolder) -> str:
 
 
 def command(folder: RunFolder) -> str:
-    """What to type to go on with the run in this folder, quoted for a shell."""
+    """Return the command that resumes the run in this folder, quoted for a shell."""
     began = launcher(os.environ, _parent(), sys.argv)
     words = ["cingulum", "train", str(folder.config), *where(folder), "--resume"]
     return shlex.join([*began, *words])
 
 
 def where(folder: RunFolder) -> list[str]:
-    """`runs=` and `name=` where the folder was moved, copied or renamed after its config.yaml was written."""
+    """Return `runs=` and `name=` where the folder was moved or renamed after config.yaml was written."""
     try:
         stored = record.load_config(folder)
     except (RunError, OSError):
@@ -55,10 +55,10 @@ def where(folder: RunFolder) -> list[str]:
 
 
 def open_finished(path: Path) -> RunFolder:
-    """A run folder whose training is done.
+    """Open a run folder whose training is done.
 
     Raises:
-        RunError: it is none, or training has not ended yet.
+        RunError: not a run folder, or training has not ended yet.
     """
     folder = RunFolder(path)
     if not (folder.result.is_file() and folder.model.is_file() and folder.run.is_file()):
@@ -68,6 +68,7 @@ def open_finished(path: Path) -> RunFolder:
         raise RunError(
             f"{RunFolder.open(path).path}: this run is not finished: it has no result yet.",
             cure=cure(folder),
+            path=path,
         )
     return RunFolder.open(path)
 
@@ -89,6 +90,7 @@ def check_resumable(stored: RunConfig, given: RunConfig) -> None:
         raise RunError(
             f"{given.folder}: was started with another configuration: {record.changes(differing)}.",
             cure=f"{cure(RunFolder(given.folder))} (or choose another name: name=...)",
+            path=given.folder,
         )
 
 
@@ -107,15 +109,16 @@ def check_place(config_path: Path, overrides: Sequence[str], config: RunConfig) 
     other = RunFolder(config.folder)
     also = f"\n  or, for {other.path}: {command(other)}" if other.config.is_file() else ""
     raise RunError(
-        f"{config_path}: lies in the run folder {lies.path}, and says that its run is {other.path}.",
+        f"{config_path}: is in the run folder {lies.path}, but its `runs` and `name` lead to {other.path}.",
         cure=f"For {lies.path}: {command(lies)}{also}",
+        path=config_path,
     )
 
 
 def check_not_lost(folder: RunFolder, config: RunConfig) -> None:
-    """Refuse to begin at step 0 again what has come further: its checkpoints were removed by hand.
+    """Refuse to restart a run at step 0 whose checkpoints were removed by hand.
 
-    A run that was killed in its first epoch has none yet, and begins again.
+    A run that was killed in its first epoch has no checkpoint yet, and starts again.
 
     Raises:
         RunError: says what is there, and what to do.
@@ -132,14 +135,16 @@ def check_not_lost(folder: RunFolder, config: RunConfig) -> None:
     if epochs <= due and not folder.result.is_file():
         return
     raise RunError(
-        f"{folder.path}: has trained for {epochs} epochs, and checkpoints/ holds none to go on from.",
-        cure=f"Put them back. To train from the start, remove {folder.path}, or give another name: name=...",
+        f"{folder.path}: was trained for {epochs} epochs, but checkpoints/ is empty.",
+        cure=f"Restore the checkpoints. To train from the start, remove {folder.path}, or give "
+        "another name: name=...",
         path=folder.path,
     )
 
 
 def launcher(environment: Mapping[str, str], parent: Sequence[str], own: Sequence[str]) -> list[str]:
-    """The words before `cingulum` with which this process was started: those of mpirun or srun, or none.
+    """Return the words before `cingulum` that started this process: those of mpirun or srun, or an empty
+    list.
 
     Args:
         environment: of this process.

@@ -38,7 +38,7 @@ class ShardsOfRun(_Part):
         path: where it was.
         content_hash: of all that is in it.
         volumes: how many.
-        label_name: of what is told apart.
+        label_name: of the column that the classes come from.
         source: where its images came from; says so where they are phantoms.
     """
 
@@ -60,7 +60,7 @@ class TaskOfRun(_Part):
 
 
 class CodeOfRun(_Part):
-    """The file of a network of the user's own."""
+    """The file of a user's own network or strategy."""
 
     file: str = ""
     sha256: str = ""
@@ -93,6 +93,7 @@ class RunRecord(_Part):
     split: dict[str, list[int]] = {}
     task: TaskOfRun = TaskOfRun()
     code: CodeOfRun | None = None
+    strategy_code: CodeOfRun | None = None
     classes: list[str] = []
     covariates: dict[str, Any] | None = None
     volume: list[int] = []
@@ -124,21 +125,24 @@ class RunRecord(_Part):
         """
         found = record.read_json(path)
         if not isinstance(found, dict):
-            raise RunError(f"{path}: is damaged (no JSON object).")
+            raise RunError(f"{path}: is damaged (not a JSON object).", path=path)
         version = found.get("version", 0)
         if isinstance(version, int) and version > VERSION:
             raise RunError(
-                f"{path}: is of version {version}, and this cingulum knows those up to {VERSION}.",
+                f"{path}: has version {version}; this cingulum reads versions up to {VERSION}.",
                 cure="Use the cingulum that made this run, or a later one.",
+                path=path,
             )
         try:
             return cls.model_validate({"version": 0, **found})
         except ValidationError as error:
-            raise RunError(f"{path}: is damaged ({', '.join(_wrong(error))}: of another type).") from None
+            raise RunError(
+                f"{path}: is damaged (wrong type: {', '.join(_wrong(error))}).", path=path
+            ) from None
 
     @classmethod
     def usable(cls, found: Mapping[str, Any]) -> tuple[RunRecord, list[str]]:
-        """What can be used of a run.json that may be damaged; and the keys whose values cannot."""
+        """Return what can be used of a run.json that may be damaged, and the keys whose values cannot."""
         given = {"version": 0, **{key: value for key, value in found.items() if value is not None}}
         try:
             return cls.model_validate(given), []
@@ -152,7 +156,7 @@ class RunRecord(_Part):
 
 
 def owner(folder: RunFolder) -> Owner:
-    """Who the run in this folder is, for telling its checkpoints from another run's.
+    """Return the identity of the run in this folder, which tells its checkpoints from another run's.
 
     Raises:
         RunError: run.json is damaged.

@@ -37,7 +37,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Cached:
-    """Data to read, and what the cache was good for.
+    """Data to read, and statistics of the cache.
 
     Attributes:
         data: reads from the cache.
@@ -58,7 +58,7 @@ def cached(
     beat: Beat,
     is_stopping: Callable[[], bool],
 ) -> Iterator[Cached]:
-    """Data that are read as `data.cache` says; what the cache took is given back at the end. A collective.
+    """Yield data read as `data.cache` says; the cache is released at the end. A collective.
 
     Args:
         config: of the run.
@@ -66,7 +66,7 @@ def cached(
         world: all ranks.
         reporter: tells people, on rank 0.
         beat: called while ranks wait for a copy.
-        is_stopping: whether this rank was told to stop.
+        is_stopping: whether this rank was asked to stop.
 
     Raises:
         Agreed: scratch or memory is too small or cannot be used, a shard is damaged, a copy makes no progress
@@ -94,7 +94,7 @@ def cached(
 
 @contextlib.contextmanager
 def found(config: RunConfig, data: Data, world: World) -> Iterator[Data]:
-    """Data to read once: from a copy on scratch where an earlier run has left one. A collective.
+    """Yield data to read once: from a copy on scratch where an earlier run has left one. A collective.
 
     Raises:
         Agreed: what lies on scratch under our name is not ours, or the copy is damaged.
@@ -125,7 +125,8 @@ def _kept(config: RunConfig, data: Data, world: World) -> KeptVolumes:
         raise ConfigError(
             f"data.cache_bytes: {asked} is more than the {byte_sizes.told(available)} of memory that "
             f"{world.host} has left.",
-            cure="Set it lower (training needs memory, too), or leave it out to take half of what is left.",
+            cure="Set it lower (training needs memory, too), or leave it out to use half of what is left.",
+            key="data.cache_bytes",
         )
     # Training volumes come to any rank, those of validation to the same rank in every epoch.
     validation = data.split.validation
@@ -144,6 +145,7 @@ def _kept(config: RunConfig, data: Data, world: World) -> KeptVolumes:
             f"data.cache_bytes: {byte_sizes.told(budget)} for the {world.local_size} ranks of {world.host} "
             f"is less than a volume for each, which takes {byte_sizes.told(kept.volume_bytes)}.",
             cure="Set it higher, or data.cache=none.",
+            key="data.cache_bytes",
         )
     return kept
 
@@ -207,7 +209,8 @@ class _Work:
             raise CingulumError(
                 f"{self._host}: no progress for {self._limit_s:g} s while {doing} the shards to "
                 f"{self._copy.folder} (guards.timeout_s).",
-                cure="Look whether the disk or the file server still answers, or use data.cache=none.",
+                cure="Check that the disk and the file server respond, or use data.cache=none.",
+                path=self._copy.folder,
             )
         if self._done.done():
             self._done.result()
@@ -236,7 +239,7 @@ def _stage(
                 if sum(wanted):
                     show(sum(copied) // _MIB, -(-sum(wanted) // _MIB))
                 if any(stops):
-                    cure = "The same command, with or without --resume, begins anew."
+                    cure = "The same command, with or without --resume, starts copying again."
                     raise Agreed(Stopped("stopped while the shards were copied, as asked.", cure=cure))
                 if not set(states) <= {"busy", "done"} or set(states) == {"done"}:
                     break

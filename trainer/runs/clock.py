@@ -21,11 +21,11 @@ class Clock:
 
     @staticmethod
     def now() -> float:
-        """Seconds on a clock that only goes forward."""
+        """Return seconds on a clock that only goes forward."""
         return time.monotonic()
 
     def start_epoch(self) -> None:
-        """From here on, all that is told of an epoch counts anew."""
+        """Start counting for a new epoch."""
         self._began = self.now()
         self._before = (self._samples, self._seconds, self._waited)
 

@@ -27,12 +27,13 @@ from trainer.strategies.data import DistributedModel
 
 
 def evaluate_run(path: Path, split: str, world: World, code: Sequence[Path] = ()) -> dict[str, Any]:
-    """Metrics of a finished run on one of its splits, on every rank; writes evaluation/<split>.csv and .json.
+    """Return the metrics of a finished run on one split, on every rank; writes evaluation/<split>.csv and
+    .json.
 
     `code`: as for `load_model`.
 
     Raises:
-        Agreed: the run is not finished, its data are gone or others, or the split is empty.
+        Agreed: the run is not finished, its data are missing or have changed, or the split is empty.
     """
     folder, config, data, model = agree(world, lambda: open_run(path, split, code))
     learner = DistributedModel(model, keras.optimizers.SGD(), world, data.task.loss())  # it is never trained
@@ -46,12 +47,12 @@ def evaluate_run(path: Path, split: str, world: World, code: Sequence[Path] = ()
 def open_run(
     path: Path, split: str, code: Sequence[Path] = ()
 ) -> tuple[RunFolder, RunConfig, Data, keras.Model]:
-    """A finished run, the data it was trained on, as they were divided then, and its network.
+    """Open a finished run: its folder, its data as they were divided then, and its network.
 
     `code`: as for `load_model`.
 
     Raises:
-        RunError: the run is not finished, its data are others, or the split is empty.
+        RunError: the run is not finished, its data have changed, or the split is empty.
     """
     folder = resuming.open_finished(path)
     config = record.load_config(folder)
@@ -61,10 +62,13 @@ def open_run(
         raise RunError(
             f"{config.data.shards}: does not hold the data that {path} was trained on.",
             cure="Restore that shard set; its content hash is in run.json.",
+            path=config.data.shards,
         )
     # The subjects as they were divided then, whatever today's rule would say.
     division = Split(**{name: tuple(rows) for name, rows in ran.split.items()})
     data = preparation.with_split(config, shards, tasks.build(config, shards), division)
     if not data.rows(split):
-        raise RunError(f"{path}: has no {split} split.", cure=f"It was trained with data.split.{split}=0.")
+        raise RunError(
+            f"{path}: has no {split} split.", cure=f"It was trained with data.split.{split}=0.", path=path
+        )
     return folder, config, data, load_model(folder, code)

@@ -23,7 +23,7 @@ from trainer.run_folder import checkpoint, record, resuming
 from trainer.run_folder.checkpoint import Cursor
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import owner
-from trainer.runs import preparation, saving, split_predictions
+from trainer.runs import preparation, restoring, split_predictions
 from trainer.runs.clock import Clock
 from trainer.runs.preparation import Data
 from trainer.strategies.base import Plan
@@ -47,7 +47,7 @@ class Training:
         patience: best epoch and early stopping.
         reporter: tells people.
         watchdog: ends the world when this rank hangs.
-        stop: whether this rank was told to stop.
+        stop: whether this rank was asked to stop.
         telemetry: writes down where the time goes.
         scalars: writes TensorBoard scalars of a step; on rank 0.
         spent: seconds of this rank's reading threads.
@@ -88,7 +88,7 @@ class Training:
         return self.config.train.epochs * self.cursor.steps_per_epoch
 
     def run(self, batches: Iterable[Any]) -> None:
-        """Train until the last epoch, until patience ends, or until told to stop.
+        """Train until the last epoch, until patience ends, or until asked to stop.
 
         Raises:
             Agreed: Stopped, Fenced, NotFiniteError, DivergenceError, or that a file could not be written.
@@ -190,7 +190,11 @@ class Training:
         self._losses.clear()
         if found.fenced:
             # Rank 0 is the one that tells people.
-            raise Agreed(self.lease.fenced() if self.lease else Fenced("another process writes this run."))
+            raise Agreed(
+                self.lease.fenced()
+                if self.lease
+                else Fenced("another process writes this run.", path=self.folder.path)
+            )
         if found.bad_step is not None:
             raise Agreed(self._not_finite(found.bad_step))
         return found.stopping, found.steps_until_next
@@ -210,7 +214,7 @@ class Training:
         waited = self.spent.verdict(self.clock.epoch_input_wait, self.clock.epoch_seconds)
         if waited is not None:
             self.reporter.note(f"warning: {waited}")
-        told = self.telemetry.close_epoch(self.cursor.epochs_done, self.cursor.step, self.reporter.note)
+        timed = self.telemetry.close_epoch(self.cursor.epochs_done, self.cursor.step, self.reporter.note)
         self.telemetry.of_servers(self.learner.server_steps())
         self._add_sums()
         loss, score, samples = self.cursor.sums
@@ -227,7 +231,7 @@ class Training:
             **self.learner.columns(),
             "time": record.now(),
             "start": self.start,
-            **told,
+            **timed,
         }
         # One rank's clock decides what all of them keep.
         row = self.world.broadcast_object(row)
@@ -248,7 +252,7 @@ class Training:
         self.telemetry.start_epoch()
 
     def facts(self) -> dict[str, Any]:
-        """What result.json says of the strategy."""
+        """Return the strategy's part of result.json."""
         own = self.learner.facts(self.cursor.rows)
         return {"strategy": self.plan.strategy, "world_size": self.world.size, **own}
 
@@ -259,7 +263,7 @@ class Training:
             self.scalars(row, self.telemetry.hosts)
 
     def predictions(self, split: str, *, final: bool = True) -> Predictions:
-        """Outputs for a split with the weights as they are now, the same on every rank; a collective.
+        """Return outputs for a split with the current weights, the same on every rank; a collective.
 
         Args:
             split: 'train', 'validation' or 'test'.
@@ -287,7 +291,7 @@ class Training:
         self.saved_step = self.cursor.step
 
     def _write(self) -> None:
-        saving.save(self.folder, self.config, self.cursor, self.learner, run=self.run_id, start=self.start)
+        restoring.save(self.folder, self.config, self.cursor, self.learner, run=self.run_id, start=self.start)
         # What is left is to tell the others: rank 0 is not to blame when one of them does not listen.
         self.watchdog.beat("agreeing that a checkpoint was saved", collective=True)
 
@@ -299,6 +303,7 @@ class Training:
             Stopped(
                 f"stopped at step {self.cursor.step} of {self.last_step}, as asked; the state is saved.",
                 cure=resuming.cure(self.folder),
+                path=self.folder.path,
             )
         )
 

@@ -44,14 +44,7 @@ def check(given: ModelConfig, shape: tuple[int, int, int, int], outputs: int, *,
     if given.name not in models.names() or max(_numbers([given.width, *given.options.values()])) <= _LARGE:
         return
     drawn = random.getstate()
-    outline = models.outline(
-        given.name,
-        shape,
-        outputs,
-        dense=dense,
-        width=given.width,
-        **given.options,
-    )
+    outline = models.outline(given.name, shape, outputs, dense=dense, width=given.width, **given.options)
     random.setstate(drawn)
     # Gradients are as large as the weights.
     needed, there = 2 * 4 * outline.count_params(), psutil.virtual_memory().total
@@ -60,4 +53,5 @@ def check(given: ModelConfig, shape: tuple[int, int, int, int], outputs: int, *,
             f"{given.name}: its {outline.count_params():,} parameters and their gradients need "
             f"{byte_sizes.told(needed)}, and this host has {byte_sizes.told(there)}.",
             cure="Take a smaller model.width, or smaller model.options.",
+            key="model.width",
         )

@@ -77,7 +77,7 @@ def finish(training: Training, cache: Callable[[], dict[str, Any] | None]) -> di
 
 
 def complete(training: Training) -> dict[str, Any]:
-    """Make again what a finished run has lost since, or what an older version was killed before writing.
+    """Write the missing files of a finished run again.
 
     result.json stays as it is.
 
@@ -98,7 +98,7 @@ def complete(training: Training) -> dict[str, Any]:
         training.reporter.note(f"{folder.path}: is finished already.")
         return dict(result)
     training.reporter.note(
-        f"{folder.path}: is finished already; making again what is missing: {', '.join(missing)}."
+        f"{folder.path}: is finished already; writing what is missing: {', '.join(missing)}."
     )
     found = None
     if set(missing) - _OF_THE_REPORT:
@@ -138,8 +138,9 @@ def _check_best(training: Training, result: dict[str, Any]) -> None:
     """Refuse to evaluate other weights than those that result.json tells of."""
     if weights_sha256(training.learner.model) != result.get("best_weights_sha256"):
         raise RunError(
-            f"{training.folder.path}: the weights of the best epoch are no longer there.",
-            cure="Put checkpoints/ back as it was, or train again under another name: name=...",
+            f"{training.folder.path}: the weights of the best epoch are missing.",
+            cure="Restore checkpoints/, or train again under another name: name=...",
+            path=training.folder.path,
         )
 
 
@@ -203,7 +204,7 @@ def _write_baseline(training: Training) -> None:
     from trainer.report.baseline import tissue_baseline
 
     data = training.data
-    classes = data.task.told_apart
+    classes = data.task.volume_classes
     if classes is None:
         return
     rows = [*data.split.train, *data.split.validation, *data.split.test]

@@ -23,7 +23,7 @@ from trainer.data.shards.shards import ShardSet
 from trainer.data.splits import balance, splits
 from trainer.data.splits.splits import Split
 from trainer.errors import ModelError
-from trainer.inference import patchwise
+from trainer.inference import sliding
 from trainer.inference.sliding import Windows
 from trainer.ranks.world import World
 from trainer.runs import network_size
@@ -41,7 +41,7 @@ class Data:
         shards: the shard set.
         task: what is learned; knows the target of every row.
         split: rows for each purpose.
-        covariates: what the network is told besides the volume, or None.
+        covariates: non-image inputs of the network, or None.
         patches: what the network is shown of a volume, or None for all of it.
     """
 
@@ -57,24 +57,26 @@ class Data:
         return self.shards.shape if self.patches is None else self.patches.shape
 
     def read_from(self, shards: ShardSet) -> Data:
-        """The same data, read from another place, such as a copy or memory."""
+        """Return the same data, read from another place, such as a copy or memory."""
         patches = self.patches and dataclasses.replace(self.patches, shards=shards)
         return dataclasses.replace(self, shards=shards, patches=patches)
 
     def rows(self, name: str) -> tuple[int, ...]:
-        """Rows of the split 'train', 'validation' or 'test'."""
+        """Return rows of the split 'train', 'validation' or 'test'."""
         rows: tuple[int, ...] = getattr(self.split, name)
         return rows
 
-    def told(self, rows: Sequence[int]) -> np.ndarray | None:
-        """Covariates of these rows, float32 (len(rows), k); None where the network is told nothing."""
+    def covariates_for(self, rows: Sequence[int]) -> np.ndarray | None:
+        """Return the covariates of these rows, float32 (len(rows), k); None without covariates."""
         if self.covariates is None:
             return None
         return self.covariates.of(self.shards.volumes[row] for row in rows)
 
     def samples(self, rows: Sequence[int]) -> Samples:
-        """These rows with what belongs to them, to be read."""
-        return Samples(self.shards, rows, self.task.targets(rows), self.told(rows), patches=self.patches)
+        """Return these rows with their targets and covariates, ready to be read."""
+        return Samples(
+            self.shards, rows, self.task.targets(rows), self.covariates_for(rows), patches=self.patches
+        )
 
 
 def open_data(config: RunConfig) -> Data:
@@ -86,12 +88,12 @@ def open_data(config: RunConfig) -> Data:
     """
     shards = ShardSet.open(config.data.shards)
     task = tasks.build(config, shards)
-    split = splits.split(shards.volumes, task.told_apart, config.data.split, targets=task.split_targets())
+    split = splits.split(shards.volumes, task.volume_classes, config.data.split, targets=task.split_targets())
     return with_split(config, shards, task, split)
 
 
 def with_split(config: RunConfig, shards: ShardSet, task: Task, split: Split) -> Data:
-    """Data divided as given, with everything that is learned from the training split alone.
+    """Return the data divided as given, with everything that is learned from the training split alone.
 
     Raises:
         CohortError: a subject is in two splits, or a covariate tells nothing.
@@ -116,7 +118,7 @@ def set_numerics(config: RunConfig) -> None:
 def build_network(
     config: RunConfig, data: Data, world: World, strategy: Strategy
 ) -> tuple[keras.Model, keras.Optimizer]:
-    """A network with initial weights, and its optimizer, built and divided as the strategy says.
+    """Build a network with initial weights, and its optimizer, divided as the strategy says.
 
     Raises:
         ModelError: there is no such network, or volumes of this size do not go through it.
@@ -137,8 +139,10 @@ def build_network(
         if data.patches is None:
             raise
         size = "x".join(map(str, data.patches.size))
-        told = f"The network takes patches of {size} voxels (data.patch.size), not whole volumes."
-        raise ModelError(error.message, cure=f"{error.cure} {told}" if error.cure else told) from None
+        hint = f"The network takes patches of {size} voxels (data.patch.size), not whole volumes."
+        raise ModelError(
+            error.message, cure=f"{error.cure} {hint}" if error.cure else hint, key=error.key
+        ) from None
     transfer.freeze(model, config.train.transfer)
     model = data.task.completed(model)
     optimizer = optimizers.build(config.train, steps_per_epoch(config, data), model)
@@ -148,7 +152,7 @@ def build_network(
 
 
 def epoch_rows(config: RunConfig, data: Data) -> tuple[int, ...]:
-    """Training rows of one epoch: each once, or those of small classes several times; once per patch."""
+    """Return the training rows of one epoch: each once, small classes several times; once per patch."""
     rows = data.split.train
     if config.data.sampling == "balanced":
         rows = balance.balanced_rows(rows, np.asarray(data.task.targets(rows)))
@@ -158,7 +162,7 @@ def epoch_rows(config: RunConfig, data: Data) -> tuple[int, ...]:
 
 
 def steps_per_epoch(config: RunConfig, data: Data) -> int:
-    """Updates per epoch."""
+    """Return the updates per epoch."""
     return order.steps_per_epoch(len(epoch_rows(config, data)), config.train.global_batch)
 
 
@@ -172,7 +176,8 @@ def training_batches(
     stop_step: int | None = None,
     steps: Callable[[int], int] | None = None,
 ) -> Batches:
-    """A rank's share of the micro-batches from `start_step` to `stop_step`: see `pipeline.training_batches`.
+    """Return a rank's share of the micro-batches from `start_step` to `stop_step`: see
+    `pipeline.training_batches`.
 
     `stop_step` is the end of the run by default.
 
@@ -181,8 +186,8 @@ def training_batches(
     """
     rows = epoch_rows(config, data)
     samples = data.samples(rows)
-    if config.train.class_weights and data.task.told_apart is not None:
-        weights = balance.balanced_weights(np.asarray(samples.targets), len(data.task.told_apart))
+    if config.train.class_weights and data.task.volume_classes is not None:
+        weights = balance.balanced_weights(np.asarray(samples.targets), len(data.task.volume_classes))
         samples = dataclasses.replace(samples, class_weights=weights)
     stop = config.train.epochs * steps_per_epoch(config, data) if stop_step is None else stop_step
     return pipeline.training_batches(
@@ -197,7 +202,7 @@ def training_batches(
 
 
 def evaluation_batches(config: RunConfig, data: Data, share: Share, split: str) -> Batches:
-    """A rank's share of a split, every volume once over all shares: see `pipeline.evaluation_batches`.
+    """Return a rank's share of a split, each volume once over all shares: see `pipeline.evaluation_batches`.
 
     A batch is as large whatever the number of shares, since the last digits of an output depend on its size.
     """
@@ -206,7 +211,7 @@ def evaluation_batches(config: RunConfig, data: Data, share: Share, split: str) 
 
 
 def of_whole_volumes(config: RunConfig, data: Data, network: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """What evaluation asks: the network itself, or, of a network of patches, its answer for whole volumes.
+    """Return the network for evaluation: itself, or, of a network of patches, one that takes whole volumes.
 
     Label maps are blended from overlapping windows, as `cingulum predict` does; classes and numbers are the
     mean output over a grid of patches.
@@ -220,13 +225,13 @@ def of_whole_volumes(config: RunConfig, data: Data, network: Callable[[Any], Any
         return network
     size, batch = data.patches.size, config.data.evaluation_batch
     if data.task.dense:
-        return lambda x: patchwise.blended_logits(network, x, Windows(size, batch=batch))
-    return lambda x: patchwise.mean_outputs(network, x, size, batch)
+        return lambda x: sliding.blended_logits(network, x, Windows(size, batch=batch))
+    return lambda x: sliding.mean_outputs(network, x, size, batch)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a process needs that computes steps without the loop; see `prepare`.
+    """Data and network of a process that computes steps without the loop; see `prepare`.
 
     Attributes:
         config: of the run.
@@ -254,7 +259,7 @@ class Prepared:
         stop_step: int | None = None,
         steps: Callable[[int], int] | None = None,
     ) -> Batches:
-        """Micro-batches of the training split: see `training_batches`."""
+        """Return micro-batches of the training split: see `training_batches`."""
         return training_batches(self.config, self.data, share, start_step, stop_step=stop_step, steps=steps)
 
 

@@ -30,7 +30,7 @@ def collect(
     final: bool = True,
     beat: Beat = no_beat,
 ) -> Predictions:
-    """Outputs for a split with the weights as they are now, the same on every rank; a collective.
+    """Return outputs for a split with the current weights, the same on every rank; a collective.
 
     Args:
         config: of the run.

@@ -1,19 +1,30 @@
-"""Whether a run may start in its folder, and the lease under which it does."""
+"""Start a run in its folder: check it, take its lease, write what is known before the first step."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+from typing import Any
+
+import keras
 
 from trainer import atomic
 from trainer.config import RunConfig
 from trainer.errors import RunError
 from trainer.leases import claims, lease_taking
 from trainer.leases.lease import Lease
+from trainer.models import own_code
 from trainer.progress import Reporter
+from trainer.ranks.horovod_world import mpi_settings
 from trainer.ranks.watchdog import Watchdog
-from trainer.run_folder import record, resuming
+from trainer.ranks.world import World
+from trainer.run_folder import checkpoint, machine, record, resuming
+from trainer.run_folder.checkpoint import Cursor
 from trainer.run_folder.record import RunFolder
+from trainer.run_folder.run_record import Resumption, RunRecord
+from trainer.runs.preparation import Data
+from trainer.telemetry import json_lines
 
 
 def take_lease(
@@ -40,26 +51,27 @@ def take_lease(
 
 
 def check_folder(folder: RunFolder, config: RunConfig, resume: bool, *, leased: bool = False) -> None:
-    """Make sure that we neither overwrite a run nor go on with another one's state.
+    """Refuse to overwrite a run, or to resume with another run's state.
 
     Args:
         folder: of the run.
         config: as given now.
         resume: whether it may be there.
-        leased: whether we hold its lease already, so that nobody else does.
+        leased: whether we hold its lease already, so that no other process does.
     """
     try:
         is_there = folder.path.exists()
         above = next(path for path in folder.path.absolute().parents if path.exists())
     except OSError as error:  # a name that is too long for the file system
         raise RunError(
-            f"{error.filename}: {error.strerror}.", cure="Give other names: name=, runs="
+            f"{error.filename}: {error.strerror}.", cure="Give other names: name=, runs=", path=error.filename
         ) from None
     if not is_there:
         if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
             raise RunError(
-                f"{folder.path}: cannot be made, as {above} is no folder that you may write.",
+                f"{folder.path}: cannot be made: {above} is not a folder that you may write.",
                 cure="Name another folder for the run folders: runs=...",
+                path=folder.path,
             )
         return
     if folder.is_new:
@@ -69,8 +81,78 @@ def check_folder(folder: RunFolder, config: RunConfig, resume: bool, *, leased: 
         if other is not None:
             raise lease_taking.being_written(str(folder.path), other)
         raise RunError(
-            f"{folder.path}: is there already.",
-            cure="Add --resume to go on with it, or give the run another name: name=...",
+            f"{folder.path}: exists already.",
+            cure="Add --resume to continue it, or give the run another name: name=...",
+            path=folder.path,
         )
     resuming.check_resumable(record.load_config(RunFolder.open(folder.path)), config)
     resuming.check_not_lost(folder, config)
+
+
+def recorded(
+    config: RunConfig, data: Data, model: keras.Model, world: World, gpus: list[list[str]], command: list[str]
+) -> RunRecord:
+    """Return the run record, without identity and times."""
+    return RunRecord.model_validate(
+        {
+            **machine.described(),
+            "world_size": world.size,
+            "hosts": list(world.hosts),
+            "mpi": mpi_settings() if world.size > 1 else {},
+            "gpus": gpus,
+            "shards": {
+                "path": str(config.data.shards),
+                "content_hash": data.shards.content_hash,
+                "volumes": len(data.shards),
+                "label_name": data.shards.label_name,
+                "source": data.shards.source,
+            },
+            "split": {name: list(data.rows(name)) for name in ("train", "validation", "test")},
+            "task": data.task.to_json(),
+            "code": own_code.recorded(config.model.name),
+            "strategy_code": own_code.recorded(config.train.strategy.name),
+            "classes": list(data.task.classes),
+            "covariates": data.covariates.to_json() if data.covariates else None,
+            "volume": list(data.shards.shape),
+            "patch": list(data.patches.shape) if data.patches else None,
+            "preprocessing": dict(data.shards.preprocessing),
+            "parameters": int(model.count_params()),
+            "command": command,
+        }
+    )
+
+
+def open_folder(
+    folder: RunFolder, config: RunConfig, plan: dict[str, Any], cursor: Cursor, ran: RunRecord, start: int
+) -> str:
+    """Write what is known before the first step; on resume, drop what is newer than the checkpoint.
+
+    Returns:
+        The run's identity: the one that it has, else a new one.
+    """
+    folder.discard_partial()
+    # First: with a configuration it is a run folder, and can be resumed from here on.
+    folder.write_config(config)
+    before = RunRecord.read(folder.run) if folder.run.is_file() else None
+    again = Resumption(step=cursor.step, time=record.now(), start=start)
+    run_id = (before and before.id) or _id_of_checkpoint(folder, cursor) or secrets.token_hex(8)
+    known = {
+        "id": run_id,
+        "started": (before and before.started) or record.now(),
+        "resumed_from": [*before.resumed_from, again] if before else [],
+    }
+    ran.model_copy(update=known).write(folder.run)
+    record.write_json(folder.plan, plan)
+    folder.write_rows(cursor.rows)
+    json_lines.cut(folder.path, cursor.step)
+    if folder.result.exists():
+        atomic.remove(folder.result)
+    for made in (folder.telemetry, folder.tensorboard):
+        atomic.make_folder(made)
+    return run_id
+
+
+def _id_of_checkpoint(folder: RunFolder, cursor: Cursor) -> str:
+    """The identity that the run had when it wrote the checkpoint it goes on from, where run.json is lost."""
+    path = checkpoint.path_of(folder.checkpoints, cursor.step)
+    return checkpoint.run_of(path) if not folder.run.is_file() and path.is_dir() else ""

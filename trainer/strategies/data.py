@@ -17,8 +17,7 @@ from trainer.strategies.distributed_optimizer import is_distributed, share_accum
 from trainer.strategies.guards import average_statistics, check_divergence
 from trainer.strategies.learner import Collected, Learner, Predictions
 from trainer.tasks.base import PerSample
-from trainer.tasks.losses import cross_entropy
-from trainer.tasks.scores import hits
+from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
 
 

@@ -59,7 +59,7 @@ def _own(name: str, config: RunConfig) -> Strategy:
             for problem in explaining.apart(error.errors())
         ]
         raise ConfigError(explaining.screenful(said, len(said)), key="train.strategy.options") from None
-    with own.told_with_place(name, what="strategy", error=ConfigError):
+    with own.errors_with_place(name, what="strategy", error=ConfigError):
         made = found(config)
     made.options = read
     return made

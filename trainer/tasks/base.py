@@ -1,9 +1,10 @@
-"""What every task answers."""
+"""The base class of tasks."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,74 +17,81 @@ if TYPE_CHECKING:
 PerSample = Callable[[Any, Any], Any]
 
 
-class Task(Protocol):
-    """A task, bound to a shard set."""
+class Task(ABC):
+    """A task, bound to a shard set; what most tasks answer alike is answered here.
 
-    @property
-    def name(self) -> str:
-        """As in the configuration."""
+    Attributes:
+        name: as in the configuration.
+        dense: whether the network gives an output for each voxel.
+        classes: names of the classes; () for regression.
+        score: name of the figure shown beside the loss: a column of metrics.jsonl.
+        monitored: figures of the validation split in metrics.jsonl, as val_...; usable for early stopping.
+    """
+
+    name: str
+    dense: bool
+    classes: tuple[str, ...]
+    score: str
+    monitored: tuple[str, ...]
 
     @property
     def outputs(self) -> int:
-        """Length of the last axis of the network's output."""
+        """Length of the last axis of the network's output: a logit per class, or one number."""
+        return len(self.classes) or 1
 
     @property
-    def dense(self) -> bool:
-        """Whether the network says something about every voxel."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes; () for regression."""
-
-    @property
-    def told_apart(self) -> tuple[str, ...] | None:
+    def volume_classes(self) -> tuple[str, ...] | None:
         """The classes, where each volume as a whole belongs to one of them; else None."""
+        return None
 
-    @property
-    def score(self) -> str:
-        """Name of the figure that is told beside the loss: a column of metrics.jsonl."""
-
-    @property
-    def monitored(self) -> tuple[str, ...]:
-        """Figures of the validation split that metrics.jsonl has, as val_...; good for early stopping."""
-
+    @abstractmethod
     def rows(self) -> tuple[int, ...]:
-        """Rows of the shard set that have a target."""
+        """Return the rows of the shard set that have a target."""
 
     def split_targets(self) -> np.ndarray | None:
-        """float (volumes,), NaN where there is none: what the split balances when there are no classes."""
+        """Return float (volumes,), NaN where unknown: what splits balance when there are no classes."""
+        return None
 
     def fitted(self, rows: Sequence[int]) -> Task:
-        """The same task with what it learns from the training rows, such as a mean."""
+        """Return the same task with what it learns from the training rows, such as a mean."""
+        return self
 
+    @abstractmethod
     def targets(self, rows: Sequence[int]) -> np.ndarray | None:
-        """One number per row, int32 or float32 (len(rows),); None where the target is a label map."""
+        """Return one number per row, int32 or float32 (len(rows),); None where the target is a label map."""
 
     def completed(self, model: keras.Model) -> keras.Model:
-        """The network with what belongs behind it, such as the units of its output."""
+        """Return the network with the layers that the task adds, such as the units of its output."""
+        return model
 
+    @abstractmethod
     def loss(self) -> PerSample:
-        """The loss that is trained on."""
+        """Return the loss that is trained on."""
 
+    @abstractmethod
     def scores(self) -> PerSample:
-        """The figure `score` of each sample."""
+        """Return the figure `score` of each sample."""
 
     def collected(self, targets: np.ndarray, outputs: np.ndarray, *, final: bool) -> tuple[Any, Any]:
-        """What evaluation keeps of a batch: targets (B,) and outputs (B, m).
+        """Return what evaluation keeps of a batch: targets (B,) and outputs (B, m).
 
         Args:
             targets: of the batch.
             outputs: of the network.
             final: False within training, where figures that take long are left out.
         """
+        return targets, outputs
 
+    @abstractmethod
     def metrics(self, targets: np.ndarray, outputs: np.ndarray, *, bootstrap: int = 0) -> dict[str, Any]:
-        """`loss` and all figures of a split, from what `collected` kept; JSON values, None for unknown."""
+        """Return `loss` and all figures of a split, from what `collected` kept; JSON, None for unknown."""
 
+    @abstractmethod
     def table(
         self, rows: np.ndarray, targets: np.ndarray, outputs: np.ndarray, volumes: Sequence[Volume]
     ) -> tuple[list[str], list[list[Any]]]:
-        """Header and one line per subject of evaluation/<split>.csv."""
+        """Return header and one line per subject of evaluation/<split>.csv."""
 
+    @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """What run.json says of it: what prediction of raw images has to know, besides the network."""
+        """Return what run.json keeps: what prediction of raw images needs besides the network."""

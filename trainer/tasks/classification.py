@@ -13,17 +13,15 @@ from trainer.config import RunConfig
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import CohortError
 from trainer.metrics.classification import classification_metrics
-from trainer.tasks import losses, scores
-from trainer.tasks.base import PerSample
+from trainer.tasks import losses
+from trainer.tasks.base import PerSample, Task
 
 if TYPE_CHECKING:
-    import keras
-
     from trainer.data.shards.index import Volume
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(Task):
     """Logits `(B, K)` for K classes; the target is a class number.
 
     The `loss` of a split is the plain cross entropy whatever is trained on, so that runs can be compared.
@@ -41,17 +39,18 @@ class Classification:
 
     @classmethod
     def build(cls, config: RunConfig, shards: ShardSet) -> Classification:
-        """The classes of `data.classes`, or all labels of the set.
+        """Build the task from the classes of `data.classes`, or all labels of the set.
 
         Raises:
-            CohortError: there is one class only.
+            CohortError: only one class was found.
         """
         classes = tuple(config.data.classes or shards.labels)
         if len(classes) < 2:
             raise CohortError(
-                f"{shards.path}: there is one class only ({', '.join(classes) or 'none'}).",
+                f"{shards.path}: only one class was found ({', '.join(classes) or 'none'}).",
                 cure=f"Import with another --label than {shards.label_name!r}, or add subjects of another "
                 "class.",
+                path=shards.path,
             )
         return cls(
             classes,
@@ -62,53 +61,31 @@ class Classification:
         )
 
     @property
-    def outputs(self) -> int:
-        """One logit per class."""
-        return len(self.classes)
-
-    @property
-    def told_apart(self) -> tuple[str, ...]:
+    def volume_classes(self) -> tuple[str, ...]:
         """A subject belongs to one of the classes."""
         return self.classes
 
     def rows(self) -> tuple[int, ...]:
-        """Rows whose label is one of the classes."""
+        """Return rows whose label is one of the classes."""
         return tuple(row for row, label in enumerate(self.labels) if label in self.classes)
 
-    def split_targets(self) -> None:
-        """Splits balance the classes."""
-
-    def fitted(self, rows: Sequence[int]) -> Classification:
-        """Nothing is learned beforehand."""
-        return self
-
     def targets(self, rows: Sequence[int]) -> np.ndarray:
-        """Class numbers, int32 (len(rows),)."""
+        """Return class numbers, int32 (len(rows),)."""
         number = {name: k for k, name in enumerate(self.classes)}
         return np.array([number[str(self.labels[row])] for row in rows], np.int32)
 
-    def completed(self, model: keras.Model) -> keras.Model:
-        """Logits are what is wanted."""
-        return model
-
     def loss(self) -> PerSample:
-        """Cross entropy or focal loss."""
+        """Return cross entropy or focal loss."""
         if self.kind == "focal":
             return losses.focal(self.focal_gamma, self.label_smoothing)
         return losses.cross_entropy(self.label_smoothing)
 
     def scores(self) -> PerSample:
-        """1 where the largest logit is that of the true class."""
-        return scores.hits
-
-    def collected(
-        self, targets: np.ndarray, outputs: np.ndarray, *, final: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Class numbers and logits, as they are."""
-        return targets, outputs
+        """Return 1 where the largest logit is that of the true class."""
+        return losses.hits
 
     def metrics(self, targets: np.ndarray, outputs: np.ndarray, *, bootstrap: int = 0) -> dict[str, Any]:
-        """Mean cross entropy and `classification_metrics`."""
+        """Return mean cross entropy and `classification_metrics`."""
         logarithms = log_softmax(np.asarray(outputs, np.float64))
         return {
             "loss": float(-logarithms[np.arange(len(targets)), targets].mean()),
@@ -118,7 +95,7 @@ class Classification:
     def table(
         self, rows: np.ndarray, targets: np.ndarray, outputs: np.ndarray, volumes: Sequence[Volume]
     ) -> tuple[list[str], list[list[Any]]]:
-        """The true and the predicted class, and the probability of each."""
+        """Return the true and the predicted class, and the probability of each."""
         header = ["row", "subject", "label", "predicted", *(f"p_{name}" for name in self.classes)]
         probabilities = np.exp(log_softmax(np.asarray(outputs, np.float64)))
         return header, [
@@ -133,11 +110,11 @@ class Classification:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Name, target and classes."""
+        """Return name, target and classes."""
         return {"name": self.name, "target": "label", "classes": list(self.classes)}
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Logarithm of the softmax over the last axis, without overflow."""
+    """Return logarithm of the softmax over the last axis, without overflow."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

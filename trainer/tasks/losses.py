@@ -17,7 +17,7 @@ Loss = Callable[[Any, Any], Any]
 
 
 def cross_entropy(label_smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of int targets `(B,)` and logits `(B, K)`.
+    """Return cross-entropy of int targets `(B,)` and logits `(B, K)`.
 
     Args:
         label_smoothing: share of the target that is spread evenly over all K classes, in [0, 1).
@@ -34,7 +34,8 @@ def cross_entropy(label_smoothing: float = 0.0) -> Loss:
 
 
 def focal(gamma: float = 2.0, label_smoothing: float = 0.0) -> Loss:
-    """Focal loss of int targets `(B,)` and logits `(B, K)`: -(1 - p)^gamma log p, p that of the true class.
+    """Return focal loss of int targets `(B,)` and logits `(B, K)`: -(1 - p)^gamma log p, p that of the true
+    class.
 
     Lin et al., Focal loss for dense object detection (arXiv 1708.02002), equation 4, with the softmax for
     p; the paper's alpha is the class weight of the training step. With label smoothing it is the sum of
@@ -64,7 +65,8 @@ def focal(gamma: float = 2.0, label_smoothing: float = 0.0) -> Loss:
 
 
 def dice_cross_entropy(smoothing: float = 1e-5) -> Loss:
-    """Cross-entropy, mean over voxels, plus 1 - soft Dice, mean over the classes that are not background.
+    """Return cross-entropy, mean over voxels, plus 1 - soft Dice, mean over the classes that are not
+    background.
 
     For label maps, int or uint8 `(B, D, H, W)`, and logits `(B, D, H, W, K)`, background being class 0.
     Soft Dice of a class, within each sample: (2 sum(p t) + s) / (sum(p) + sum(t) + s), sums over voxels.
@@ -98,7 +100,7 @@ def dice_cross_entropy(smoothing: float = 1e-5) -> Loss:
 
 
 def squared(scale: float = 1.0) -> Loss:
-    """Squared error, ((output - target) / scale)^2, of outputs `(B, 1)` and targets `(B,)`.
+    """Return squared error, ((output - target) / scale)^2, of outputs `(B, 1)` and targets `(B,)`.
 
     Args:
         scale: in the unit of both: the standard deviation of the training targets, so that the loss starts
@@ -109,7 +111,7 @@ def squared(scale: float = 1.0) -> Loss:
 
 
 def absolute(scale: float = 1.0) -> Loss:
-    """Absolute error, |output - target| / scale, of outputs `(B, 1)` and targets `(B,)`.
+    """Return absolute error, |output - target| / scale, of outputs `(B, 1)` and targets `(B,)`.
 
     Args:
         scale: in the target's unit; see `squared`.
@@ -119,7 +121,8 @@ def absolute(scale: float = 1.0) -> Loss:
 
 
 def huber(delta: float = 1.0, scale: float = 1.0) -> Loss:
-    """Huber's loss of e = (output - target) / scale: e^2 / 2 up to delta, delta (|e| - delta / 2) beyond.
+    """Return Huber's loss of e = (output - target) / scale: e^2 / 2 up to delta, delta (|e| - delta / 2)
+    beyond.
 
     Huber, Annals of Mathematical Statistics 35 (1964) 73. Outputs `(B, 1)`, targets `(B,)`, in one unit.
 
@@ -171,3 +174,26 @@ def _smoothed(targets: Any, logits: Any, label_smoothing: float) -> Any:
 def _check_smoothing(label_smoothing: float) -> None:
     if not 0 <= label_smoothing < 1:
         raise ValueError(f"label_smoothing is {label_smoothing}: it must be at least 0 and below 1")
+
+
+def hits(targets: Any, logits: Any) -> Any:
+    """Return 1 where the largest of the logits `(B, K)` is that of the class `(B,)`, else 0."""
+    return tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), tf.cast(targets, tf.int32)), tf.float32)
+
+
+def mean_dice(targets: Any, logits: Any) -> Any:
+    """Return Dice coefficient of the predicted map, mean over the classes but the background (class 0).
+
+    Of label maps `(B, D, H, W)` and logits `(B, D, H, W, K)`. Classes that are in neither do not count; 1
+    where there are none at all, since rightly finding nothing is no failure, and the mean of an epoch must
+    stay finite. `trainer.metrics.segmentation.mean_dice`, of an evaluation, leaves such volumes out instead.
+    """
+    classes = logits.shape[-1] - 1
+    predicted = tf.one_hot(tf.argmax(logits, -1, tf.int32) - 1, classes)
+    true = tf.one_hot(tf.cast(targets, tf.int32) - 1, classes)
+    space = [1, 2, 3]
+    both = tf.reduce_sum(predicted, space) + tf.reduce_sum(true, space)
+    there = tf.cast(both > 0, tf.float32)
+    dice = tf.math.divide_no_nan(2 * tf.reduce_sum(predicted * true, space), both)
+    counted = tf.reduce_sum(there, -1)
+    return tf.where(counted > 0, tf.math.divide_no_nan(tf.reduce_sum(dice, -1), counted), 1.0)

@@ -15,7 +15,7 @@ from trainer.data.shards.shards import ShardSet
 from trainer.errors import CohortError
 from trainer.metrics.regression import regression_metrics
 from trainer.tasks import losses
-from trainer.tasks.base import PerSample
+from trainer.tasks.base import PerSample, Task
 
 if TYPE_CHECKING:
     import keras
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(Task):
     """A number `(B, 1)` in units of the target.
 
     The network's own output counts standard deviations from the mean of the training split; a last layer
@@ -39,16 +39,14 @@ class Regression:
     mean: float = 0.0
     deviation: float = 1.0
     name: str = "regression"
-    outputs: int = 1
     dense: bool = False
     classes: tuple[str, ...] = ()
-    told_apart: None = None
     score: str = "mae"
     monitored: tuple[str, ...] = ("loss", "mae", "r2")
 
     @classmethod
     def build(cls, config: RunConfig, shards: ShardSet) -> Regression:
-        """The ages, or the labels read as numbers.
+        """Build the task from the ages, or the labels read as numbers.
 
         Raises:
             CohortError: no volume has the target, or a label is no number.
@@ -65,38 +63,39 @@ class Regression:
                 f"{shards.path}: {what} {target if target == 'age' else shards.label_name}.",
                 cure="participants.tsv needs a column `age`; or import with --label COLUMN and set "
                 "task.target=label.",
+                path=shards.path,
             )
         name = "age" if target == "age" else shards.label_name
         return cls(name, tuple(values), kind=config.task.chosen_loss, huber_delta=config.task.huber_delta)
 
     def rows(self) -> tuple[int, ...]:
-        """Rows whose target is known."""
+        """Return rows whose target is known."""
         return tuple(row for row, value in enumerate(self.values) if math.isfinite(value))
 
     def split_targets(self) -> np.ndarray:
-        """The targets themselves."""
+        """Return the targets themselves."""
         return np.array(self.values)
 
     def fitted(self, rows: Sequence[int]) -> Regression:
-        """With the mean and the standard deviation of these rows."""
+        """Return the task with the mean and the standard deviation of these rows."""
         known = np.array([self.values[row] for row in rows])
         return dataclasses.replace(
             self, mean=float(known.mean()), deviation=float(known.std()) or 1.0
         )  # one value only: it is its own mean
 
     def targets(self, rows: Sequence[int]) -> np.ndarray:
-        """In the target's units, float32 (len(rows),)."""
+        """Return the targets in their units, float32 (len(rows),)."""
         return np.array([self.values[row] for row in rows], np.float32)
 
     def completed(self, model: keras.Model) -> keras.Model:
-        """The network with a last layer that turns standard deviations into units."""
+        """Return the network with a last layer that turns standard deviations into units."""
         import keras
 
         units = keras.layers.Rescaling(self.deviation, offset=self.mean, dtype="float32", name="units")
         return keras.Model(model.input, units(model.output), name=model.name)
 
     def loss(self) -> PerSample:
-        """Squared, absolute or Huber loss, in standard deviations."""
+        """Return squared, absolute or Huber loss, in standard deviations."""
         if self.kind == "absolute":
             return losses.absolute(self.deviation)
         if self.kind == "huber":
@@ -104,17 +103,11 @@ class Regression:
         return losses.squared(self.deviation)
 
     def scores(self) -> PerSample:
-        """The absolute error, in units."""
+        """Return the absolute error, in units."""
         return losses.absolute(1.0)
 
-    def collected(
-        self, targets: np.ndarray, outputs: np.ndarray, *, final: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """True and predicted numbers, as they are."""
-        return targets, outputs
-
     def metrics(self, targets: np.ndarray, outputs: np.ndarray, *, bootstrap: int = 0) -> dict[str, Any]:
-        """Mean loss and `regression_metrics`."""
+        """Return mean loss and `regression_metrics`."""
         return {
             "loss": float(np.mean(self.loss()(targets, outputs))),
             **regression_metrics(targets, np.asarray(outputs)[:, 0], bootstrap=bootstrap),
@@ -123,14 +116,14 @@ class Regression:
     def table(
         self, rows: np.ndarray, targets: np.ndarray, outputs: np.ndarray, volumes: Sequence[Volume]
     ) -> tuple[list[str], list[list[Any]]]:
-        """The true and the predicted number."""
+        """Return the true and the predicted number."""
         return ["row", "subject", "target", "predicted"], [
             [int(row), volumes[row].subject, f"{target:.6g}", f"{output[0]:.6g}"]
             for row, target, output in zip(rows, targets, outputs, strict=True)
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Name, target, and the mean and standard deviation of the training split."""
+        """Return name, target, and the mean and standard deviation of the training split."""
         return {
             "name": self.name,
             "target": self.target,
@@ -150,7 +143,8 @@ def _number(shards: ShardSet, volume: Volume) -> float:
     if not math.isfinite(value):
         raise CohortError(
             f"{shards.path}: the {shards.label_name} of subject {volume.subject} is {volume.label!r}, "
-            "and no number.",
+            "not a number.",
             cure="Import with --label COLUMN of a column of numbers, or set task.target=age.",
+            path=shards.path,
         )
     return value

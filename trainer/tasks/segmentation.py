@@ -12,12 +12,10 @@ from trainer.config import RunConfig
 from trainer.data.shards.shards import ShardSet
 from trainer.errors import CohortError
 from trainer.metrics import segmentation as label_maps
-from trainer.tasks import losses, scores
-from trainer.tasks.base import PerSample
+from trainer.tasks import losses
+from trainer.tasks.base import PerSample, Task
 
 if TYPE_CHECKING:
-    import keras
-
     from trainer.data.shards.index import Volume
 
 
@@ -26,7 +24,7 @@ FIGURES = ("dice", "hd95", "hausdorff", "true_ml", "predicted_ml")
 
 
 @dataclass(frozen=True)
-class Segmentation:
+class Segmentation(Task):
     """Logits `(B, D, H, W, K)` for K classes, background first; the target is a label map, uint8 (D, H, W).
 
     Evaluation keeps a few numbers of each volume and never the maps: the loss, and `FIGURES` of each class
@@ -38,14 +36,13 @@ class Segmentation:
     volumes: int
     kind: str = "dice_cross_entropy"
     name: str = "segmentation"
-    told_apart: None = None
     dense: bool = True
     score: str = "dice"
     monitored: tuple[str, ...] = ("loss", "dice")
 
     @classmethod
     def build(cls, config: RunConfig, shards: ShardSet) -> Segmentation:
-        """The classes of the set's label maps.
+        """Build the task from the classes of the set's label maps.
 
         Raises:
             CohortError: the set has no label maps.
@@ -54,44 +51,29 @@ class Segmentation:
             raise CohortError(
                 f"{shards.path}: has no label maps to learn from.",
                 cure="Import the images again with --maps; see `cingulum import --help`.",
+                path=shards.path,
             )
         return cls(shards.maps, shards.voxel_size, len(shards), kind=config.task.chosen_loss)
 
-    @property
-    def outputs(self) -> int:
-        """One logit per class."""
-        return len(self.classes)
-
     def rows(self) -> tuple[int, ...]:
-        """Every volume has a map."""
+        """Return all rows: every volume has a map."""
         return tuple(range(self.volumes))
 
-    def split_targets(self) -> None:
-        """There is nothing to balance but what all splits balance."""
-
-    def fitted(self, rows: Sequence[int]) -> Segmentation:
-        """Nothing is learned beforehand."""
-        return self
-
     def targets(self, rows: Sequence[int]) -> None:
-        """Maps are read from the shards."""
-
-    def completed(self, model: keras.Model) -> keras.Model:
-        """Logits are what is wanted."""
-        return model
+        """Return None: maps are read from the shards."""
 
     def loss(self) -> PerSample:
-        """Dice loss and cross entropy, or cross entropy alone (mean over voxels)."""
+        """Return Dice loss and cross entropy, or cross entropy alone (mean over voxels)."""
         return _cross_entropy if self.kind == "cross_entropy" else losses.dice_cross_entropy()
 
     def scores(self) -> PerSample:
-        """The mean Dice coefficient of the classes but the background."""
-        return scores.mean_dice
+        """Return the mean Dice coefficient of the classes but the background."""
+        return losses.mean_dice
 
     def collected(
         self, targets: np.ndarray, outputs: np.ndarray, *, final: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Zeros (B,), and (B, 1 + 5 (K - 1)): the loss, then `FIGURES` of each class; NaN for unknown."""
+        """Return zeros (B,), and (B, 1 + 5 (K - 1)): the loss and `FIGURES` of each class; NaN: unknown."""
         loss = np.asarray(self.loss()(targets, outputs), np.float64)
         predicted = np.asarray(outputs).argmax(axis=-1).astype(np.uint8)
         rows = []
@@ -103,7 +85,7 @@ class Segmentation:
         return np.zeros(len(rows), np.float32), np.array(rows, np.float32)  # None becomes NaN
 
     def metrics(self, targets: np.ndarray, outputs: np.ndarray, *, bootstrap: int = 0) -> dict[str, Any]:
-        """Mean loss and `segmentation_metrics`."""
+        """Return mean loss and `segmentation_metrics`."""
         return {
             "loss": float(np.mean(outputs[:, 0])),
             **label_maps.segmentation_metrics(
@@ -114,7 +96,7 @@ class Segmentation:
     def table(
         self, rows: np.ndarray, targets: np.ndarray, outputs: np.ndarray, volumes: Sequence[Volume]
     ) -> tuple[list[str], list[list[Any]]]:
-        """`FIGURES` of each class; empty where they cannot be told."""
+        """Return `FIGURES` of each class; empty where undefined."""
         header = ["row", "subject", *(f"{kind}_{name}" for name in self.classes[1:] for kind in FIGURES)]
         return header, [
             [int(row), volumes[row].subject, *("" if np.isnan(v) else f"{v:.6g}" for v in output[1:])]
@@ -122,7 +104,7 @@ class Segmentation:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Name, target and classes."""
+        """Return name, target and classes."""
         return {"name": self.name, "target": "maps", "classes": list(self.classes)}
 
     def _column(self, outputs: np.ndarray, figure: str) -> dict[str, np.ndarray]:

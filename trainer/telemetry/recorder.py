@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.config.telemetry import TelemetryConfig
+from trainer.config.run import TelemetryConfig
 from trainer.ranks import world as worlds
 from trainer.telemetry import json_lines, parts, records, stragglers, trace
 from trainer.telemetry.host_usage import HostUsage, by_host

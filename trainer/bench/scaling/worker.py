@@ -156,12 +156,12 @@ def _network(cell: Cell) -> tuple[Any, Any, dict[str, Any]]:
     import keras
 
     from trainer import models
-    from trainer.tasks import losses, scores
+    from trainer.tasks import losses
 
     keras.utils.set_random_seed(1)
     dense = bool(models.describe(cell.model).dense)
     model = models.build(cell.model, _shape(cell), CLASSES, width=cell.width, dense=dense)
-    options = {"loss": losses.dice_cross_entropy(), "score": scores.mean_dice} if dense else {}
+    options = {"loss": losses.dice_cross_entropy(), "score": losses.mean_dice} if dense else {}
     return model, keras.optimizers.AdamW(LEARNING_RATE), options
 
 

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from trainer import atomic
 from trainer.config import RunConfig
-from trainer.errors import CingulumError, WorldError, told
+from trainer.errors import CingulumError, WorldError, as_text
 from trainer.ranks.agreement import Agreed
 from trainer.ranks.interfaces import listening_address
 from trainer.ranks.mpi_world import Links
@@ -106,7 +106,7 @@ def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) 
 
 
 def _tell(error: CingulumError) -> int:
-    sys.stderr.write(f"{told(error)}\n")
+    sys.stderr.write(f"{as_text(error)}\n")
     return error.exit_code
 
 

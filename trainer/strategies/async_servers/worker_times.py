@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.config.telemetry import TelemetryConfig
+from trainer.config.run import TelemetryConfig
 from trainer.ranks import world as worlds
 from trainer.telemetry import json_lines, parts, records
 from trainer.telemetry.recorder import FLUSH_S

@@ -24,8 +24,7 @@ from trainer.strategies.servers.job import Job, describe
 from trainer.strategies.servers.layout import bytes_per_server
 from trainer.strategies.servers.optimizer import leave_updates_to_servers
 from trainer.tasks.base import PerSample
-from trainer.tasks.losses import cross_entropy
-from trainer.tasks.scores import hits
+from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
 
 
