@@ -9,11 +9,10 @@ from made_images import AXIS_CODES, affine, cut, head, labels, nifti, shares
 from scipy import ndimage
 
 from trainer.data.images import label_maps
-from trainer.data.images.cut import Cut
 from trainer.data.images.findings import ImageFault
-from trainer.data.images.map_recipe import MapRecipe
 from trainer.data.images.preprocess import prepare
-from trainer.data.images.recipe import Recipe
+from trainer.data.images.recipe import MapRecipe, Recipe
+from trainer.data.images.resampling import Cut
 from trainer.data.sources.map_request import numbered
 from trainer.errors import ConfigError
 

@@ -12,11 +12,11 @@ from test_importing import Halt, _halt_after, files, request
 
 from cingulum import cli
 from trainer.data.images import contrasts
-from trainer.data.images.cut import Cut
 from trainer.data.images.findings import ImageFault
 from trainer.data.images.preprocess import prepare
 from trainer.data.images.reading import read
 from trainer.data.images.recipe import Recipe
+from trainer.data.images.resampling import Cut
 from trainer.data.importing.importing import run
 from trainer.data.shards.shards import ShardSet
 from trainer.data.shards.verify import verify

@@ -31,9 +31,8 @@ from test_importing import Halt, _halt_after, files, request
 
 from cingulum import cli
 from trainer.data.images import label_maps
-from trainer.data.images.map_recipe import MapRecipe
 from trainer.data.images.preprocess import prepare
-from trainer.data.images.recipe import Recipe
+from trainer.data.images.recipe import MapRecipe, Recipe
 from trainer.data.importing.examination import Examined
 from trainer.data.importing.import_state import mark
 from trainer.data.importing.importing import run

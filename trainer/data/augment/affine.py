@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.config.augment import AffineConfig
-from trainer.data.augment.grid import Grid
+from trainer.data.augment.change import Grid
 from trainer.data.augment.streams import Stream
 
 Triple = tuple[float, float, float]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.config.augment import CutOutConfig
-from trainer.data.augment.grid import Grid
+from trainer.data.augment.change import Grid
 from trainer.data.augment.streams import Stream
 
 # The foreground's mean in a standardised volume.

@@ -13,8 +13,8 @@ import numpy as np
 
 from trainer.data.augment import elastic as splines
 from trainer.data.augment.affine import Affine
+from trainer.data.augment.change import Grid
 from trainer.data.augment.elastic import Elastic
-from trainer.data.augment.grid import Grid
 
 # Voxels that are resampled at a time: few enough for their coordinates to stay in a core's cache.
 _AT_A_TIME = 32768

@@ -15,9 +15,9 @@ import numpy as np
 from scipy import ndimage
 
 from trainer.data.images import quality, reading
-from trainer.data.images.cut import Cut
 from trainer.data.images.findings import Finding, ImageFault, about, bad, warning
-from trainer.data.images.map_recipe import MapRecipe
+from trainer.data.images.recipe import MapRecipe
+from trainer.data.images.resampling import Cut
 
 # How far corners of the map's grid may lie from those of its image, in voxels: headers round.
 _SAME_GRID = 0.1

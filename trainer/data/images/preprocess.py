@@ -17,11 +17,10 @@ import nibabel
 import numpy as np
 
 from trainer.data.images import contrasts, foreground, quality, reading
-from trainer.data.images.cut import Cut
 from trainer.data.images.findings import Finding, ImageFault, about, bad, note, warning
 from trainer.data.images.reading import Image
 from trainer.data.images.recipe import Recipe
-from trainer.data.images.resampling import resample
+from trainer.data.images.resampling import Cut, resample
 from trainer.data.shards import stored_types
 from trainer.errors import ImageError
 

@@ -1,4 +1,4 @@
-"""Choose the codec with the highest volumes per second for a loader here, by measurement.
+"""Choose the codec of an import (`--codec auto`): the one with the most volumes per second for a loader here.
 
 A volume is read from the disk, then its checksum is compared, it is decoded and cast, by several threads
 while others read. So a codec allows 1 / max(time to read, time to decode) volumes per second, and the best
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,18 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from trainer.data.importing import import_state
+from trainer.data.importing.examination import examine
+from trainer.data.importing.import_request import ImportRequest
 from trainer.data.shards import codecs, stored_types
 from trainer.data.shards.casting import cast_into
 from trainer.data.shards.layout import Layout
 from trainer.data.shards.shard_writer import unwritten
+from trainer.data.shards.stored_types import stored_dtype
 from trainer.data.shards.thread_memory import scratch
-from trainer.errors import ShardError
+from trainer.data.sources.listing import Listing
+from trainer.data.workers import default_workers
+from trainer.errors import CohortError, ShardError
 
 AUTO = "auto"
 
@@ -196,3 +203,54 @@ def seconds_each(work: Callable[[int], None], threads: int) -> float:
             list(pool.map(work, range(pieces)))
             best = min(best, (time.perf_counter() - begun) / pieces)
     return best
+
+
+# A codec is chosen by so many volumes, with so many bytes of float32 together, found among the first images.
+_MOST_MEASURED, _MEASURED_BYTES, _MOST_TRIED = 4, 256 << 20, 32
+
+
+def as_before(request: ImportRequest) -> tuple[ImportRequest, dict[str, Any] | None]:
+    """Return the request with the codec that an earlier import into its target chose, and that choice.
+
+    Nothing changes where the codec is named or none was chosen.
+
+    Raises:
+        ShardError: what the earlier import left cannot be read.
+    """
+    choice = import_state.codec_choice(request.target) if request.codec == AUTO else None
+    return (replace(request, codec=choice["codec"]), choice) if choice else (request, None)
+
+
+def choose_for(request: ImportRequest, listing: Listing) -> tuple[ImportRequest, dict[str, Any]]:
+    """Return the request with the codec that is the best here for its first usable images, and that choice.
+
+    The choice is kept in the target's work folder, for an import that goes on.
+
+    Raises:
+        CohortError: none of the first images can be used.
+        ShardError: the target's disk cannot be written or read.
+    """
+    recipe = request.recipe
+    layout = Layout(recipe.shape, stored_dtype(recipe.dtype), codecs.DEFAULT, request.bricks)
+    most = max(1, min(_MOST_MEASURED, _MEASURED_BYTES // (4 * prod(recipe.shape))))
+    found = (examine((image, recipe)).array for image in listing.images[:_MOST_TRIED])
+    arrays = list(islice((array for array in found if array is not None), most))
+    check_any_usable(listing, [True] * len(arrays))
+    work = request.target / import_state.WORK_NAME
+    import_state.make(work)
+    choice = choose(arrays, layout, work, request.workers or default_workers()).to_json()
+    import_state.keep_codec_choice(work, choice)
+    return replace(request, codec=choice["codec"]), choice
+
+
+def check_any_usable(listing: Listing, usable: Sequence[bool]) -> None:
+    """Raise CohortError where none of the first images can be used to choose a codec.
+
+    Raises:
+        CohortError: so it is.
+    """
+    if not any(usable[:_MOST_TRIED]):
+        raise CohortError(
+            f"{listing.name}: none of its first {_MOST_TRIED} images can be used to choose a codec.",
+            cure=f"`--dry-run` says what is wrong with them; or name a codec: --codec {codecs.DEFAULT}.",
+        )

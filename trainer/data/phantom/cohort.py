@@ -13,8 +13,8 @@ from typing import Any
 
 from trainer import atomic
 from trainer.data.phantom import bids, disease, image, people, template
+from trainer.data.phantom.disease import DEFAULT, PATTERNS
 from trainer.data.phantom.image import CONTRASTS
-from trainer.data.phantom.patterns import DEFAULT, PATTERNS
 from trainer.data.phantom.people import DIAGNOSES, Person
 from trainer.data.phantom.template import Template
 from trainer.data.workers import default_workers, held_back, in_order

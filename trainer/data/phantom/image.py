@@ -9,7 +9,7 @@ import numpy as np
 from scipy import ndimage
 
 from trainer.data.phantom import anatomy, disease
-from trainer.data.phantom.patterns import DEFAULT
+from trainer.data.phantom.disease import DEFAULT
 from trainer.data.phantom.people import SITES, Person, stream
 from trainer.data.phantom.template import Template
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainer.data.images.findings import Finding, warning
-from trainer.data.images.map_recipe import MapRecipe
+from trainer.data.images.recipe import MapRecipe
 from trainer.data.sources.tables import Row, Table
 
 SUBJECT_COLUMNS = ("participant_id", "subject", "subject_id", "sub", "id")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from trainer.data.images.map_recipe import BACKGROUND, MapKind, MapRecipe
+from trainer.data.images.recipe import BACKGROUND, MapKind, MapRecipe
 from trainer.data.sources import tables
 from trainer.errors import CohortError, ConfigError
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from trainer.data.images.findings import Finding, bad, warning
 from trainer.data.images.reading import stem, suffix
-from trainer.data.sources import bids_runs, foreign_files, source_maps, tables
-from trainer.data.sources.bids_names import best_match
+from trainer.data.sources import foreign_files, source_maps, tables
+from trainer.data.sources.bids_names import best_match, check_run, of_run, run_of
 from trainer.data.sources.listing import SUBJECT_COLUMNS, Listing, SourceFile, SourceImage, known, person
 from trainer.data.sources.map_request import MapRequest
 from trainer.data.sources.tables import Table
@@ -71,11 +71,11 @@ def find(
         if not any(_paths(root, name)):
             raise _no_images(root, name)
     if run is not None:
-        bids_runs.check((path for name in contrasts for path in _paths(root, name)), run, root)
+        check_run((path for name in contrasts for path in _paths(root, name)), run, root)
     paths = sorted(_paths(root, contrast), key=lambda p: p.as_posix())
     images: Sequence[SourceImage] = [
         _found(_described(_image(root, path), people, visits, label), *findings)
-        for path, findings in bids_runs.chosen(paths, run)
+        for path, findings in of_run(paths, run)
     ]
     for name in contrasts[1:]:
         images = [_with_contrast(root, image, name, run) for image in images]
@@ -122,7 +122,7 @@ def _with_contrast(root: Path, image: SourceImage, contrast: str, run: int | Non
     """Return the image with that of a further contrast, which lies beside it."""
     beside = [path for path in sorted(image.path.parent.iterdir()) if _is_image_of(path, contrast)]
     if run is not None:
-        beside = [path for path in beside if bids_runs.number(path) in (None, run)]
+        beside = [path for path in beside if run_of(path) in (None, run)]
     best = best_match(image.path, beside)
     if len(best) == 1:
         file = SourceFile(contrast, best[0], best[0].relative_to(root).as_posix())
@@ -130,7 +130,7 @@ def _with_contrast(root: Path, image: SourceImage, contrast: str, run: int | Non
     if best:
         names = ", ".join(path.name for path in best)
         message, cure = f"has several {contrast} images that fit: {names}.", "Keep the one you mean."
-        runs = sorted({n for n in map(bids_runs.number, best) if n is not None})
+        runs = sorted({n for n in map(run_of, best) if n is not None})
         if len(runs) > 1:
             cure = f"Choose a run, such as --run {runs[0]}, or keep the one you mean."
         finding = bad("ambiguous-contrast", message, cure)

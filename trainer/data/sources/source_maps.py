@@ -8,8 +8,8 @@ from pathlib import Path
 
 from trainer.data.images import label_maps
 from trainer.data.images.findings import Finding, bad
-from trainer.data.images.map_recipe import BACKGROUND, MapRecipe
 from trainer.data.images.reading import suffix
+from trainer.data.images.recipe import BACKGROUND, MapRecipe
 from trainer.data.sources.bids_names import best_match, bids_suffix, entities
 from trainer.data.sources.listing import SourceFile, SourceImage
 from trainer.data.sources.map_request import MapRequest, labels_of_table, numbered, stated_labels

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.data.images.findings import Finding, bad
-from trainer.data.sources import bids_runs, source_bids, source_folder, source_table, tables
+from trainer.data.sources import source_bids, source_folder, source_table, tables
+from trainer.data.sources.bids_names import run_of
 from trainer.data.sources.file_names import first_three, is_text, shown
 from trainer.data.sources.listing import Listing, SourceImage
 from trainer.data.sources.map_request import MapRequest
@@ -187,7 +188,7 @@ def _twice(image: SourceImage, first: SourceImage) -> Finding:
     visit = f", session {image.session}" if image.session else ""
     message = f"is a second image of subject {image.subject}{visit}; the first is {first.source}."
     cure = "Keep one of them, or tell visits apart by a session."
-    runs = [n for n in map(bids_runs.number, (first.path, image.path)) if n is not None]
-    if runs and bids_runs.number(first.path) != bids_runs.number(image.path):
+    runs = [n for n in map(run_of, (first.path, image.path)) if n is not None]
+    if runs and run_of(first.path) != run_of(image.path):
         cure = f"Choose a run, such as --run {runs[0]}, or keep one of them."
     return bad("duplicate-subject", message, cure)
