@@ -1,4 +1,4 @@
-"""Progress for people, on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""Show progress on standard error: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINE_EVERY_S = 30.0
 
 
 class Counting:
-    """How many of how many are done, how fast, and how long it will take.
+    """Shows how many of how many are done, how fast, and the time left.
 
     It appears with the first `show`, so that errors of the arguments stand alone.
 
@@ -60,7 +60,7 @@ class Counting:
             self._bar.stop()
 
     def show(self, done: int, total: int) -> None:
-        """So many are done now; what was done at the first call took no time."""
+        """Show that `done` of `total` are done; items done at the first call do not count for the speed."""
         now = time.monotonic()
         if self._task is None:
             self._first, self._began = done, now

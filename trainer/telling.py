@@ -1,4 +1,4 @@
-"""How a command that ends by an error says so: a text for people and, with --json, an object for programs."""
+"""Report the error that ends a command: as text, and with --json as an object."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def begin(arguments: Sequence[str]) -> None:
 
 
 def end(error: CingulumError) -> None:
-    """Tell an error on standard error, and as the last line of standard output where JSON is asked for."""
+    """Print an error on standard error, and with --json as the last line of standard output."""
     tell(told(error))
     end_of_json(error)
 
 
 def end_of_json(error: CingulumError) -> None:
-    """Print the object of an error that people have been told already."""
+    """With --json, print the object of an error that was printed as text already."""
     _print({"code": error.code, "message": error.message, "cure": error.cure, **error.objects})
 
 
 def end_of_usage(message: str) -> None:
-    """The same of a command line that was not understood."""
+    """Print an error of the command line itself, as `end` does."""
     tell(message)
     _print({"code": USAGE, "message": message.rpartition("\n\n")[2], "cure": None})
 
 
 def tell(message: str) -> None:
-    """Write a line for people to standard error."""
+    """Print a line to standard error."""
     print(message, file=sys.stderr, flush=True)  # noqa: T201
 
 

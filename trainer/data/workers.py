@@ -89,7 +89,7 @@ def in_order(function: Callable[[Given], Made], values: Iterable[Given], workers
 
 @contextmanager
 def held_back(*which: signal.Signals) -> Iterator[None]:
-    """Block signals for this thread, and for the processes and threads it starts."""
+    """Block signals in this thread, and in the processes and threads that it starts."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, which)
     try:
         yield

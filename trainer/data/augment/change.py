@@ -24,12 +24,12 @@ class Grid:
 
     @property
     def step(self) -> np.ndarray:
-        """Edges of a voxel, float64 (3,), in mm."""
+        """Return the edges of a voxel, float64 (3,), in mm."""
         return np.array(self.voxel_mm, np.float64)
 
     @property
     def centre(self) -> np.ndarray:
-        """The middle of the volume, float64 (3,), in voxels."""
+        """Return the middle of the volume, float64 (3,), in voxels."""
         return (np.array(self.shape, np.float64) - 1) / 2
 
 

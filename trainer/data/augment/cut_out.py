@@ -57,8 +57,6 @@ def draw(stream: Stream, config: CutOutConfig, grid: Grid) -> CutOut:
 
 
 def _start(stream: Stream, edge: int, size: int) -> int:
-    """Return the first voxel of a box along an axis, with its middle in `_MIDDLE` and all of it in the
-    volume.
-    """
+    """Return the first voxel of a box along an axis; its middle is in `_MIDDLE`, all of it in the volume."""
     first, last = (min(max(round(share * size - edge / 2), 0), size - edge) for share in _MIDDLE)
     return stream.whole(first, last)

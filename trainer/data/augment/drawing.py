@@ -58,9 +58,7 @@ class Drawn:
     cut_out: CutOut | None
 
     def told(self) -> dict[str, Any]:
-        """Return what was drawn as a JSON object: only changes that happen; lists have an entry for each
-        channel.
-        """
+        """Return the changes that happen, as a JSON object; lists have an entry for each channel."""
         found: dict[str, Any] = self.plain.told()
         if self.mirrored:
             found["mirror"] = list(self.mirrored)

@@ -57,9 +57,7 @@ def prepare(paths: Sequence[Path], cut: Cut, recipe: MapRecipe) -> tuple[np.ndar
 
 
 def labels_in(path: Path) -> list[int] | None:
-    """Return the label numbers in a map file except 0; None where it cannot be read or
-    holds something else.
-    """
+    """Return the label numbers of a map file except 0; None where it is unreadable or has other values."""
     try:
         numbers = np.unique(reading.read(path).data)
     except ImageFault:

@@ -52,7 +52,7 @@ class Prepared:
 
 
 def prepare(path: Path | Sequence[Path], recipe: Recipe) -> Prepared:
-    """Read one image file, or one for each contrast, and prepare the network's input.
+    """Return the network's input, from one image file or from one for each contrast.
 
     Args:
         path: of the image; where the recipe has contrasts, the path of each in their order.
@@ -100,7 +100,7 @@ def _check_count(paths: Sequence[Path], recipe: Recipe) -> None:
 
 
 def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Image] = ()) -> Prepared:
-    """Prepare images that were read and passed `quality.check`; `path` names them in errors.
+    """Return the network's input from images that passed `quality.check`; `path` names them in errors.
 
     Args:
         path: of the first image.
@@ -173,9 +173,7 @@ def _standardised(data: np.ndarray, numbers: dict[str, float], cut: Cut) -> np.n
 def _intensities(
     path: Path, data: np.ndarray, inside: np.ndarray, recipe: Recipe, everywhere: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return the numbers of the normalisation; over the whole image, so that they do not
-    depend on the crop.
-    """
+    """Return the numbers of the normalisation, over the whole image: they do not depend on the crop."""
     low = float(np.percentile(data if everywhere is None else data[everywhere], recipe.low_percentile))
     high = float(np.percentile(data[inside], recipe.high_percentile))
     values = np.clip(data[inside], low, high).astype(np.float64)

@@ -63,7 +63,7 @@ def check(image: Image, *, replace_not_finite: bool = False) -> list[Finding]:
 
 
 def check_affine(image: Image) -> list[Finding]:
-    """Return why an image has no usable place in space; empty where it has one."""
+    """Return what is wrong with the affine of an image; empty where it is usable."""
     cure = "Write the right orientation into its header (fslorient), or convert the original DICOM again."
     if not np.isfinite(image.affine).all():
         return [bad("affine", "the affine in its header has entries that are NaN or infinite.", cure)]
@@ -83,7 +83,7 @@ def check_affine(image: Image) -> list[Finding]:
 
 
 def facts(image: Image) -> Facts:
-    """Describe an image for the table."""
+    """Return the facts about an image, for the table."""
     finite = image.data[np.isfinite(image.data)]
     usable = np.isfinite(image.affine).all() and abs(np.linalg.det(image.affine[:3, :3])) > 0
     sizes = nibabel.affines.voxel_sizes(image.affine) if usable else [float("nan")] * 3
@@ -110,8 +110,7 @@ def content_sha256(image: Image) -> str:
 
 
 def to_canonical(image: Image) -> tuple[np.ndarray, np.ndarray]:
-    """Return data (X, Y, Z) and affine with the axes permuted and flipped to run right, anterior, superior
-    (RAS+).
+    """Return data (X, Y, Z) and affine with the axes permuted and flipped to RAS+.
 
     No value is interpolated: an oblique image keeps its tilt in the affine.
     """

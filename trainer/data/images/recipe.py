@@ -134,11 +134,11 @@ class Recipe:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(D, H, W, C) of the output."""
+        """Return (D, H, W, C) of the output."""
         return (self.size, self.size, self.size, max(1, len(self.contrasts)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object, without contrasts and maps where there are none."""
+        """Return it as a JSON object; contrasts and maps only where there are some."""
         tree = {**asdict(self), "contrasts": list(self.contrasts)}
         tree["maps"] = self.maps.to_json() if self.maps else None
         return {key: value for key, value in tree.items() if key not in ("contrasts", "maps") or value}

@@ -38,7 +38,7 @@ def weights(stored: int, voxel: float, spacing: float) -> sparse.csr_array:
 
 
 def resample(data: np.ndarray, voxel: tuple[float, float, float], spacing: float) -> np.ndarray:
-    """Resample (X, Y, Z) float32, voxels of `voxel` mm, to cubes of `spacing` mm over the same field of view.
+    """Return (X, Y, Z) float32, voxels of `voxel` mm, resampled to cubes of `spacing` mm.
 
     Sparse products rather than a dense matrix library: they add in a fixed order, so the bytes do not
     depend on the number of threads.
@@ -53,8 +53,7 @@ def resample_part(
     voxel: tuple[float, float, float],
     spacing: float,
 ) -> np.ndarray:
-    """Return the result of `resample` for an image of `shape` that is 0 but for `part`, which begins at
-    `start`.
+    """Return the result of `resample` for an image of `shape` that is 0 outside `part`.
 
     The same bytes in less time, where most of an image is 0: one of many labels.
     """
@@ -74,9 +73,7 @@ def resampled_affine(
     voxel: tuple[float, float, float],
     spacing: float,
 ) -> np.ndarray:
-    """Return the affine (4, 4) float64 of the result of `resample`, from the stored image's affine and
-    shapes.
-    """
+    """Return the affine of the result of `resample`, (4, 4) float64."""
     step = np.array([spacing / size for size in voxel])
     new = np.eye(4)
     new[:3, :3] = affine[:3, :3] * step
@@ -105,7 +102,7 @@ class Cut:
 
     @property
     def voxel(self) -> tuple[float, float, float]:
-        """Voxel size of the image, in mm."""
+        """Return the voxel size of the image, in mm."""
         x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(self.affine))
         return x, y, z
 

@@ -63,12 +63,12 @@ class Measured:
 
     @property
     def volumes_per_s(self) -> float:
-        """Volumes per second that the slower of the two allows."""
+        """Return the volumes per second that the slower of reading and decoding allows."""
         return 1 / max(self.read_s, self.decode_s)
 
     @property
     def bound_by(self) -> str:
-        """Which of the two is slower."""
+        """Return which of the two is slower."""
         return "the disk" if self.read_s > self.decode_s else "decoding"
 
 
@@ -99,7 +99,7 @@ class Choice:
 
 
 def choose(arrays: Sequence[np.ndarray], layout: Layout, folder: Path, threads: int) -> Choice:
-    """Measure every codec on some volumes and choose one.
+    """Return the best codec for some volumes, by measuring every codec.
 
     Args:
         arrays: at least one volume of the layout's shape; of its type, or float32.
@@ -131,7 +131,7 @@ def pick(measured: Sequence[Measured]) -> Measured:
 
 
 def disk_speed(folder: Path, nbytes: int = DISK_BYTES) -> float:
-    """Measure how fast an uncached file is read from this folder's disk, in bytes per second.
+    """Return how fast an uncached file is read from this folder's disk, in bytes per second.
 
     Writes a file of random bytes, syncs it, asks the kernel to forget it, and reads it. A disk that is memory
     (tmpfs), or the server's memory behind a network disk, cannot be told to forget.
@@ -179,7 +179,7 @@ def _measure(arrays: Sequence[np.ndarray], layout: Layout, rate: float, threads:
 
 
 def decode_all(layout: Layout, chunks: Sequence[bytes], scale: float | None) -> None:
-    """Process the chunks of a volume as a loader does: compare, decode, cast to float32."""
+    """Check, decode and cast the chunks of a volume to float32, as a loader does."""
     shape, dtype = layout.chunk_shape, layout.dtype
     voxels = scratch("voxels", prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
     out = scratch("measured", prod(shape) * 4).view(np.float32).reshape(shape)
@@ -194,7 +194,7 @@ def decode_all(layout: Layout, chunks: Sequence[bytes], scale: float | None) -> 
 
 
 def seconds_each(work: Callable[[int], None], threads: int) -> float:
-    """Return the seconds per piece of work when several threads do many of them: the best of some rounds."""
+    """Return the seconds per call when several threads make many calls: the best of some rounds."""
     pieces = 4 * threads
     best = float("inf")
     with ThreadPoolExecutor(threads) as pool:
@@ -210,7 +210,7 @@ _MOST_MEASURED, _MEASURED_BYTES, _MOST_TRIED = 4, 256 << 20, 32
 
 
 def as_before(request: ImportRequest) -> tuple[ImportRequest, dict[str, Any] | None]:
-    """Return the request with the codec that an earlier import into its target chose, and that choice.
+    """Return the request with the codec that an earlier import chose, and the measurements behind it.
 
     Nothing changes where the codec is named or none was chosen.
 
@@ -222,7 +222,7 @@ def as_before(request: ImportRequest) -> tuple[ImportRequest, dict[str, Any] | N
 
 
 def choose_for(request: ImportRequest, listing: Listing) -> tuple[ImportRequest, dict[str, Any]]:
-    """Return the request with the codec that is the best here for its first usable images, and that choice.
+    """Return the request with the codec that is best for its first usable images, and the measurements.
 
     The choice is kept in the target's work folder, for an import that goes on.
 
@@ -244,7 +244,7 @@ def choose_for(request: ImportRequest, listing: Listing) -> tuple[ImportRequest,
 
 
 def check_any_usable(listing: Listing, usable: Sequence[bool]) -> None:
-    """Raise CohortError where none of the first images can be used to choose a codec.
+    """Check that a codec can be chosen by the first images.
 
     Raises:
         CohortError: so it is.

@@ -46,7 +46,7 @@ class ImportRequest:
         return replace(self.recipe, contrasts=self.contrasts, maps=listing.maps)
 
     def decisive(self, listing: Listing) -> dict[str, Any]:
-        """Return the parameters that determine the content of the set, as JSON."""
+        """Return the parameters that determine the content of the set, as JSON values."""
         one_contrast = listing.kind == "bids" and not self.contrasts
         return {
             "source": listing.name,

@@ -108,12 +108,12 @@ def codec_choice(target: Path) -> dict[str, Any] | None:
 
 
 def keep_codec_choice(work: Path, choice: dict[str, Any]) -> None:
-    """Keep it for an import that resumes."""
+    """Keep the chosen codec for an import that resumes."""
     write_atomically(work / CHOICE_NAME, (canonical_json({"codec_choice": choice}) + "\n").encode())
 
 
 def check_name(target: Path) -> None:
-    """Raise InputError for a folder whose name no record of the set could hold.
+    """Check that the name of the target can be written to the records of the set.
 
     Raises:
         ShardError: the name is not UTF-8.
@@ -123,7 +123,7 @@ def check_name(target: Path) -> None:
 
 
 def check_free(target: Path) -> None:
-    """Raise where an import could not begin to write; write nothing to find out.
+    """Check, without writing, that an import can write the target.
 
     Raises:
         ShardError: the folder cannot be made or written, or another import is writing it.
@@ -195,7 +195,7 @@ def clear(target: Path) -> None:
 
 @contextlib.contextmanager
 def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
-    """Hold the target for this process alone; yields its work folder.
+    """Hold the target exclusively; yields its work folder.
 
     Raises:
         ShardError: another import runs there, or the folder cannot be written.
@@ -227,12 +227,12 @@ def make(work: Path) -> None:
 
 
 def finished(work: Path) -> None:
-    """Remove the work folder of a set that is whole."""
+    """Remove the work folder of a complete set."""
     shutil.rmtree(work, ignore_errors=True)
 
 
 def save(work: Path, number: int, images: Sequence[Examined], sha256: str) -> None:
-    """Keep the hash of a shard that was written, and the records of the images up to and in it."""
+    """Keep the hash of a written shard, and the records of the images examined for it."""
     kept = {"sha256": sha256, "images": [image.to_json() for image in images]}
     write_atomically(_records_path(work, number), (canonical_json(kept) + "\n").encode())
 
@@ -261,7 +261,7 @@ def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examine
 
 
 def mark(images: Sequence[Examined]) -> str:
-    """Return from which images, and which bytes of them, a shard was made."""
+    """Return a hash of the images, and of their bytes, that a shard was made from."""
     used = [
         [image.identity, image.sha256, *([image.further] if image.further else [])]
         for image in images

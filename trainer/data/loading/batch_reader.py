@@ -113,7 +113,7 @@ class Batches:
             yield self.arrange([_tensor(array) for array in self.arrays(number)])
 
     def arrays(self, number: int) -> list[np.ndarray]:
-        """Return the parts of batch `number`; the ones after it are begun.
+        """Return the parts of batch `number`, and begin the batches after it.
 
         Raises:
             CingulumError: a sample could not be made, or takes too long.

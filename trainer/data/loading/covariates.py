@@ -94,7 +94,7 @@ class Covariates:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Covariates:
-        """Rebuild what `to_json` made."""
+        """Rebuild it from JSON."""
         return cls(
             tuple(value["names"]),
             tuple(Column(**column) for column in value["columns"]),

@@ -1,4 +1,4 @@
-"""A host's local scratch: our folder on it, the users of its content, and cleaning.
+"""Local scratch of a host: our folder on it, the users of its content, and cleaning.
 
     <scratch>/cingulum-<uid>/        ours alone, mode 0700
         <content hash>/              a copy of a shard set; whole when its index.json is there
@@ -79,7 +79,7 @@ class Place:
         return self.ours
 
     def contents(self) -> list[Content]:
-        """Return the content of our folder, by name; nothing where there is no such folder.
+        """Return the copies in our folder, by name; empty where there is no such folder.
 
         Raises:
             ScratchError: what has the name of our folder is not ours.
@@ -87,7 +87,7 @@ class Place:
         return self._contents(clean=False)
 
     def clean(self) -> list[Content]:
-        """Remove whatever is not in use; return what was there.
+        """Remove the copies that are not in use; return all that were there.
 
         Raises:
             ScratchError: what has the name of our folder is not ours.
@@ -170,8 +170,7 @@ class Lock:
             lock.close()  # who held it has removed the file meanwhile: ours is nobody's lock any more
 
     def become_alone(self) -> bool:
-        """Exclude all others from now on; return False where others hold it, or the file is gone: then it is
-        closed.
+        """Take the lock exclusively; return False, and close it, where others hold it or its file is gone.
 
         Of several holders that give up their share by this at once, one succeeds: each gives up its share
         before it looks for those of the others.
@@ -244,7 +243,7 @@ def remove(copy: Path, lock: Lock) -> None:
 
 
 def bytes_in(copy: Path) -> int:
-    """Return bytes of the files in a folder, as they are while others write or remove them."""
+    """Return the bytes of the files in a folder, while others may write or remove them."""
     total = 0
     try:
         with os.scandir(copy) as entries:

@@ -1,4 +1,4 @@
-"""Patch of each training sample: a pure function of the run's seed, the epoch and the sample.
+"""Place the patch of a training sample: a pure function of the run's seed, the epoch and the sample.
 
 What a volume holds where is told by counts in coarse cells, made from one look at the whole volume (or its
 label map) and kept in memory; after that only the patches are read.
@@ -62,7 +62,7 @@ class Patches:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(d, h, w, C) of a patch."""
+        """Return (d, h, w, C) of a patch."""
         return (*self.size, self.shards.shape[3])
 
     def origin(self, seed: int, epoch: int, sample: int, row: int) -> Origin:
@@ -109,9 +109,7 @@ class Patches:
         return d, h, w
 
     def _counts_of(self, row: int) -> np.ndarray:
-        """Return voxels of each kind in each cell, uint16 (kinds, cells): classes, or one row for the
-        foreground.
-        """
+        """Return the voxels of each class (or of the foreground) in each cell, uint16 (kinds, cells)."""
         with self._lock:
             found = self._counts.get(row)
         if found is None:

@@ -31,7 +31,7 @@ _KEPT = 64
 
 @dataclass(frozen=True)
 class Samples:
-    """What is read, and what belongs to it.
+    """Samples of a split: the volumes to read, and what belongs to each.
 
     Attributes:
         shards: the shard set.
@@ -52,7 +52,7 @@ class Samples:
     patches: Patches | None = None
 
     def parts(self, shape: tuple[int, ...]) -> list[Part]:
-        """Shape and type of input (and covariates), target and weight of a sample of this shape."""
+        """Return shape and type of input (and covariates), target and weight of a sample of this shape."""
         told: list[Part] = [] if self.covariates is None else [(self.covariates.shape[1:], np.float32)]
         target: Part = shape[:3], np.uint8
         if self.targets is not None:
@@ -60,7 +60,7 @@ class Samples:
         return [(shape, np.float32), *told, target, ((), np.float32)]
 
     def read_into(self, position: int, x: np.ndarray, y: np.ndarray, origin: Origin | None = None) -> None:
-        """Volume and target of this place in the list, or the part of both that begins at `origin`."""
+        """Read volume and target at a position of the list, or the part of both that begins at `origin`."""
         row = self.rows[position]
         self.shards.read_into(row, x, origin)
         if self.targets is None:
@@ -70,7 +70,7 @@ class Samples:
 
 
 class _MicroBatch(NamedTuple):
-    """Of one micro-batch on one rank: the epoch, and position and weight of each sample."""
+    """Epoch of a micro-batch on one rank, and position and weight of each of its samples."""
 
     epoch: int
     positions: list[int]
@@ -87,7 +87,7 @@ def training_batches(
     spent: ReaderTime | None = None,
     step_of: Callable[[int], int] | None = None,
 ) -> Batches:
-    """The micro-batches of one rank for some steps of a run.
+    """Return the micro-batches of one rank for some steps of a run.
 
     Steps count over the whole run: step s is step s % steps_per_epoch of epoch s // steps_per_epoch. The
     elements are the same whatever `data.reader_threads`, `data.prefetch` and `data.read_ahead`, and over all
@@ -173,7 +173,7 @@ def training_batches(
 
 
 def evaluation_batches(samples: Samples, config: RunConfig, *, rank: int = 0, world_size: int = 1) -> Batches:
-    """Each of the rows exactly once over all ranks, in as many batches on one rank as on any other.
+    """Return batches with each row once over all ranks, equally many on every rank.
 
     Args:
         samples: what is read, each row once and whole.
@@ -215,7 +215,7 @@ def _batches(
     ahead: int,
     before: int,
 ) -> Batches:
-    """Batches as `fill` makes their samples; `before` parts come before volume and covariates."""
+    """Return batches of the samples that `fill` makes; `before` parts come before volume and covariates."""
     shards = samples.shards
     return Batches(
         fill,
@@ -235,14 +235,14 @@ def _tell(told: Sequence[np.ndarray], covariates: np.ndarray | None, position: i
 
 
 def _paired(covariates: np.ndarray | None, *, before: int) -> Arrange:
-    """Volume and covariates as one input; `before` parts come before them."""
+    """Return how to pair volume and covariates to one input; `before` parts come before them."""
     if covariates is None:
         return tuple
     return lambda parts: (*parts[:before], (parts[before], parts[before + 1]), *parts[before + 2 :])
 
 
 def _distinct(rows: Sequence[int], volumes: int) -> list[int]:
-    """A number for each place of the list: the row, and another one each time it comes again."""
+    """Return a number for each position of the list: the row, or another one where a row comes again."""
     times: dict[int, int] = {}
     numbers = []
     for row in rows:

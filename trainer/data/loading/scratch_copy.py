@@ -1,4 +1,4 @@
-"""One copy of a shard set on a host's local scratch, shared by all processes and jobs of the host.
+"""Copy a shard set to a host's local scratch, once for all processes and jobs of the host.
 
 Whoever gets the lock alone copies; the others find the copy whole when the lock is free again. Each then
 holds the lock together with the others as long as it reads. A copy is made as a set is written: a shard under
@@ -107,11 +107,11 @@ class ScratchCopy:
         return lock is not None
 
     def cancel(self) -> None:
-        """Make `make` return soon."""
+        """Make `make` return soon, without the missing shards."""
         self._cancelled.set()
 
     def progress(self) -> int:
-        """Return a number that grows as long as the copy does, whoever makes it, in bytes."""
+        """Return bytes of the copy so far, whichever process makes it."""
         return self.bytes_copied or bytes_in(self.folder)
 
     def open(self) -> ShardSet:
@@ -266,7 +266,7 @@ class ScratchCopy:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return what we may still write on the file system of a folder, in bytes."""
+    """Return the bytes that we may still write on the file system of a folder."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
 
@@ -287,6 +287,5 @@ def _read_into(buffer: memoryview, file: io.FileIO, source: Path) -> int:
 
 def _unreadable(source: Path, error: OSError) -> ShardError:
     return ShardError(
-        f"{source}: cannot be read ({error.strerror}).",
-        cure=f"All damage: cingulum verify {source.parent}",
+        f"{source}: cannot be read ({error.strerror}).", cure=f"All damage: cingulum verify {source.parent}"
     )

@@ -87,7 +87,7 @@ class Truth:
 def truth(
     person: Person, seed: int, gap: float, pattern: str = DEFAULT, *, stage: float | None = None
 ) -> Truth:
-    """Draw the effect of age, disease and inborn differences on one person.
+    """Return the effect of age, disease and inborn differences on one person.
 
     Args:
         pattern: one of `PATTERNS`.
@@ -105,16 +105,12 @@ def truth(
 
 
 def otherwise(person: Person, seed: int, gap: float, pattern: str = DEFAULT) -> Truth:
-    """Return the same person with the opposite diagnosis: a patient without the disease, or, of NC, one with
-    AD (stage 1).
-    """
+    """Return the truth with the opposite diagnosis: a patient without the disease; for NC, AD of stage 1."""
     return truth(person, seed, gap, pattern, stage=1.0 if person.diagnosis == "NC" else 0.0)
 
 
 def region_of_disease(template: Template, pattern: str = DEFAULT) -> np.ndarray:
-    """Return where disease alone moves tissue, in the average brain: (D, H, W) float32, 1 where it moves
-    most.
-    """
+    """Return where disease alone moves tissue, in the average brain: (D, H, W) float32, 1 at its most."""
     takes = PATTERNS[pattern].disease.astype(np.float32)
     moved = np.einsum("r,rdhw->dhw", takes, template.regions[: len(takes)])
     moved = moved * np.sqrt((template.pull**2).sum(axis=0)) * (template.mask > 0.5)
@@ -122,9 +118,7 @@ def region_of_disease(template: Template, pattern: str = DEFAULT) -> np.ndarray:
 
 
 def displacement(template: Template, recession: tuple[float, ...]) -> np.ndarray:
-    """Return the displacement u (3, D, H, W) float32 in voxels: the tissue at x is the average brain's at x +
-    u(x).
-    """
+    """Return the displacement u, (3, D, H, W) float32 in voxels: tissue at x is the average's at x + u(x)."""
     box = (slice(None), *template.box)
     regions = template.regions[: len(recession)][box]
     weight = np.einsum("r,rdhw->dhw", np.array(recession, np.float32), regions)
@@ -141,8 +135,6 @@ def displacement(template: Template, recession: tuple[float, ...]) -> np.ndarray
 
 
 def _doublings(velocity: np.ndarray) -> int:
-    """Return how often the first step is doubled: the more a field stretches, the smaller
-    the steps must be.
-    """
+    """Return how often the first step is doubled: a field that stretches more needs smaller steps."""
     stretch = max(float(np.abs(np.diff(velocity, axis=axis)).max()) for axis in (1, 2, 3)) * 3
     return max(_FEWEST_DOUBLINGS, math.ceil(math.log2(max(stretch, 1e-6) / _LARGEST_STEP)))

@@ -65,9 +65,7 @@ def encode(codec: str, voxels: np.ndarray) -> bytes:
 
 
 def most_bytes(decoded: int) -> int:
-    """Return the largest size of a chunk, in bytes, that holds so many bytes of voxels, whatever codec wrote
-    it.
-    """
+    """Return the largest size in bytes of a chunk with so many decoded bytes, of any codec."""
     return decoded + decoded // 8 + _MOST_ADDED
 
 

@@ -99,9 +99,7 @@ def _lz4() -> int | None:
 
 
 def _steps(array: np.ndarray) -> tuple[int, int] | None:
-    """Return strides from plane to plane and from row to row, in values; None where a row
-    is not contiguous.
-    """
+    """Return strides from plane to plane and row to row, in values; None where rows are not contiguous."""
     plane, row, *within = array.strides
     expected = array.itemsize
     for length, stride in zip(reversed(array.shape[2:]), reversed(within), strict=True):

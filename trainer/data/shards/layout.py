@@ -46,12 +46,12 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks of a volume."""
+        """Return the number of chunks of a volume."""
         return prod(self.grid)
 
     @property
     def decoded_bytes(self) -> int:
-        """Return the decoded size of a volume's chunks: bricks at its border are filled up."""
+        """Return the decoded size of a volume's chunks; bricks at its border are padded."""
         return self.chunks * prod(self.chunk_shape) * self.dtype.itemsize
 
     def origins(self) -> Iterator[tuple[int, ...]]:

@@ -39,7 +39,7 @@ class ReadFault(Exception):
 
 
 class Identity(NamedTuple):
-    """Identity of a file and its last write: other bytes have another identity."""
+    """Identity of a file and of its last write."""
 
     device: int
     inode: int
@@ -95,8 +95,7 @@ class StoredBytes:
         self._start()
 
     def read(self, shard: str, offset: int, nbytes: int) -> np.ndarray:
-        """Return so many bytes of a shard from `offset` on, uint8 (nbytes,), valid until the thread reads
-        again.
+        """Return `nbytes` bytes of a shard, uint8 (nbytes,), valid until the thread reads again.
 
         See `read_into`.
         """
@@ -225,7 +224,7 @@ os.register_at_fork(after_in_child=_start_all)
 
 
 class _OpenFile:
-    """A file descriptor that closes when nobody uses it any more."""
+    """File descriptor that closes with its last user."""
 
     def __init__(self, path: Path, *, past_cache: bool) -> None:
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if past_cache else 0))

@@ -16,7 +16,7 @@ _EXAMPLE = ("id", "subject", "session", "label", "age", "sex", "source")
 
 
 def summary(shards: ShardSet, examples: int = 5) -> dict[str, Any]:
-    """Describe a shard set.
+    """Return a summary of a shard set.
 
     Args:
         shards: the set.

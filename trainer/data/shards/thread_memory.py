@@ -21,9 +21,7 @@ _kept = threading.local()
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
-    """Return an array of this shape and type, C-contiguous, not filled, that begins at a multiple of 64
-    bytes.
-    """
+    """Return an uninitialised C-contiguous array that begins at a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
     nbytes = prod(shape) * dtype.itemsize
     raw: np.ndarray = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -55,7 +53,7 @@ def _advised(nbytes: int) -> mmap.mmap:
 
 
 def scratch(purpose: str, nbytes: int, *, huge_pages: bool = False) -> np.ndarray:
-    """Return memory of the calling thread, uint8 (nbytes,), until it asks for the same purpose again.
+    """Return memory of the calling thread, uint8 (nbytes,), until it calls again with the same purpose.
 
     It grows to the most that was asked for, and is freed when the thread ends. A purpose is on huge pages or
     not, every time.

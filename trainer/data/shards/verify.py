@@ -45,7 +45,7 @@ class Problem:
 
 
 def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
-    """Check a whole shard set; an empty list means undamaged.
+    """Return the problems of a whole shard set; empty where it is undamaged.
 
     Args:
         path: folder of the set.
@@ -152,9 +152,7 @@ def _as_hdf5_reads_it(
 
 
 def _unlike(shards: ShardSet, file: h5py.File, count: int) -> str | None:
-    """Compare HDF5's dataset properties with the index, so that deviating ones are not
-    read; None: all equal.
-    """
+    """Return how HDF5's data sets differ from the index; None where they do not."""
     expected = {"volumes": (count, *shards.shape), "subjects": (count,), "labels": (count,)}
     if shards.maps:
         expected["maps"] = (count, *shards.shape[:3])

@@ -99,5 +99,5 @@ def _no_index(path: Path) -> ShardError:
 
 
 def restore(path: Path) -> str:
-    """Describe how to repair damage."""
+    """Return how to find all damage and repair it."""
     return f"All damage: cingulum verify {path}. To make it anew: cingulum import SOURCE {path} --overwrite"

@@ -25,7 +25,7 @@ def bids_suffix(path: Path) -> str:
 
 
 def contradict(one: dict[str, str], other: dict[str, str]) -> bool:
-    """Return whether two names cannot be of the same scan: an entity of both differs, or the space does.
+    """Return whether two names cannot be of the same scan: their space or a shared entity differs.
 
     `desc`, `label`, `seg`, `atlas` and `res` say what was made of a scan, not which scan it was.
     """
@@ -34,7 +34,7 @@ def contradict(one: dict[str, str], other: dict[str, str]) -> bool:
 
 
 def best_match(image: Path, files: list[Path]) -> list[Path]:
-    """Return those files that fit an image best, of those that are or belong to other scans of a folder.
+    """Return the files of a folder that fit an image best.
 
     Most entities shared with the image's name, then fewest of their own. One file is a match, several are a
     tie, none means that all contradict the image's name.
@@ -63,7 +63,7 @@ def run_of(path: Path) -> int | None:
 
 
 def check_run(paths: Iterable[Path], run: int, root: Path) -> None:
-    """Raise CohortError for a run that no image has.
+    """Check that an image has the run.
 
     Raises:
         CohortError: so it is; the cure lists the runs that there are.
@@ -78,7 +78,7 @@ def check_run(paths: Iterable[Path], run: int, root: Path) -> None:
 
 
 def of_run(paths: Sequence[Path], run: int | None) -> list[tuple[Path, tuple[Finding, ...]]]:
-    """Return the images to take of all that exist, with what is wrong with them.
+    """Return the images to take, and the findings on each.
 
     In a folder that has the run asked for, its images are taken; else those without a run in their names. In
     a folder that has other runs only, the first of these stands for the scan, as a bad image.

@@ -32,7 +32,7 @@ class MapRequest:
 
     @classmethod
     def parse(cls, maps: str, labels: str | None = None) -> MapRequest:
-        """Read `KIND[:FOLDER][:KEY-VALUE...]`.
+        """Return the request that `KIND[:FOLDER][:KEY-VALUE...]` makes.
 
         Raises:
             ConfigError: the kind is unknown or a part is empty.
@@ -55,9 +55,7 @@ class MapRequest:
 
 
 def _is_entity(part: str) -> bool:
-    """Return whether it is an entity such as `desc-aseg`; a folder may have dashes, too,
-    but not such a key.
-    """
+    """Return whether it is an entity such as `desc-aseg`; a folder's name does not begin with such a key."""
     key, dash, value = part.partition("-")
     return bool(dash and value) and key in ("desc", "atlas", "seg", "space", "res", "acq", "run", "rec")
 

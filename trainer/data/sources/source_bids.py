@@ -1,6 +1,4 @@
-"""List images of a BIDS folder (bids-specification.readthedocs.io): participants.tsv and
-sub-*/[ses-*/]anat/.
-"""
+"""List images of a BIDS folder: participants.tsv and sub-*/[ses-*/]anat/."""
 
 from __future__ import annotations
 
@@ -87,8 +85,7 @@ def find(
 
 
 def _participants(root: Path) -> Table | None:
-    """Read participants.tsv as BIDS has it, or participants.csv as spreadsheets write it; None without
-    either.
+    """Return participants.tsv, or participants.csv as spreadsheets write it; None without either.
 
     Raises:
         CohortError: there are both.

@@ -23,7 +23,7 @@ _MADE = "Make it, remove the image, or leave it out with --on-error skip."
 def of_bids(
     root: Path, images: Sequence[SourceImage], request: MapRequest
 ) -> tuple[tuple[SourceImage, ...], MapRecipe]:
-    """Return the images of a BIDS folder with their maps, from `derivatives/FOLDER/sub-*/[ses-*/]anat`.
+    """Return the images of a BIDS folder with their maps from `derivatives/`, and the recipe of the maps.
 
     Raises:
         CohortError: there are no such maps, in several folders, or nothing names their labels.
@@ -62,7 +62,7 @@ def of_bids(
 def named_ones(
     images: Sequence[SourceImage], files: Sequence[SourceFile | None], request: MapRequest, where: str
 ) -> tuple[tuple[SourceImage, ...], MapRecipe]:
-    """Return the images of a table with the label map that each row names.
+    """Return the images of a table with the label map of each row, and the recipe of the maps.
 
     Raises:
         CohortError: probability maps were asked for, or nothing names the labels.
@@ -140,9 +140,7 @@ def _files(root: Path, folder: str, image: SourceImage, request: MapRequest) -> 
 
 
 def _stated(request: MapRequest) -> dict[str, str]:
-    """Return the names of probability maps in `--map-labels`; a label without a name of its own gets the
-    tissue's.
-    """
+    """Return the names that `--map-labels` gives to probability maps; a tissue's own name by default."""
     if request.labels is None:
         return {}
     said = stated_labels(request.labels)

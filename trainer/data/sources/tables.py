@@ -31,7 +31,7 @@ class Table:
         return next((by_lower[name.lower()] for name in names if name.lower() in by_lower), None)
 
     def need(self, names: Sequence[str], what: str) -> str:
-        """Return the same as `find`; raise where there is no such column.
+        """Return the first of `names` that is a column.
 
         Raises:
             CohortError: there is no such column; the message lists those there are.
@@ -50,7 +50,7 @@ class Table:
 
 
 def read(path: Path) -> Table:
-    """Read a table; the separator is the most frequent of comma, semicolon and tab in the header.
+    """Return a table; the separator is the most frequent of comma, semicolon and tab in the header.
 
     Tabs in the header of a `.tsv` decide, however many commas its columns' names have.
 

@@ -63,12 +63,12 @@ class Leak:
         return f"{what[self.kind]}{much}: {first} and {second}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it, for JSON."""
+        """Return it as a JSON object."""
         return asdict(self)
 
 
 def check(shards: ShardSet, split: Split, *, stop: bool, progress: Progress | None = None) -> list[Leak]:
-    """Find what two splits share. Every volume of the split is read once.
+    """Return what two splits share. Every volume of the split is read once.
 
     Args:
         shards: the shard set.
@@ -97,7 +97,7 @@ def check(shards: ShardSet, split: Split, *, stop: bool, progress: Progress | No
 
 
 def duplicates(shards: ShardSet, *, progress: Progress | None = None) -> list[Leak]:
-    """Find volumes of different subjects that are the same or nearly so, whatever the split.
+    """Return volumes of different subjects that are the same or nearly so, whatever the split.
 
     Raises:
         ShardError: a volume is damaged.
@@ -133,9 +133,7 @@ def _alike(
     told: set[str],
     progress: Progress | None,
 ) -> list[Leak]:
-    """Return pairs of rows in different groups that hold the same image, or nearly; none of the subjects
-    `told`.
-    """
+    """Return pairs of rows in different groups with the same or nearly the same image."""
     rows = sorted(row for row in groups if shards.volumes[row].subject not in told)
     same = _same_bytes(shards, rows, groups)
     leaks = [_leak("image", shards, pair, splits) for pair in same]
@@ -196,7 +194,7 @@ def _look_alikes(
 
 
 def _own_part(small: np.ndarray, subjects: Sequence[str]) -> float:
-    """Subtract from each miniature, in place, what it shares with the cohort; norms become 1.
+    """Subtract from each miniature, in place, what it shares with the cohort, and scale it to norm 1.
 
     That is the mean and, with enough subjects, the directions in which the cohort varies most.
 

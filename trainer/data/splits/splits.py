@@ -42,7 +42,7 @@ def split(
     *,
     targets: Sequence[float | None] | np.ndarray | None = None,
 ) -> Split:
-    """Split the volumes by subject, so that the splits are balanced in the traits of `config.stratify`.
+    """Return the volumes split by subject, balanced in the traits of `config.stratify`.
 
     The label comes first: each class is divided in the shares asked for, with at least one subject in every
     split, and k folds differ by one subject at most. Site, sex and age are balanced as far as that allows
