@@ -21,7 +21,7 @@ def parse(text: str) -> int:
     return size
 
 
-def told(size: int) -> str:
+def as_text(size: int) -> str:
     """Return a number of bytes as text, in the largest unit that leaves at least one, such as `4.2 GiB`."""
     unit = next((name for name in reversed(_UNITS) if size >= _UNITS[name]), "B")
     return f"{size} B" if unit == "B" else f"{size / _UNITS[unit]:.1f} {unit}"

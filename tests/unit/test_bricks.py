@@ -201,12 +201,12 @@ def set_field(name, value):
 
 DAMAGES = {
     "the key 'bricks' is missing": lambda index: index.pop("bricks"),
-    "wrong kind .*bricks 'x'": lambda index: index.update(bricks="x"),
-    "wrong kind .*bricks 9": lambda index: index.update(bricks=9),
-    "wrong kind .*bricks of volume 0": lambda index: index.update(bricks=2),
+    "wrong type .*bricks 'x'": lambda index: index.update(bricks="x"),
+    "wrong type .*bricks 9": lambda index: index.update(bricks=9),
+    "wrong type .*bricks of volume 0": lambda index: index.update(bricks=2),
     "the key 'brick_table' is missing": lambda index: index["volumes"][1].pop("brick_table"),
-    "wrong kind .*no table of bricks": lambda index: index["volumes"][1].update(brick_table="ab!"),
-    "wrong kind .*bricks of volume 1": in_table(lambda table: table[1:]),
+    "wrong type .*invalid brick table": lambda index: index["volumes"][1].update(brick_table="ab!"),
+    "wrong type .*bricks of volume 1": in_table(lambda table: table[1:]),
     "is damaged.*bricks of volume 1": in_table(set_field("nbytes", 0)),
     "damaged, a value.*bricks of volume 1": in_table(set_field("offset", 2**63)),
     "places volume 1 outside": in_table(set_field("offset", 10**6)),

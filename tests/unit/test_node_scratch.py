@@ -56,13 +56,13 @@ def test_our_folder_is_ours_alone(tmp_path):
 def test_a_missing_place_is_named_with_who_named_it(tmp_path):
     with pytest.raises(ScratchError, match=r"gone: cannot be used as scratch \(No such file") as error:
         Place.find(None, {"SLURM_TMPDIR": str(tmp_path / "gone")}).open()
-    assert "$SLURM_TMPDIR named it" in error.value.cure
+    assert "It comes from $SLURM_TMPDIR" in error.value.cure
     assert error.value.exit_code == 2
 
 
 def test_a_file_is_no_place(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ScratchError, match="is to be a folder"):
+    with pytest.raises(ScratchError, match="is not a folder"):
         place(tmp_path / "file").open()
 
 
@@ -89,7 +89,7 @@ def test_somebody_elses_folder_is_refused(tmp_path, monkeypatch):
     made = place(tmp_path).open()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     made.rename(place(tmp_path).ours)
-    with pytest.raises(ScratchError, match=f"belongs to user {mine}, not to us"):
+    with pytest.raises(ScratchError, match=f"belongs to user {mine}, not to you"):
         place(tmp_path).open()
 
 

@@ -103,7 +103,7 @@ def test_a_file_is_not_called_missing(tmp_path):
 def test_without_an_index_there_is_nothing_to_verify(tmp_path):
     make_shard_set(tmp_path)
     (tmp_path / "index.json").unlink()
-    with pytest.raises(ShardError, match="half written"):
+    with pytest.raises(ShardError, match="is incomplete"):
         verify(tmp_path)
 
 

@@ -186,7 +186,7 @@ def test_without_names_the_error_says_which_labels_the_first_map_has(tmp_path):
     root = bids(tmp_path / "b", 2)
     add_dseg(root, 2)
     (root / "derivatives" / "seg" / "dseg.tsv").unlink()
-    with pytest.raises(CohortError, match="nothing names the labels") as caught:
+    with pytest.raises(CohortError, match="the labels of its maps have no names") as caught:
         run(request(root, tmp_path / "set", maps="dseg"))
     assert "--map-labels 2,3,41 " in caught.value.cure
     assert "dseg.tsv" in caught.value.cure
@@ -283,7 +283,7 @@ UNUSABLE = {
     "two folders": ("dseg:seg:tissue", None, ConfigError, "after the folder come entities"),
     "no such folder": ("dseg:fast", None, CohortError, "no such folder of derivatives"),
     "no maps of that kind there": ("dseg:tissue", None, CohortError, "holds no maps"),
-    "a label that is no number": ("dseg", "GM=grey", CohortError, "'GM' of the maps is no whole number"),
+    "a label that is no number": ("dseg", "GM=grey", CohortError, "'GM' of the maps is not a whole number"),
     "a label twice": ("dseg", "1,1", ConfigError, "names the label 1 twice"),
     "an empty entry": ("dseg", "1,,2", ConfigError, "has an empty entry"),
     "only background": ("dseg", "0", ConfigError, "no class but the background"),

@@ -169,7 +169,7 @@ def test_a_copy_of_a_killed_process_is_recognised_and_gone_on_with(shards, scrat
         "shard-00000.h5",
         "shard-00001.h5",
     ]
-    with pytest.raises(ShardError, match="half written"):
+    with pytest.raises(ShardError, match="is incomplete"):
         ShardSet.open(copy.folder)
     copy.make()
     assert copy.bytes_copied == sum(shard.nbytes for shard in shards.index.shards[2:])

@@ -51,7 +51,7 @@ def in_order(function: Callable[[Given], Made], values: Iterable[Given], workers
         Exception: what `function` raised, as itself, once every result before it was taken.
     """
     if workers < 1:
-        raise ValueError(f"{workers} workers make nothing")
+        raise ValueError(f"workers must be 1 or more, not {workers}")
     crew: dict[Connection, BaseProcess] = {}
     try:
         _start(crew, workers)
@@ -154,11 +154,11 @@ def _lost(worker: BaseProcess) -> CingulumError:
     if worker.exitcode == -signal.SIGKILL:
         return CingulumError(
             "A worker process was killed, most likely because memory ran out.",
-            cure="Run the same command again with fewer --workers: it goes on where it stopped.",
+            cure="Run the same command again with fewer --workers: it continues where it stopped.",
         )
     return CingulumError(
-        f"A worker process ended with exit code {worker.exitcode}; what it said is above.",
-        cure="Run the same command again: it goes on where it stopped.",
+        f"A worker process ended with exit code {worker.exitcode}; its output is above.",
+        cure="Run the same command again: it continues where it stopped.",
     )
 
 

@@ -48,7 +48,7 @@ class Change(abc.ABC):
             float32 (D, H, W), a new array or the channel itself.
         """
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Describe what was drawn: the fields that `repr` shows too."""
         fields = dataclasses.fields(cast(Any, self))
         return {field.name: getattr(self, field.name) for field in fields if field.repr}

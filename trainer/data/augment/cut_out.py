@@ -32,10 +32,6 @@ class CutOut:
     starts: tuple[tuple[int, ...], ...]
     edges: tuple[tuple[int, ...], ...]
 
-    def told(self) -> dict[str, object]:
-        """Describe what was drawn."""
-        return {"starts": self.starts, "edges": self.edges}
-
     def applied(self, volume: np.ndarray) -> np.ndarray:
         """Return a copy of a volume (D, H, W, C) with the boxes overwritten in all channels."""
         volume = volume.copy()

@@ -57,9 +57,9 @@ class Drawn:
     channels: tuple[dict[str, Change], ...]
     cut_out: CutOut | None
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the changes that happen, as a JSON object; lists have an entry for each channel."""
-        found: dict[str, Any] = self.plain.told()
+        found: dict[str, Any] = self.plain.to_json()
         if self.mirrored:
             found["mirror"] = list(self.mirrored)
         if self.affine is not None:
@@ -69,7 +69,9 @@ class Drawn:
             found["elastic"] = {name: getattr(self.elastic, name) for name in kept}
         for name in _OF_CHANNELS:
             if any(name in changes for changes in self.channels):
-                found[name] = [changes[name].told() if name in changes else None for changes in self.channels]
+                found[name] = [
+                    changes[name].to_json() if name in changes else None for changes in self.channels
+                ]
         if self.cut_out is not None:
             found["cut_out"] = vars(self.cut_out)
         return found

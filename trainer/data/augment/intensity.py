@@ -89,7 +89,7 @@ class BiasField(Change):
     strength: float
     coefficients: np.ndarray = field(repr=False, compare=False)
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Describe what was drawn."""
         return {"strength": self.strength, "order": len(self.coefficients) - 1}
 

@@ -40,7 +40,7 @@ class Motion(Change):
     positions: tuple[Affine, ...]
     grid: Grid
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Describe what was drawn: positions as angles in degrees and shifts in mm."""
         moves = [{"rotate": p.rotate, "translate": p.translate} for p in self.positions]
         return {"axis": self.axis, "starts": self.starts, "positions": moves}

@@ -33,7 +33,7 @@ class Plain:
             np.rint(shifts * (config.shift + 0.499)).astype(int) if config.shift else np.zeros(3, int)
         )
 
-    def told(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return what was drawn, of the enabled changes."""
         found: dict[str, object] = {}
         if self._config.flip:

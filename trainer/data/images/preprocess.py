@@ -205,9 +205,7 @@ def _remarks(report: dict[str, Any]) -> list[Finding]:
     if report["cut_share_above_neck"] > _MOST_CUT:
         message = f"{100 * report['cut_share_above_neck']:.0f} % of its foreground lies outside the cube."
         return [
-            warning(
-                "cropped", message, "Look at it in the sheet; a larger --spacing or --size takes in more."
-            )
+            warning("cropped", message, "Look at it in qc.html; a larger --spacing or --size takes in more.")
         ]
     if report["cut_share"] > _MOST_CUT:
         return [

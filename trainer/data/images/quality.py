@@ -78,7 +78,7 @@ def check_affine(image: Image) -> list[Finding]:
             )
         ]
     if np.isnan(nibabel.io_orientation(image.affine)).any():
-        return [bad("affine", "the affine in its header maps no axis to one of the body's.", cure)]
+        return [bad("affine", "the affine in its header maps no axis to an axis of the body.", cure)]
     return []
 
 
@@ -161,7 +161,7 @@ def _check_orientation(image: Image) -> list[Finding]:
             warning(
                 "unoriented",
                 message,
-                "Look at it in the sheet; convert the original to NIfTI with dcm2niix if you can.",
+                "Look at it in qc.html; convert the original to NIfTI with dcm2niix if you can.",
             )
         )
     if np.isfinite(image.affine).all() and np.linalg.det(image.affine[:3, :3]) < 0:
@@ -186,7 +186,7 @@ def _check_values(data: np.ndarray, replace_not_finite: bool) -> list[Finding]:
         if not replace_not_finite:
             cure = "Make it again, or import with --nan zero if they are background."
             return [bad("not-finite", f"{share}.", cure)]
-        zeroed = [warning("not-finite", f"{share}; they were set to 0.", "Look at it in the sheet.")]
+        zeroed = [warning("not-finite", f"{share}; they were set to 0.", "Look at it in qc.html.")]
         return zeroed + _check_contrast(np.nan_to_num(data, nan=0.0, posinf=0.0, neginf=0.0))
     return _check_contrast(data)
 

@@ -124,10 +124,10 @@ def _check_file(path: Path) -> None:
             path,
             "broken-link",
             "is a link to a file that is not there.",
-            "Fetch it (datalad get, git annex get) or mend the link.",
+            "Fetch it (datalad get, git annex get) or correct the link.",
         )
     if not path.exists():
-        raise _fault(path, "missing-file", "there is no such file.", "Mend the path, or put the file there.")
+        raise _fault(path, "missing-file", "there is no such file.", "Correct the path, or add the file.")
     if not path.is_file():
         raise _fault(path, "not-a-file", "is a folder, not an image file.", "Give the path of an image file.")
     try:
@@ -144,7 +144,7 @@ def _check_file(path: Path) -> None:
         raise _fault(
             path,
             "wrong-magic",
-            "is named as compressed but is no gzip file.",
+            "is named as compressed but is not a gzip file.",
             f"If it is not compressed, rename it to {plain}.",
         )
     if gzipped and not named_gz:
@@ -165,7 +165,7 @@ def _open(path: Path) -> SpatialImage:
         stored = nibabel.load(files_of(path)[-1])
     except ImageFileError:
         raise _fault(
-            path, "wrong-magic", "is no image of a format we know (NIfTI, Analyze, MGH, MINC).", _CONVERT
+            path, "wrong-magic", "is not an image of a known format (NIfTI, Analyze, MGH, MINC).", _CONVERT
         ) from None
     except DAMAGED as error:
         raise _damaged(path, error) from None
@@ -209,7 +209,7 @@ def _index_of_volume(path: Path, shape: tuple[int, ...], volume: int | None) -> 
         raise _fault(
             path,
             "too-large",
-            f"its header asks for {text} voxels, more than we read (1024 x 1024 x 1024).",
+            f"its header asks for {text} voxels, more than the limit (1024 x 1024 x 1024).",
             _COPY_AGAIN,
         )
     if kept == 3:
@@ -253,7 +253,7 @@ def _affine(path: Path, stored: SpatialImage) -> np.ndarray:
         raise _fault(
             path,
             "affine",
-            "says nothing about its place in space (no affine).",
+            "has no affine: its place in space is unknown.",
             "Save it with an orientation.",
         )
     return np.asarray(affine, dtype=np.float64)

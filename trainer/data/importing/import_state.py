@@ -61,7 +61,7 @@ def is_finished(target: Path, request: dict[str, Any], listing_sha256: str) -> b
         )
     elif target.is_dir() and any(entry.name != WORK_NAME for entry in target.iterdir()):
         raise ShardError(
-            f"{target}: is not empty, and what is in it is no shard set.",
+            f"{target}: is not empty and does not hold a shard set.",
             cure="Name a new or empty folder.",
             path=target,
         )
@@ -75,7 +75,7 @@ def _compare(target: Path, what: str, had: dict[str, Any], wanted: dict[str, Any
         changes = ", ".join(f"{key} {flat.get(key)!r} (now {new.get(key)!r})" for key in differing)
         raise ShardError(
             f"{target}: {what} with other parameters: {changes}.",
-            cure="Use the same parameters, import into another folder, or add --overwrite to begin anew.",
+            cure="Use the same parameters, import into another folder, or add --overwrite to start again.",
             path=target,
         )
 
@@ -89,7 +89,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         tree = json.loads(regular_files.read(path, MOST_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        cure = "Import into another folder, or add --overwrite to begin anew."
+        cure = "Import into another folder, or add --overwrite to start again."
         raise ShardError(f"{path}: cannot be read ({error}).", cure=cure, path=path) from None
     return tree if isinstance(tree, dict) else {}
 
@@ -160,7 +160,7 @@ def check_clearable(target: Path) -> bool:
         return False
     if not ((target / INDEX_NAME).exists() or (target / WORK_NAME).exists()):
         raise ShardError(
-            f"{target}: is not empty, and what is in it is no shard set.",
+            f"{target}: is not empty and does not hold a shard set.",
             cure="Name a new or empty folder.",
             path=target,
         )

@@ -61,14 +61,14 @@ class Place:
             ScratchError: there is no such place, we may not write there, or somebody else's folder, a link or
                 one that others may enter has the name of ours.
         """
-        cure = f"{self.chosen_by} named it; data.scratch=FOLDER names another, data.cache=none needs none."
+        cure = f"It comes from {self.chosen_by}. Set another (data.scratch=FOLDER) or none (data.cache=none)."
         try:
             mode = self.folder.stat().st_mode
             if not stat.S_ISDIR(mode):
-                raise ScratchError(f"{self.folder}: scratch is to be a folder.", cure=cure)
+                raise ScratchError(f"{self.folder}: scratch is not a folder.", cure=cure)
             if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
                 raise ScratchError(
-                    f"{self.folder}: everybody may replace what lies here (it has no sticky bit).",
+                    f"{self.folder}: anybody may replace files here (it has no sticky bit).",
                     cure="Make a folder of your own in it, mode 0700, and name that by data.scratch.",
                 )
             make_ours(self.ours)
@@ -128,13 +128,13 @@ def make_ours(folder: Path) -> None:
         raise ScratchError(f"{folder}: is {what}.", cure=f"See who made it, and remove it: ls -ld {folder}")
     if found.st_uid != os.geteuid():
         raise ScratchError(
-            f"{folder}: belongs to user {found.st_uid}, not to us.",
+            f"{folder}: belongs to user {found.st_uid}, not to you.",
             cure="Name another place by data.scratch, and tell the administrator of this host.",
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise ScratchError(
             f"{folder}: other users may enter it (mode {stat.S_IMODE(found.st_mode):04o}).",
-            cure=f"If you trust what is in it: chmod 700 {folder}; else remove it.",
+            cure=f"If you trust its content: chmod 700 {folder}; else remove it.",
         )
 
 

@@ -36,7 +36,7 @@ def go_past(shards: ShardSet, choice: Choice, available: int | None = None) -> s
         # File systems without a disk of their own, as those of other hosts, have numbers of no device.
         if nbytes <= left or not all(os.major(one.st_dev) for one in status):
             return None
-        why = f"{byte_sizes.told(nbytes)} do not fit into the {byte_sizes.told(left)} of memory left"
+        why = f"{byte_sizes.as_text(nbytes)} do not fit into the {byte_sizes.as_text(left)} of memory left"
     else:
         why = "data.page_cache=bypass"
     shards.go_past_cache()

@@ -51,11 +51,11 @@ class Patches:
             raise ConfigError(
                 f"data.patch.size: patches of {_by(config.size)} voxels do not fit into volumes of "
                 f"{_by(shards.shape[:3])}.",
-                cure="Set data.patch.size to no more than the volumes have.",
+                cure="Set data.patch.size to at most the volumes' shape.",
             )
         if config.sampling == "classes" and not shards.maps:
             raise ConfigError(
-                f"data.patch.sampling: 'classes' needs label maps, and {shards.path} has none.",
+                f"data.patch.sampling: 'classes' needs label maps, but {shards.path} has none.",
                 cure="Set data.patch.sampling=foreground, or import the images again with --maps.",
             )
         return cls(shards, config, config.size)

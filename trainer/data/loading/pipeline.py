@@ -19,13 +19,13 @@ from trainer.data.loading.reader_time import ReaderTime
 from trainer.data.shards.shards import Origin, ShardSet
 from trainer.errors import ConfigError
 
-# The kernel is told of so many samples per thread before they are read, so that a disk works while threads
+# Samples per thread that are announced to the kernel before they are read, so that a disk works while threads
 # decode: with one read per thread it would wait for them.
-TOLD_AHEAD = 2
+ANNOUNCED_AHEAD = 2
 # Past the page cache nothing is read ahead for us: so many more threads wait for a disk while others decode.
 WAITING = 2
 
-# Micro-batches of which the samples are remembered: more than are begun, or told to the kernel, at once.
+# Micro-batches of which the samples are remembered: more than are begun, or announced to the kernel, at once.
 _KEPT = 64
 
 
@@ -53,11 +53,11 @@ class Samples:
 
     def parts(self, shape: tuple[int, ...]) -> list[Part]:
         """Return shape and type of input (and covariates), target and weight of a sample of this shape."""
-        told: list[Part] = [] if self.covariates is None else [(self.covariates.shape[1:], np.float32)]
+        extra: list[Part] = [] if self.covariates is None else [(self.covariates.shape[1:], np.float32)]
         target: Part = shape[:3], np.uint8
         if self.targets is not None:
             target = (), np.float32 if self.targets.dtype == np.float32 else np.int32
-        return [(shape, np.float32), *told, target, ((), np.float32)]
+        return [(shape, np.float32), *extra, target, ((), np.float32)]
 
     def read_into(self, position: int, x: np.ndarray, y: np.ndarray, origin: Origin | None = None) -> None:
         """Read volume and target at a position of the list, or the part of both that begins at `origin`."""
@@ -121,7 +121,7 @@ def training_batches(
     spent = spent or ReaderTime()
     changes = None if config.data.augment.is_idle else config.data.augment
     batches = len(steps) * accumulation
-    soon = TOLD_AHEAD * config.data.reader_threads
+    soon = ANNOUNCED_AHEAD * config.data.reader_threads
 
     # Computed once for all samples of it: threads hold Python's lock meanwhile, one after the other.
     @functools.lru_cache(maxsize=_KEPT)
@@ -134,12 +134,12 @@ def training_batches(
 
     def fill(number: int, places: Sequence[np.ndarray]) -> None:
         began = spent.now()
-        # Where steps may have to be waited for, the kernel is not told of later ones.
+        # Where steps may have to be waited for, later ones are not announced.
         if step_of is None and patches is None and number + soon < batches * batch:
             later, place = divmod(number + soon, batch)
             row = samples.rows[samples_of(later).positions[place]]
             shards.will_read(row, with_map=samples.targets is None)
-        x, *told, y, w = places
+        x, *extra, y, w = places
         micro_batch, place = divmod(number, batch)
         epoch, positions, weights = samples_of(micro_batch)
         position, weight = positions[place], weights[place]
@@ -165,7 +165,7 @@ def training_batches(
                 y[...] = label_map
         ended = spent.now()
         spent.add(ended - began, ended - read)
-        _tell(told, samples.covariates, position)
+        _fill_covariates(extra, samples.covariates, position)
         w[...] = weight
 
     spec = signature(batch, *samples.parts(shards.shape if patches is None else patches.shape))
@@ -189,16 +189,16 @@ def evaluation_batches(samples: Samples, config: RunConfig, *, rank: int = 0, wo
     steps = order.steps_per_epoch(len(rows), world_size * batch)
 
     def fill(number: int, places: Sequence[np.ndarray]) -> None:
-        row, x, *told, y, w = places
+        row, x, *extra, y, w = places
         step, place = divmod(number, batch)
         position = (step * world_size + rank) * batch + place
         if position >= len(rows):
-            for part, nothing in ((row, -1), (x, 0), (y, 0), (w, 0), *((part, 0) for part in told)):
+            for part, nothing in ((row, -1), (x, 0), (y, 0), (w, 0), *((part, 0) for part in extra)):
                 part[...] = nothing
             return
         row[...] = rows[position]
         samples.read_into(position, x, y)
-        _tell(told, samples.covariates, position)
+        _fill_covariates(extra, samples.covariates, position)
         w[...] = 1
 
     spec = signature(batch, ((), np.int64), *samples.parts(samples.shards.shape))
@@ -229,9 +229,9 @@ def _batches(
     )
 
 
-def _tell(told: Sequence[np.ndarray], covariates: np.ndarray | None, position: int) -> None:
+def _fill_covariates(extra: Sequence[np.ndarray], covariates: np.ndarray | None, position: int) -> None:
     if covariates is not None:
-        told[0][...] = covariates[position]
+        extra[0][...] = covariates[position]
 
 
 def _paired(covariates: np.ndarray | None, *, before: int) -> Arrange:
@@ -256,6 +256,6 @@ def _micro_batch_size(global_batch: int, world_size: int, accumulation: int, n: 
     if global_batch > n:
         raise ConfigError(
             f"train.global_batch: {global_batch} is more than the {n} training volumes.",
-            cure="Set it lower, or give training a larger share (data.split).",
+            cure="Set it to at most {n}, or give training a larger share (data.split).",
         )
     return size

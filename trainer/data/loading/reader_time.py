@@ -14,7 +14,7 @@ class ReaderTime:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seconds = self._told = (0.0, 0.0)
+        self._seconds = self._reported = (0.0, 0.0)
 
     @staticmethod
     def now() -> float:
@@ -33,8 +33,8 @@ class ReaderTime:
 
     def verdict(self, input_wait_s: float, epoch_s: float) -> str | None:
         """Return `input_verdict` for the seconds since the last call: those of an epoch."""
-        before, self._told = self._told, self._seconds
-        reader_s, augment_s = (now - then for now, then in zip(self._told, before, strict=True))
+        before, self._reported = self._reported, self._seconds
+        reader_s, augment_s = (now - then for now, then in zip(self._reported, before, strict=True))
         return input_verdict(input_wait_s, epoch_s, reader_s, augment_s)
 
 

@@ -180,7 +180,7 @@ class ScratchCopy:
         wanted = sum(shard.nbytes for shard in missing)
         free = free_bytes(self.folder)
         if wanted + len(index) > free:
-            raise self._full(wanted, f"{byte_sizes.told(free)} are free here")
+            raise self._full(wanted, f"{byte_sizes.as_text(free)} are free here")
         self.bytes_wanted = wanted
         self._copy_all(missing)
         if not self._cancelled.is_set():
@@ -254,8 +254,8 @@ class ScratchCopy:
     def _full(self, wanted: int, found: str) -> ScratchError:
         return ScratchError(
             f"{self._place.folder}: too small for a copy of {self._shards.path}: "
-            f"{byte_sizes.told(wanted)} are needed; {found}.",
-            cure=f"Make room ({CLEAN}), or {self._instead()}",
+            f"{byte_sizes.as_text(wanted)} are needed; {found}.",
+            cure=f"Free some space ({CLEAN}), or {self._instead()}",
         )
 
     def _instead(self) -> str:

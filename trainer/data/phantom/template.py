@@ -109,14 +109,14 @@ def _full_resolution(kind: str) -> np.ndarray:
     spec = importlib.util.find_spec("nilearn")
     if spec is None or not spec.submodule_search_locations:
         raise CingulumError(
-            "nilearn, which brings the average brain that phantoms are made from, is not installed",
+            "nilearn, which contains the average brain of the phantoms, is not installed",
             cure="pip install 'nilearn>=0.12'",
         )
     name = f"mni_icbm152_{kind}_tal_nlin_sym_09a_converted.nii.gz"
     path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / name
     if not path.is_file():
         raise CingulumError(
-            f"this nilearn does not bring {name}", cure="pip install --force-reinstall 'nilearn>=0.12'"
+            f"the installed nilearn lacks {name}", cure="pip install --force-reinstall 'nilearn>=0.12'"
         )
     image = nibabel.nifti1.load(path)
     values = np.asarray(image.dataobj, dtype=np.float32) / 255

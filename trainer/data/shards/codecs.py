@@ -86,7 +86,7 @@ def decode_into(codec: str, chunk: memoryview | bytes, out: np.ndarray) -> None:
             # that is too short, and says nothing.
             _check_size(int.from_bytes(chunk[4:8], "little"), out)
             if int.from_bytes(chunk[12:16], "little") != len(chunk):
-                raise ValueError(f"it has {len(chunk)} bytes, and says otherwise")
+                raise ValueError(f"it has {len(chunk)} bytes, but its header gives another size")
             blosc.decompress(chunk, flat)
         elif codec == "gzip":
             # No more than fits: a chunk of 1 MiB may hold 1 GiB.
@@ -105,4 +105,4 @@ def decode_into(codec: str, chunk: memoryview | bytes, out: np.ndarray) -> None:
 
 def _check_size(stored: int, out: np.ndarray) -> None:
     if stored != out.nbytes:
-        raise ValueError(f"it holds {stored} bytes, and a volume has {out.nbytes}")
+        raise ValueError(f"it holds {stored} bytes, but a volume has {out.nbytes}")

@@ -43,7 +43,7 @@ def opened(path: Path) -> ctypes.CDLL:
 LIBRARY = _library()
 
 
-def raise_into(stored: np.ndarray, out: np.ndarray) -> bool:
+def widen_into(stored: np.ndarray, out: np.ndarray) -> bool:
     """Fill `out` with the values of `stored`; return False, without effect, where this is not supported here.
 
     Args:

@@ -47,7 +47,7 @@ def read_index(folder: Path) -> Index:
             `MOST_BYTES`.
     """
     path = folder / INDEX_NAME
-    again = f"`cingulum import SOURCE {folder} --overwrite` makes the set anew from the images."
+    again = f"`cingulum import SOURCE {folder} --overwrite` makes the set again from the images."
     try:
         content = regular_files.read(path, MOST_BYTES)
         if content[:1] == b"\0":  # a sparse file, which would be decoded in vain
@@ -58,15 +58,15 @@ def read_index(folder: Path) -> Index:
         raise ShardError(f"{path}: cannot be read ({error.strerror}).", path=path) from None
     except (ValueError, RecursionError) as error:
         raise DamagedShardError(
-            f"{path}: is damaged, it is not JSON ({error}).", cure=again, path=path
+            f"{path}: is damaged: it is not JSON ({error}).", cure=again, path=path
         ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ShardError(
-            f"{path}: is not the index of a shard set.", cure=f'It would say "format": "{FORMAT}".', path=path
+            f"{path}: is not the index of a shard set.", cure=f'An index has "format": "{FORMAT}".', path=path
         )
     version = document.get("format_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ShardError(f"{path}: has no format version we know ({version!r}).", cure=again, path=path)
+        raise ShardError(f"{path}: has an unknown format version ({version!r}).", cure=again, path=path)
     if version > FORMAT_VERSION:
         raise ShardError(
             f"{path}: has format version {version}; this cingulum reads up to {FORMAT_VERSION}.",
@@ -79,11 +79,11 @@ def read_index(folder: Path) -> Index:
         has_hash = str(document["content_hash"]) == index.content_hash
     except KeyError as error:
         raise DamagedShardError(
-            f"{path}: is damaged, the key {error} is missing.", cure=again, path=path
+            f"{path}: is damaged: the key {error} is missing.", cure=again, path=path
         ) from None
     except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise DamagedShardError(
-            f"{path}: is damaged, a value is of the wrong kind ({error}).", cure=again, path=path
+            f"{path}: is damaged: a value has the wrong type ({error}).", cure=again, path=path
         ) from None
     if not has_hash:
         raise DamagedShardError(
@@ -190,7 +190,7 @@ def _check_volume(volume: Volume, layout: Layout, optional: set[str]) -> None:
         most = codecs.most_bytes(stored.decoded_bytes // stored.chunks)
         if isinstance(nbytes, int) and nbytes > most * stored.chunks:
             raise ValueError(
-                f"nbytes of volume {volume.id}: {nbytes}, and at most {most * stored.chunks} fit"
+                f"nbytes of volume {volume.id}: {nbytes}; at most {most * stored.chunks} are possible"
             )
         if text is not None:
             table = unpack_table(text)

@@ -37,7 +37,7 @@ def checked(path: Path, status: os.stat_result) -> os.stat_result:
     """
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no file")
-        raise OSError(errno.EINVAL, f"it is {kind}, no regular file", str(path))
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
     return status
 
 
@@ -67,5 +67,5 @@ def read(path: Path, most: int) -> bytes:
     with opened(path) as file:
         found = os.fstat(file.fileno()).st_size
         if found > most:
-            raise OSError(errno.EFBIG, f"it has {found} bytes, and at most {most} are read", str(path))
+            raise OSError(errno.EFBIG, f"it has {found} bytes; at most {most} are read", str(path))
         return file.read(most)

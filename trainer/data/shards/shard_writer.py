@@ -265,8 +265,8 @@ def checked_layout(
         )
     if len(map_classes) > MOST_CLASSES:
         raise ShardError(
-            f"label maps of {len(map_classes)} classes; a voxel holds one of {MOST_CLASSES}.",
-            cure="Give fewer classes; labels that share a name become one.",
+            f"label maps have {len(map_classes)} classes; at most {MOST_CLASSES} are possible.",
+            cure="Give fewer classes; labels with the same name become one class.",
         )
     return layout
 
@@ -278,10 +278,10 @@ def unwritten(path: Path, error: OSError, needed: str = "") -> CingulumError:
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = free_bytes(DiskFull(error, path))
-        left = "" if free is None else f" {byte_sizes.told(free)} are free."
+        left = "" if free is None else f" {byte_sizes.as_text(free)} are free."
         return CingulumError(
             f"{path}: the disk is full.{needed}{left}",
-            cure="Free some space and run the same command again: it goes on where it stopped.",
+            cure="Free some space and run the same command again: it continues where it stopped.",
         )
     return ShardError(
         f"{path}: cannot be written ({error.strerror}).", cure="Name a folder that you may write to."

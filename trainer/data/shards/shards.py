@@ -233,7 +233,7 @@ class ShardSet:
         return ShardError(
             f"{self._stored.folder / read.shard}, byte {read.offset}: reading {whose} ({read.nbytes} bytes) "
             f"has taken more than {limit_s:g} s.",
-            cure="Look whether the disk or the file server still answers. For one that is slow: a larger "
+            cure="Check that the disk or the file server still answers. If it is slow, set a larger "
             "data.read_timeout.",
         )
 

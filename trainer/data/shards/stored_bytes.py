@@ -79,7 +79,7 @@ class StoredBytes:
         self.bytes_read = 0
         self.past_cache = False
         self._seen = dict(seen or {})
-        self._told = False
+        self._has_warned = False
         self._start()
         _all.add(self)
 
@@ -172,7 +172,7 @@ class StoredBytes:
                 pause = next(pauses, None) if error.errno in MAY_PASS else None
                 if pause is None:
                     raise ReadFault(f"it cannot be read ({error.strerror})") from None
-                self._tell_once(shard, offset + done, error)
+                self._warn_once(shard, offset + done, error)
                 self._files.forget(shard)  # a stale handle stays stale
                 time.sleep(pause)
                 continue
@@ -196,18 +196,18 @@ class StoredBytes:
         if now[:2] != seen[:2]:
             raise ReadFault("the file was replaced by another one")
         if now.nbytes < seen.nbytes:
-            raise ReadFault(f"the file was cut short, from {seen.nbytes} bytes to {now.nbytes}")
+            raise ReadFault(f"the file was truncated, from {seen.nbytes} bytes to {now.nbytes}")
         if now != seen:
             raise ReadFault("the file was written to")
         # It was away and is back: what we have open is another one.
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    def _tell_once(self, shard: str, offset: int, error: OSError) -> None:
-        if not self._told:
-            self._told = True
+    def _warn_once(self, shard: str, offset: int, error: OSError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             sys.stderr.write(
                 f"warning: {self.folder / shard}: reading at byte {offset} failed on {socket.gethostname()} "
-                f"({error.strerror}); trying again. Further failures that pass are not told.\n"
+                f"({error.strerror}); trying again. Further failures like this are not reported.\n"
             )
             sys.stderr.flush()
 

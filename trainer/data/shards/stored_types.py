@@ -80,7 +80,7 @@ def _scale(values: np.ndarray) -> float:
     """Return the smallest power of two that brings the values to -32767 ... 32767; 1 where all are 0."""
     largest = float(np.abs(values).max(initial=0.0))
     if not math.isfinite(largest):
-        raise ValueError("values that are not finite have no scale")
+        raise ValueError("values that are not finite cannot be scaled")
     if largest == 0:
         return 1.0
     mantissa, exponent = math.frexp(largest / _LARGEST)

@@ -78,7 +78,7 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> li
     return [p for p in problems if p.what != _OUTSIDE or p.shard not in damaged]
 
 
-_OTHER = "HDF5 reads other values than cingulum"
+_OTHER = "HDF5 and cingulum read different values"
 _OF_MAP = "label map: "
 _OUTSIDE = "is damaged outside its volumes (its checksum does not match)"
 
@@ -87,7 +87,7 @@ def _whole_file(path: Path, shard: ShardRecord) -> Iterator[Problem]:
     try:
         size = regular_files.size(path / shard.file)
         if size != shard.nbytes:
-            yield Problem(shard.file, f"has {size} bytes, not {shard.nbytes}: it was cut short or replaced")
+            yield Problem(shard.file, f"has {size} bytes, not {shard.nbytes}: it was truncated or replaced")
             return
         with regular_files.opened(path / shard.file) as file:
             digest = hashlib.sha256()

@@ -41,7 +41,7 @@ def whole_index(path: Path) -> tuple[Index, dict[str, Identity]]:
         size = seen[shard.file].nbytes
         if size != shard.nbytes:
             raise DamagedShardError(
-                f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: cut short or replaced.",
+                f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: truncated or replaced.",
                 cure=restore(path),
                 path=path / shard.file,
             )
@@ -87,8 +87,8 @@ def _no_index(path: Path) -> ShardError:
         )
     if any(path.glob("*shard-*.h5*")):
         return ShardError(
-            f"{path}: is half written: it has shards but no index.",
-            cure="Run the same `cingulum import` command again: it goes on where it stopped.",
+            f"{path}: is incomplete: it has shards but no index.",
+            cure="Run the same `cingulum import` command again: it continues where it stopped.",
             path=path,
         )
     return ShardError(
@@ -100,4 +100,4 @@ def _no_index(path: Path) -> ShardError:
 
 def restore(path: Path) -> str:
     """Return how to find all damage and repair it."""
-    return f"All damage: cingulum verify {path}. To make it anew: cingulum import SOURCE {path} --overwrite"
+    return f"All damage: cingulum verify {path}. To make it again: cingulum import SOURCE {path} --overwrite"

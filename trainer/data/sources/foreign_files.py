@@ -26,7 +26,7 @@ _FORMATS: dict[str, tuple[tuple[str, ...], str]] = {
 _MAGIC_AT, _MAGIC = 128, b"DICM"
 
 
-def said_of(folders: Iterable[Path], root: Path) -> list[Finding]:
+def unread_formats(folders: Iterable[Path], root: Path) -> list[Finding]:
     """Return a warning for each unsupported format in the folders, the most frequent first.
 
     Args:

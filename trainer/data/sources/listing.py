@@ -135,7 +135,7 @@ def _age(text: str | None, where: str) -> tuple[float | None, tuple[Finding, ...
             warning(
                 "age",
                 f"its age {text!r} in {where} is not a number of years; it was left out.",
-                "Mend the table.",
+                "Correct the table.",
             ),
         )
     return age, ()

@@ -47,8 +47,8 @@ class MapRequest:
         folder = parts.pop(0) if parts and not _is_entity(parts[0]) else None
         if not all(_is_entity(part) for part in parts):
             raise ConfigError(
-                f"--maps {maps}: after the folder come entities of the file names.",
-                cure=f"Such as --maps {kind}:fmriprep:desc-aseg",
+                f"--maps {maps}: only entities of the file names may follow the folder.",
+                cure=f"For example --maps {kind}:fmriprep:desc-aseg",
             )
         pairs = tuple((key, value) for key, _, value in (part.partition("-") for part in parts))
         return cls(known[kind], folder, pairs, labels)
@@ -111,7 +111,7 @@ def numbered(names: dict[str, str]) -> MapRecipe:
             by_number[int(label)] = name
         except ValueError:
             raise CohortError(
-                f"The label {label!r} of the maps is no whole number.", cure=_EXAMPLES
+                f"The label {label!r} of the maps is not a whole number.", cure=_EXAMPLES
             ) from None
     background = by_number.get(0, BACKGROUND)
     ordered = sorted(by_number.items())

@@ -52,7 +52,7 @@ def find(
             f"Write {participants} (columns participant_id and {label}), or give a table with --labels FILE."
         )
         raise CohortError(
-            f"{root}: has no participants.tsv, so nothing tells the label of its images.", cure=cure
+            f"{root}: has no participants.tsv, so the labels of its images are unknown.", cure=cure
         )
     sessions = sorted(root.glob("sub-*/sub-*_sessions.tsv"))
     in_sessions = any(tables.read(path).find([label]) for path in sessions[:1])
@@ -77,7 +77,10 @@ def find(
     ]
     for name in contrasts[1:]:
         images = [_with_contrast(root, image, name, run) for image in images]
-    unseen = (*_unseen(people, images, contrast), *foreign_files.said_of(sorted(root.glob("sub-*")), root))
+    unseen = (
+        *_unseen(people, images, contrast),
+        *foreign_files.unread_formats(sorted(root.glob("sub-*")), root),
+    )
     recipe = None
     if maps is not None:
         images, recipe = source_maps.of_bids(root, images, maps)
@@ -93,8 +96,8 @@ def _participants(root: Path) -> Table | None:
     there = [path for path in (root / "participants.tsv", root / "participants.csv") if path.is_file()]
     if len(there) > 1:
         raise CohortError(
-            f"{root}: has both participants.tsv and participants.csv, which may say different things.",
-            cure="Keep the one you mean.",
+            f"{root}: has both participants.tsv and participants.csv, which may differ.",
+            cure="Keep one of them.",
         )
     return tables.read(there[0]) if there else None
 
@@ -104,7 +107,7 @@ def _found(image: SourceImage, *findings: Finding) -> SourceImage:
 
 
 def _no_images(root: Path, contrast: str) -> CohortError:
-    foreign = foreign_files.said_of(sorted(root.glob("sub-*")), root)
+    foreign = foreign_files.unread_formats(sorted(root.glob("sub-*")), root)
     others = sorted({stem(p).rsplit("_", 1)[-1] for p in root.glob("sub-*/**/anat/*") if suffix(p)})
     hint = (
         f"Choose another contrast with --contrast: there are {', '.join(others)}."
@@ -126,7 +129,7 @@ def _with_contrast(root: Path, image: SourceImage, contrast: str, run: int | Non
         return replace(image, contrasts=(*image.contrasts, file))
     if best:
         names = ", ".join(path.name for path in best)
-        message, cure = f"has several {contrast} images that fit: {names}.", "Keep the one you mean."
+        message, cure = f"has several {contrast} images that fit: {names}.", "Keep one of them."
         runs = sorted({n for n in map(run_of, best) if n is not None})
         if len(runs) > 1:
             cure = f"Choose a run, such as --run {runs[0]}, or keep the one you mean."
@@ -229,4 +232,4 @@ def _unseen(
     if missing:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         message = f"{len(missing)} subjects of the table have no {contrast} image: {some}."
-        yield warning("no-image", message, "Nothing, if that is as it should be.")
+        yield warning("no-image", message, "None, if that is intended.")

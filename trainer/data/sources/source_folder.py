@@ -31,10 +31,10 @@ def find(root: Path, label: str, labels: Table | None) -> Listing:
     Raises:
         CohortError: no images, neither table nor sub-folders, a table without the columns needed.
     """
-    paths, foreign = _paths(root), foreign_files.said_of([root], root)
+    paths, foreign = _paths(root), foreign_files.unread_formats([root], root)
     if not paths:
         said = [f"{finding.message} {finding.cure}" for finding in foreign]
-        cure = " ".join(said) or f"We look for {', '.join(SUFFIXES)}."
+        cure = " ".join(said) or f"Known suffixes: {', '.join(SUFFIXES)}."
         raise CohortError(f"{root}: holds no images.", cure=cure)
     if labels is not None:
         images = _from_table(root, paths, label, labels)
@@ -45,7 +45,7 @@ def find(root: Path, label: str, labels: Table | None) -> Listing:
                 f"Give a table with --labels FILE (columns image or subject, and {label}), "
                 "or sort the images into a sub-folder per label."
             )
-            raise CohortError(f"{root}: nothing tells the label of its images.", cure=cure)
+            raise CohortError(f"{root}: the labels of its images are unknown.", cure=cure)
     return Listing("folder", root.resolve().name, label, tuple(images), tuple(foreign))
 
 

@@ -70,7 +70,7 @@ def find(path: Path, label: str, contrasts: Sequence[str] = (), maps: MapRequest
     recipe = None
     listed: Sequence[SourceImage] = images
     if maps is not None:
-        listed, recipe = source_maps.named_ones(images, map_files, maps, path.name)
+        listed, recipe = source_maps.of_table(images, map_files, maps, path.name)
     return Listing("table", path.name, label, tuple(listed), maps=recipe)
 
 

@@ -21,7 +21,7 @@ from trainer.data.sources.listing import Listing, SourceImage
 from trainer.data.sources.map_request import MapRequest
 from trainer.errors import CohortError, ConfigError
 
-_HOW_TO = "docs/how-to/import-your-own-images.md shows the three layouts we read."
+_HOW_TO = "docs/how-to/import-your-own-images.md shows the three layouts that are read."
 
 
 def find(
@@ -66,7 +66,7 @@ def find(
         listing = source_bids.find(source, label, table, contrasts or (contrast,), maps, run)
     elif contrasts or maps:
         raise CohortError(
-            f"{source}: is a folder of images, which does not tell which files belong together.",
+            f"{source}: is a folder of images, where it is unknown which files belong together.",
             cure="For several contrasts or label maps give a BIDS folder, or a table of images. " + _HOW_TO,
         )
     else:
@@ -181,7 +181,7 @@ def _label_findings(
     close = difflib.get_close_matches(image.label.lower(), by_lower, n=1)
     hint = f" Did you mean {by_lower[close[0]]!r}?" if close else ""
     message = f"has the label {image.label!r}, which is not one of {', '.join(classes)}.{hint}"
-    return [bad("unknown-label", message, "Mend the label, or add it to --classes.")]
+    return [bad("unknown-label", message, "Correct the label, or add it to --classes.")]
 
 
 def _twice(image: SourceImage, first: SourceImage) -> Finding:

@@ -44,7 +44,7 @@ class Table:
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise CohortError(
             f"{self.path}: has no column {wanted} for {what}; it has {', '.join(self.columns)}.{hint}",
-            cure=f"Name the column of {what} so"
+            cure=f"Give the column of {what} this name"
             + (", or give its name with --label NAME." if what == "the label" else "."),
         )
 
@@ -95,8 +95,8 @@ def _rows(path: Path, columns: tuple[str, ...], lines: list[list[str]]) -> list[
             continue
         if len(cells) != len(columns):
             raise CohortError(
-                f"{path}: line {number} has {len(cells)} cells and the header {len(columns)}.",
-                cure="Mend the line; a cell that holds the delimiter must be in double quotes.",
+                f"{path}: line {number} has {len(cells)} cells, but the header has {len(columns)}.",
+                cure="Correct the line; a cell that holds the delimiter must be in double quotes.",
             )
         rows.append({column: value(cell) for column, cell in zip(columns, cells, strict=True)})
     return rows

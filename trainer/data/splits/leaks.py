@@ -89,9 +89,9 @@ def check(shards: ShardSet, split: Split, *, stop: bool, progress: Progress | No
     leaks = twice + _alike(shards, places, places, {leak.subjects[0] for leak in twice}, progress)
     if leaks and stop:
         raise LeakError(
-            f"{shards.path}: splits share what they must not:\n{listed(leaks)}",
+            f"{shards.path}: splits have subjects or images in common:\n{listed(leaks)}",
             cure="Remove one of each pair, or give both the same subject name, and import again. "
-            f"More: cingulum leaks {shards.path}. If they are two people after all: data.leaks=warn.",
+            f"For all of them: cingulum leaks {shards.path}. If they are two people: data.leaks=warn.",
         )
     return leaks
 
@@ -130,11 +130,11 @@ def _alike(
     shards: ShardSet,
     groups: Mapping[int, Hashable],
     splits: Mapping[int, str] | None,
-    told: set[str],
+    excluded: set[str],
     progress: Progress | None,
 ) -> list[Leak]:
     """Return pairs of rows in different groups with the same or nearly the same image."""
-    rows = sorted(row for row in groups if shards.volumes[row].subject not in told)
+    rows = sorted(row for row in groups if shards.volumes[row].subject not in excluded)
     same = _same_bytes(shards, rows, groups)
     leaks = [_leak("image", shards, pair, splits) for pair in same]
     if min(shards.shape[:3]) < SMALLEST:

@@ -110,7 +110,7 @@ def check_disjoint(split: Split, volumes: Sequence[Volume]) -> None:
             if seen.setdefault(subject, name) != name:
                 raise CohortError(
                     f"subject {subject!r} is in two splits, {seen[subject]} and {name}.",
-                    cure="All scans of a subject belong in one split; `splits.split` sees to it.",
+                    cure="All scans of a subject belong in one split; `splits.split` ensures this.",
                 )
 
 
@@ -129,7 +129,7 @@ def _check_labels(volumes: Sequence[Volume], labels: Sequence[str]) -> None:
             )
     if len(set(labels)) < max(2, len(labels)):
         raise CohortError(
-            f"classes {list(labels)}: at least two different ones are needed to tell apart.",
+            f"classes {list(labels)}: at least two different ones are needed.",
             cure=f"The set has: {', '.join(there)}. Choose with data.classes.",
         )
 
