@@ -142,7 +142,7 @@ def _kept(config: RunConfig, data: Data, world: World) -> KeptVolumes:
     if kept.budget < kept.volume_bytes:
         raise ConfigError(
             f"data.cache_bytes: {byte_sizes.as_text(budget)} for the {world.local_size} ranks of "
-            f"{world.host} is less than a volume for each, which takes {byte_sizes.as_text(kept.volume_bytes)}.",
+            f"{world.host} is less than a volume for each, {byte_sizes.as_text(kept.volume_bytes)}.",
             cure="Set it higher, or data.cache=none.",
         )
     return kept
