@@ -30,7 +30,7 @@ def scratch(
     from trainer.data.loading.node_scratch import Place
 
     place = Place.find(folder)
-    found = place.clean() if clean else place.contents()
+    found = place.contents(clean=clean)
     if as_json:
         copies = [
             {

@@ -168,7 +168,7 @@ def test_cleaning_removes_what_nobody_uses(tmp_path):
     used, idle, half = (copy_in(tmp_path, name, whole=name != "half") for name in ("a", "b", "half"))
     reading = Lock.take(lock_of(used), alone=False)
     (place(tmp_path).ours / "left.lock").write_text("")
-    found = place(tmp_path).clean()
+    found = place(tmp_path).contents(clean=True)
     assert [(each.path.name, each.nbytes, each.whole, each.in_use, each.removed) for each in found] == [
         ("a", 1002, True, True, False),
         ("b", 1002, True, False, True),
@@ -186,7 +186,7 @@ def test_listing_removes_nothing(tmp_path):
 
 
 def test_nothing_is_made_by_looking(tmp_path):
-    assert place(tmp_path).contents() == place(tmp_path).clean() == []
+    assert place(tmp_path).contents() == place(tmp_path).contents(clean=True) == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -176,7 +176,7 @@ def _moved(mm, axis=0):
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
-        (_moved(400), "shows 0 % of the first contrast's foreground: the affines lie apart"),
+        (_moved(400), "shows 0 % of the first contrast's foreground: the affines place them apart"),
         (_moved(120, 1), "shows "),
         (_moved(32), "lies 3"),
     ],
@@ -285,7 +285,7 @@ BAD = {
         lambda path: nifti(path, data=(head() > 0).astype(np.int16)), "mask", "only the two values",
     ),
     "apart": (
-        lambda path: nifti(path, data=t2(1), matrix=_moved(400)), "contrasts-apart", "lie apart",
+        lambda path: nifti(path, data=t2(1), matrix=_moved(400)), "contrasts-apart", "place them apart",
     ),
     "two": (
         lambda path: [

@@ -147,7 +147,7 @@ def test_processes_that_race_for_the_same_scratch_make_one_copy(shards, scratch)
     for process, lines in zip(racing, outputs, strict=True):
         while not lines[-1].startswith("made"):
             lines.append(process.stdout.readline())
-    assert Place.find(scratch).clean()[0].in_use
+    assert Place.find(scratch).contents(clean=True)[0].in_use
     for process in racing:
         process.communicate("end\n")
     copied, sums = zip(*[map(int, lines[-1].split()[1:]) for lines in outputs], strict=True)

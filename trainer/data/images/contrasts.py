@@ -72,7 +72,9 @@ def judge(aligned: np.ndarray, inside: np.ndarray, cube: tuple[slice, ...], spac
     there = np.isfinite(aligned)
     covered = float((there & inside).sum()) / float(inside.sum())
     if covered < LEAST_COVERED:
-        message = f"shows {100 * covered:.0f} % of the first contrast's foreground: the affines lie apart."
+        message = (
+            f"shows {100 * covered:.0f} % of the first contrast's foreground: the affines place them apart."
+        )
         return [bad("contrasts-apart", message, _REGISTER)]
     own = foreground.mask(filled(aligned))
     here = there[cube]

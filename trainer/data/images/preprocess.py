@@ -208,10 +208,6 @@ def _remarks(report: dict[str, Any]) -> list[Finding]:
             warning("cropped", message, "Look at it in qc.html; a larger --spacing or --size takes in more.")
         ]
     if report["cut_share"] > _MOST_CUT:
-        return [
-            note(
-                "neck",
-                f"{100 * report['cut_share']:.0f} % of its foreground, below the cube, was left out (neck).",
-            )
-        ]
+        percent = f"{100 * report['cut_share']:.0f} %"
+        return [note("neck", f"{percent} of its foreground, below the cube, was left out (neck).")]
     return []

@@ -60,12 +60,13 @@ def is_finished(target: Path, request: dict[str, Any], listing_sha256: str) -> b
             target, "holds an unfinished import, begun", _read(target / WORK_NAME / "request.json"), request
         )
     elif target.is_dir() and any(entry.name != WORK_NAME for entry in target.iterdir()):
-        raise ShardError(
-            f"{target}: is not empty and does not hold a shard set.",
-            cure="Name a new or empty folder.",
-            path=target,
-        )
+        raise _of_something_else(target)
     return False
+
+
+def _of_something_else(target: Path) -> ShardError:
+    message = f"{target}: is not empty and does not hold a shard set."
+    return ShardError(message, cure="Name a new or empty folder.", path=target)
 
 
 def _compare(target: Path, what: str, had: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -159,11 +160,7 @@ def check_clearable(target: Path) -> bool:
     if not target.is_dir() or not any(target.iterdir()):
         return False
     if not ((target / INDEX_NAME).exists() or (target / WORK_NAME).exists()):
-        raise ShardError(
-            f"{target}: is not empty and does not hold a shard set.",
-            cure="Name a new or empty folder.",
-            path=target,
-        )
+        raise _of_something_else(target)
     return True
 
 
@@ -217,7 +214,7 @@ def make(work: Path) -> None:
     """Make the work folder.
 
     Raises:
-        ShardError: that cannot be.
+        ShardError: it cannot be made.
         CingulumError: the disk is full.
     """
     try:
@@ -238,13 +235,11 @@ def save(work: Path, number: int, images: Sequence[Examined], sha256: str) -> No
 
 
 def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examined] | None:
-    """Return the records of a shard; None when it has none, its file is not as it was written, or its images
-    no longer are the first of `images`.
-    """
+    """Return the records of a shard; None without any, or if its file or images have changed since."""
     try:
         kept = json.loads(regular_files.read(_records_path(work, number), MOST_BYTES).decode("utf-8"))
         # Here and not later: what is read next is read by HDF5, which damaged files can crash or hold up.
-        if _sha256(work.parent / f"shard-{number:05d}.h5") != kept["sha256"]:
+        if regular_files.sha256(work.parent / f"shard-{number:05d}.h5") != kept["sha256"]:
             return None
         records = [Examined.from_json(tree) for tree in kept["images"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -268,14 +263,6 @@ def mark(images: Sequence[Examined]) -> str:
         if image.status != "bad"
     ]
     return hashlib.sha256(canonical_json(used).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with regular_files.opened(path) as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _records_path(work: Path, number: int) -> Path:

@@ -66,17 +66,7 @@ def row(image: Examined) -> dict[str, Any]:
     }
 
 
-_OF_FACTS = (
-    "format",
-    "shape",
-    "dtype",
-    "voxel_mm",
-    "orientation",
-    "minimum",
-    "maximum",
-    "mean",
-    "not_finite",
-)
+_OF_FACTS = COLUMNS[COLUMNS.index("format") : COLUMNS.index("foreground_ml")]
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:

@@ -65,7 +65,7 @@ class Place:
         try:
             mode = self.folder.stat().st_mode
             if not stat.S_ISDIR(mode):
-                raise ScratchError(f"{self.folder}: scratch is not a folder.", cure=cure)
+                raise ScratchError(f"{self.folder}: is not a folder.", cure=cure)
             if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
                 raise ScratchError(
                     f"{self.folder}: anybody may replace files here (it has no sticky bit).",
@@ -78,24 +78,16 @@ class Place:
             ) from None
         return self.ours
 
-    def contents(self) -> list[Content]:
+    def contents(self, *, clean: bool = False) -> list[Content]:
         """Return the copies in our folder, by name; empty where there is no such folder.
 
-        Raises:
-            ScratchError: what has the name of our folder is not ours.
-        """
-        return self._contents(clean=False)
-
-    def clean(self) -> list[Content]:
-        """Remove the copies that are not in use; return all that were there.
+        Args:
+            clean: whether to remove what is not in use.
 
         Raises:
             ScratchError: what has the name of our folder is not ours.
             OSError: a file cannot be removed.
         """
-        return self._contents(clean=True)
-
-    def _contents(self, *, clean: bool) -> list[Content]:
         if not os.path.lexists(self.ours):
             return []
         make_ours(self.ours)

@@ -48,6 +48,10 @@ def read_index(folder: Path) -> Index:
     """
     path = folder / INDEX_NAME
     again = f"`cingulum import SOURCE {folder} --overwrite` makes the set again from the images."
+
+    def damaged(what: str) -> DamagedShardError:
+        return DamagedShardError(f"{path}: {what}.", cure=again, path=path)
+
     try:
         content = regular_files.read(path, MOST_BYTES)
         if content[:1] == b"\0":  # a sparse file, which would be decoded in vain
@@ -57,9 +61,7 @@ def read_index(folder: Path) -> Index:
     except OSError as error:
         raise ShardError(f"{path}: cannot be read ({error.strerror}).", path=path) from None
     except (ValueError, RecursionError) as error:
-        raise DamagedShardError(
-            f"{path}: is damaged: it is not JSON ({error}).", cure=again, path=path
-        ) from None
+        raise damaged(f"is damaged: it is not JSON ({error})") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ShardError(
             f"{path}: is not the index of a shard set.", cure=f'An index has "format": "{FORMAT}".', path=path
@@ -78,19 +80,11 @@ def read_index(folder: Path) -> Index:
         _check_kinds(index)
         has_hash = str(document["content_hash"]) == index.content_hash
     except KeyError as error:
-        raise DamagedShardError(
-            f"{path}: is damaged: the key {error} is missing.", cure=again, path=path
-        ) from None
+        raise damaged(f"is damaged: the key {error} is missing") from None
     except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        raise DamagedShardError(
-            f"{path}: is damaged: a value has the wrong type ({error}).", cure=again, path=path
-        ) from None
+        raise damaged(f"is damaged: a value has the wrong type ({error})") from None
     if not has_hash:
-        raise DamagedShardError(
-            f"{path}: was changed after it was written (its content_hash does not match).",
-            cure=again,
-            path=path,
-        )
+        raise damaged("was changed after it was written (its content_hash does not match)")
     return index
 
 

@@ -89,17 +89,14 @@ def _whole_file(path: Path, shard: ShardRecord) -> Iterator[Problem]:
         if size != shard.nbytes:
             yield Problem(shard.file, f"has {size} bytes, not {shard.nbytes}: it was truncated or replaced")
             return
-        with regular_files.opened(path / shard.file) as file:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
+        found = regular_files.sha256(path / shard.file)
     except FileNotFoundError:
         yield Problem(shard.file, "is missing")
         return
     except OSError as error:
         yield Problem(shard.file, f"cannot be read ({error.strerror})")
         return
-    if digest.hexdigest() != shard.sha256:
+    if found != shard.sha256:
         yield Problem(shard.file, _OUTSIDE)
 
 

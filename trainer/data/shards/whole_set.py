@@ -25,33 +25,26 @@ def whole_index(path: Path) -> tuple[Index, dict[str, Identity]]:
         raise _no_index(path)
     index = read_index(path)
     seen = {}
+
+    def damaged(where: Path, what: str) -> DamagedShardError:
+        return DamagedShardError(f"{where}: {what}", cure=restore(path), path=where)
+
     for shard in index.shards:
+        file = path / shard.file
         try:
-            status = (path / shard.file).stat()
+            status = file.stat()
         except OSError:
-            raise DamagedShardError(
-                f"{path}: the shard {shard.file} is missing.", cure=restore(path), path=path
-            ) from None
+            raise damaged(path, f"the shard {shard.file} is missing.") from None
         try:
-            seen[shard.file] = Identity.of(regular_files.checked(path / shard.file, status))
+            seen[shard.file] = Identity.of(regular_files.checked(file, status))
         except OSError as error:
-            raise DamagedShardError(
-                f"{path / shard.file}: {error.strerror}.", cure=restore(path), path=path / shard.file
-            ) from None
+            raise damaged(file, f"{error.strerror}.") from None
         size = seen[shard.file].nbytes
         if size != shard.nbytes:
-            raise DamagedShardError(
-                f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: truncated or replaced.",
-                cure=restore(path),
-                path=path / shard.file,
-            )
+            raise damaged(file, f"has {size} bytes, not {shard.nbytes}: truncated or replaced.")
         for volume in shard.volumes:
             if any(_outside(*place, size) for place in places(volume)):
-                raise DamagedShardError(
-                    f"{path}: the index places volume {volume.id} outside {shard.file}.",
-                    cure=restore(path),
-                    path=path,
-                )
+                raise damaged(path, f"the index places volume {volume.id} outside {shard.file}.")
     return index, seen
 
 

@@ -232,4 +232,4 @@ def _unseen(
     if missing:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         message = f"{len(missing)} subjects of the table have no {contrast} image: {some}."
-        yield warning("no-image", message, "None, if that is intended.")
+        yield warning("no-image", message, "Ignore this if it is intended.")

@@ -175,10 +175,11 @@ def _traits(
         columns.append(bands(means, max(1, min(_TARGET_BANDS, len(scans) // (config.folds or 5)))))
     elif "label" in config.stratify and classes is None:
         columns.append({s: _usual(volumes[row].label for row in rows) for s, rows in scans.items()})
-    if "site" in config.stratify:
-        columns.append({s: _usual(volumes[row].site for row in rows) for s, rows in scans.items()})
-    if "sex" in config.stratify:
-        columns.append({s: _usual(volumes[row].sex for row in rows) for s, rows in scans.items()})
+    for trait in ("site", "sex"):
+        if trait in config.stratify:
+            columns.append(
+                {s: _usual(getattr(volumes[row], trait) for row in rows) for s, rows in scans.items()}
+            )
     if "age" in config.stratify:
         ages = {s: [_known(volumes[row].age) for row in rows] for s, rows in scans.items()}
         first = {s: min((age for age in those if age is not None), default=None) for s, those in ages.items()}
