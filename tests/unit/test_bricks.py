@@ -178,7 +178,9 @@ def test_the_same_volumes_in_bricks_give_the_same_bytes_and_go_on_byte_identical
 
 @pytest.mark.parametrize("edge", [0, 8, 9])
 def test_bricks_no_smaller_than_a_volume_are_refused(tmp_path, edge):
-    with pytest.raises(ShardError, match=f"bricks of {edge} voxels in volumes of 7 x 6 x 8") as error:
+    with pytest.raises(
+        ShardError, match=f"bricks of {edge} voxels are impossible in volumes of 7 x 6 x 8"
+    ) as error:
         ShardWriter(tmp_path, SHAPE, "float16", bricks=edge, meta=META)
     assert "under 8" in error.value.cure
 

@@ -66,7 +66,7 @@ def test_a_file_is_no_place(tmp_path):
         place(tmp_path / "file").open()
 
 
-@pytest.mark.parametrize("use", [Place.open, Place.contents, Place.clean])
+@pytest.mark.parametrize("use", [Place.open, Place.contents, lambda place: place.contents(clean=True)])
 def test_a_link_in_our_place_is_refused_and_what_it_leads_to_is_untouched(tmp_path, use):
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)

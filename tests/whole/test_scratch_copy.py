@@ -218,7 +218,7 @@ def test_a_damaged_source_is_named_and_leaves_nothing(shards, scratch, how):
     with pytest.raises(ShardError, match=DAMAGES[how]) as error:
         copy.make()
     assert error.value.message.startswith(f"{path}: ")
-    assert error.value.cure == f"All damage: cingulum verify {shards.path}"
+    assert error.value.cure == f"To find all damage: cingulum verify {shards.path}"
     assert left_in(scratch) == []
 
 
@@ -325,7 +325,7 @@ def test_a_link_in_place_of_the_copy_is_refused(shards, scratch, tmp_path):
 
 def test_the_place_is_told_with_whether_it_is_of_use(shards, scratch, tmp_path):
     assert copy_of(shards, scratch).about_place == (
-        "named by data.scratch; the same disk as the shards, so nothing is gained"
+        "named by data.scratch; the same disk as the shards, so a copy gains nothing"
     )
     assert copy_of(shards, Path("/proc")).about_place == "named by data.scratch"
     assert copy_of(shards, tmp_path / "none").about_place == "named by data.scratch"

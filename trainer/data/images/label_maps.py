@@ -89,7 +89,7 @@ def _share(path: Path, cut: Cut) -> np.ndarray:
     low, high = float(data.min()), float(data.max())
     if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):  # NaN too
         message = f"holds values from {low:.4g} to {high:.4g}; a share of a voxel is 0 to 1."
-        cure = "Scale it (by 1/255, for instance), and set what is NaN to 0."
+        cure = "Scale it (by 1/255, for instance), and set NaN to 0."
         raise _fault(path, bad("map-values", message, cure))
     return data
 
@@ -153,7 +153,7 @@ def _on_grid(path: Path, cut: Cut) -> np.ndarray:
     return data
 
 
-_RESLICE = "Bring the map onto the grid of its image (for label numbers with nearest neighbour)."
+_RESLICE = "Resample the map to the grid of its image (label numbers with nearest neighbour)."
 
 
 def _corners_apart(affine: np.ndarray, cut: Cut) -> float:

@@ -128,7 +128,7 @@ def _check_voxels_size(image: Image) -> list[Finding]:
         return [bad("extent", f"covers less than 1 mm, with voxels of {text}.", cure)]
     findings = []
     if min(sizes) < SMALLEST_VOXEL_MM or max(sizes) > LARGEST_VOXEL_MM:
-        message = f"has voxels of {text}; usual are {SMALLEST_VOXEL_MM} to {LARGEST_VOXEL_MM:g} mm."
+        message = f"has voxels of {text}; usual sizes are {SMALLEST_VOXEL_MM} to {LARGEST_VOXEL_MM:g} mm."
         findings.append(warning("voxel-size", message, cure))
     if max(sizes) / min(sizes) > LARGEST_ANISOTROPY:
         message = f"has voxels {max(sizes) / min(sizes):.1f} times longer than wide ({text})."

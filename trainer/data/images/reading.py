@@ -120,7 +120,7 @@ def _check_file(path: Path) -> None:
         with path.open("rb") as file:
             start = file.read(132)
     except OSError as error:
-        cure = "Give yourself the right to read it (chmod u+r) or copy it again."
+        cure = "Make it readable (chmod u+r) or copy it again."
         raise _fault(path, "unreadable", f"cannot be read ({error.strerror}).", cure) from None
     if not start:
         raise _fault(path, "empty-file", "is empty (0 bytes).", _COPY_AGAIN)
@@ -148,7 +148,7 @@ def _open(path: Path) -> SpatialImage:
     except DAMAGED as error:
         raise _damaged(path, error) from None
     if not isinstance(stored, SpatialImage):
-        cure = "Import volumes; surfaces and CIFTI files hold none."
+        cure = "Import volumes; surfaces and CIFTI files have none."
         raise _fault(path, "not-a-volume", f"is a {type(stored).__name__}, not a volume on a grid.", cure)
     return stored
 
@@ -181,7 +181,7 @@ def _index_of_volume(path: Path, shape: tuple[int, ...], volume: int | None) -> 
     if min(shape[:3]) < 1:
         raise _fault(path, "bad-shape", f"has an axis of length {min(shape[:3])} ({text}).", _COPY_AGAIN)
     if kept > 4:
-        cure = "Save the volume you mean as a 3D image: vector and tensor images are not supported."
+        cure = "Save one volume as a 3D image: vector and tensor images are not supported."
         raise _fault(path, "five-dimensional", f"has {kept} dimensions ({text}).", cure)
     if int(np.prod([int(n) for n in shape[:3]], dtype=object)) > MOST_VOXELS:
         message = f"its header asks for {text} voxels, more than the limit (1024 x 1024 x 1024)."

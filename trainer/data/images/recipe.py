@@ -31,7 +31,7 @@ class MapRecipe:
     def __post_init__(self) -> None:
         if self.kind not in get_args(MapKind):
             raise ConfigError(
-                f"preprocessing: maps are of kind {self.kind!r}.", cure="Known are 'probseg' and 'dseg'."
+                f"preprocessing: maps are of kind {self.kind!r}.", cure="Use 'probseg' or 'dseg'."
             )
         if len(self.classes) < 2:
             raise ConfigError(

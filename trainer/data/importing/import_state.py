@@ -42,7 +42,7 @@ def is_finished(target: Path, request: dict[str, Any], listing_sha256: str) -> b
     """
     if target.exists() and not target.is_dir():
         raise ShardError(
-            f"{target}: is a file, and a shard set is a folder.", cure="Name another folder.", path=target
+            f"{target}: is a file, but a shard set is a folder.", cure="Name another folder.", path=target
         )
     if (target / INDEX_NAME).exists():
         ShardSet.open(target)

@@ -69,7 +69,7 @@ class Place:
             if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
                 raise ScratchError(
                     f"{self.folder}: anybody may replace files here (it has no sticky bit).",
-                    cure="Make a folder of your own in it, mode 0700, and name that by data.scratch.",
+                    cure="Make a folder of your own in it, mode 0700, and set data.scratch to it.",
                 )
             make_ours(self.ours)
         except OSError as error:
@@ -121,7 +121,7 @@ def make_ours(folder: Path) -> None:
     if found.st_uid != os.geteuid():
         raise ScratchError(
             f"{folder}: belongs to user {found.st_uid}, not to you.",
-            cure="Name another place by data.scratch, and tell the administrator of this host.",
+            cure="Set another place with data.scratch, and inform the administrator of this host.",
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise ScratchError(

@@ -256,6 +256,6 @@ def _micro_batch_size(global_batch: int, world_size: int, accumulation: int, n: 
     if global_batch > n:
         raise ConfigError(
             f"train.global_batch: {global_batch} is more than the {n} training volumes.",
-            cure="Set it to at most {n}, or give training a larger share (data.split).",
+            cure=f"Set it to at most {n}, or give training a larger share (data.split).",
         )
     return size

@@ -62,7 +62,7 @@ class ScratchCopy:
             alike = self._place.folder.stat().st_dev == self._shards.path.stat().st_dev
         except OSError:  # `make` says why
             return said
-        return f"{said}; the same disk as the shards, so nothing is gained" if alike else said
+        return f"{said}; the same disk as the shards, so a copy gains nothing" if alike else said
 
     def make(self) -> None:
         """Obtain a whole copy; also return when `cancel` was called, then without what is missing.
@@ -239,7 +239,7 @@ class ScratchCopy:
     def _damaged(self, source: Path, what: str) -> ShardError:
         return DamagedShardError(
             f"{source}: {what} (found while copying it to {self.folder}).",
-            cure=f"All damage: cingulum verify {self._shards.path}",
+            cure=f"To find all damage: cingulum verify {self._shards.path}",
             path=source,
         )
 
@@ -287,5 +287,6 @@ def _read_into(buffer: memoryview, file: io.FileIO, source: Path) -> int:
 
 def _unreadable(source: Path, error: OSError) -> ShardError:
     return ShardError(
-        f"{source}: cannot be read ({error.strerror}).", cure=f"All damage: cingulum verify {source.parent}"
+        f"{source}: cannot be read ({error.strerror}).",
+        cure=f"To find all damage: cingulum verify {source.parent}",
     )

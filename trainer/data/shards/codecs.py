@@ -78,7 +78,7 @@ def decode_into(codec: str, chunk: memoryview | bytes, out: np.ndarray) -> None:
         ValueError: the array is not C-contiguous.
     """
     if not out.flags.c_contiguous:
-        raise ValueError("an array that is not C-contiguous has no place for a chunk")
+        raise ValueError("the array is not C-contiguous")
     flat = out.reshape(-1).view(np.uint8)
     try:
         if codec in _BLOSC:

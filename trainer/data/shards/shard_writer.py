@@ -124,7 +124,7 @@ class ShardWriter:
             metas.append(meta.as_read())
             scales += [] if scale is None else [scale]
         if not chunks:
-            raise ValueError(f"{file} would hold no volume")
+            raise ValueError(f"{file}: there are no volumes")
         content = Content(metas, chunks, self._encoded_maps(maps, metas), scales)
         image = self._image(content, mark)
         # An index that is there describes the shard that is about to go.
@@ -254,7 +254,7 @@ def checked_layout(
         raise ShardError(f"unknown codec {codec!r}.", cure=f"Choose one of: {', '.join(codecs.CODECS)}.")
     if bricks is not None and not 1 <= bricks < max(shape[:3]):
         raise ShardError(
-            f"bricks of {bricks} voxels in volumes of {' x '.join(map(str, shape[:3]))}.",
+            f"bricks of {bricks} voxels are impossible in volumes of {' x '.join(map(str, shape[:3]))}.",
             cure=f"Choose an edge under {max(shape[:3])}, or leave bricks out.",
         )
     layout = Layout(shape, stored_types.stored_dtype(dtype), codec, bricks)

@@ -70,7 +70,7 @@ def _outside(offset: int, nbytes: int, size: int) -> bool:
 def _no_index(path: Path) -> ShardError:
     if path.exists() and not path.is_dir():
         return ShardError(
-            f"{path}: is a file, and a shard set is a folder.", cure="Give the folder.", path=path
+            f"{path}: is a file, but a shard set is a folder.", cure="Give the folder.", path=path
         )
     if not path.is_dir():
         return ShardError(
@@ -93,4 +93,5 @@ def _no_index(path: Path) -> ShardError:
 
 def restore(path: Path) -> str:
     """Return how to find all damage and repair it."""
-    return f"All damage: cingulum verify {path}. To make it again: cingulum import SOURCE {path} --overwrite"
+    again = f"cingulum import SOURCE {path} --overwrite"
+    return f"To find all damage: cingulum verify {path}. To make it again: {again}"

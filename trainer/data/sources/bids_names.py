@@ -101,5 +101,5 @@ def of_run(paths: Sequence[Path], run: int | None) -> list[tuple[Path, tuple[Fin
 
 def _missing(run: int, there: list[int]) -> Finding:
     names = ", ".join(map(str, there))
-    cure = "Keep the run you mean under this number, or leave the subject out with --on-error skip."
+    cure = "Give the intended run this number, or leave the subject out with --on-error skip."
     return bad("missing-run", f"has no run {run}, but {names}.", cure)

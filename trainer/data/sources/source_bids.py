@@ -132,7 +132,7 @@ def _with_contrast(root: Path, image: SourceImage, contrast: str, run: int | Non
         message, cure = f"has several {contrast} images that fit: {names}.", "Keep one of them."
         runs = sorted({n for n in map(run_of, best) if n is not None})
         if len(runs) > 1:
-            cure = f"Choose a run, such as --run {runs[0]}, or keep the one you mean."
+            cure = f"Choose a run, such as --run {runs[0]}, or keep one of them."
         finding = bad("ambiguous-contrast", message, cure)
     else:
         cure = "Add it, leave the subject out with --on-error skip, or import fewer --contrasts."

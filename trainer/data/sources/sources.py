@@ -57,7 +57,7 @@ def find(
     table = tables.read(labels) if labels is not None else None
     if run is not None and not source_bids.is_bids(source):
         raise ConfigError(
-            f"--run {run}: {source} is not a BIDS folder, and only BIDS file names tell runs apart.",
+            f"--run {run}: {source} is not a BIDS folder, and only BIDS file names have runs.",
             cure="Leave out --run, and keep one image of each subject and session.",
         )
     if source.is_file():
@@ -104,7 +104,7 @@ def _check_names(listing: Listing) -> None:
     if wrong:
         raise CohortError(
             f"{shown(listing.name)}: {len(wrong)} of its names are not UTF-8: {first_three(wrong)}",
-            cure="Rename them (convmv -f latin1 -t utf8 -r FOLDER shows how it would) and import again.",
+            cure="Rename them (convmv -f latin1 -t utf8 -r FOLDER shows the new names) and import again.",
         )
 
 
@@ -151,7 +151,7 @@ def _check_spellings(listing: Listing, counts: Counter[str]) -> None:
         groups = "; ".join(", ".join(f"{name!r} ({counts[name]})" for name in names) for names in doubtful)
         raise CohortError(
             f"{listing.name}: labels in {listing.label_name!r} differ by case or blanks only: {groups}.",
-            cure="If they are one class, spell them alike in the table or the folders' names. If not, name "
+            cure="If they are one class, use one spelling in the table or the folders' names. If not, name "
             f"all classes: --classes {','.join(sorted(counts))}. With --on-error skip, images of a spelling "
             "that --classes leaves out are left out.",
         )
@@ -187,7 +187,7 @@ def _label_findings(
 def _twice(image: SourceImage, first: SourceImage) -> Finding:
     visit = f", session {image.session}" if image.session else ""
     message = f"is a second image of subject {image.subject}{visit}; the first is {first.source}."
-    cure = "Keep one of them, or tell visits apart by a session."
+    cure = "Keep one of them, or give each visit its own session."
     runs = [n for n in map(run_of, (first.path, image.path)) if n is not None]
     if runs and run_of(first.path) != run_of(image.path):
         cure = f"Choose a run, such as --run {runs[0]}, or keep one of them."

@@ -45,7 +45,7 @@ class Table:
         raise CohortError(
             f"{self.path}: has no column {wanted} for {what}; it has {', '.join(self.columns)}.{hint}",
             cure=f"Give the column of {what} this name"
-            + (", or give its name with --label NAME." if what == "the label" else "."),
+            + (", or use another with --label NAME." if what == "the label" else "."),
         )
 
 
