@@ -57,7 +57,7 @@ class Facts:
 
 
 def check(image: Image, *, replace_not_finite: bool = False) -> list[Finding]:
-    """Return every finding on an image; empty when there is none."""
+    """Return every finding on an image."""
     geometry = check_affine(image)
     if not geometry:
         geometry = _check_voxels_size(image)

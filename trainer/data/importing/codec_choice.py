@@ -134,7 +134,7 @@ def disk_speed(folder: Path, nbytes: int = DISK_BYTES) -> float:
     """Return how fast an uncached file is read from this folder's disk, in bytes per second.
 
     Writes a file of random bytes, syncs it, asks the kernel to forget it, and reads it. A disk that is memory
-    (tmpfs), or the server's memory behind a network disk, cannot be told to forget.
+    (tmpfs), or the server's memory behind a network disk, cannot be made to forget.
 
     Raises:
         CingulumError: the disk is full.
@@ -215,7 +215,7 @@ def as_before(request: ImportRequest) -> tuple[ImportRequest, dict[str, Any] | N
     Nothing changes where the codec is named or none was chosen.
 
     Raises:
-        ShardError: what the earlier import left cannot be read.
+        ShardError: the files of the earlier import cannot be read.
     """
     choice = import_state.codec_choice(request.target) if request.codec == AUTO else None
     return (replace(request, codec=choice["codec"]), choice) if choice else (request, None)
@@ -247,7 +247,7 @@ def check_any_usable(listing: Listing, usable: Sequence[bool]) -> None:
     """Check that a codec can be chosen by the first images.
 
     Raises:
-        CohortError: so it is.
+        CohortError: none of the first images can be used.
     """
     if not any(usable[:_MOST_TRIED]):
         raise CohortError(

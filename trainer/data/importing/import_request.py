@@ -63,11 +63,11 @@ class ImportRequest:
 
 @dataclass(frozen=True)
 class Progress:
-    """One more image done.
+    """Progress of an import: one more image is examined.
 
     Attributes:
-        done: images taken so far.
-        kept: True where it was taken over from an import that was stopped.
+        done: images examined so far.
+        kept: whether its result is from an import that was stopped.
     """
 
     done: int

@@ -155,7 +155,7 @@ def check_clearable(target: Path) -> bool:
     """Return whether `clear` has something to remove.
 
     Raises:
-        ShardError: the folder is of something else.
+        ShardError: the folder holds something else.
     """
     if not target.is_dir() or not any(target.iterdir()):
         return False
@@ -168,7 +168,7 @@ def clear(target: Path) -> None:
     """Remove a shard set, also a partial one: only files that an import writes.
 
     Raises:
-        ShardError: the folder is of something else, or a file cannot be removed.
+        ShardError: the folder holds something else, or a file cannot be removed.
     """
     if not check_clearable(target):
         return

@@ -49,12 +49,12 @@ class ImportWork:
 
     @property
     def left_out(self) -> tuple[Examined, ...]:
-        """The bad images."""
+        """Return the bad images."""
         return tuple(image for image in self.examined if image.status == "bad")
 
     @property
     def usable(self) -> list[Examined]:
-        """The images that are not bad."""
+        """Return the images that are not bad."""
         return [image for image in self.examined if image.status != "bad"]
 
     def keep_whole_shards(self, writer: ShardWriter, folder: Path) -> None:

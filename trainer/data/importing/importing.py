@@ -102,7 +102,7 @@ def run(
 def _rehearse(
     request: ImportRequest, listing: Listing, on_progress: Callable[[Progress], None], begun: float
 ) -> ImportResult:
-    """Refuse what the import would refuse, and write nothing. Free disk space is not checked."""
+    """Raise the errors that the import would raise, and write nothing. Free disk space is not checked."""
     choice = None
     if request.overwrite:
         import_state.check_clearable(request.target)

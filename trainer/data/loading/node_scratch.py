@@ -55,11 +55,11 @@ class Place:
         return self.folder / f"cingulum-{os.geteuid()}"
 
     def open(self) -> Path:
-        """Open our folder in it; make it where it is missing.
+        """Return our folder in it; make it if it is missing.
 
         Raises:
-            ScratchError: there is no such place, we may not write there, or somebody else's folder, a link or
-                one that others may enter has the name of ours.
+            ScratchError: the place is missing or not writable, or our folder's name is that of a link, of
+                another user's folder, or of one that others may enter.
         """
         cure = f"It comes from {self.chosen_by}. Set another (data.scratch=FOLDER) or none (data.cache=none)."
         try:
@@ -85,7 +85,7 @@ class Place:
             clean: whether to remove what is not in use.
 
         Raises:
-            ScratchError: what has the name of our folder is not ours.
+            ScratchError: the folder with our name belongs to another user.
             OSError: a file cannot be removed.
         """
         if not os.path.lexists(self.ours):
@@ -142,7 +142,7 @@ class Lock:
 
     @classmethod
     def take(cls, path: Path, *, alone: bool) -> Lock | None:
-        """Return the lock, or None while somebody holds it in a way that excludes ours. Never waits.
+        """Return the lock, or None while another holder excludes ours. Never waits.
 
         Raises:
             OSError: the file cannot be made, or its file system knows no locks.
@@ -159,7 +159,7 @@ class Lock:
             except BaseException:
                 lock.close()
                 raise
-            lock.close()  # who held it has removed the file meanwhile: ours is nobody's lock any more
+            lock.close()  # its holder has removed the file meanwhile, so ours locks nothing
 
     def become_alone(self) -> bool:
         """Take the lock exclusively; return False, and close it, where others hold it or its file is gone.
@@ -206,9 +206,9 @@ class Content:
     Attributes:
         path: its folder.
         nbytes: what its files hold, in bytes.
-        whole: whether it is a whole copy, as far as its index being there tells.
-        in_use: whether somebody reads it or makes it now.
-        removed: whether it was there until now.
+        whole: whether it has an index, which comes last.
+        in_use: whether a process reads it or makes it now.
+        removed: whether it was removed now.
     """
 
     path: Path

@@ -1,7 +1,7 @@
 """Place the patch of a training sample: a pure function of the run's seed, the epoch and the sample.
 
-What a volume holds where is told by counts in coarse cells, made from one look at the whole volume (or its
-label map) and kept in memory; after that only the patches are read.
+The content of a volume is counted in coarse cells, once, from the whole volume (or its label map); the counts
+stay in memory, and after that only the patches are read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Patches:
         """Check that the configured patches can be taken from these volumes.
 
         Raises:
-            ConfigError: they are larger than the volumes, or classes are asked of a set without maps.
+            ConfigError: they are larger than the volumes, or `classes` is configured for a set without maps.
         """
         if any(edge > there for edge, there in zip(config.size, shards.shape, strict=False)):
             raise ConfigError(

@@ -38,10 +38,10 @@ class Samples:
         rows: of `shards.volumes`; a row may come several times in training, and is augmented differently each
             time.
         targets: int32 or float32 (len(rows),), the class or the number of each row; None for label maps.
-        covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
-        class_weights: float32 (classes,), multiplies the weight of each sample of that class in training, as
-            it is. With `balanced_weights` the mean weight over the training list stays 1.
-        patches: what training takes of each volume; None for all of it.
+        covariates: float32 (len(rows), k), non-image inputs of each row; None without them.
+        class_weights: float32 (classes,), multiplies the weight of each training sample of that class. With
+            `balanced_weights` the mean weight over the training list stays 1.
+        patches: the patch of each volume to train on; None for the whole volume.
     """
 
     shards: ShardSet
@@ -94,8 +94,8 @@ def training_batches(
     ranks whatever the world size.
 
     Args:
-        samples: what is read; positions in `order` count in its rows.
-        config: how: `train.seed`, `global_batch` and `accumulation`, and all of `data` that is about reading.
+        samples: what is read; positions of `order` are places in its rows.
+        config: of the run: `train.seed`, `global_batch` and `accumulation`, and the reading keys of `data`.
         steps: first step to one after the last.
         rank: this rank.
         world_size: number of ranks.
@@ -177,7 +177,7 @@ def evaluation_batches(samples: Samples, config: RunConfig, *, rank: int = 0, wo
 
     Args:
         samples: what is read, each row once and whole.
-        config: how: `data.evaluation_batch`, and all of `data` that is about reading.
+        config: of the run: `data.evaluation_batch`, and all of `data` that is about reading.
         rank: this rank.
         world_size: number of ranks.
 

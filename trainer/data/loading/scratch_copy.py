@@ -1,9 +1,9 @@
 """Copy a shard set to a host's local scratch, once for all processes and jobs of the host.
 
-Whoever gets the lock alone copies; the others find the copy whole when the lock is free again. Each then
-holds the lock together with the others as long as it reads. A copy is made as a set is written: a shard under
-another name until its checksum is found right, the index last. So what a killed process leaves is never taken
-for a whole set, and the next one goes on with it.
+The process with the exclusive lock copies; the others find a complete copy when the lock is free again. Each
+reader then holds the lock, shared. A copy is made as a set is written: a shard has another name until its
+checksum is verified, and the index comes last. So the rest of a killed process is never taken for a complete
+set, and the next process continues it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ScratchCopy:
     Attributes:
         folder: of the copy.
         bytes_copied: bytes that this process has read from the set's own folder.
-        bytes_wanted: bytes that it set out to copy; 0 while it waits, and where it finds the copy whole.
+        bytes_wanted: bytes that it has to copy; 0 while it waits, and where the copy is complete.
     """
 
     def __init__(self, shards: ShardSet, place: Place, threads: int) -> None:
@@ -56,7 +56,7 @@ class ScratchCopy:
 
     @property
     def about_place(self) -> str:
-        """Describe what named the scratch, and whether a copy there gains anything."""
+        """Return which setting named the scratch, and whether a copy there gains anything."""
         said = f"named by {self._place.chosen_by}"
         try:
             alike = self._place.folder.stat().st_dev == self._shards.path.stat().st_dev
@@ -65,7 +65,7 @@ class ScratchCopy:
         return f"{said}; the same disk as the shards, so a copy gains nothing" if alike else said
 
     def make(self) -> None:
-        """Obtain a whole copy; also return when `cancel` was called, then without what is missing.
+        """Obtain a complete copy; return without it after `cancel`.
 
         Raises:
             ScratchError: scratch cannot be used, or has too little space.
@@ -94,7 +94,7 @@ class ScratchCopy:
         """Open a whole copy that exists already, and make none; return whether there is one.
 
         Raises:
-            ScratchError: what has the name of our folder is not ours.
+            ScratchError: the folder with our name belongs to another user.
         """
         if not os.path.lexists(self._place.ours):
             return False

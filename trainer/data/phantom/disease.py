@@ -91,7 +91,7 @@ def truth(
 
     Args:
         pattern: one of `PATTERNS`.
-        stage: what if the disease had come so far, and all else were the same? None: as far as it came.
+        stage: of the disease, with all else the same; None for the drawn one.
     """
     rng = stream(seed, person.number, "disease")
     drawn = _SEVERITY[person.diagnosis] * math.exp(_SEVERITY_SPREAD * float(rng.standard_normal()))

@@ -1,7 +1,7 @@
 """The bytes of the shards of one set: positional reads, counted, safe in threads and after a fork.
 
-What may pass is tried again; a file that is no longer the one that the set was opened with is noticed; and a
-read that takes too long is known while it hangs. Reads may go past the page cache: docs/decisions/0032 says
+Temporary errors are retried; a file that changed since the set was opened is noticed; and a read that takes
+too long is known while it hangs. Reads may go past the page cache: docs/decisions/0032 says
 when that is of use.
 """
 
@@ -66,7 +66,7 @@ class StoredBytes:
 
     Args:
         folder: of the set.
-        seen: what each shard was when the set was opened; where it is not said, what it is at its first read.
+        seen: identity of each shard when the set was opened; by default that of its first read.
 
     Attributes:
         folder: of the set.
@@ -112,7 +112,7 @@ class StoredBytes:
     def read_into(self, shard: str, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes of a shard that begin at `offset`. Threads may call it at once.
 
-        Where a read fails in a way that may pass, it is tried again for about five seconds, and said once.
+        A read with a temporary error is repeated for about five seconds, with one warning.
 
         Raises:
             ReadFault: the file cannot be read, ends too soon, or was removed, replaced, cut short or written
@@ -127,7 +127,7 @@ class StoredBytes:
         """Announce a coming read to the kernel; it may do nothing."""
         if self.past_cache:
             return
-        # What is wrong with the file, the read itself will tell.
+        # The read itself reports what is wrong with the file.
         with contextlib.suppress(OSError):
             file = self._files.get(shard)
             os.posix_fadvise(file.descriptor, offset, nbytes, os.POSIX_FADV_WILLNEED)

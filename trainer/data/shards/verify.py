@@ -25,13 +25,13 @@ from trainer.errors import ShardError
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault.
+    """Fault of a shard or of a volume.
 
     Attributes:
         shard: file name of the shard.
-        what: is wrong, as half a sentence.
+        what: the fault, as half a sentence.
         volume: row number in the set, or None when it concerns the whole shard.
-        subject: whose volume it is, or None.
+        subject: of the volume, or None.
     """
 
     shard: str

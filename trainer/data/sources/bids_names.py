@@ -66,7 +66,7 @@ def check_run(paths: Iterable[Path], run: int, root: Path) -> None:
     """Check that an image has the run.
 
     Raises:
-        CohortError: so it is; the cure lists the runs that there are.
+        CohortError: none has it; the cure lists the runs that exist.
     """
     runs = sorted({n for n in map(run_of, paths) if n is not None})
     if run not in runs:

@@ -23,7 +23,7 @@ from trainer.errors import LeakError
 Progress = Callable[[int, int], None]
 
 # With so many subjects, the directions in which the cohort varies most (pose, contrast, the scanner) can be
-# told, and taken away. docs/decisions/0006-leak-check.md: what different heads reach, and the same head.
+# estimated and removed. docs/decisions/0006-leak-check.md has the values for different and the same heads.
 ENOUGH_SUBJECTS = 48
 DIRECTIONS = 4
 THRESHOLD = 0.8
@@ -41,8 +41,8 @@ class Leak:
     Attributes:
         kind: `subject`, the same subject; `image`, the same bytes; `look-alike`, nearly the same image.
         rows: in the shard set.
-        subjects: whose volumes they are said to be.
-        splits: where each is; None when no split was asked about.
+        subjects: of the two volumes.
+        splits: of the two volumes; None without a split.
         sources: the image files.
         similarity: of look-alikes, the correlation of their miniatures, 1 at most; else None.
     """

@@ -101,7 +101,7 @@ def check_disjoint(split: Split, volumes: Sequence[Volume]) -> None:
     """Check that no subject is in two splits.
 
     Raises:
-        CohortError: one is; it is named.
+        CohortError: a subject is in two; the message names it.
     """
     seen: dict[str, str] = {}
     for name in ("train", "validation", "test"):
