@@ -37,19 +37,15 @@ def on_huge_pages(nbytes: int) -> np.ndarray:
     """
     nbytes += -nbytes % HUGE_PAGE
     # Pages that are never touched take no memory.
-    raw = np.frombuffer(_advised(nbytes + HUGE_PAGE), np.uint8)
-    first = -raw.ctypes.data % HUGE_PAGE
-    return raw[first : first + nbytes]
-
-
-def _advised(nbytes: int) -> mmap.mmap:
-    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux":
         for advice in (mmap.MADV_HUGEPAGE, MADV_WIPEONFORK):
             # A kernel that lacks one of both refuses, and the memory is as any other.
             with contextlib.suppress(OSError):
                 pages.madvise(advice)
-    return pages
+    raw = np.frombuffer(pages, np.uint8)
+    first = -raw.ctypes.data % HUGE_PAGE
+    return raw[first : first + nbytes]
 
 
 def scratch(purpose: str, nbytes: int, *, huge_pages: bool = False) -> np.ndarray:
