@@ -49,6 +49,6 @@ class Change(abc.ABC):
         """
 
     def to_json(self) -> dict[str, Any]:
-        """Describe what was drawn: the fields that `repr` shows too."""
+        """Return what was drawn: the fields that `repr` shows too."""
         fields = dataclasses.fields(cast(Any, self))
         return {field.name: getattr(self, field.name) for field in fields if field.repr}

@@ -90,7 +90,7 @@ class BiasField(Change):
     coefficients: np.ndarray = field(repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Describe what was drawn."""
+        """Return what was drawn."""
         return {"strength": self.strength, "order": len(self.coefficients) - 1}
 
     def logarithm(self, shape: tuple[int, ...]) -> np.ndarray:

@@ -41,7 +41,7 @@ class Motion(Change):
     grid: Grid
 
     def to_json(self) -> dict[str, Any]:
-        """Describe what was drawn: positions as angles in degrees and shifts in mm."""
+        """Return what was drawn: positions as angles in degrees and shifts in mm."""
         moves = [{"rotate": p.rotate, "translate": p.translate} for p in self.positions]
         return {"axis": self.axis, "starts": self.starts, "positions": moves}
 

@@ -28,7 +28,6 @@ from trainer.data.shards import codecs, stored_types
 from trainer.data.shards.casting import cast_into
 from trainer.data.shards.layout import Layout
 from trainer.data.shards.shard_writer import unwritten
-from trainer.data.shards.stored_types import stored_dtype
 from trainer.data.shards.thread_memory import scratch
 from trainer.data.sources.listing import Listing
 from trainer.data.workers import default_workers
@@ -43,6 +42,8 @@ _BLOCK = 1 << 20
 WITHIN = 0.05
 # How often decoding is measured; the fastest time counts, since others can only slow it down.
 _ROUNDS = 3
+# A codec is chosen by so many volumes, with so many bytes of float32 together, found among the first images.
+_MOST_MEASURED, _MEASURED_BYTES, _MOST_TRIED = 4, 256 << 20, 32
 
 
 @dataclass(frozen=True)
@@ -205,10 +206,6 @@ def seconds_each(work: Callable[[int], None], threads: int) -> float:
     return best
 
 
-# A codec is chosen by so many volumes, with so many bytes of float32 together, found among the first images.
-_MOST_MEASURED, _MEASURED_BYTES, _MOST_TRIED = 4, 256 << 20, 32
-
-
 def as_before(request: ImportRequest) -> tuple[ImportRequest, dict[str, Any] | None]:
     """Return the request with the codec that an earlier import chose, and the measurements behind it.
 
@@ -231,7 +228,7 @@ def choose_for(request: ImportRequest, listing: Listing) -> tuple[ImportRequest,
         ShardError: the target's disk cannot be written or read.
     """
     recipe = request.recipe
-    layout = Layout(recipe.shape, stored_dtype(recipe.dtype), codecs.DEFAULT, request.bricks)
+    layout = Layout(recipe.shape, stored_types.stored_dtype(recipe.dtype), codecs.DEFAULT, request.bricks)
     most = max(1, min(_MOST_MEASURED, _MEASURED_BYTES // (4 * prod(recipe.shape))))
     found = (examine((image, recipe)).array for image in listing.images[:_MOST_TRIED])
     arrays = list(islice((array for array in found if array is not None), most))

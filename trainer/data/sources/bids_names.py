@@ -88,11 +88,9 @@ def of_run(paths: Sequence[Path], run: int | None) -> list[tuple[Path, tuple[Fin
     taken: list[tuple[Path, tuple[Finding, ...]]] = []
     for folder in dict.fromkeys(path.parent for path in paths):
         beside = [path for path in paths if path.parent == folder]
-        there_is = [path for path in beside if run_of(path) == run] or [
-            p for p in beside if run_of(p) is None
-        ]
-        if there_is:
-            taken += [(path, ()) for path in there_is]
+        fitting = [p for p in beside if run_of(p) == run] or [p for p in beside if run_of(p) is None]
+        if fitting:
+            taken += [(path, ()) for path in fitting]
         else:
             there = sorted({n for n in map(run_of, beside) if n is not None})
             taken.append((beside[0], (_missing(run, there),)))
