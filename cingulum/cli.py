@@ -115,7 +115,7 @@ def run(arguments: list[str]) -> int:
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()  # the help itself
             else:
-                telling.end_of_usage(usage.unread_formats(error, arguments, group))
+                telling.end_of_usage(usage.said_of(error, arguments, group))
                 _say_which_key(error, arguments)
             return int(error.exit_code)
         raise

@@ -18,7 +18,7 @@ _UNKNOWN = re.compile(
 _TOO_MANY = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((?P<what>.+)\)")
 
 
-def unread_formats(error: Any, arguments: Sequence[str], group: Any) -> str:
+def said_of(error: Any, arguments: Sequence[str], group: Any) -> str:
     """Return the lines to show for a usage error of the command line's library.
 
     Args:
