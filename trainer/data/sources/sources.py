@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.data.images.findings import Finding, bad
-from trainer.data.sources import source_bids, source_folder, source_table, tables
+from trainer.data.sources import source_bids, source_files, tables
 from trainer.data.sources.bids_names import run_of
 from trainer.data.sources.file_names import first_three, is_text, shown
 from trainer.data.sources.listing import Listing, SourceImage
@@ -61,7 +61,7 @@ def find(
             cure="Leave out --run, and keep one image of each subject and session.",
         )
     if source.is_file():
-        listing = source_table.find(source, label, contrasts, maps)
+        listing = source_files.in_table(source, label, contrasts, maps)
     elif source_bids.is_bids(source):
         listing = source_bids.find(source, label, table, contrasts or (contrast,), maps, run)
     elif contrasts or maps:
@@ -70,7 +70,7 @@ def find(
             cure="For several contrasts or label maps give a BIDS folder, or a table of images. " + _HOW_TO,
         )
     else:
-        listing = source_folder.find(source, label, table)
+        listing = source_files.in_folder(source, label, table)
     return _checked(listing, classes)
 
 
