@@ -210,7 +210,7 @@ DAMAGES = {
     "wrong type .*invalid brick table": lambda index: index["volumes"][1].update(brick_table="ab!"),
     "wrong type .*bricks of volume 1": in_table(lambda table: table[1:]),
     "is damaged.*bricks of volume 1": in_table(set_field("nbytes", 0)),
-    "damaged, a value.*bricks of volume 1": in_table(set_field("offset", 2**63)),
+    "damaged: a value.*bricks of volume 1": in_table(set_field("offset", 2**63)),
     "places volume 1 outside": in_table(set_field("offset", 10**6)),
     "the key 'map_brick_table' is missing": lambda index: index["volumes"][2].pop("map_brick_table"),
 }

@@ -161,7 +161,7 @@ BAD_MAPS = {
     "other shape": ({"data": labels()[1:]}, "map-grid", "has 19 x 24 x 22 voxels, but the image has 20"),
     "other place": ({"data": labels(), "matrix": _apart(5)}, "map-grid", "lies up to 5 mm away from"),
     "other voxel size": (
-        {"data": labels(), "matrix": affine((8, 8, 7))}, "map-grid", "lies up to 21 mm from",
+        {"data": labels(), "matrix": affine((8, 8, 7))}, "map-grid", "lies up to 21 mm away from",
     ),
     "interpolated": ({"data": _with(1.5)}, "map-values", "are not label numbers, such as 1.5"),
     "NaN": ({"data": _with(np.nan)}, "map-values", "such as nan"),

@@ -355,7 +355,7 @@ DAMAGES = {
     "wrong type .*codec 'zip'": by_index(lambda index: index.update(codec="zip")),
     "wrong type .*shape": by_index(lambda index: index.update(shape=[6, 5, 4, 0])),
     "wrong type": by_index(lambda index: index.update(shape=[6, 5, 4])),
-    "is damaged, a value": by_index(lambda index: index.update(dtype="float17")),
+    "is damaged: a value": by_index(lambda index: index.update(dtype="float17")),
     "a value has the wrong type": by_index(lambda index: index.update(volumes=7)),
     "not numbered from 0": by_index(lambda index: index["volumes"].pop(0)),
     "volumes in no shard": by_index(lambda index: index["shards"].pop()),

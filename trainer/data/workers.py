@@ -154,11 +154,11 @@ def _lost(worker: BaseProcess) -> CingulumError:
     if worker.exitcode == -signal.SIGKILL:
         return CingulumError(
             "A worker process was killed, most likely because memory ran out.",
-            cure="Run the same command again with fewer --workers: it continues where it stopped.",
+            cure="Run the same command again with fewer --workers: it goes on where it stopped.",
         )
     return CingulumError(
         f"A worker process ended with exit code {worker.exitcode}; its output is above.",
-        cure="Run the same command again: it continues where it stopped.",
+        cure="Run the same command again: it goes on where it stopped.",
     )
 
 

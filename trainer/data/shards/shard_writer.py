@@ -281,7 +281,7 @@ def unwritten(path: Path, error: OSError, needed: str = "") -> CingulumError:
         left = "" if free is None else f" {byte_sizes.as_text(free)} are free."
         return CingulumError(
             f"{path}: the disk is full.{needed}{left}",
-            cure="Free some space and run the same command again: it continues where it stopped.",
+            cure="Free some space and run the same command again: it goes on where it stopped.",
         )
     return ShardError(
         f"{path}: cannot be written ({error.strerror}).", cure="Name a folder that you may write to."

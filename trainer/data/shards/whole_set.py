@@ -81,7 +81,7 @@ def _no_index(path: Path) -> ShardError:
     if any(path.glob("*shard-*.h5*")):
         return ShardError(
             f"{path}: is incomplete: it has shards but no index.",
-            cure="Run the same `cingulum import` command again: it continues where it stopped.",
+            cure="Run the same `cingulum import` command again: it goes on where it stopped.",
             path=path,
         )
     return ShardError(
