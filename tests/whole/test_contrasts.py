@@ -340,7 +340,7 @@ def test_a_table_has_a_column_for_each_contrast(tmp_path):
         run(request(table, tmp_path / "other", contrasts=("T1w", "FLAIR")))
     for number in range(3):
         nifti(tmp_path / "images" / "AD" / f"{number}.nii", seed=number)
-    with pytest.raises(CohortError, match="does not tell which files belong together"):
+    with pytest.raises(CohortError, match="unknown which files belong together"):
         run(request(tmp_path / "images", tmp_path / "other", contrasts=("T1w", "T2w")))
 
 
