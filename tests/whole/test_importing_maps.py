@@ -328,7 +328,7 @@ BAD = {
         _spoil(lambda path: nifti(path, data=labels(), matrix=affine((8, 8, 9)))), "map-grid", "mm away from",
     ),
     "unknown label": (
-        _spoil(lambda path: nifti(path, data=labels() + (labels() > 3))), "unknown-map-label", "without a name: 42.",
+        _spoil(lambda path: nifti(path, data=labels() + (labels() > 3))), "unknown-map-label", "a name: 42.",
     ),
     "truncated": (_spoil(cut), "truncated", "its map sub-01_dseg.nii.gz: "),
     "empty": (_spoil(lambda path: path.write_bytes(b"")), "empty-file", "is empty (0 bytes)"),
