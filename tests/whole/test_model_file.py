@@ -162,7 +162,7 @@ def test_members_outside_bombs_and_what_is_no_archive_are_refused(saved, tmp_pat
             open_file(saved)
     fifo = tmp_path / "fifo.keras"
     os.mkfifo(fifo)
-    with pytest.raises(RunError, match="not a regular file"):
+    with pytest.raises(RunError, match="no regular file"):
         open_file(fifo)
 
 
