@@ -19,7 +19,7 @@ import numpy as np
 from scipy import ndimage
 
 from trainer.data.phantom import anatomy, disease, image, people, template
-from trainer.data.phantom.patterns import PATTERNS
+from trainer.data.phantom.disease import PATTERNS
 from trainer.data.phantom.template import REGIONS
 
 # Structure: difference AD - NC in % and as Cohen's d, % per year in NC, spread between NC in % of their mean.

@@ -1,4 +1,4 @@
-"""Files that are old or new under their name, never half, whatever stops us and also after a power cut.
+"""Write files atomically: a file name holds the old or the new content, also after a power cut.
 
 In a run folder that this process writes under a lease (`through`), they are prepared in the lease's staging
 folder, and not beside their name: trainer/leases/lease.py.
@@ -24,7 +24,7 @@ _leases: dict[Path, Lease] = {}
 
 @contextlib.contextmanager
 def through(lease: Lease) -> Iterator[None]:
-    """A context in which this module writes and removes under the lease what is in the lease's folder."""
+    """Make this module write and remove under the lease what is in the lease's folder, within a context."""
     folder = Path(lease.folder).absolute()
     _leases[folder] = lease
     try:
@@ -34,7 +34,7 @@ def through(lease: Lease) -> Iterator[None]:
 
 
 def lease_of(path: Path) -> Lease | None:
-    """The lease under which this process writes the run folder that `path` is in; None without one."""
+    """Return the lease under which this process writes the run folder of `path`; None without one."""
     if not _leases:
         return None
     return next((lease for folder in path.absolute().parents if (lease := _leases.get(folder))), None)
@@ -56,7 +56,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file of UTF-8 that nobody else may read, atomically; raises what `write_bytes` does."""
+    """Write a UTF-8 file that only its owner may read, atomically; raises what `write_bytes` does."""
 
     def write(temporary: Path) -> None:
         temporary.unlink(missing_ok=True)  # what a killed process left may have another mode
@@ -87,7 +87,7 @@ def write_by(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def put(temporary: Path, path: Path) -> None:
-    """Rename what was prepared, under `lease_of(path)` in its staging folder."""
+    """Rename a prepared file to its name, under `lease_of(path)`."""
     lease = lease_of(path)
     if lease is None:
         temporary.replace(path)
@@ -120,14 +120,14 @@ def make_folder(path: Path) -> None:
 
 
 def guarded(path: Path) -> contextlib.AbstractContextManager[None]:
-    """A context whose errors are `Fenced` where another start has taken over the run folder meanwhile."""
+    """Return a context whose errors are `Fenced` once another start has taken over the run folder."""
     lease = lease_of(path)
     return contextlib.nullcontext() if lease is None else lease.guarded()
 
 
 @contextlib.contextmanager
 def named(path: Path, needed: int | None = None) -> Iterator[None]:
-    """A context whose errors of the file system name `path`: a write to an open file names none by itself.
+    """Name `path` in errors of the file system raised in this context: an open file has no name in them.
 
     Args:
         path: the file that is written.
@@ -147,7 +147,7 @@ def named(path: Path, needed: int | None = None) -> Iterator[None]:
 
 
 def beside(path: Path) -> Path:
-    """The temporary name of a file: always the same, so that what a killed process left is replaced."""
+    """Return the temporary name of a file: always the same, so that a killed process's file is replaced."""
     return path.with_name(f".{path.name}.partial")
 
 

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write and read them: `4 GiB`."""
+"""Read and write numbers of bytes with units, such as `4 GiB`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def parse(text: str) -> int:
-    """Bytes of a text such as `4 GiB` or `512MiB`.
+    """Return the bytes of a text such as `4 GiB` or `512MiB`.
 
     Raises:
         ValueError: it is no number with one of the units B, KiB, MiB, GiB and TiB, or is less than a byte.
@@ -21,7 +21,7 @@ def parse(text: str) -> int:
     return size
 
 
-def told(size: int) -> str:
-    """A number of bytes in the largest unit that leaves a number of at least one, such as `4.2 GiB`."""
+def as_text(size: int) -> str:
+    """Return a number of bytes as text, in the largest unit that leaves at least one, such as `4.2 GiB`."""
     unit = next((name for name in reversed(_UNITS) if size >= _UNITS[name]), "B")
     return f"{size} B" if unit == "B" else f"{size / _UNITS[unit]:.1f} {unit}"

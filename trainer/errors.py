@@ -148,11 +148,11 @@ def no_space(error: OSError, needed: int | None = None) -> str:
         needed: bytes, where `error` does not tell them.
     """
     needed = getattr(error, "needed", None) or needed
-    wanted = None if needed is None else f"{byte_sizes.told(needed)} are needed"
+    wanted = None if needed is None else f"{byte_sizes.as_text(needed)} are needed"
     free = free_bytes(error)
     if free is None:
         return "; ".join(filter(None, (error.strerror or str(error), wanted)))
-    left = f"{byte_sizes.told(free)} are free"
+    left = f"{byte_sizes.as_text(free)} are free"
     return f"no space is left on its disk: {', '.join(filter(None, (wanted, left)))}"
 
 

@@ -1,4 +1,4 @@
-"""Progress for people, on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""Show progress on standard error: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -26,7 +26,7 @@ LINE_EVERY_S = 30.0
 
 
 class Counting:
-    """How many of how many are done, how fast, and how long it will take.
+    """Shows how many of how many are done, how fast, and the time left.
 
     It appears with the first `show`, so that errors of the arguments stand alone.
 
@@ -60,7 +60,7 @@ class Counting:
             self._bar.stop()
 
     def show(self, done: int, total: int) -> None:
-        """So many are done now; what was done at the first call took no time."""
+        """Show that `done` of `total` are done; items done at the first call do not count for the speed."""
         now = time.monotonic()
         if self._task is None:
             self._first, self._began = done, now
@@ -91,51 +91,32 @@ class _Rate(ProgressColumn):
         return Text(f"{task.speed * 3600:.0f} {self._unit}/h" if slow else f"{task.speed:.1f} {self._unit}/s")
 
 
-# Says how many of how many are done.
+# Takes how many of how many are done.
 Show = Callable[[int, int], None]
 
 
-class Reporter(Protocol):
-    """What the loop tells about itself."""
+class Reporter:
+    """Base of what shows the progress of a run; by itself it shows nothing: for all ranks but the first."""
 
     def note(self, message: str) -> None:
-        """Something worth knowing, once."""
-
-    def counting(self, what: str, unit: str) -> contextlib.AbstractContextManager[Show]:
-        """A context in which something besides training is counted; gives what to call with (done, total)."""
-
-    def start(self, step: int, steps: int) -> None:
-        """Training begins at `step` of `steps`."""
-
-    def step(self, step: int, epoch: int, samples_per_second: float) -> None:
-        """A step is done."""
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        """An epoch is done, with its row of metrics.jsonl."""
-
-
-class Silent:
-    """For all ranks but the first, and for scripts."""
-
-    def note(self, message: str) -> None:
-        """Say nothing."""
+        """Show a message, once."""
 
     @contextlib.contextmanager
     def counting(self, what: str, unit: str) -> Iterator[Show]:
-        """Say nothing."""
+        """Count something besides training in a context; yields what to call with (done, total)."""
         yield lambda done, total: None
 
     def start(self, step: int, steps: int) -> None:
-        """Say nothing."""
+        """Begin training at `step` of `steps`."""
 
     def step(self, step: int, epoch: int, samples_per_second: float) -> None:
-        """Say nothing."""
+        """Show that a step is done."""
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """Say nothing."""
+        """Show that an epoch is done, with its row of metrics.jsonl."""
 
 
-class Shown:
+class Shown(Reporter):
     """A rich bar with samples per second and time left on a terminal; plain lines in a log file."""
 
     def __init__(self) -> None:
@@ -168,7 +149,7 @@ class Shown:
 
     @contextlib.contextmanager
     def counting(self, what: str, unit: str) -> Iterator[Show]:
-        """A bar of its own in place of the one of the training."""
+        """Show another bar in place of the one of the training."""
         self._bar.stop()
         try:
             with Counting(what, unit) as counting:
@@ -183,7 +164,7 @@ class Shown:
         self._began = (step, steps, time.monotonic())
 
     def step(self, step: int, epoch: int, samples_per_second: float) -> None:
-        """Move the bar; without one, say a line now and then."""
+        """Move the bar; without one, print a line now and then."""
         self._bar.update(self._task, completed=step, epoch=epoch, speed=samples_per_second)
         now = time.monotonic()
         if self._bar.disable and now - self._spoke >= LINE_EVERY_S:
@@ -195,7 +176,7 @@ class Shown:
             )
 
     def epoch(self, row: dict[str, Any]) -> None:
-        """One line per epoch."""
+        """Print a line for the epoch."""
         names = {"loss": "loss", "accuracy": "accuracy", "mae": "MAE", "dice": "Dice", "val_loss": "val loss"}
         names |= {"val_auc": "val AUC", "val_mae": "val MAE", "val_dice": "val Dice"}
         parts = [f"{name} {row[key]:.4f}" for key, name in names.items() if row.get(key) is not None]

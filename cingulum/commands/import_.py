@@ -223,7 +223,7 @@ def _tell(result: ImportResult, rehearsed: Path | None) -> None:
         typer.echo(f"{result.target}: is already done, {result.volumes} volumes ({classes})")
         return
     if rehearsed is not None:
-        from trainer.data.importing.importing import complaint
+        from trainer.data.importing.import_work import complaint
 
         if result.left_out:
             total = result.volumes + len(result.left_out)

@@ -30,7 +30,7 @@ def scratch(
     from trainer.data.loading.node_scratch import Place
 
     place = Place.find(folder)
-    found = place.clean() if clean else place.contents()
+    found = place.contents(clean=clean)
     if as_json:
         copies = [
             {
@@ -47,7 +47,7 @@ def scratch(
     for copy in found:
         state = "removed" if copy.removed else "in use" if copy.in_use else "not in use"
         what = "" if copy.whole else "  half made"
-        typer.echo(f"{copy.path.name}  {byte_sizes.told(copy.nbytes):>10}  {state}{what}")
+        typer.echo(f"{copy.path.name}  {byte_sizes.as_text(copy.nbytes):>10}  {state}{what}")
     if not found:
         typer.echo(f"{place.ours}: no copies (the place is {place.chosen_by})")
     return 0

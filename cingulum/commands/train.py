@@ -147,12 +147,12 @@ def _train(
     import json
     import sys
 
-    from trainer.progress import Shown, Silent
+    from trainer.progress import Reporter, Shown
     from trainer.run import train as run_train
 
     command = ["cingulum", *sys.argv[1:]]
     if not world.is_main:
-        run_train(config, world, resume=resume, reporter=Silent(), command=command, strategy=strategy)
+        run_train(config, world, resume=resume, reporter=Reporter(), command=command, strategy=strategy)
         return
     with Shown() as shown:
         result = run_train(config, world, resume=resume, reporter=shown, command=command, strategy=strategy)

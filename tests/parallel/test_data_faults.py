@@ -23,7 +23,7 @@ VOLUME = r"volume \d+ \(subject sub-0\d\d\)"
 
 # What is done, by which rank, and what is said of it by the one that reads.
 FAULTS = {
-    "cut": (1, rf"{HEAD}{VOLUME} is damaged: the file was cut short, from \d+ bytes to \d+"),
+    "cut": (1, rf"{HEAD}{VOLUME} is damaged: the file was truncated, from \d+ bytes to \d+"),
     "remove": (0, rf"{HEAD}{VOLUME} is damaged: the file was removed"),
     "replace": (1, rf"{HEAD}{VOLUME} is damaged: the file was replaced by another one"),
     "broken": (1, rf"{ANY_HEAD}{VOLUME} is damaged: it cannot be read \(Input/output error\)"),

@@ -118,7 +118,7 @@ def test_a_killed_run_goes_on_with_the_copy_it_left_and_without_it(tmp_path, sha
     assert (left.whole, left.in_use) == (True, False)
     assert launch(2, PROGRAM, "kill", 1, 11, config, "--resume").exit_code == 137
     wait_for_the_dead(place)
-    assert [copy.removed for copy in place.clean()] == [True]
+    assert [copy.removed for copy in place.contents(clean=True)] == [True]
     outcome = launch(2, PROGRAM, "none", 0, 0, config, "--resume")
     assert outcome.exit_code == 0, outcome.err
     assert facts(tmp_path / "run")["bytes_copied"] == size_of(shards)

@@ -14,8 +14,8 @@ from scipy.spatial.transform import Rotation
 from trainer.config.augment import MOST_ELASTIC, AffineConfig, AugmentConfig, ElasticConfig
 from trainer.data.augment import affine, augment, draw, elastic
 from trainer.data.augment.affine import Affine
+from trainer.data.augment.change import Grid
 from trainer.data.augment.elastic import Elastic
-from trainer.data.augment.grid import Grid
 from trainer.data.augment.streams import Key
 from trainer.data.augment.warping import warp
 

@@ -16,11 +16,10 @@ from trainer.config.augment import (
     MotionConfig,
     NoiseConfig,
 )
-from trainer.data.augment import augment, bias_field, blur, cut_out, gamma, ghosting, motion, noise
+from trainer.data.augment import augment, cut_out, intensity, kspace
 from trainer.data.augment.affine import Affine
-from trainer.data.augment.ghosting import Ghosting
-from trainer.data.augment.grid import Grid
-from trainer.data.augment.motion import Motion
+from trainer.data.augment.change import Grid
+from trainer.data.augment.kspace import Ghosting, Motion
 from trainer.data.augment.streams import Key
 from trainer.data.augment.warping import warp
 
@@ -48,7 +47,7 @@ HEAD = head()
 
 def test_a_bias_fields_logarithm_is_a_polynomial_of_the_given_order_with_mean_0():
     for order in (1, 2, 3):
-        drawn = bias_field.draw(stream(order), BiasFieldConfig(strength=0.4, order=order), GRID)
+        drawn = intensity.draw_bias_field(stream(order), BiasFieldConfig(strength=0.4, order=order), GRID)
         found = drawn.logarithm(GRID.shape).astype(np.float64)
         axes = np.meshgrid(*(np.linspace(-1, 1, size) for size in GRID.shape), indexing="ij")
         degrees = [d for d in np.ndindex(4, 4, 4) if sum(d) <= order]
@@ -65,7 +64,7 @@ def test_a_bias_fields_logarithm_is_a_polynomial_of_the_given_order_with_mean_0(
 
 
 def test_a_bias_field_multiplies_what_is_brighter_than_the_background():
-    drawn = bias_field.draw(stream(1), BiasFieldConfig(strength=0.5), GRID)
+    drawn = intensity.draw_bias_field(stream(1), BiasFieldConfig(strength=0.5), GRID)
     made = drawn.applied(HEAD, BACKGROUND)
     assert np.array_equal(made[HEAD == BACKGROUND], HEAD[HEAD == BACKGROUND])
     inside = HEAD > BACKGROUND
@@ -79,7 +78,7 @@ def test_a_bias_field_multiplies_what_is_brighter_than_the_background():
 
 def test_gaussian_noise_has_the_drawn_deviation_no_mean_and_no_memory():
     volume = np.zeros((48, 48, 48), np.float32)
-    drawn = noise.draw_gaussian(stream(), NoiseConfig(deviation=0.3), Grid(volume.shape))
+    drawn = intensity.draw_gaussian(stream(), NoiseConfig(deviation=0.3), Grid(volume.shape))
     found = drawn.applied(volume, 0.0) / drawn.deviation
     count = found.size
     assert 0 < drawn.deviation <= 0.3
@@ -99,7 +98,7 @@ def test_rician_noise_follows_the_rice_distribution():
     shape = (40, 40, 40)
     for signal in (0.0, 0.4, 3.0):
         volume = np.full(shape, BACKGROUND + signal, np.float32)
-        drawn = noise.Rician(0.2, Key(0, 0, int(10 * signal), "rice"))
+        drawn = intensity.Rician(0.2, Key(0, 0, int(10 * signal), "rice"))
         found = (drawn.applied(volume, BACKGROUND) - BACKGROUND).astype(np.float64)
         expected = stats.rice(signal / 0.2, scale=0.2)
         assert found.min() >= 0
@@ -108,7 +107,7 @@ def test_rician_noise_follows_the_rice_distribution():
 
 
 def test_noise_is_the_same_each_time_it_is_applied():
-    drawn = noise.draw_gaussian(stream(), NoiseConfig(), GRID)
+    drawn = intensity.draw_gaussian(stream(), NoiseConfig(), GRID)
     assert np.array_equal(drawn.applied(HEAD, BACKGROUND), drawn.applied(HEAD, BACKGROUND))
 
 
@@ -117,7 +116,7 @@ def test_noise_is_the_same_each_time_it_is_applied():
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 1.7])
 def test_gamma_keeps_the_range_and_the_order_of_intensities(power):
-    made = gamma.Gamma(power).applied(HEAD, BACKGROUND)
+    made = intensity.Gamma(power).applied(HEAD, BACKGROUND)
     low, high = HEAD.min(), HEAD.max()
     assert made.min() == pytest.approx(low, abs=1e-6) and made.max() == pytest.approx(high, abs=1e-6)
     order = np.argsort(HEAD, axis=None, kind="stable")
@@ -128,11 +127,13 @@ def test_gamma_keeps_the_range_and_the_order_of_intensities(power):
 
 def test_gamma_leaves_a_constant_volume_alone():
     flat = np.full(GRID.shape, 2.0, np.float32)
-    assert np.array_equal(gamma.Gamma(2.0).applied(flat, 2.0), flat)
+    assert np.array_equal(intensity.Gamma(2.0).applied(flat, 2.0), flat)
 
 
 def test_gamma_darkens_as_often_as_it_brightens():
-    drawn = [gamma.draw(stream(sample), GammaConfig(log_gamma=0.4), GRID).gamma for sample in range(300)]
+    drawn = [
+        intensity.draw_gamma(stream(sample), GammaConfig(log_gamma=0.4), GRID).gamma for sample in range(300)
+    ]
     assert np.exp(-0.4) <= min(drawn) < np.exp(-0.38) and np.exp(0.38) < max(drawn) <= np.exp(0.4)
     assert 120 < sum(power > 1 for power in drawn) < 180
 
@@ -141,7 +142,7 @@ def test_gamma_darkens_as_often_as_it_brightens():
 
 
 def test_blur_is_scipys_gaussian_with_each_axis_its_own_width():
-    drawn = blur.draw(stream(2), BlurConfig(sigma=4.0), GRID)
+    drawn = intensity.draw_blur(stream(2), BlurConfig(sigma=4.0), GRID)
     expected = HEAD.astype(np.float64)
     for axis, (sigma, step) in enumerate(zip(drawn.sigma, GRID.voxel_mm, strict=True)):
         reach = int(np.ceil(3 * sigma / step))
@@ -153,7 +154,7 @@ def test_blur_is_scipys_gaussian_with_each_axis_its_own_width():
 
 def test_blur_keeps_a_constant():
     flat = np.full(GRID.shape, 1.7, np.float32)
-    np.testing.assert_allclose(blur.Blur((3.0,) * 3, GRID.voxel_mm).applied(flat, 0.0), flat, rtol=1e-6)
+    np.testing.assert_allclose(intensity.Blur((3.0,) * 3, GRID.voxel_mm).applied(flat, 0.0), flat, rtol=1e-6)
 
 
 # Motion
@@ -175,14 +176,14 @@ def spliced(channel, background, drawn):
 
 @pytest.mark.parametrize("sample", range(6))
 def test_motion_is_what_splicing_whole_k_spaces_gives(sample):
-    drawn = motion.draw(stream(sample), MotionConfig(movements=1 + sample % 3, rotate=15.0), GRID)
+    drawn = kspace.draw_motion(stream(sample), MotionConfig(movements=1 + sample % 3, rotate=15.0), GRID)
     found = drawn.applied(HEAD, BACKGROUND)
     np.testing.assert_allclose(found, spliced(HEAD, BACKGROUND, drawn), rtol=0, atol=2e-5)
 
 
 def test_motion_is_at_rest_while_the_centre_of_k_space_is_acquired():
     for sample in range(60):
-        drawn = motion.draw(stream(sample), MotionConfig(movements=3), GRID)
+        drawn = kspace.draw_motion(stream(sample), MotionConfig(movements=3), GRID)
         centre = GRID.shape[drawn.axis] // 2
         assert drawn.positions[sum(start <= centre for start in drawn.starts)] == Affine()
         assert sum(position != Affine() for position in drawn.positions) == 3
@@ -234,7 +235,7 @@ def test_ghosting_of_no_intensity_changes_nothing_and_a_protected_centre_is_prot
 
 
 def test_the_number_of_ghosts_reaches_from_2_to_the_given_one():
-    found = {ghosting.draw(stream(s), GhostingConfig(ghosts=5), GRID).ghosts for s in range(100)}
+    found = {kspace.draw_ghosting(stream(s), GhostingConfig(ghosts=5), GRID).ghosts for s in range(100)}
     assert found == {2, 3, 4, 5}
 
 

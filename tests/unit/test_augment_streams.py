@@ -65,8 +65,8 @@ def test_every_name_of_a_change_is_tested_here():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_switching_one_change_on_or_off_leaves_the_numbers_of_the_others(name):
-    with_it = drawn(ALL).told()
-    without = drawn(ALL.model_copy(update={name: getattr(AugmentConfig(), name)})).told()
+    with_it = drawn(ALL).to_json()
+    without = drawn(ALL.model_copy(update={name: getattr(AugmentConfig(), name)})).to_json()
     assert with_it.pop(name)
     assert with_it == without
 
@@ -78,13 +78,13 @@ def test_the_plain_changes_are_left_alone_by_the_others():
     for sample in range(5):
         zero = np.zeros(SHAPE, np.float32)
         made = [augment(zero, one, 0, 0, sample)[0] for one in (plain, both, none)]
-        factor = drawn(plain, 0, 0, sample).told()["scale"]
+        factor = drawn(plain, 0, 0, sample).to_json()["scale"]
         np.testing.assert_allclose(made[1] - made[0], made[2] * factor, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("other", [(2, 2, 3), (1, 3, 3), (1, 2, 4), (2, 1, 3)])
 def test_another_seed_epoch_or_sample_draws_other_numbers(other):
-    first, second = drawn(ALL).told(), drawn(ALL, *other).told()
+    first, second = drawn(ALL).to_json(), drawn(ALL, *other).to_json()
     assert all(first[name] != second[name] for name in NAMES)
 
 
@@ -96,12 +96,12 @@ def test_streams_of_different_changes_and_channels_are_different():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_change_happens_as_often_as_asked_and_never_at_0(name):
     config = AugmentConfig(**{name: {"probability": 0.3}})
-    happened = sum(name in drawn(config, sample=sample).told() for sample in range(300))
+    happened = sum(name in drawn(config, sample=sample).to_json() for sample in range(300))
     share = happened / 300
     # With two channels, drawn each by itself, it happens to one of them at least with 1 - 0.7 ** 2.
     expected = 0.3 if name in ("affine", "elastic", "cut_out") else 0.51
     assert abs(share - expected) < 0.1
-    assert not any(drawn(AugmentConfig(), sample=sample).told() for sample in range(20))
+    assert not any(drawn(AugmentConfig(), sample=sample).to_json() for sample in range(20))
 
 
 def test_probability_0_everywhere_returns_the_same_arrays():

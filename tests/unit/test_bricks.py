@@ -178,7 +178,9 @@ def test_the_same_volumes_in_bricks_give_the_same_bytes_and_go_on_byte_identical
 
 @pytest.mark.parametrize("edge", [0, 8, 9])
 def test_bricks_no_smaller_than_a_volume_are_refused(tmp_path, edge):
-    with pytest.raises(ShardError, match=f"bricks of {edge} voxels in volumes of 7 x 6 x 8") as error:
+    with pytest.raises(
+        ShardError, match=f"bricks of {edge} voxels are impossible in volumes of 7 x 6 x 8"
+    ) as error:
         ShardWriter(tmp_path, SHAPE, "float16", bricks=edge, meta=META)
     assert "under 8" in error.value.cure
 
@@ -201,14 +203,14 @@ def set_field(name, value):
 
 DAMAGES = {
     "the key 'bricks' is missing": lambda index: index.pop("bricks"),
-    "wrong kind .*bricks 'x'": lambda index: index.update(bricks="x"),
-    "wrong kind .*bricks 9": lambda index: index.update(bricks=9),
-    "wrong kind .*bricks of volume 0": lambda index: index.update(bricks=2),
+    "wrong type .*bricks 'x'": lambda index: index.update(bricks="x"),
+    "wrong type .*bricks 9": lambda index: index.update(bricks=9),
+    "wrong type .*bricks of volume 0": lambda index: index.update(bricks=2),
     "the key 'brick_table' is missing": lambda index: index["volumes"][1].pop("brick_table"),
-    "wrong kind .*no table of bricks": lambda index: index["volumes"][1].update(brick_table="ab!"),
-    "wrong kind .*bricks of volume 1": in_table(lambda table: table[1:]),
+    "wrong type .*invalid brick table": lambda index: index["volumes"][1].update(brick_table="ab!"),
+    "wrong type .*bricks of volume 1": in_table(lambda table: table[1:]),
     "is damaged.*bricks of volume 1": in_table(set_field("nbytes", 0)),
-    "damaged, a value.*bricks of volume 1": in_table(set_field("offset", 2**63)),
+    "damaged: a value.*bricks of volume 1": in_table(set_field("offset", 2**63)),
     "places volume 1 outside": in_table(set_field("offset", 10**6)),
     "the key 'map_brick_table' is missing": lambda index: index["volumes"][2].pop("map_brick_table"),
 }

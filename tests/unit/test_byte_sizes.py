@@ -26,4 +26,4 @@ SIZES = [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB")
 
 @pytest.mark.parametrize(("size", "text"), SIZES)
 def test_sizes_are_told_in_a_fitting_unit(size, text):
-    assert byte_sizes.told(size) == text
+    assert byte_sizes.as_text(size) == text

@@ -130,8 +130,8 @@ def test_boxes_rows_and_turned_arrays_touch_nothing_beside_them(way):
 def test_the_compiled_cast_is_what_whole_volumes_and_boxes_take():
     values = HALVES[: 6 * 7 * 8].reshape(6, 7, 8, 1)
     for part in (np.s_[:], np.s_[1:4, 2:6, 3:7]):
-        assert halves.raise_into(values[part], np.empty(values.shape, np.float32)[part])
-    assert not halves.raise_into(values[:, :, ::2], np.empty((6, 7, 4, 1), np.float32))
+        assert halves.widen_into(values[part], np.empty(values.shape, np.float32)[part])
+    assert not halves.widen_into(values[:, :, ::2], np.empty((6, 7, 4, 1), np.float32))
 
 
 def test_every_bfloat16_comes_out_as_numpy_has_it():

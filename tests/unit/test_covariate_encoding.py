@@ -34,7 +34,7 @@ def test_what_is_unknown_is_the_mean():
 
 def test_texts_of_a_table_are_read_as_numbers():
     assert KNOWN.encode([{"age": "70", "sex": "F"}])[0, 0] == 0.0
-    with pytest.raises(CohortError, match="age 'old' is no number"):
+    with pytest.raises(CohortError, match="age 'old' is not a number"):
         KNOWN.encode([{"age": "old"}])
 
 

@@ -66,14 +66,14 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path, capsys, kind):
     shard.unlink()
     KINDS[kind](shard)
     assert [str(problem) for problem in verify(tmp_path / "set")] == [
-        f"shard-00001.h5: cannot be read (it is {kind}, no regular file)"
+        f"shard-00001.h5: cannot be read (it is {kind}, not a regular file)"
     ]
-    with pytest.raises(ShardError, match=f"shard-00001.h5: it is {kind}, no regular file"):
+    with pytest.raises(ShardError, match=f"shard-00001.h5: it is {kind}, not a regular file"):
         ShardSet.open(tmp_path / "set")
     index.unlink()
     KINDS[kind](index)
     for refuse in (verify, ShardSet.open):
-        with pytest.raises(ShardError, match=f"index.json: cannot be read .it is {kind}, no regular file"):
+        with pytest.raises(ShardError, match=f"index.json: cannot be read .it is {kind}, not a regular file"):
             refuse(tmp_path / "set")
     assert cli.run(["verify", str(tmp_path / "set")]) == 2
     assert kind in capsys.readouterr().err
@@ -88,7 +88,7 @@ def test_an_index_of_20_gib_is_refused_by_its_size(tmp_path, monkeypatch):
     index = tmp_path / "index.json"
     os.truncate(index, 20 << 30)
     tracemalloc.start()
-    with pytest.raises(ShardError, match=rf"has 21474836480 bytes, and at most {MOST_BYTES} are read"):
+    with pytest.raises(ShardError, match=rf"has 21474836480 bytes; at most {MOST_BYTES} are read"):
         verify(tmp_path)
     assert tracemalloc.get_traced_memory()[1] < 10 << 20
     tracemalloc.stop()
@@ -115,7 +115,7 @@ def test_a_chunk_is_no_larger_than_its_shape_type_and_codec_allow(tmp_path, code
     ShardSet.open(tmp_path)
     enlarge(tmp_path, key, most + 1)
     for refuse in (verify, ShardSet.open):
-        with pytest.raises(ShardError, match=f"nbytes of volume 0: {most + 1}, and at most {most} fit"):
+        with pytest.raises(ShardError, match=f"nbytes of volume 0: {most + 1}; at most {most} are possible"):
             refuse(tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_a_chunk_of_gzip_unpacks_to_no_more_than_a_volume():
     bomb = zlib.compress(bytes(64 << 20))
     out = np.empty(1000, np.float32)
     tracemalloc.start()
-    with pytest.raises(codecs.CodecError, match="it holds 4001 bytes, and a volume has 4000"):
+    with pytest.raises(codecs.CodecError, match="it holds 4001 bytes, but a volume has 4000"):
         codecs.decode_into("gzip", bomb, out)
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
@@ -198,7 +198,7 @@ def test_the_state_of_an_import_is_read_from_regular_files_of_sensible_size(tmp_
     work.mkdir()
     request = work / "request.json"
     os.mkfifo(request)
-    with pytest.raises(ShardError, match="it is a named pipe, no regular file"):
+    with pytest.raises(ShardError, match="it is a named pipe, not a regular file"):
         import_state.is_finished(tmp_path, {}, "")
     request.unlink()
     request.write_text("{}")

@@ -144,7 +144,7 @@ def test_a_map_whose_hdf5_reads_otherwise_is_a_problem(tmp_path, monkeypatch):
     writer = ShardWriter(tmp_path, SHAPE, "float16", meta=MAPPED)
     writer.finish([writer.write_shard(0, rows_of(0, 2), maps=[map_of(0), map_of(1)])])
     assert [problem.what for problem in verify(tmp_path)] == [
-        "label map: HDF5 reads other values than cingulum"
+        "label map: HDF5 and cingulum read different values"
     ] * 2
 
 
@@ -152,8 +152,8 @@ DAMAGES = {
     "the key 'map_classes' is missing": lambda index: index.pop("map_classes"),
     "the key 'map_offset' is missing": lambda index: index["volumes"][1].pop("map_offset"),
     "map_nbytes of volume 1": lambda index: index["volumes"][1].update(map_nbytes="7"),
-    "wrong kind .*map_classes 7": lambda index: index.update(map_classes=7),
-    "wrong kind .*3 contrasts of 2 channels": lambda index: index.update(contrasts=["a", "b", "c"]),
+    "wrong type .*map_classes 7": lambda index: index.update(map_classes=7),
+    "wrong type .*3 contrasts of 2 channels": lambda index: index.update(contrasts=["a", "b", "c"]),
     "places volume 2 outside shard-00000.h5": lambda index: index["volumes"][2].update(map_offset=10**6),
 }
 

@@ -9,11 +9,10 @@ from made_images import AXIS_CODES, affine, cut, head, labels, nifti, shares
 from scipy import ndimage
 
 from trainer.data.images import label_maps
-from trainer.data.images.cut import Cut
 from trainer.data.images.findings import ImageFault
-from trainer.data.images.map_recipe import MapRecipe
 from trainer.data.images.preprocess import prepare
-from trainer.data.images.recipe import Recipe
+from trainer.data.images.recipe import MapRecipe, Recipe
+from trainer.data.images.resampling import Cut
 from trainer.data.sources.map_request import numbered
 from trainer.errors import ConfigError
 
@@ -159,16 +158,16 @@ def _apart(mm):
 
 
 BAD_MAPS = {
-    "other shape": ({"data": labels()[1:]}, "map-grid", "has 19 x 24 x 22 voxels and the image 20 x 24 x 22"),
-    "other place": ({"data": labels(), "matrix": _apart(5)}, "map-grid", "lies up to 5 mm from"),
+    "other shape": ({"data": labels()[1:]}, "map-grid", "has 19 x 24 x 22 voxels, but the image has 20"),
+    "other place": ({"data": labels(), "matrix": _apart(5)}, "map-grid", "lies up to 5 mm away from"),
     "other voxel size": (
-        {"data": labels(), "matrix": affine((8, 8, 7))}, "map-grid", "lies up to 21 mm from",
+        {"data": labels(), "matrix": affine((8, 8, 7))}, "map-grid", "lies up to 21 mm away from",
     ),
-    "interpolated": ({"data": _with(1.5)}, "map-values", "are no label numbers, such as 1.5"),
+    "interpolated": ({"data": _with(1.5)}, "map-values", "are not label numbers, such as 1.5"),
     "NaN": ({"data": _with(np.nan)}, "map-values", "such as nan"),
     "beyond counting": ({"data": _with(1e30)}, "map-values", "such as 1e+30"),
-    "unknown label": ({"data": _with(7)}, "unknown-map-label", "labels that nothing names: 7."),
-    "negative label": ({"data": _with(-1)}, "unknown-map-label", "nothing names: -1."),
+    "unknown label": ({"data": _with(7)}, "unknown-map-label", "labels without a name: 7."),
+    "negative label": ({"data": _with(-1)}, "unknown-map-label", "without a name: -1."),
     "four dimensions": ({"data": np.stack([labels()] * 2, -1)}, "four-dimensional", "holds 2 volumes"),
 }  # fmt: skip
 

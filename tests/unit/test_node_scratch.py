@@ -56,17 +56,17 @@ def test_our_folder_is_ours_alone(tmp_path):
 def test_a_missing_place_is_named_with_who_named_it(tmp_path):
     with pytest.raises(ScratchError, match=r"gone: cannot be used as scratch \(No such file") as error:
         Place.find(None, {"SLURM_TMPDIR": str(tmp_path / "gone")}).open()
-    assert "$SLURM_TMPDIR named it" in error.value.cure
+    assert "It comes from $SLURM_TMPDIR" in error.value.cure
     assert error.value.exit_code == 2
 
 
 def test_a_file_is_no_place(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ScratchError, match="is to be a folder"):
+    with pytest.raises(ScratchError, match="is not a folder"):
         place(tmp_path / "file").open()
 
 
-@pytest.mark.parametrize("use", [Place.open, Place.contents, Place.clean])
+@pytest.mark.parametrize("use", [Place.open, Place.contents, lambda place: place.contents(clean=True)])
 def test_a_link_in_our_place_is_refused_and_what_it_leads_to_is_untouched(tmp_path, use):
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o700)
@@ -89,7 +89,7 @@ def test_somebody_elses_folder_is_refused(tmp_path, monkeypatch):
     made = place(tmp_path).open()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
     made.rename(place(tmp_path).ours)
-    with pytest.raises(ScratchError, match=f"belongs to user {mine}, not to us"):
+    with pytest.raises(ScratchError, match=f"belongs to user {mine}, not to you"):
         place(tmp_path).open()
 
 
@@ -168,7 +168,7 @@ def test_cleaning_removes_what_nobody_uses(tmp_path):
     used, idle, half = (copy_in(tmp_path, name, whole=name != "half") for name in ("a", "b", "half"))
     reading = Lock.take(lock_of(used), alone=False)
     (place(tmp_path).ours / "left.lock").write_text("")
-    found = place(tmp_path).clean()
+    found = place(tmp_path).contents(clean=True)
     assert [(each.path.name, each.nbytes, each.whole, each.in_use, each.removed) for each in found] == [
         ("a", 1002, True, True, False),
         ("b", 1002, True, False, True),
@@ -186,7 +186,7 @@ def test_listing_removes_nothing(tmp_path):
 
 
 def test_nothing_is_made_by_looking(tmp_path):
-    assert place(tmp_path).contents() == place(tmp_path).clean() == []
+    assert place(tmp_path).contents() == place(tmp_path).contents(clean=True) == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -116,7 +116,7 @@ def test_a_shard_that_is_cut_short_is_named(shards):
     path = shards.path / shards.volumes[0].shard
     with path.open("r+b") as file:
         file.truncate(shards.volumes[3].offset + 3)
-    with pytest.raises(ShardError, match=r"volume 3 \(subject sub-03\).*cut short"):
+    with pytest.raises(ShardError, match=r"volume 3 \(subject sub-03\).*truncated"):
         shards.read(3)
 
 

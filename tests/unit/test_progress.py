@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer import progress
-from trainer.progress import Counting, Shown, Silent
+from trainer.progress import Counting, Reporter, Shown
 
 
 def test_without_a_terminal_there_is_a_line_per_epoch_and_one_now_and_then(capsys, monkeypatch):
@@ -78,7 +78,7 @@ def test_counting_is_a_bar_on_a_terminal(capsys, monkeypatch):
 
 
 def test_other_ranks_say_nothing(capsys):
-    silent = Silent()
+    silent = Reporter()
     silent.note("x")
     with silent.counting("copying", "MiB") as show:
         show(1, 2)

@@ -175,7 +175,7 @@ def test_a_shard_with_any_byte_wrong_is_written_again(tmp_path):
 def test_writing_a_shard_takes_back_the_index(tmp_path):
     make_shard_set(tmp_path, 4)
     ShardWriter(tmp_path, SHAPE, "float16", meta=META).write_shard(0, rows_of(4, 4))
-    with pytest.raises(ShardError, match="half written"):
+    with pytest.raises(ShardError, match="is incomplete"):
         ShardSet.open(tmp_path)
 
 
@@ -267,7 +267,7 @@ def test_a_shard_that_goes_away_while_reading_is_named(tmp_path):
     with pytest.raises(ShardError, match=r"volume 4 \(subject sub-04\) .* the file was removed"):
         shards.read(4)
     os.truncate(tmp_path / "shard-00000.h5", 100)
-    with pytest.raises(ShardError, match=r"the file was cut short, from \d+ bytes to 100"):
+    with pytest.raises(ShardError, match=r"the file was truncated, from \d+ bytes to 100"):
         shards.read(0)
 
 
@@ -338,8 +338,8 @@ def by_index(change, **how):
 DAMAGES = {
     "there is no such folder": missing_folder,
     "is not a shard set, it has no index.json": no_shard_set,
-    "is half written": half_written,
-    "half written: it has shards but no index": half_written_first_shard,
+    "is incomplete": half_written,
+    "incomplete: it has shards but no index": half_written_first_shard,
     "the shard shard-00001.h5 is missing": missing_shard,
     r"shard-00001.h5: has 1000 bytes, not \d+": truncated_shard,
     "is not JSON .Unterminated": not_json,
@@ -349,14 +349,14 @@ DAMAGES = {
     f"has format version {FORMAT_VERSION + 1}; this cingulum reads up to {FORMAT_VERSION}": by_index(
         lambda index: index.update(format_version=FORMAT_VERSION + 1)
     ),
-    "no format version we know": by_index(lambda index: index.update(format_version="1")),
+    "unknown format version": by_index(lambda index: index.update(format_version="1")),
     "the key 'codec' is missing": by_index(lambda index: index.pop("codec")),
     "the key 'offset' is missing": by_index(lambda index: index["volumes"][2].pop("offset")),
-    "wrong kind .*codec 'zip'": by_index(lambda index: index.update(codec="zip")),
-    "wrong kind .*shape": by_index(lambda index: index.update(shape=[6, 5, 4, 0])),
-    "wrong kind": by_index(lambda index: index.update(shape=[6, 5, 4])),
-    "is damaged, a value": by_index(lambda index: index.update(dtype="float17")),
-    "a value is of the wrong kind": by_index(lambda index: index.update(volumes=7)),
+    "wrong type .*codec 'zip'": by_index(lambda index: index.update(codec="zip")),
+    "wrong type .*shape": by_index(lambda index: index.update(shape=[6, 5, 4, 0])),
+    "wrong type": by_index(lambda index: index.update(shape=[6, 5, 4])),
+    "is damaged: a value": by_index(lambda index: index.update(dtype="float17")),
+    "a value has the wrong type": by_index(lambda index: index.update(volumes=7)),
     "not numbered from 0": by_index(lambda index: index["volumes"].pop(0)),
     "volumes in no shard": by_index(lambda index: index["shards"].pop()),
     "not together": by_index(lambda index: index["shards"].reverse()),
@@ -364,7 +364,7 @@ DAMAGES = {
     "places volume 3 outside shard-00000.h5": by_index(
         lambda index: index["volumes"][3].update(offset=10**6), sign=True
     ),
-    "wrong kind .*outside": by_index(lambda index: index["shards"][0].update(file="../x.h5")),
+    "wrong type .*outside": by_index(lambda index: index["shards"][0].update(file="../x.h5")),
     "label of volume 0: .'AD'.": by_index(lambda index: index["volumes"][0].update(label=["AD"]), sign=True),
     "offset of volume 1: True": by_index(lambda index: index["volumes"][1].update(offset=True), sign=True),
     "age of volume 2: 'old'": by_index(lambda index: index["volumes"][2].update(age="old"), sign=True),
@@ -373,7 +373,7 @@ DAMAGES = {
     r"shape: .10000, 10000, 10000, 1.": by_index(lambda index: index.update(shape=[10**4] * 3 + [1])),
     "Out of range float": by_index(lambda index: index.update(normalisation={"a": math.inf})),
     "is not JSON .maximum recursion": nested,
-    "wrong kind.*offset of volume 0": by_index(lambda index: index["volumes"][0].update(offset="12")),
+    "wrong type.*offset of volume 0": by_index(lambda index: index["volumes"][0].update(offset="12")),
 }
 
 

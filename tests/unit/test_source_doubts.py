@@ -9,7 +9,7 @@ import pytest
 from made_images import bids, image_of, nifti
 
 from trainer.data.sources import sources
-from trainer.data.sources.foreign_files import said_of
+from trainer.data.sources.foreign_files import unread_formats
 from trainer.errors import CohortError, ConfigError
 
 
@@ -195,7 +195,7 @@ def foreign(root: Path) -> None:
 
 def test_files_of_other_formats_are_counted_by_format(tmp_path):
     foreign(tmp_path)
-    said = [finding.message for finding in said_of([tmp_path], tmp_path)]
+    said = [finding.message for finding in unread_formats([tmp_path], tmp_path)]
     assert said == [
         "4 files of DICOM are not read: 1.2.840.113619.2.5, I0001, e.dcm, ...",
         "2 files of MetaImage (.mha, .mhd) are not read: a.mha, b.mhd.",
@@ -203,7 +203,7 @@ def test_files_of_other_formats_are_counted_by_format(tmp_path):
         "1 file of NRRD (.nrrd, .nhdr) is not read: d.nrrd.",
         "1 file of Philips PAR/REC is not read: c.PAR.",
     ]
-    assert "dcm2niix" in said_of([tmp_path], tmp_path)[0].cure
+    assert "dcm2niix" in unread_formats([tmp_path], tmp_path)[0].cure
 
 
 @pytest.mark.parametrize("layout", ["bids", "folder"])

@@ -195,7 +195,7 @@ UNUSABLE = {
     "no label filled in": (_bids_with("participant_id\tdiagnosis\nsub-00\tn/a\n"), "no image has a label"),
     "no image column": (_table("picture,diagnosis\na.nii,AD\n"), "no column 'image'"),
     "no rows": (_table("image,diagnosis\n"), "holds no images"),
-    "ragged row": (_table("image,diagnosis\na.nii,AD\nb.nii\n"), "line 3 has 1 cells and the header 2"),
+    "ragged row": (_table("image,diagnosis\na.nii,AD\nb.nii\n"), "line 3 has 1 cells, but the header has 2"),
     "column twice": (_table("image,diagnosis,image\na.nii,AD,b\n"), "names the column 'image' twice"),
 }
 

@@ -136,8 +136,8 @@ def written_to(path: Path) -> None:
 BECAME = {
     removed: "the file was removed",
     replaced: "the file was replaced by another one",
-    cut_short: r"the file was cut short, from (\d+) bytes to \d+",
-    emptied: "the file was cut short, from .* bytes to 0",
+    cut_short: r"the file was truncated, from (\d+) bytes to \d+",
+    emptied: "the file was truncated, from .* bytes to 0",
     written_to: "the file was written to",
 }
 

@@ -96,14 +96,14 @@ def test_a_set_whose_hdf5_tells_another_subject_is_a_problem(tmp_path, monkeypat
 
 def test_a_file_is_not_called_missing(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ShardError, match="is a file, and a shard set is a folder"):
+    with pytest.raises(ShardError, match="is a file, but a shard set is a folder"):
         verify(tmp_path / "file")
 
 
 def test_without_an_index_there_is_nothing_to_verify(tmp_path):
     make_shard_set(tmp_path)
     (tmp_path / "index.json").unlink()
-    with pytest.raises(ShardError, match="half written"):
+    with pytest.raises(ShardError, match="is incomplete"):
         verify(tmp_path)
 
 

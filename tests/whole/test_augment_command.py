@@ -49,7 +49,7 @@ def test_json_tells_what_training_draws_for_this_volume(tmp_path, config, capsys
     assert (told["subject"], told["row"], told["seed"]) == ("sub-03", 3, 7)
     changes = AugmentConfig(preset="strong", mirror={"bottom_top": 0.5})
     for epoch, found in enumerate(told["drawn"][TOGETHER]):
-        drawn = augment.draw(changes, 7, epoch, 3, shards.shape, shards.voxel_size).told()
+        drawn = augment.draw(changes, 7, epoch, 3, shards.shape, shards.voxel_size).to_json()
         assert found == json.loads(json.dumps(drawn))
     assert set(told["settings"]) == {"mirror", *PRESETS["strong"]}
     assert set(told["milliseconds"]) == {*told["settings"], TOGETHER}

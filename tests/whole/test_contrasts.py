@@ -12,11 +12,11 @@ from test_importing import Halt, _halt_after, files, request
 
 from cingulum import cli
 from trainer.data.images import contrasts
-from trainer.data.images.cut import Cut
 from trainer.data.images.findings import ImageFault
 from trainer.data.images.preprocess import prepare
 from trainer.data.images.reading import read
 from trainer.data.images.recipe import Recipe
+from trainer.data.images.resampling import Cut
 from trainer.data.importing.importing import run
 from trainer.data.shards.shards import ShardSet
 from trainer.data.shards.verify import verify
@@ -340,7 +340,7 @@ def test_a_table_has_a_column_for_each_contrast(tmp_path):
         run(request(table, tmp_path / "other", contrasts=("T1w", "FLAIR")))
     for number in range(3):
         nifti(tmp_path / "images" / "AD" / f"{number}.nii", seed=number)
-    with pytest.raises(CohortError, match="does not tell which files belong together"):
+    with pytest.raises(CohortError, match="unknown which files belong together"):
         run(request(tmp_path / "images", tmp_path / "other", contrasts=("T1w", "T2w")))
 
 

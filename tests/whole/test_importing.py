@@ -392,7 +392,7 @@ BAD = {
     "empty file": (_replace(b""), "empty-file", "is empty (0 bytes)"),
     "truncated gzip": (lambda root: cut(image_of(root, 1), 0.6), "truncated", "ends early"),
     "gzip without its last bytes": (lambda root: cut(image_of(root, 1), 0.9995), "truncated", "ends early"),
-    "wrong magic": (_replace(b"GIF89a" * 100), "wrong-magic", "no gzip file"),
+    "wrong magic": (_replace(b"GIF89a" * 100), "wrong-magic", "not a gzip file"),
     "not compressed": (_rename_plain, "wrong-magic", "rename it to sub-01_T1w.nii"),
     "link to nowhere": (_link, "broken-link", "datalad"),
     "half of a pair": (_analyze_without_header, "missing-file", "no such file"),

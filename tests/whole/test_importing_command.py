@@ -190,12 +190,12 @@ import cingulum.commands
 from cingulum.commands.import_ import import_images
 cingulum.commands.COMMANDS.setdefault("import", import_images)
 cingulum.commands.COMMANDS.setdefault("nothing", lambda: None)
-import trainer.data.importing.importing as importing
-examine = importing.examine
+import trainer.data.importing.import_work as import_work
+examine = import_work.examine
 def slow(task):
     time.sleep(0.1)
     return examine(task)
-importing.examine = slow
+import_work.examine = slow
 import cingulum.cli
 if __name__ == "__main__":
     cingulum.cli.main()

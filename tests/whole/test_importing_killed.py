@@ -196,18 +196,19 @@ def test_killed_from_outside_its_workers_end_and_it_goes_on(cohort, whole, tmp_p
 _WITH_WORKERS = """
 import sys, time
 from pathlib import Path
-import trainer.data.importing.importing as importing
+import trainer.data.importing.import_work as import_work
 from trainer.data.importing.import_request import ImportRequest
+from trainer.data.importing.importing import run
 from trainer.data.images.preprocess import Recipe
-examine = importing.examine
+examine = import_work.examine
 def slow(task):
     time.sleep(0.05)
     return examine(task)
-importing.examine = slow
+import_work.examine = slow
 if __name__ == "__main__":
     source, target = Path(sys.argv[1]), Path(sys.argv[2])
     recipe = Recipe.of_size(16)
-    importing.run(ImportRequest(source, target, "diagnosis", recipe, workers=2, volumes_per_shard=2))
+    run(ImportRequest(source, target, "diagnosis", recipe, workers=2, volumes_per_shard=2))
 """
 
 

@@ -31,9 +31,8 @@ from test_importing import Halt, _halt_after, files, request
 
 from cingulum import cli
 from trainer.data.images import label_maps
-from trainer.data.images.map_recipe import MapRecipe
 from trainer.data.images.preprocess import prepare
-from trainer.data.images.recipe import Recipe
+from trainer.data.images.recipe import MapRecipe, Recipe
 from trainer.data.importing.examination import Examined
 from trainer.data.importing.import_state import mark
 from trainer.data.importing.importing import run
@@ -187,7 +186,7 @@ def test_without_names_the_error_says_which_labels_the_first_map_has(tmp_path):
     root = bids(tmp_path / "b", 2)
     add_dseg(root, 2)
     (root / "derivatives" / "seg" / "dseg.tsv").unlink()
-    with pytest.raises(CohortError, match="nothing names the labels") as caught:
+    with pytest.raises(CohortError, match="the labels of its maps have no names") as caught:
         run(request(root, tmp_path / "set", maps="dseg"))
     assert "--map-labels 2,3,41 " in caught.value.cure
     assert "dseg.tsv" in caught.value.cure
@@ -281,14 +280,14 @@ def test_a_table_names_maps_in_a_column(tmp_path):
 UNUSABLE = {
     "no such kind": ("masks", None, ConfigError, "is not one of probseg, dseg"),
     "an empty part": ("dseg:", None, ConfigError, "is not one of"),
-    "two folders": ("dseg:seg:tissue", None, ConfigError, "after the folder come entities"),
+    "two folders": ("dseg:seg:tissue", None, ConfigError, "only entities of the file names"),
     "no such folder": ("dseg:fast", None, CohortError, "no such folder of derivatives"),
     "no maps of that kind there": ("dseg:tissue", None, CohortError, "holds no maps"),
-    "a label that is no number": ("dseg", "GM=grey", CohortError, "'GM' of the maps is no whole number"),
+    "a label that is no number": ("dseg", "GM=grey", CohortError, "'GM' of the maps is not a whole number"),
     "a label twice": ("dseg", "1,1", ConfigError, "names the label 1 twice"),
     "an empty entry": ("dseg", "1,,2", ConfigError, "has an empty entry"),
     "only background": ("dseg", "0", ConfigError, "no class but the background"),
-    "two maps of one name": ("probseg", "GM=a,WM=a", CohortError, "gives two maps one name"),
+    "two maps of one name": ("probseg", "GM=a,WM=a", CohortError, "gives two maps the same name"),
     "no such table": ("dseg", "nowhere.tsv", CohortError, "there is no such file"),
     "256 labels": ("dseg", ",".join(map(str, range(1, 257))), ShardError, "257 classes"),
 }
@@ -306,7 +305,7 @@ def test_maps_that_cannot_be_had_are_an_error_with_a_cure(cohort, tmp_path, case
 def test_a_folder_of_images_and_a_table_of_probabilities_are_refused(tmp_path):
     for number, label in enumerate(("AD", "NC")):
         nifti(tmp_path / "images" / label / f"{number}.nii", seed=number)
-    with pytest.raises(CohortError, match="does not tell which files belong together") as caught:
+    with pytest.raises(CohortError, match="unknown which files belong together") as caught:
         run(request(tmp_path / "images", tmp_path / "set", maps="dseg"))
     assert "table" in caught.value.cure
     table = _table(tmp_path, ["images/AD/0.nii,AD,a.nii"])
@@ -326,10 +325,10 @@ BAD = {
         _spoil(lambda path: nifti(path, data=labels()[1:])), "map-grid", "19 x 24 x 22 voxels",
     ),
     "moved": (
-        _spoil(lambda path: nifti(path, data=labels(), matrix=affine((8, 8, 9)))), "map-grid", "mm from",
+        _spoil(lambda path: nifti(path, data=labels(), matrix=affine((8, 8, 9)))), "map-grid", "mm away from",
     ),
     "unknown label": (
-        _spoil(lambda path: nifti(path, data=labels() + (labels() > 3))), "unknown-map-label", "names: 42.",
+        _spoil(lambda path: nifti(path, data=labels() + (labels() > 3))), "unknown-map-label", "a name: 42.",
     ),
     "truncated": (_spoil(cut), "truncated", "its map sub-01_dseg.nii.gz: "),
     "empty": (_spoil(lambda path: path.write_bytes(b"")), "empty-file", "is empty (0 bytes)"),

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from trainer.data.phantom import anatomy, disease, image, people, template
-from trainer.data.phantom.patterns import PATTERNS
+from trainer.data.phantom.disease import PATTERNS
 from trainer.data.phantom.template import REGIONS, Template
 
 SIZE = 32

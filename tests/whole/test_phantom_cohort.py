@@ -193,14 +193,14 @@ def test_a_cohort_cut_short_is_completed_to_the_same_bytes(cohort: Path, tmp_pat
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"subjects": 0}, "0 subjects"),
+        ({"subjects": 0}, "--subjects 0"),
         ({"size": 15}, "--size 15"),
         ({"size": 1000}, "--size 1000"),
         ({"gap": -0.1}, "--gap -0.1"),
         ({"gap": float("nan")}, "--gap nan"),
         ({"gap": 6.0}, "--gap 6"),
         ({"seed": -1}, "--seed -1"),
-        ({"workers": 0}, "0 workers"),
+        ({"workers": 0}, "--workers 0"),
         ({"groups": ("AD", "CN")}, "'CN'"),
         ({"groups": ()}, "groups"),
         ({"groups": ("AD", "AD")}, "twice"),

@@ -147,7 +147,7 @@ def test_processes_that_race_for_the_same_scratch_make_one_copy(shards, scratch)
     for process, lines in zip(racing, outputs, strict=True):
         while not lines[-1].startswith("made"):
             lines.append(process.stdout.readline())
-    assert Place.find(scratch).clean()[0].in_use
+    assert Place.find(scratch).contents(clean=True)[0].in_use
     for process in racing:
         process.communicate("end\n")
     copied, sums = zip(*[map(int, lines[-1].split()[1:]) for lines in outputs], strict=True)
@@ -169,7 +169,7 @@ def test_a_copy_of_a_killed_process_is_recognised_and_gone_on_with(shards, scrat
         "shard-00000.h5",
         "shard-00001.h5",
     ]
-    with pytest.raises(ShardError, match="half written"):
+    with pytest.raises(ShardError, match="is incomplete"):
         ShardSet.open(copy.folder)
     copy.make()
     assert copy.bytes_copied == sum(shard.nbytes for shard in shards.index.shards[2:])
@@ -218,7 +218,7 @@ def test_a_damaged_source_is_named_and_leaves_nothing(shards, scratch, how):
     with pytest.raises(ShardError, match=DAMAGES[how]) as error:
         copy.make()
     assert error.value.message.startswith(f"{path}: ")
-    assert error.value.cure == f"All damage: cingulum verify {shards.path}"
+    assert error.value.cure == f"To find all damage: cingulum verify {shards.path}"
     assert left_in(scratch) == []
 
 
@@ -325,7 +325,7 @@ def test_a_link_in_place_of_the_copy_is_refused(shards, scratch, tmp_path):
 
 def test_the_place_is_told_with_whether_it_is_of_use(shards, scratch, tmp_path):
     assert copy_of(shards, scratch).about_place == (
-        "named by data.scratch; the same disk as the shards, so nothing is gained"
+        "named by data.scratch; the same disk as the shards, so a copy gains nothing"
     )
     assert copy_of(shards, Path("/proc")).about_place == "named by data.scratch"
     assert copy_of(shards, tmp_path / "none").about_place == "named by data.scratch"

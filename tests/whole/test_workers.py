@@ -81,7 +81,7 @@ def test_results_come_in_order_from_every_worker():
 
 def test_no_value_is_no_result_and_no_worker_is_an_error():
     assert list(in_order(refuse, [], 1)) == []
-    with pytest.raises(ValueError, match="0 workers"):
+    with pytest.raises(ValueError, match="not 0"):
         list(in_order(refuse, [1], 0))
 
 

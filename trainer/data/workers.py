@@ -51,7 +51,7 @@ def in_order(function: Callable[[Given], Made], values: Iterable[Given], workers
         Exception: what `function` raised, as itself, once every result before it was taken.
     """
     if workers < 1:
-        raise ValueError(f"{workers} workers make nothing")
+        raise ValueError(f"workers must be 1 or more, not {workers}")
     crew: dict[Connection, BaseProcess] = {}
     try:
         _start(crew, workers)
@@ -89,7 +89,7 @@ def in_order(function: Callable[[Given], Made], values: Iterable[Given], workers
 
 @contextmanager
 def held_back(*which: signal.Signals) -> Iterator[None]:
-    """Block signals for this thread, and for the processes and threads it starts."""
+    """Block signals in this thread, and in the processes and threads that it starts."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, which)
     try:
         yield
@@ -157,7 +157,7 @@ def _lost(worker: BaseProcess) -> CingulumError:
             cure="Run the same command again with fewer --workers: it goes on where it stopped.",
         )
     return CingulumError(
-        f"A worker process ended with exit code {worker.exitcode}; what it said is above.",
+        f"A worker process ended with exit code {worker.exitcode}; its output is above.",
         cure="Run the same command again: it goes on where it stopped.",
     )
 

@@ -70,7 +70,7 @@ def rows(
             drawn = augment.draw(one, seed, epoch, sample, volume.shape, voxel_mm)
             changed, moved = drawn.applied(volume, label_map)
             row.seconds.append(time.perf_counter() - began)
-            row.told.append(drawn.told())
+            row.told.append(drawn.to_json())
             row.pictures.append(_picture(changed, moved, volume, voxel_mm))
         made.append(row)
     return made

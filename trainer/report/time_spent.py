@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.byte_sizes import told
+from trainer.byte_sizes import as_text
 from trainer.errors import RunError
 from trainer.report.axes import Axes
 from trainer.report.figure import Figure, table
@@ -175,8 +175,8 @@ def _host_row(host: str, epochs: Sequence[HostEpoch]) -> tuple[str, ...]:
         host,
         str(len(last.ranks)),
         f"{statistics.fmean(epoch.cpu_percent for epoch in epochs):.0f} % of {100 * last.cores} %",
-        f"{told(max(epoch.rss_bytes for epoch in epochs))} of {told(last.memory_bytes)}",
-        *(told(round(size / max(steps, 1))) for size in moved),
+        f"{as_text(max(epoch.rss_bytes for epoch in epochs))} of {as_text(last.memory_bytes)}",
+        *(as_text(round(size / max(steps, 1))) for size in moved),
         ", ".join(_gpu(gpu) for gpu in last.gpus) or "none",
     )
 

@@ -123,7 +123,7 @@ def _kept(config: RunConfig, data: Data, world: World) -> KeptVolumes:
     budget = available // 2 if asked is None else byte_sizes.parse(asked)
     if budget > available:
         raise ConfigError(
-            f"data.cache_bytes: {asked} is more than the {byte_sizes.told(available)} of memory that "
+            f"data.cache_bytes: {asked} is more than the {byte_sizes.as_text(available)} of memory that "
             f"{world.host} has left.",
             cure="Set it lower (training needs memory, too), or leave it out to use half of what is left.",
             key="data.cache_bytes",
@@ -142,8 +142,8 @@ def _kept(config: RunConfig, data: Data, world: World) -> KeptVolumes:
     )
     if kept.budget < kept.volume_bytes:
         raise ConfigError(
-            f"data.cache_bytes: {byte_sizes.told(budget)} for the {world.local_size} ranks of {world.host} "
-            f"is less than a volume for each, which takes {byte_sizes.told(kept.volume_bytes)}.",
+            f"data.cache_bytes: {byte_sizes.as_text(budget)} for the {world.local_size} ranks of "
+            f"{world.host} is less than a volume for each, {byte_sizes.as_text(kept.volume_bytes)}.",
             cure="Set it higher, or data.cache=none.",
             key="data.cache_bytes",
         )
@@ -154,7 +154,7 @@ def _memory_report(kept: KeptVolumes, world: World, reporter: Reporter) -> dict[
     uses = world.allgather_object([*dataclasses.astuple(kept.use()), kept.budget])
     hits, misses, arrays, nbytes, budgets = (sum(numbers) for numbers in zip(*uses, strict=True))
     rate = hits / max(1, hits + misses)
-    kept_of = f"{byte_sizes.told(nbytes)} of {byte_sizes.told(budgets)}"
+    kept_of = f"{byte_sizes.as_text(nbytes)} of {byte_sizes.as_text(budgets)}"
     reporter.note(f"cache: {kept_of} taken, {rate:.0%} of all reads answered from memory")
     return {
         "kind": "memory",
@@ -252,7 +252,7 @@ def _stage(
     hosts = sorted({host for host, size in zip(world.hosts, wanted, strict=True) if size})
     seconds = round(time.monotonic() - began, 1)
     if hosts:
-        reporter.note(f"{byte_sizes.told(sum(copied))} copied to {', '.join(hosts)} in {seconds} s")
+        reporter.note(f"{byte_sizes.as_text(sum(copied))} copied to {', '.join(hosts)} in {seconds} s")
     return {
         "kind": "node-local",
         "folder": str(copy.folder),

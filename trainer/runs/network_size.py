@@ -51,7 +51,7 @@ def check(given: ModelConfig, shape: tuple[int, int, int, int], outputs: int, *,
     if needed > there:
         raise ModelError(
             f"{given.name}: its {outline.count_params():,} parameters and their gradients need "
-            f"{byte_sizes.told(needed)}, and this host has {byte_sizes.told(there)}.",
+            f"{byte_sizes.as_text(needed)}, and this host has {byte_sizes.as_text(there)}.",
             cure="Take a smaller model.width, or smaller model.options.",
             key="model.width",
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.config.augment import AffineConfig
-from trainer.data.augment.grid import Grid
+from trainer.data.augment.change import Grid
 from trainer.data.augment.streams import Stream
 
 Triple = tuple[float, float, float]
@@ -32,7 +32,7 @@ class Affine:
 
     @property
     def matrix(self) -> np.ndarray:
-        """R S H, float64 (3, 3)."""
+        """Return R S H, float64 (3, 3)."""
         sheared = np.eye(3)
         sheared[[0, 0, 1], [1, 2, 2]] = self.shear
         return rotation(self.rotate) @ np.diag(self.factors) @ sheared
@@ -59,9 +59,7 @@ def draw(stream: Stream, config: AffineConfig) -> Affine:
 
 
 def rotation(degrees: Triple) -> np.ndarray:
-    """Return turns about the third axis, then the second, then the first, each
-    right-handed; float64 (3, 3).
-    """
+    """Return right-handed turns about the third axis, then the second, then the first; float64 (3, 3)."""
     turned = np.eye(3)
     for axis, angle in enumerate(np.deg2rad(degrees)):
         first, second = (axis + 1) % 3, (axis + 2) % 3

@@ -1,12 +1,36 @@
-"""Common base of changes of one channel's intensities."""
+"""Base of the changes of one channel, and the grid of the volume they are drawn for."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A volume's grid.
+
+    Attributes:
+        shape: (D, H, W).
+        voxel_mm: edges of a voxel along D, H, W, in mm.
+    """
+
+    shape: tuple[int, int, int]
+    voxel_mm: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    @property
+    def step(self) -> np.ndarray:
+        """Return the edges of a voxel, float64 (3,), in mm."""
+        return np.array(self.voxel_mm, np.float64)
+
+    @property
+    def centre(self) -> np.ndarray:
+        """Return the middle of the volume, float64 (3,), in voxels."""
+        return (np.array(self.shape, np.float64) - 1) / 2
 
 
 class Change(abc.ABC):
@@ -24,7 +48,7 @@ class Change(abc.ABC):
             float32 (D, H, W), a new array or the channel itself.
         """
 
-    def told(self) -> dict[str, Any]:
-        """Describe what was drawn: the fields that `repr` shows too."""
+    def to_json(self) -> dict[str, Any]:
+        """Return what was drawn: the fields that `repr` shows too."""
         fields = dataclasses.fields(cast(Any, self))
         return {field.name: getattr(self, field.name) for field in fields if field.repr}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.config.augment import CutOutConfig
-from trainer.data.augment.grid import Grid
+from trainer.data.augment.change import Grid
 from trainer.data.augment.streams import Stream
 
 # The foreground's mean in a standardised volume.
@@ -31,10 +31,6 @@ class CutOut:
 
     starts: tuple[tuple[int, ...], ...]
     edges: tuple[tuple[int, ...], ...]
-
-    def told(self) -> dict[str, object]:
-        """Describe what was drawn."""
-        return {"starts": self.starts, "edges": self.edges}
 
     def applied(self, volume: np.ndarray) -> np.ndarray:
         """Return a copy of a volume (D, H, W, C) with the boxes overwritten in all channels."""
@@ -57,8 +53,6 @@ def draw(stream: Stream, config: CutOutConfig, grid: Grid) -> CutOut:
 
 
 def _start(stream: Stream, edge: int, size: int) -> int:
-    """Return the first voxel of a box along an axis, with its middle in `_MIDDLE` and all of it in the
-    volume.
-    """
+    """Return the first voxel of a box along an axis; its middle is in `_MIDDLE`, all of it in the volume."""
     first, last = (min(max(round(share * size - edge / 2), 0), size - edge) for share in _MIDDLE)
     return stream.whole(first, last)

@@ -13,36 +13,25 @@ from typing import Any
 import numpy as np
 
 from trainer.config import AugmentConfig
-from trainer.data.augment import (
-    affine,
-    bias_field,
-    blur,
-    cut_out,
-    elastic,
-    gamma,
-    ghosting,
-    mirroring,
-    motion,
-    noise,
-)
+from trainer.config.augment import MirrorConfig
+from trainer.data.augment import affine, cut_out, elastic, intensity, kspace
 from trainer.data.augment.affine import Affine
-from trainer.data.augment.change import Change
+from trainer.data.augment.change import Change, Grid
 from trainer.data.augment.cut_out import CutOut
 from trainer.data.augment.elastic import Elastic
-from trainer.data.augment.grid import Grid
 from trainer.data.augment.plain import Plain
 from trainer.data.augment.streams import Key, Stream
 from trainer.data.augment.warping import warp
 
 # Changes of one channel's intensities, in the order in which they are applied.
 _OF_CHANNELS: dict[str, Callable[[Stream, Any, Grid], Change]] = {
-    "motion": motion.draw,
-    "ghosting": ghosting.draw,
-    "blur": blur.draw,
-    "bias_field": bias_field.draw,
-    "rician_noise": noise.draw_rician,
-    "gaussian_noise": noise.draw_gaussian,
-    "gamma": gamma.draw,
+    "motion": kspace.draw_motion,
+    "ghosting": kspace.draw_ghosting,
+    "blur": intensity.draw_blur,
+    "bias_field": intensity.draw_bias_field,
+    "rician_noise": intensity.draw_rician,
+    "gaussian_noise": intensity.draw_gaussian,
+    "gamma": intensity.draw_gamma,
 }
 
 
@@ -68,11 +57,9 @@ class Drawn:
     channels: tuple[dict[str, Change], ...]
     cut_out: CutOut | None
 
-    def told(self) -> dict[str, Any]:
-        """Return what was drawn as a JSON object: only changes that happen; lists have an entry for each
-        channel.
-        """
-        found: dict[str, Any] = self.plain.told()
+    def to_json(self) -> dict[str, Any]:
+        """Return the changes that happen, as a JSON object; lists have an entry for each channel."""
+        found: dict[str, Any] = self.plain.to_json()
         if self.mirrored:
             found["mirror"] = list(self.mirrored)
         if self.affine is not None:
@@ -82,7 +69,9 @@ class Drawn:
             found["elastic"] = {name: getattr(self.elastic, name) for name in kept}
         for name in _OF_CHANNELS:
             if any(name in changes for changes in self.channels):
-                found[name] = [changes[name].told() if name in changes else None for changes in self.channels]
+                found[name] = [
+                    changes[name].to_json() if name in changes else None for changes in self.channels
+                ]
         if self.cut_out is not None:
             found["cut_out"] = vars(self.cut_out)
         return found
@@ -153,7 +142,7 @@ def draw(
     return Drawn(
         grid,
         Plain(config, seed, epoch, sample),
-        mirroring.draw(Key(seed, epoch, sample, "mirror").open(), mirror) if mirrors else (),
+        _mirrored(Key(seed, epoch, sample, "mirror").open(), mirror) if mirrors else (),
         affine.draw(moved, config.affine) if moved else None,
         elastic.draw(bent, config.elastic, grid) if bent else None,
         tuple(
@@ -166,3 +155,11 @@ def draw(
         ),
         cut_out.draw(cut, config.cut_out, grid) if cut else None,
     )
+
+
+def _mirrored(stream: Stream, config: MirrorConfig) -> tuple[int, ...]:
+    """Draw the axes along which a sample is mirrored."""
+    # All three are drawn in any case, so that asking for one axis leaves the others alone.
+    chances = (config.left_right, config.back_front, config.bottom_top)
+    mirrored = [stream.happens(chance) for chance in chances]
+    return tuple(axis for axis, yes in enumerate(mirrored) if yes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainer.config.augment import ElasticConfig
-from trainer.data.augment.grid import Grid
+from trainer.data.augment.change import Grid
 from trainer.data.augment.streams import Stream
 
 

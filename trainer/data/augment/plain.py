@@ -33,8 +33,8 @@ class Plain:
             np.rint(shifts * (config.shift + 0.499)).astype(int) if config.shift else np.zeros(3, int)
         )
 
-    def told(self) -> dict[str, object]:
-        """Return what was drawn, of the changes that the configuration enables."""
+    def to_json(self) -> dict[str, object]:
+        """Return what was drawn, of the enabled changes."""
         found: dict[str, object] = {}
         if self._config.flip:
             found["flip"] = self.mirrored
@@ -57,7 +57,7 @@ class Plain:
         return volume, label_map
 
     def toned(self, volume: np.ndarray) -> np.ndarray:
-        """Scale, and add noise; call once, since the noise continues in the stream."""
+        """Scale, and add noise; call once, since each call draws new noise."""
         if self._config.scale:
             volume = volume * np.float32(self.factor)
         if self._config.noise:

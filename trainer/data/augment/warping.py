@@ -1,4 +1,4 @@
-"""Resampling of a volume and its label map: affine and elastic changes together, once.
+"""Resample a volume and its label map: affine and elastic changes together, once.
 
 Volumes linearly, label maps to the nearest voxel. What comes from outside is the background: the least value
 of the channel, which `trainer.data.images.preprocess` gives to the air around a head (its `clip_low`,
@@ -13,8 +13,8 @@ import numpy as np
 
 from trainer.data.augment import elastic as splines
 from trainer.data.augment.affine import Affine
+from trainer.data.augment.change import Grid
 from trainer.data.augment.elastic import Elastic
-from trainer.data.augment.grid import Grid
 
 # Voxels that are resampled at a time: few enough for their coordinates to stay in a core's cache.
 _AT_A_TIME = 32768
@@ -68,9 +68,7 @@ def _padded(volume: np.ndarray, value: float) -> np.ndarray:
 
 
 def _places(grid: Grid, affine: Affine, elastic: Elastic | None) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield slabs of the result, and float32 (3, voxels): where in the padded volume each
-    voxel is sampled.
-    """
+    """Yield slabs of the result and their sampling points in the padded volume, float32 (3, voxels)."""
     matrix, offset = affine.sampling(grid)
     depth, height, width = grid.shape
     rows, columns = np.arange(height)[:, None], np.arange(width)
@@ -98,9 +96,7 @@ def _places(grid: Grid, affine: Affine, elastic: Elastic | None) -> Iterator[tup
 
 
 def _linear(source: np.ndarray, index: np.ndarray, share: np.ndarray, strides: tuple[int, int]) -> np.ndarray:
-    """Interpolate linearly: the eight voxels from `index` on, `share` (3, voxels) of the
-    way to the far ones.
-    """
+    """Interpolate linearly over the eight voxels from `index` on; `share` (3, voxels) is the position."""
     deep, high = strides
 
     def along_width(offset: int) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""One image: read, judged, and made into the array that a network sees."""
+"""Read one image, check it, and prepare the array for a network."""

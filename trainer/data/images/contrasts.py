@@ -25,7 +25,7 @@ FARTHEST_MM = 20.0
 
 _REGISTER = (
     "Register it to the first contrast and write it on that grid (flirt, antsRegistration, SPM coregister), "
-    "or mend the header."
+    "or correct the header."
 )
 
 
@@ -80,14 +80,14 @@ def judge(aligned: np.ndarray, inside: np.ndarray, cube: tuple[slice, ...], spac
     here = there[cube]
     apart = spacing * float(np.linalg.norm(_middle(inside[cube] & here) - _middle(own[cube] & here)))
     if np.isnan(apart):
-        message = "shows nothing where the first contrast has its foreground."
+        message = "is empty where the first contrast has its foreground."
         return [bad("contrasts-apart", message, _REGISTER)]
     if apart > FARTHEST_MM:
         message = f"lies {apart:.0f} mm from the first contrast (middles of their foregrounds)."
         return [bad("contrasts-apart", message, _REGISTER)]
     if covered < FULLY_COVERED:
         message = f"covers {100 * covered:.0f} % of the first contrast's foreground."
-        return [warning("partly-covered", message, "Is it a slab? Use a scan of the whole brain if you can.")]
+        return [warning("partly-covered", message, "If it is a slab, use a scan of the whole brain.")]
     return []
 
 

@@ -54,7 +54,7 @@ def note(code: str, message: str) -> Finding:
 
 
 def about(finding: Finding, what: str) -> Finding:
-    """Return the same finding about another file of an image, named in its message."""
+    """Return the finding with the name of another file of the image in front of its message."""
     return replace(finding, message=f"{what}: {finding.message}")
 
 

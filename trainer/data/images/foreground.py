@@ -55,8 +55,7 @@ def box(foreground: np.ndarray) -> tuple[tuple[int, int], ...]:
 
 
 def crop_start(bounds: tuple[tuple[int, int], ...], size: int) -> tuple[int, int, int]:
-    """Return the first index, along each axis of a RAS+ image, of the cube of `size` voxels about the
-    foreground.
+    """Return where the cube of `size` voxels about the foreground of a RAS+ image begins, in voxels.
 
     The cube is centred on the foreground's box. Only upwards it is not when the foreground is taller than the
     cube: then it hangs from the top, because what a tall head image has too much of is neck.
@@ -69,9 +68,7 @@ def crop_start(bounds: tuple[tuple[int, int], ...], size: int) -> tuple[int, int
 
 
 def crop(data: np.ndarray, start: tuple[int, int, int], size: int, fill: float) -> np.ndarray:
-    """Return the cube (size, size, size) that begins at `start`, with `fill` where it
-    lies outside the data.
-    """
+    """Return the cube (size, size, size) that begins at `start`, with `fill` outside the data."""
     cube = np.full((size,) * 3, fill, dtype=data.dtype)
     source, target = [], []
     for first, length in zip(start, data.shape, strict=True):

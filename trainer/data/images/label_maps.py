@@ -15,9 +15,9 @@ import numpy as np
 from scipy import ndimage
 
 from trainer.data.images import quality, reading
-from trainer.data.images.cut import Cut
 from trainer.data.images.findings import Finding, ImageFault, about, bad, warning
-from trainer.data.images.map_recipe import MapRecipe
+from trainer.data.images.recipe import MapRecipe
+from trainer.data.images.resampling import Cut
 
 # How far corners of the map's grid may lie from those of its image, in voxels: headers round.
 _SAME_GRID = 0.1
@@ -52,14 +52,12 @@ def prepare(paths: Sequence[Path], cut: Cut, recipe: MapRecipe) -> tuple[np.ndar
     label_map = _largest(shares, cut.size)
     if not label_map.any():
         message = "its label map is all background inside the cube."
-        return label_map, [warning("empty-map", message, "Look whether it is the map of this image.")]
+        return label_map, [warning("empty-map", message, "Check that it is the map of this image.")]
     return label_map, []
 
 
 def labels_in(path: Path) -> list[int] | None:
-    """Return the label numbers in a map file except 0; None where it cannot be read or
-    holds something else.
-    """
+    """Return the label numbers of a map file except 0; None where it is unreadable or has other values."""
     try:
         numbers = np.unique(reading.read(path).data)
     except ImageFault:
@@ -91,7 +89,7 @@ def _share(path: Path, cut: Cut) -> np.ndarray:
     low, high = float(data.min()), float(data.max())
     if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):  # NaN too
         message = f"holds values from {low:.4g} to {high:.4g}; a share of a voxel is 0 to 1."
-        cure = "Scale it (by 1/255, for instance), and set what is NaN to 0."
+        cure = "Scale it (by 1/255, for instance), and set NaN to 0."
         raise _fault(path, bad("map-values", message, cure))
     return data
 
@@ -101,7 +99,7 @@ def _numbers(path: Path, cut: Cut) -> np.ndarray:
     rounded = np.rint(data)
     off = ~((np.abs(data - rounded) <= 1e-3) & (np.abs(data) < _MOST_LABELS))  # NaN too
     if off.any():
-        message = f"holds values that are no label numbers, such as {float(data[off].flat[0]):.4g}."
+        message = f"holds values that are not label numbers, such as {float(data[off].flat[0]):.4g}."
         cure = (
             "Make it again without interpolation (nearest neighbour); for shares of a voxel use "
             "--maps probseg."
@@ -119,10 +117,10 @@ def _places(path: Path, cut: Cut, recipe: MapRecipe) -> np.ndarray:
     unknown = [int(number) for number in there if int(number) not in place]
     if unknown:
         some = ", ".join(map(str, unknown[:_MOST_NAMED])) + (", ..." if len(unknown) > _MOST_NAMED else "")
-        message = f"holds labels that nothing names: {some}."
+        message = f"holds labels without a name: {some}."
         cure = (
-            "Mend the map, or name them in the table or with --map-labels; "
-            f"{unknown[0]}=background would leave one out."
+            "Correct the map, or name them in the table or with --map-labels; "
+            f"{unknown[0]}=background leaves one out."
         )
         raise _fault(path, bad("unknown-map-label", message, cure))
     by_number = np.zeros(int(there[-1]) - lowest + 1, np.uint8)
@@ -147,15 +145,15 @@ def _on_grid(path: Path, cut: Cut) -> np.ndarray:
     data, affine = quality.to_canonical(stored)
     if data.shape != cut.shape:
         ours, its = (" x ".join(map(str, shape)) for shape in (data.shape, cut.shape))
-        raise _fault(path, bad("map-grid", f"has {ours} voxels and the image {its}.", _RESLICE))
+        raise _fault(path, bad("map-grid", f"has {ours} voxels, but the image has {its}.", _RESLICE))
     apart = _corners_apart(affine, cut)
     if not apart <= _SAME_GRID * min(cut.voxel):
-        message = f"lies up to {apart:.3g} mm from where the image does (affine)."
+        message = f"lies up to {apart:.3g} mm away from the image (affine)."
         raise _fault(path, bad("map-grid", message, _RESLICE))
     return data
 
 
-_RESLICE = "Bring the map onto the grid of its image (for label numbers with nearest neighbour)."
+_RESLICE = "Resample the map to the grid of its image (label numbers with nearest neighbour)."
 
 
 def _corners_apart(affine: np.ndarray, cut: Cut) -> float:

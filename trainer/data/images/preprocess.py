@@ -17,11 +17,10 @@ import nibabel
 import numpy as np
 
 from trainer.data.images import contrasts, foreground, quality, reading
-from trainer.data.images.cut import Cut
 from trainer.data.images.findings import Finding, ImageFault, about, bad, note, warning
 from trainer.data.images.reading import Image
 from trainer.data.images.recipe import Recipe
-from trainer.data.images.resampling import resample
+from trainer.data.images.resampling import Cut, resample
 from trainer.data.shards import stored_types
 from trainer.errors import ImageError
 
@@ -53,7 +52,7 @@ class Prepared:
 
 
 def prepare(path: Path | Sequence[Path], recipe: Recipe) -> Prepared:
-    """Read one image file, or one for each contrast, and prepare the network's input.
+    """Return the network's input, from one image file or from one for each contrast.
 
     Args:
         path: of the image; where the recipe has contrasts, the path of each in their order.
@@ -101,7 +100,7 @@ def _check_count(paths: Sequence[Path], recipe: Recipe) -> None:
 
 
 def prepare_image(path: Path, image: Image, recipe: Recipe, others: Sequence[Image] = ()) -> Prepared:
-    """Prepare images that were read and passed `quality.check`; `path` names them in errors.
+    """Return the network's input from images that passed `quality.check`; `path` names them in errors.
 
     Args:
         path: of the first image.
@@ -174,9 +173,7 @@ def _standardised(data: np.ndarray, numbers: dict[str, float], cut: Cut) -> np.n
 def _intensities(
     path: Path, data: np.ndarray, inside: np.ndarray, recipe: Recipe, everywhere: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Return the numbers of the normalisation; over the whole image, so that they do not
-    depend on the crop.
-    """
+    """Return the numbers of the normalisation, over the whole image: they do not depend on the crop."""
     low = float(np.percentile(data if everywhere is None else data[everywhere], recipe.low_percentile))
     high = float(np.percentile(data[inside], recipe.high_percentile))
     values = np.clip(data[inside], low, high).astype(np.float64)
@@ -208,15 +205,9 @@ def _remarks(report: dict[str, Any]) -> list[Finding]:
     if report["cut_share_above_neck"] > _MOST_CUT:
         message = f"{100 * report['cut_share_above_neck']:.0f} % of its foreground lies outside the cube."
         return [
-            warning(
-                "cropped", message, "Look at it in the sheet; a larger --spacing or --size takes in more."
-            )
+            warning("cropped", message, "Look at it in qc.html; a larger --spacing or --size takes in more.")
         ]
     if report["cut_share"] > _MOST_CUT:
-        return [
-            note(
-                "neck",
-                f"{100 * report['cut_share']:.0f} % of its foreground, below the cube, was left out (neck).",
-            )
-        ]
+        percent = f"{100 * report['cut_share']:.0f} %"
+        return [note("neck", f"{percent} of its foreground, below the cube, was left out (neck).")]
     return []

@@ -22,6 +22,8 @@ LARGEST_EXTENT_MM = 1000.0
 # An 8-bit scan uses most of its 256 values; maps of labels have a few dozen.
 FEWEST_VALUES = 32
 
+_MAKE_AGAIN = "Make it again from the original scan."
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -55,7 +57,7 @@ class Facts:
 
 
 def check(image: Image, *, replace_not_finite: bool = False) -> list[Finding]:
-    """Return every finding on an image; empty when there is none."""
+    """Return every finding on an image."""
     geometry = check_affine(image)
     if not geometry:
         geometry = _check_voxels_size(image)
@@ -63,27 +65,22 @@ def check(image: Image, *, replace_not_finite: bool = False) -> list[Finding]:
 
 
 def check_affine(image: Image) -> list[Finding]:
-    """Return why an image has no usable place in space; empty where it has one."""
+    """Return what is wrong with the affine of an image; empty where it is usable."""
     cure = "Write the right orientation into its header (fslorient), or convert the original DICOM again."
     if not np.isfinite(image.affine).all():
         return [bad("affine", "the affine in its header has entries that are NaN or infinite.", cure)]
     sizes = nibabel.affines.voxel_sizes(image.affine)
     scaled = abs(np.linalg.det(image.affine[:3, :3])) / max(float(np.prod(sizes)), 1e-300)
     if scaled < 1e-3:
-        return [
-            bad(
-                "affine",
-                "the affine in its header is singular: axes that point the same way, or voxels of size 0.",
-                cure,
-            )
-        ]
+        message = "the affine in its header is singular: axes that point the same way, or voxels of size 0."
+        return [bad("affine", message, cure)]
     if np.isnan(nibabel.io_orientation(image.affine)).any():
-        return [bad("affine", "the affine in its header maps no axis to one of the body's.", cure)]
+        return [bad("affine", "the affine in its header maps no axis to an axis of the body.", cure)]
     return []
 
 
 def facts(image: Image) -> Facts:
-    """Describe an image for the table."""
+    """Return the facts about an image, for the table."""
     finite = image.data[np.isfinite(image.data)]
     usable = np.isfinite(image.affine).all() and abs(np.linalg.det(image.affine[:3, :3])) > 0
     sizes = nibabel.affines.voxel_sizes(image.affine) if usable else [float("nan")] * 3
@@ -110,8 +107,7 @@ def content_sha256(image: Image) -> str:
 
 
 def to_canonical(image: Image) -> tuple[np.ndarray, np.ndarray]:
-    """Return data (X, Y, Z) and affine with the axes permuted and flipped to run right, anterior, superior
-    (RAS+).
+    """Return data (X, Y, Z) and affine with the axes permuted and flipped to RAS+.
 
     No value is interpolated: an oblique image keeps its tilt in the affine.
     """
@@ -126,31 +122,22 @@ def _check_voxels_size(image: Image) -> list[Finding]:
     extent = [size * length for size, length in zip(sizes, image.data.shape, strict=True)]
     cure = "Check the voxel size in the header (micrometres or metres instead of millimetres?)."
     if max(extent) > LARGEST_EXTENT_MM:
-        return [
-            bad(
-                "extent",
-                f"covers {max(extent):.5g} mm with voxels of {text}: more than a scanner holds.",
-                cure,
-            )
-        ]
+        message = f"covers {max(extent):.5g} mm with voxels of {text}: more than a scanner holds."
+        return [bad("extent", message, cure)]
     if max(extent) < 1:
         return [bad("extent", f"covers less than 1 mm, with voxels of {text}.", cure)]
     findings = []
     if min(sizes) < SMALLEST_VOXEL_MM or max(sizes) > LARGEST_VOXEL_MM:
-        message = f"has voxels of {text}; usual are {SMALLEST_VOXEL_MM} to {LARGEST_VOXEL_MM:g} mm."
+        message = f"has voxels of {text}; usual sizes are {SMALLEST_VOXEL_MM} to {LARGEST_VOXEL_MM:g} mm."
         findings.append(warning("voxel-size", message, cure))
     if max(sizes) / min(sizes) > LARGEST_ANISOTROPY:
         message = f"has voxels {max(sizes) / min(sizes):.1f} times longer than wide ({text})."
-        findings.append(
-            warning(
-                "anisotropy", message, "A localiser or a thick-slice scan? Use the 3D scan if there is one."
-            )
-        )
+        advice = "If it is a localiser or a thick-slice scan, use the 3D scan where there is one."
+        findings.append(warning("anisotropy", message, advice))
     if min(extent) < SMALLEST_EXTENT_MM:
         message = f"covers only {min(extent):.4g} mm along one axis: not a whole head."
-        findings.append(
-            warning("small-extent", message, "Check that it is a scan of the whole brain, in millimetres.")
-        )
+        advice = "Check that it is a scan of the whole brain, in millimetres."
+        findings.append(warning("small-extent", message, advice))
     return findings
 
 
@@ -158,13 +145,8 @@ def _check_orientation(image: Image) -> list[Finding]:
     findings = []
     if not image.oriented:
         message = "its header does not say which side is left; nibabel's default was taken."
-        findings.append(
-            warning(
-                "unoriented",
-                message,
-                "Look at it in the sheet; convert the original to NIfTI with dcm2niix if you can.",
-            )
-        )
+        advice = "Look at it in qc.html; convert the original to NIfTI with dcm2niix if possible."
+        findings.append(warning("unoriented", message, advice))
     if np.isfinite(image.affine).all() and np.linalg.det(image.affine[:3, :3]) < 0:
         findings.append(
             note("left-handed", "its axes are left-handed (radiological storage); they were flipped to RAS+.")
@@ -175,19 +157,13 @@ def _check_orientation(image: Image) -> list[Finding]:
 def _check_values(data: np.ndarray, replace_not_finite: bool) -> list[Finding]:
     broken = int(data.size - np.count_nonzero(np.isfinite(data)))
     if broken == data.size:
-        return [
-            bad(
-                "not-finite",
-                "has no finite value: all voxels are NaN or infinite.",
-                "Make it again from the original scan.",
-            )
-        ]
+        return [bad("not-finite", "has no finite value: all voxels are NaN or infinite.", _MAKE_AGAIN)]
     if broken:
         share = f"{broken} of {data.size} voxels are NaN or infinite"
         if not replace_not_finite:
             cure = "Make it again, or import with --nan zero if they are background."
             return [bad("not-finite", f"{share}.", cure)]
-        zeroed = [warning("not-finite", f"{share}; they were set to 0.", "Look at it in the sheet.")]
+        zeroed = [warning("not-finite", f"{share}; they were set to 0.", "Look at it in qc.html.")]
         return zeroed + _check_contrast(np.nan_to_num(data, nan=0.0, posinf=0.0, neginf=0.0))
     return _check_contrast(data)
 
@@ -195,15 +171,9 @@ def _check_values(data: np.ndarray, replace_not_finite: bool) -> list[Finding]:
 def _check_contrast(data: np.ndarray) -> list[Finding]:
     low, high = float(data.min()), float(data.max())
     if low == high == 0:
-        return [bad("all-zero", "is zero everywhere.", "Make it again from the original scan.")]
+        return [bad("all-zero", "is zero everywhere.", _MAKE_AGAIN)]
     if low == high:
-        return [
-            bad(
-                "constant",
-                f"has the same value everywhere ({low:g}).",
-                "Make it again from the original scan.",
-            )
-        ]
+        return [bad("constant", f"has the same value everywhere ({low:g}).", _MAKE_AGAIN)]
     cure = "Import the scan it was made from, not a mask or a map of labels."
     if np.all((data == low) | (data == high)):
         return [bad("mask", f"has only the two values {low:g} and {high:g}.", cure)]

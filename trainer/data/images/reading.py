@@ -16,23 +16,13 @@ from nibabel.imageglobals import LoggingOutputSuppressor
 from nibabel.spatialimages import HeaderDataError, HeaderTypeError, SpatialImage
 from nibabel.wrapstruct import WrapStructError
 
-from trainer.data.images.findings import Finding, ImageFault, bad
+from trainer.data.images.findings import ImageFault, bad
 
 # Longest first, so that `.nii.gz` is seen before `.gz`.
 SUFFIXES = (
-    ".nii.gz",
-    ".nii.bz2",
-    ".mgh.gz",
-    ".mnc.gz",
-    ".img.gz",
-    ".hdr.gz",
-    ".nii",
-    ".img",
-    ".hdr",
-    ".mgh",
-    ".mgz",
-    ".mnc",
-)
+    ".nii.gz", ".nii.bz2", ".mgh.gz", ".mnc.gz", ".img.gz", ".hdr.gz",
+    ".nii", ".img", ".hdr", ".mgh", ".mgz", ".mnc",
+)  # fmt: skip
 
 # 1024^3 voxels take 4 GiB as float32; a header that asks for more is damaged rather than large.
 MOST_VOXELS = 1024**3
@@ -120,40 +110,28 @@ def read(path: Path, *, volume: int | None = None) -> Image:
 
 def _check_file(path: Path) -> None:
     if path.is_symlink() and not path.exists():
-        raise _fault(
-            path,
-            "broken-link",
-            "is a link to a file that is not there.",
-            "Fetch it (datalad get, git annex get) or mend the link.",
-        )
+        cure = "Fetch it (datalad get, git annex get) or correct the link."
+        raise _fault(path, "broken-link", "is a link to a file that is not there.", cure)
     if not path.exists():
-        raise _fault(path, "missing-file", "there is no such file.", "Mend the path, or put the file there.")
+        raise _fault(path, "missing-file", "there is no such file.", "Correct the path, or add the file.")
     if not path.is_file():
         raise _fault(path, "not-a-file", "is a folder, not an image file.", "Give the path of an image file.")
     try:
         with path.open("rb") as file:
             start = file.read(132)
     except OSError as error:
-        cure = "Give yourself the right to read it (chmod u+r) or copy it again."
+        cure = "Make it readable (chmod u+r) or copy it again."
         raise _fault(path, "unreadable", f"cannot be read ({error.strerror}).", cure) from None
     if not start:
         raise _fault(path, "empty-file", "is empty (0 bytes).", _COPY_AGAIN)
     gzipped, named_gz = start[:2] == b"\x1f\x8b", path.name.lower().endswith((".gz", ".mgz"))
     if named_gz and not gzipped:
         plain = path.name[:-3] if path.name.lower().endswith(".gz") else path.name[:-4] + ".mgh"
-        raise _fault(
-            path,
-            "wrong-magic",
-            "is named as compressed but is no gzip file.",
-            f"If it is not compressed, rename it to {plain}.",
-        )
+        cure = f"If it is not compressed, rename it to {plain}."
+        raise _fault(path, "wrong-magic", "is named as compressed but is not a gzip file.", cure)
     if gzipped and not named_gz:
-        raise _fault(
-            path,
-            "wrong-magic",
-            "is a gzip file but its name does not say so.",
-            f"Rename it to {path.name}.gz.",
-        )
+        message, cure = "is a gzip file but has no suffix .gz.", f"Rename it to {path.name}.gz."
+        raise _fault(path, "wrong-magic", message, cure)
     if start[128:132] == b"DICM":
         raise _fault(path, "wrong-magic", "is a DICOM file.", _CONVERT)
     _check_compressed(path)
@@ -165,12 +143,12 @@ def _open(path: Path) -> SpatialImage:
         stored = nibabel.load(files_of(path)[-1])
     except ImageFileError:
         raise _fault(
-            path, "wrong-magic", "is no image of a format we know (NIfTI, Analyze, MGH, MINC).", _CONVERT
+            path, "wrong-magic", "is not an image of a known format (NIfTI, Analyze, MGH, MINC).", _CONVERT
         ) from None
     except DAMAGED as error:
         raise _damaged(path, error) from None
     if not isinstance(stored, SpatialImage):
-        cure = "Import volumes; surfaces and CIFTI files hold none."
+        cure = "Import volumes; surfaces and CIFTI files have none."
         raise _fault(path, "not-a-volume", f"is a {type(stored).__name__}, not a volume on a grid.", cure)
     return stored
 
@@ -203,27 +181,22 @@ def _index_of_volume(path: Path, shape: tuple[int, ...], volume: int | None) -> 
     if min(shape[:3]) < 1:
         raise _fault(path, "bad-shape", f"has an axis of length {min(shape[:3])} ({text}).", _COPY_AGAIN)
     if kept > 4:
-        cure = "Save the volume you mean as a 3D image: vector and tensor images are not supported."
+        cure = "Save one volume as a 3D image: vector and tensor images are not supported."
         raise _fault(path, "five-dimensional", f"has {kept} dimensions ({text}).", cure)
     if int(np.prod([int(n) for n in shape[:3]], dtype=object)) > MOST_VOXELS:
-        raise _fault(
-            path,
-            "too-large",
-            f"its header asks for {text} voxels, more than we read (1024 x 1024 x 1024).",
-            _COPY_AGAIN,
-        )
+        message = f"its header asks for {text} voxels, more than the limit (1024 x 1024 x 1024)."
+        raise _fault(path, "too-large", message, _COPY_AGAIN)
     if kept == 3:
         return (slice(None),) * 3 + dropped
     if volume is None:
         cure = "Choose one with --volume N (from 0), or average them into a 3D image first."
         raise _fault(path, "four-dimensional", f"holds {shape[3]} volumes ({text}).", cure)
     if not 0 <= volume < shape[3]:
-        raise _fault(
-            path,
-            "four-dimensional",
+        message, cure = (
             f"has no volume {volume}: it holds {shape[3]}.",
-            f"--volume takes 0 to {shape[3] - 1} here.",
+            f"--volume takes 0 to {shape[3] - 1}.",
         )
+        raise _fault(path, "four-dimensional", message, cure)
     return (slice(None),) * 3 + (volume,) + dropped
 
 
@@ -250,12 +223,8 @@ def _voxels(path: Path, stored: SpatialImage, index: tuple[int | slice, ...]) ->
 def _affine(path: Path, stored: SpatialImage) -> np.ndarray:
     affine = stored.affine
     if affine is None:
-        raise _fault(
-            path,
-            "affine",
-            "says nothing about its place in space (no affine).",
-            "Save it with an orientation.",
-        )
+        message = "has no affine: its place in space is unknown."
+        raise _fault(path, "affine", message, "Save it with an orientation.")
     return np.asarray(affine, dtype=np.float64)
 
 
@@ -280,5 +249,4 @@ def _damaged(path: Path, error: BaseException) -> ImageFault:
 
 
 def _fault(path: Path, code: str, message: str, cure: str) -> ImageFault:
-    finding: Finding = bad(code, message, cure)
-    return ImageFault(path, finding)
+    return ImageFault(path, bad(code, message, cure))

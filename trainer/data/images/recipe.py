@@ -1,14 +1,64 @@
-"""Parameters of preprocessing, as one value that is stored with a set."""
+"""Parameters of preprocessing, label maps included, as one value that is stored with a set."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal, get_args
 
-from trainer.data.images.map_recipe import MapRecipe
 from trainer.data.shards.stored_types import STORED_TYPES
 from trainer.errors import ConfigError
+
+MapKind = Literal["probseg", "dseg"]
+BACKGROUND = "background"
+
+
+@dataclass(frozen=True)
+class MapRecipe:
+    """How the map files of an image become one label map.
+
+    Attributes:
+        kind: 'probseg': a file per class with its share of every voxel; 'dseg': one file of label numbers
+            (names of BIDS derivatives).
+        classes: names, background first: what a voxel of the label map counts through.
+        labels: of 'dseg', (number in the file, place in `classes`), by number; 0 may be among them.
+    """
+
+    kind: MapKind
+    classes: tuple[str, ...]
+    labels: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(MapKind):
+            raise ConfigError(
+                f"preprocessing: maps are of kind {self.kind!r}.", cure="Use 'probseg' or 'dseg'."
+            )
+        if len(self.classes) < 2:
+            raise ConfigError(
+                "preprocessing: label maps have no class but the background.",
+                cure="Name at least one label with --map-labels.",
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        tree = asdict(self)
+        return {**tree, "classes": list(self.classes), "labels": [list(pair) for pair in self.labels]}
+
+    @classmethod
+    def from_json(cls, tree: dict[str, Any]) -> MapRecipe:
+        """Rebuild it from JSON.
+
+        Raises:
+            ConfigError: a key is missing or of the wrong kind.
+        """
+        try:
+            labels = tuple((int(number), int(place)) for number, place in tree["labels"])
+            return cls(tree["kind"], tuple(map(str, tree["classes"])), labels)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"preprocessing: maps cannot be read ({error}).", cure="Import the images again."
+            ) from None
+
 
 # Length of the default cube's edge. An adult brain is at most about 180 mm long (ICBM152: 145 x 180 x 150).
 DEFAULT_EXTENT_MM = 192.0
@@ -84,11 +134,11 @@ class Recipe:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(D, H, W, C) of the output."""
+        """Return (D, H, W, C) of the output."""
         return (self.size, self.size, self.size, max(1, len(self.contrasts)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object, without contrasts and maps where there are none."""
+        """Return it as a JSON object; contrasts and maps only where there are some."""
         tree = {**asdict(self), "contrasts": list(self.contrasts)}
         tree["maps"] = self.maps.to_json() if self.maps else None
         return {key: value for key, value in tree.items() if key not in ("contrasts", "maps") or value}

@@ -1,9 +1,14 @@
-"""Resample along the axes of an image: one operator that interpolates and smooths as much as needed."""
+"""Resample along the axes of an image, by one operator that interpolates and smooths; cut out the cube."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import nibabel
 import numpy as np
 from scipy import sparse
+
+from trainer.data.images import foreground
 
 
 def resampled_length(stored: int, voxel: float, spacing: float) -> int:
@@ -33,7 +38,7 @@ def weights(stored: int, voxel: float, spacing: float) -> sparse.csr_array:
 
 
 def resample(data: np.ndarray, voxel: tuple[float, float, float], spacing: float) -> np.ndarray:
-    """Resample (X, Y, Z) float32, voxels of `voxel` mm, to cubes of `spacing` mm over the same field of view.
+    """Return (X, Y, Z) float32, voxels of `voxel` mm, resampled to cubes of `spacing` mm.
 
     Sparse products rather than a dense matrix library: they add in a fixed order, so the bytes do not
     depend on the number of threads.
@@ -48,8 +53,7 @@ def resample_part(
     voxel: tuple[float, float, float],
     spacing: float,
 ) -> np.ndarray:
-    """Return the result of `resample` for an image of `shape` that is 0 but for `part`, which begins at
-    `start`.
+    """Return the result of `resample` for an image of `shape` that is 0 outside `part`.
 
     The same bytes in less time, where most of an image is 0: one of many labels.
     """
@@ -69,12 +73,61 @@ def resampled_affine(
     voxel: tuple[float, float, float],
     spacing: float,
 ) -> np.ndarray:
-    """Return the affine (4, 4) float64 of the result of `resample`, from the stored image's affine and
-    shapes.
-    """
+    """Return the affine of the result of `resample`, (4, 4) float64."""
     step = np.array([spacing / size for size in voxel])
     new = np.eye(4)
     new[:3, :3] = affine[:3, :3] * step
     first = (np.array(stored) - 1) / 2 - (np.array(resampled) - 1) / 2 * step
     new[:3, 3] = affine[:3, :3] @ first + affine[:3, 3]
     return new
+
+
+@dataclass(frozen=True)
+class Cut:
+    """From an image whose axes run in RAS+ to the cube cut out of it.
+
+    Attributes:
+        shape: (X, Y, Z) of the image.
+        affine: (4, 4) of the image, voxel indices to millimetres.
+        spacing: edge of the cube's voxels, in mm.
+        start: first index of the cube in the image resampled to `spacing`.
+        size: edge of the cube, in voxels.
+    """
+
+    shape: tuple[int, int, int]
+    affine: np.ndarray
+    spacing: float
+    start: tuple[int, int, int]
+    size: int
+
+    @property
+    def voxel(self) -> tuple[float, float, float]:
+        """Return the voxel size of the image, in mm."""
+        x, y, z = (float(size) for size in nibabel.affines.voxel_sizes(self.affine))
+        return x, y, z
+
+    @property
+    def grid_affine(self) -> np.ndarray:
+        """Return (4, 4) of the whole image resampled to `spacing`, voxel indices to millimetres."""
+        resampled = tuple(
+            resampled_length(stored, voxel, self.spacing)
+            for stored, voxel in zip(self.shape, self.voxel, strict=True)
+        )
+        return resampled_affine(self.affine, self.shape, resampled, self.voxel, self.spacing)
+
+    @property
+    def cube_affine(self) -> np.ndarray:
+        """Return (4, 4) of the cube, voxel indices to millimetres."""
+        affine = self.grid_affine
+        affine[:3, 3] += affine[:3, :3] @ np.array(self.start, dtype=np.float64)
+        return affine
+
+    def of(self, part: np.ndarray, first: tuple[int, ...] = (0, 0, 0)) -> np.ndarray:
+        """Return the cube, (size, size, size), of (X, Y, Z) float32 data on the image's grid; 0 outside.
+
+        Args:
+            part: the data, or that part of them beyond which they are 0.
+            first: index of its first voxel.
+        """
+        resampled = resample_part(part, first, self.shape, self.voxel, self.spacing)
+        return foreground.crop(resampled, self.start, self.size, 0.0)

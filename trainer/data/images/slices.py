@@ -19,7 +19,7 @@ _COLOURS = np.array(
 
 
 def mid_slices(data: np.ndarray, voxel: tuple[float, float, float], low: float, high: float) -> np.ndarray:
-    """Return sagittal, coronal and axial mid-slice side by side, (EDGE, 3 EDGE) uint8 in grey.
+    """Return the sagittal, coronal and axial mid-slice side by side, (EDGE, 3 EDGE) uint8 in grey.
 
     Args:
         data: (X, Y, Z) float, axes to the right, front and top.
@@ -31,9 +31,7 @@ def mid_slices(data: np.ndarray, voxel: tuple[float, float, float], low: float, 
 
 
 def with_borders(sheet: np.ndarray, label_map: np.ndarray) -> np.ndarray:
-    """Return the result of `mid_slices` for a volume with the borders of its label map, (EDGE, 3 EDGE, 3)
-    uint8.
-    """
+    """Return a sheet of `mid_slices` with the borders of its label map, (EDGE, 3 EDGE, 3) uint8."""
     labels = _side_by_side(label_map, (1.0, 1.0, 1.0), np.ascontiguousarray, Picture.Resampling.NEAREST)
     border = np.zeros(labels.shape, bool)
     border[:, 1:] |= labels[:, 1:] != labels[:, :-1]

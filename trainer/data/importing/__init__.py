@@ -1,1 +1,1 @@
-"""From a folder of images to a shard set."""
+"""Import a folder of images into a shard set."""

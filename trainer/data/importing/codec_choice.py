@@ -1,4 +1,4 @@
-"""Choose the codec with the highest volumes per second for a loader here, by measurement.
+"""Choose the codec of an import (`--codec auto`): the one with the most volumes per second for a loader here.
 
 A volume is read from the disk, then its checksum is compared, it is decoded and cast, by several threads
 while others read. So a codec allows 1 / max(time to read, time to decode) volumes per second, and the best
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,17 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from trainer.data.importing import import_state
+from trainer.data.importing.examination import examine
+from trainer.data.importing.import_request import ImportRequest
 from trainer.data.shards import codecs, stored_types
 from trainer.data.shards.casting import cast_into
 from trainer.data.shards.layout import Layout
 from trainer.data.shards.shard_writer import unwritten
 from trainer.data.shards.thread_memory import scratch
-from trainer.errors import ShardError
+from trainer.data.sources.listing import Listing
+from trainer.data.workers import default_workers
+from trainer.errors import CohortError, ShardError
 
 AUTO = "auto"
 
@@ -36,6 +42,8 @@ _BLOCK = 1 << 20
 WITHIN = 0.05
 # How often decoding is measured; the fastest time counts, since others can only slow it down.
 _ROUNDS = 3
+# A codec is chosen by so many volumes, with so many bytes of float32 together, found among the first images.
+_MOST_MEASURED, _MEASURED_BYTES, _MOST_TRIED = 4, 256 << 20, 32
 
 
 @dataclass(frozen=True)
@@ -56,12 +64,12 @@ class Measured:
 
     @property
     def volumes_per_s(self) -> float:
-        """Volumes per second that the slower of the two allows."""
+        """Return the volumes per second that the slower of reading and decoding allows."""
         return 1 / max(self.read_s, self.decode_s)
 
     @property
     def bound_by(self) -> str:
-        """Which of the two is slower."""
+        """Return which of the two is slower."""
         return "the disk" if self.read_s > self.decode_s else "decoding"
 
 
@@ -92,7 +100,7 @@ class Choice:
 
 
 def choose(arrays: Sequence[np.ndarray], layout: Layout, folder: Path, threads: int) -> Choice:
-    """Measure every codec on some volumes and choose one.
+    """Return the best codec for some volumes, by measuring every codec.
 
     Args:
         arrays: at least one volume of the layout's shape; of its type, or float32.
@@ -124,10 +132,10 @@ def pick(measured: Sequence[Measured]) -> Measured:
 
 
 def disk_speed(folder: Path, nbytes: int = DISK_BYTES) -> float:
-    """Measure how fast an uncached file is read from this folder's disk, in bytes per second.
+    """Return how fast an uncached file is read from this folder's disk, in bytes per second.
 
     Writes a file of random bytes, syncs it, asks the kernel to forget it, and reads it. A disk that is memory
-    (tmpfs), or the server's memory behind a network disk, cannot be told to forget.
+    (tmpfs), or the server's memory behind a network disk, cannot be made to forget.
 
     Raises:
         CingulumError: the disk is full.
@@ -172,7 +180,7 @@ def _measure(arrays: Sequence[np.ndarray], layout: Layout, rate: float, threads:
 
 
 def decode_all(layout: Layout, chunks: Sequence[bytes], scale: float | None) -> None:
-    """Process the chunks of a volume as a loader does: compare, decode, cast to float32."""
+    """Check, decode and cast the chunks of a volume to float32, as a loader does."""
     shape, dtype = layout.chunk_shape, layout.dtype
     voxels = scratch("voxels", prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
     out = scratch("measured", prod(shape) * 4).view(np.float32).reshape(shape)
@@ -187,7 +195,7 @@ def decode_all(layout: Layout, chunks: Sequence[bytes], scale: float | None) -> 
 
 
 def seconds_each(work: Callable[[int], None], threads: int) -> float:
-    """Return the seconds per piece of work when several threads do many of them: the best of some rounds."""
+    """Return the seconds per call when several threads make many calls: the best of some rounds."""
     pieces = 4 * threads
     best = float("inf")
     with ThreadPoolExecutor(threads) as pool:
@@ -196,3 +204,50 @@ def seconds_each(work: Callable[[int], None], threads: int) -> float:
             list(pool.map(work, range(pieces)))
             best = min(best, (time.perf_counter() - begun) / pieces)
     return best
+
+
+def as_before(request: ImportRequest) -> tuple[ImportRequest, dict[str, Any] | None]:
+    """Return the request with the codec that an earlier import chose, and the measurements behind it.
+
+    Nothing changes where the codec is named or none was chosen.
+
+    Raises:
+        ShardError: the files of the earlier import cannot be read.
+    """
+    choice = import_state.codec_choice(request.target) if request.codec == AUTO else None
+    return (replace(request, codec=choice["codec"]), choice) if choice else (request, None)
+
+
+def choose_for(request: ImportRequest, listing: Listing) -> tuple[ImportRequest, dict[str, Any]]:
+    """Return the request with the codec that is best for its first usable images, and the measurements.
+
+    The choice is kept in the target's work folder, for an import that goes on.
+
+    Raises:
+        CohortError: none of the first images can be used.
+        ShardError: the target's disk cannot be written or read.
+    """
+    recipe = request.recipe
+    layout = Layout(recipe.shape, stored_types.stored_dtype(recipe.dtype), codecs.DEFAULT, request.bricks)
+    most = max(1, min(_MOST_MEASURED, _MEASURED_BYTES // (4 * prod(recipe.shape))))
+    found = (examine((image, recipe)).array for image in listing.images[:_MOST_TRIED])
+    arrays = list(islice((array for array in found if array is not None), most))
+    check_any_usable(listing, [True] * len(arrays))
+    work = request.target / import_state.WORK_NAME
+    import_state.make(work)
+    choice = choose(arrays, layout, work, request.workers or default_workers()).to_json()
+    import_state.keep_codec_choice(work, choice)
+    return replace(request, codec=choice["codec"]), choice
+
+
+def check_any_usable(listing: Listing, usable: Sequence[bool]) -> None:
+    """Check that a codec can be chosen by the first images.
+
+    Raises:
+        CohortError: none of the first images can be used.
+    """
+    if not any(usable[:_MOST_TRIED]):
+        raise CohortError(
+            f"{listing.name}: none of its first {_MOST_TRIED} images can be used to choose a codec.",
+            cure=f"`--dry-run` says what is wrong with them; or name a codec: --codec {codecs.DEFAULT}.",
+        )

@@ -55,7 +55,7 @@ class Examined:
 
     @property
     def status(self) -> Status:
-        """The worst finding."""
+        """Return the worst severity of the findings."""
         return status(self.findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Examined:
 
 
 def examine(task: tuple[SourceImage, Recipe]) -> Examined:
-    """Read one image and prepare it by the recipe. A bad image is a result, not an exception."""
+    """Return one image, read and prepared by the recipe. A bad image is a result, not an exception."""
     image, recipe = task
     found = list(image.findings)
     known: dict[str, Any] = {"identity": image.identity, "stamp": stamp(image), "sha256": ""}

@@ -1,4 +1,4 @@
-"""Request, progress and result of an import."""
+"""Request, progress and result of an import, and the metadata that it writes to the index."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from trainer.data.images.findings import Finding
 from trainer.data.images.recipe import Recipe
 from trainer.data.importing.examination import Examined
 from trainer.data.shards import codecs
+from trainer.data.shards.index import SetMeta, VolumeMeta
 from trainer.data.sources.listing import Listing
 
 
@@ -45,7 +46,7 @@ class ImportRequest:
         return replace(self.recipe, contrasts=self.contrasts, maps=listing.maps)
 
     def decisive(self, listing: Listing) -> dict[str, Any]:
-        """Return the parameters that determine the content of the set, as JSON."""
+        """Return the parameters that determine the content of the set, as JSON values."""
         one_contrast = listing.kind == "bids" and not self.contrasts
         return {
             "source": listing.name,
@@ -62,11 +63,11 @@ class ImportRequest:
 
 @dataclass(frozen=True)
 class Progress:
-    """One more image done.
+    """Progress of an import: one more image is examined.
 
     Attributes:
-        done: images taken so far.
-        kept: True where it was taken over from an import that was stopped.
+        done: images examined so far.
+        kept: whether its result is from an import that was stopped.
     """
 
     done: int
@@ -103,3 +104,42 @@ class ImportResult:
     cohort_findings: tuple[Finding, ...]
     codec: str
     codec_choice: dict[str, Any] | None
+
+
+def set_meta(request: ImportRequest, listing: Listing) -> SetMeta:
+    """Return the metadata of the set, from the request and the listing."""
+    recipe = request.recipe
+    normalisation = {
+        "method": recipe.normalisation,
+        "foreground": recipe.foreground,
+        "low_percentile": recipe.low_percentile,
+        "high_percentile": recipe.high_percentile,
+    }
+    return SetMeta(
+        request.label,
+        listing.name,
+        (recipe.spacing,) * 3,
+        normalisation,
+        recipe.to_json(),
+        recipe.contrasts,
+        recipe.maps.classes if recipe.maps else (),
+    )
+
+
+def volume_meta(image: Examined) -> VolumeMeta:
+    """Return the metadata of a volume: its subject and its source files."""
+    source, subject, session, label, age, sex, site, *_ = image.identity
+    affine = image.affine or []
+    return VolumeMeta(
+        subject=subject,
+        source=source,
+        source_sha256=image.sha256,
+        affine=affine,
+        session=session,
+        label=label,
+        age=age,
+        sex=sex,
+        site=site,
+        tissue=image.tissue,
+        further_sources=image.further or None,
+    )

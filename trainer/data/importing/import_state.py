@@ -42,7 +42,7 @@ def is_finished(target: Path, request: dict[str, Any], listing_sha256: str) -> b
     """
     if target.exists() and not target.is_dir():
         raise ShardError(
-            f"{target}: is a file, and a shard set is a folder.", cure="Name another folder.", path=target
+            f"{target}: is a file, but a shard set is a folder.", cure="Name another folder.", path=target
         )
     if (target / INDEX_NAME).exists():
         ShardSet.open(target)
@@ -60,12 +60,13 @@ def is_finished(target: Path, request: dict[str, Any], listing_sha256: str) -> b
             target, "holds an unfinished import, begun", _read(target / WORK_NAME / "request.json"), request
         )
     elif target.is_dir() and any(entry.name != WORK_NAME for entry in target.iterdir()):
-        raise ShardError(
-            f"{target}: is not empty, and what is in it is no shard set.",
-            cure="Name a new or empty folder.",
-            path=target,
-        )
+        raise _of_something_else(target)
     return False
+
+
+def _of_something_else(target: Path) -> ShardError:
+    message = f"{target}: is not empty and does not hold a shard set."
+    return ShardError(message, cure="Name a new or empty folder.", path=target)
 
 
 def _compare(target: Path, what: str, had: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -75,7 +76,7 @@ def _compare(target: Path, what: str, had: dict[str, Any], wanted: dict[str, Any
         changes = ", ".join(f"{key} {flat.get(key)!r} (now {new.get(key)!r})" for key in differing)
         raise ShardError(
             f"{target}: {what} with other parameters: {changes}.",
-            cure="Use the same parameters, import into another folder, or add --overwrite to begin anew.",
+            cure="Use the same parameters, import into another folder, or add --overwrite to start again.",
             path=target,
         )
 
@@ -89,7 +90,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         tree = json.loads(regular_files.read(path, MOST_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        cure = "Import into another folder, or add --overwrite to begin anew."
+        cure = "Import into another folder, or add --overwrite to start again."
         raise ShardError(f"{path}: cannot be read ({error}).", cure=cure, path=path) from None
     return tree if isinstance(tree, dict) else {}
 
@@ -108,12 +109,12 @@ def codec_choice(target: Path) -> dict[str, Any] | None:
 
 
 def keep_codec_choice(work: Path, choice: dict[str, Any]) -> None:
-    """Keep it for an import that resumes."""
+    """Keep the chosen codec for an import that resumes."""
     write_atomically(work / CHOICE_NAME, (canonical_json({"codec_choice": choice}) + "\n").encode())
 
 
 def check_name(target: Path) -> None:
-    """Raise InputError for a folder whose name no record of the set could hold.
+    """Check that the name of the target can be written to the records of the set.
 
     Raises:
         ShardError: the name is not UTF-8.
@@ -123,7 +124,7 @@ def check_name(target: Path) -> None:
 
 
 def check_free(target: Path) -> None:
-    """Raise where an import could not begin to write; write nothing to find out.
+    """Check, without writing, that an import can write the target.
 
     Raises:
         ShardError: the folder cannot be made or written, or another import is writing it.
@@ -154,16 +155,12 @@ def check_clearable(target: Path) -> bool:
     """Return whether `clear` has something to remove.
 
     Raises:
-        ShardError: the folder is of something else.
+        ShardError: the folder holds something else.
     """
     if not target.is_dir() or not any(target.iterdir()):
         return False
     if not ((target / INDEX_NAME).exists() or (target / WORK_NAME).exists()):
-        raise ShardError(
-            f"{target}: is not empty, and what is in it is no shard set.",
-            cure="Name a new or empty folder.",
-            path=target,
-        )
+        raise _of_something_else(target)
     return True
 
 
@@ -171,7 +168,7 @@ def clear(target: Path) -> None:
     """Remove a shard set, also a partial one: only files that an import writes.
 
     Raises:
-        ShardError: the folder is of something else, or a file cannot be removed.
+        ShardError: the folder holds something else, or a file cannot be removed.
     """
     if not check_clearable(target):
         return
@@ -195,7 +192,7 @@ def clear(target: Path) -> None:
 
 @contextlib.contextmanager
 def working(target: Path, request: dict[str, Any]) -> Iterator[Path]:
-    """Hold the target for this process alone; yields its work folder.
+    """Hold the target exclusively; yields its work folder.
 
     Raises:
         ShardError: another import runs there, or the folder cannot be written.
@@ -217,7 +214,7 @@ def make(work: Path) -> None:
     """Make the work folder.
 
     Raises:
-        ShardError: that cannot be.
+        ShardError: it cannot be made.
         CingulumError: the disk is full.
     """
     try:
@@ -227,24 +224,22 @@ def make(work: Path) -> None:
 
 
 def finished(work: Path) -> None:
-    """Remove the work folder of a set that is whole."""
+    """Remove the work folder of a complete set."""
     shutil.rmtree(work, ignore_errors=True)
 
 
 def save(work: Path, number: int, images: Sequence[Examined], sha256: str) -> None:
-    """Keep the hash of a shard that was written, and the records of the images up to and in it."""
+    """Keep the hash of a written shard, and the records of the images examined for it."""
     kept = {"sha256": sha256, "images": [image.to_json() for image in images]}
     write_atomically(_records_path(work, number), (canonical_json(kept) + "\n").encode())
 
 
 def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examined] | None:
-    """Return the records of a shard; None when it has none, its file is not as it was written, or its images
-    no longer are the first of `images`.
-    """
+    """Return the records of a shard; None without any, or if its file or images have changed since."""
     try:
         kept = json.loads(regular_files.read(_records_path(work, number), MOST_BYTES).decode("utf-8"))
         # Here and not later: what is read next is read by HDF5, which damaged files can crash or hold up.
-        if _sha256(work.parent / f"shard-{number:05d}.h5") != kept["sha256"]:
+        if regular_files.sha256(work.parent / f"shard-{number:05d}.h5") != kept["sha256"]:
             return None
         records = [Examined.from_json(tree) for tree in kept["images"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -261,21 +256,13 @@ def load(work: Path, number: int, images: Sequence[SourceImage]) -> list[Examine
 
 
 def mark(images: Sequence[Examined]) -> str:
-    """Return from which images, and which bytes of them, a shard was made."""
+    """Return a hash of the images, and of their bytes, that a shard was made from."""
     used = [
         [image.identity, image.sha256, *([image.further] if image.further else [])]
         for image in images
         if image.status != "bad"
     ]
     return hashlib.sha256(canonical_json(used).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with regular_files.opened(path) as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _records_path(work: Path, number: int) -> Path:

@@ -47,7 +47,7 @@ def write(target: Path, listing: Listing, examined: Sequence[Examined]) -> None:
 
 
 def row(image: Examined) -> dict[str, Any]:
-    """Return one line of the table: the columns of `COLUMNS`; lists where there are several values."""
+    """Return one row of the table: the columns of `COLUMNS`, as lists where there are several values."""
     source, subject, session, label, age, sex, site, *_ = image.identity
     said = {"subject": subject, "session": session, "label": label, "age": age, "sex": sex, "site": site}
     facts, report = image.facts or {}, image.report or {}
@@ -66,17 +66,7 @@ def row(image: Examined) -> dict[str, Any]:
     }
 
 
-_OF_FACTS = (
-    "format",
-    "shape",
-    "dtype",
-    "voxel_mm",
-    "orientation",
-    "minimum",
-    "maximum",
-    "mean",
-    "not_finite",
-)
+_OF_FACTS = COLUMNS[COLUMNS.index("format") : COLUMNS.index("foreground_ml")]
 
 
 def _csv(rows: Sequence[dict[str, Any]]) -> str:

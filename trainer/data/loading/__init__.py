@@ -1,1 +1,1 @@
-"""From shards to batches: the order of samples, caches, threads that read."""
+"""Make batches of shards: the order of samples, caches, reading threads."""

@@ -30,10 +30,10 @@ Fill = Callable[[int, Sequence[np.ndarray]], None]
 # Says what to raise when reading takes too long; None while all is well.
 Overdue = Callable[[], CingulumError | None]
 
-# From the parts of a batch, or what is said of them, to what is handed out.
+# From the parts of a batch to what is yielded.
 Arrange = Callable[[Sequence[Any]], Any]
 
-# How often one who waits for a batch asks whether it is overdue.
+# How often a reader that waits for a batch checks whether it is overdue.
 LOOK_EVERY_S = 1.0
 
 
@@ -45,8 +45,8 @@ def signature(batch: int, *parts: Part) -> tuple[tf.TensorSpec, ...]:
 class Batches:
     """Batches of the samples 0, 1, 2, ..., made in threads and returned in this order, some of them ahead.
 
-    Iterate over it as often as needed, also over several at once. Tensors lie in memory that is used again
-    when the last one that shares it has gone.
+    It may be iterated over repeatedly, and by several iterators at once. Tensors lie in memory that is reused
+    after its last user has released it.
 
     The threads are Python's, and daemons: a process that ends does not wait for a read that hangs. They start
     here and not with the first batch, which may be asked for in a thread of TensorFlow's: it takes subnormal
@@ -54,13 +54,13 @@ class Batches:
 
     Args:
         fill: makes a sample. Several threads call it at once.
-        batches: how many.
+        batches: number of batches.
         spec: of a batch: see `signature`.
         threads: that make samples; they start now, and end when this is no longer used.
-        ahead: batches that are begun before they are asked for.
-        ahead_bytes: what these may take together, at most; None for any number of bytes.
-        overdue: asked about every second while a batch is waited for; what it returns is raised.
-        arrange: what is handed out of the parts of a batch; by default a tuple of them.
+        ahead: number of batches that are begun before they are requested.
+        ahead_bytes: limit on the bytes of these batches; None for no limit.
+        overdue: called about every second while a batch is awaited; an error that it returns is raised.
+        arrange: makes what is yielded from the parts of a batch; by default a tuple of them.
 
     Attributes:
         spec: of a batch, its parts one after another.
@@ -89,7 +89,7 @@ class Batches:
         self._samples = spec[0].shape[0]
         self._ahead = ahead
         self._overdue = overdue
-        # One is being used, one is waited for, and somebody lets go of one some time after its last use.
+        # One is in use, one is awaited, and one is released some time after its last use.
         self._buffers = [_Buffers(part.shape, part.dtype.as_numpy_dtype, ahead + 3) for part in spec]
         self._lock = threading.Lock()
         self._begun: dict[int, _Batch] = {}
@@ -99,7 +99,7 @@ class Batches:
         weakref.finalize(self, _end_work, self._tasks, threads).atexit = False
 
     def __len__(self) -> int:
-        """Number of batches."""
+        """Return the number of batches."""
         return self._batches
 
     def __iter__(self) -> Iterator[Any]:
@@ -109,18 +109,18 @@ class Batches:
             CingulumError: a sample could not be made, or takes too long.
         """
         for number in range(self._batches):
-            # No name for them: what is handed out is not held here.
+            # No name for them: this generator must not hold the memory.
             yield self.arrange([_tensor(array) for array in self.arrays(number)])
 
     def arrays(self, number: int) -> list[np.ndarray]:
-        """Return the parts of batch `number`; the ones after it are begun.
+        """Return the parts of batch `number`, and begin the batches after it.
 
         Raises:
             CingulumError: a sample could not be made, or takes too long.
         """
         wanted = range(number, min(number + self._ahead + 1, self._batches))
         with self._lock:
-            # What an iteration that was given up had begun is of no use.
+            # Batches that an abandoned iteration has begun are not needed.
             for key in [key for key in self._begun if key not in wanted]:
                 self._begun.pop(key).is_wanted = False
             for key in wanted:
@@ -150,7 +150,7 @@ class _Batch:
 
     Attributes:
         arrays: its parts.
-        is_wanted: False to leave out what is not made yet.
+        is_wanted: False to skip the samples that are not made yet.
         is_made: set when every sample is made, or has failed.
         failures: what went wrong, by the sample's place in the batch.
     """
@@ -186,7 +186,7 @@ _Tasks = queue.SimpleQueue[tuple[_Batch, Fill, int, int] | None]
 
 
 def _work(tasks: _Tasks) -> None:
-    # Knows the tasks alone, so that a reader that nobody uses any more goes away, and ends its threads.
+    # Refers to the tasks alone, so that an unused reader is freed, which ends its threads.
     while (task := tasks.get()) is not None:
         batch, fill, number, place = task
         batch.make(fill, number, place)

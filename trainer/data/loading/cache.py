@@ -1,4 +1,4 @@
-"""Decoded volumes kept in memory, up to a number of bytes.
+"""Keep decoded volumes in memory, up to a number of bytes.
 
 Volumes are kept as they come until there is no more room, and are never given up for others. An epoch is a
 random permutation, so that each volume is as likely to be read next as any other: nothing is gained by an
@@ -24,7 +24,7 @@ _Key = tuple[int, bool]
 
 @dataclass(frozen=True)
 class Use:
-    """Counts of a cache's hits and misses.
+    """Hits and misses of a cache.
 
     Attributes:
         hits: reads answered from memory.
@@ -40,7 +40,7 @@ class Use:
 
 
 class KeptVolumes(ShardSet):
-    """A shard set that reads a volume from memory where it was kept. Threads may use it at once.
+    """Shard set that keeps volumes in memory. Threads may use it at once.
 
     Arrays are kept as `ShardSet.read` gives them, and whatever is read from them is bit for bit what the
     set gives. A volume that is to be kept is never decoded by two threads at once: the second one waits.

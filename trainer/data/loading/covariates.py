@@ -94,7 +94,7 @@ class Covariates:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Covariates:
-        """Rebuild what `to_json` made."""
+        """Rebuild it from JSON."""
         return cls(
             tuple(value["names"]),
             tuple(Column(**column) for column in value["columns"]),
@@ -110,7 +110,7 @@ class Covariates:
             if value not in known:
                 raise CohortError(
                     f"{column.name} {value!r} is unknown to this network.",
-                    cure=f"It knows: {', '.join(known)}.",
+                    cure=f"Known: {', '.join(known)}.",
                 )
             number = float(value == column.level)
         else:
@@ -120,7 +120,7 @@ class Covariates:
                 number = math.nan
             if not math.isfinite(number):
                 raise CohortError(
-                    f"{column.name} {value!r} is no number.", cure="Leave it empty where unknown."
+                    f"{column.name} {value!r} is not a number.", cure="Leave it empty where unknown."
                 )
         return (number - column.mean) / column.deviation
 

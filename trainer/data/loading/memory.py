@@ -1,4 +1,4 @@
-"""Memory that this process may still use, limits of its control groups included."""
+"""Measure the memory that this process may still use, within the limits of its control groups."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def available_bytes(
 
 
 def _groups(roots: tuple[Path, ...], own: Path) -> Iterator[Path]:
-    """Return folders of our control groups and of those around them; in a container their names may be
-    missing.
-    """
+    """Return the folders of our control groups and of their parents; a container may lack some."""
     names = [line.split(":", 2)[2] for line in own.read_text().splitlines()] if own.is_file() else []
     for root in roots:
         inside = {root}

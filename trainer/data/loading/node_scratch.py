@@ -1,4 +1,4 @@
-"""A host's local scratch: our folder on it, the users of its content, and cleaning.
+"""Local scratch of a host: our folder on it, the users of its content, and cleaning.
 
     <scratch>/cingulum-<uid>/        ours alone, mode 0700
         <content hash>/              a copy of a shard set; whole when its index.json is there
@@ -55,21 +55,21 @@ class Place:
         return self.folder / f"cingulum-{os.geteuid()}"
 
     def open(self) -> Path:
-        """Open our folder in it; make it where it is missing.
+        """Return our folder in it; make it if it is missing.
 
         Raises:
-            ScratchError: there is no such place, we may not write there, or somebody else's folder, a link or
-                one that others may enter has the name of ours.
+            ScratchError: the place is missing or not writable, or our folder's name is that of a link, of
+                another user's folder, or of one that others may enter.
         """
-        cure = f"{self.chosen_by} named it; data.scratch=FOLDER names another, data.cache=none needs none."
+        cure = f"It comes from {self.chosen_by}. Set another (data.scratch=FOLDER) or none (data.cache=none)."
         try:
             mode = self.folder.stat().st_mode
             if not stat.S_ISDIR(mode):
-                raise ScratchError(f"{self.folder}: scratch is to be a folder.", cure=cure)
+                raise ScratchError(f"{self.folder}: is not a folder.", cure=cure)
             if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
                 raise ScratchError(
-                    f"{self.folder}: everybody may replace what lies here (it has no sticky bit).",
-                    cure="Make a folder of your own in it, mode 0700, and name that by data.scratch.",
+                    f"{self.folder}: anybody may replace files here (it has no sticky bit).",
+                    cure="Make a folder of your own in it, mode 0700, and set data.scratch to it.",
                 )
             make_ours(self.ours)
         except OSError as error:
@@ -78,24 +78,16 @@ class Place:
             ) from None
         return self.ours
 
-    def contents(self) -> list[Content]:
-        """Return the content of our folder, by name; nothing where there is no such folder.
+    def contents(self, *, clean: bool = False) -> list[Content]:
+        """Return the copies in our folder, by name; empty where there is no such folder.
+
+        Args:
+            clean: whether to remove what is not in use.
 
         Raises:
-            ScratchError: what has the name of our folder is not ours.
-        """
-        return self._contents(clean=False)
-
-    def clean(self) -> list[Content]:
-        """Remove whatever is not in use; return what was there.
-
-        Raises:
-            ScratchError: what has the name of our folder is not ours.
+            ScratchError: the folder with our name belongs to another user.
             OSError: a file cannot be removed.
         """
-        return self._contents(clean=True)
-
-    def _contents(self, *, clean: bool) -> list[Content]:
         if not os.path.lexists(self.ours):
             return []
         make_ours(self.ours)
@@ -128,13 +120,13 @@ def make_ours(folder: Path) -> None:
         raise ScratchError(f"{folder}: is {what}.", cure=f"See who made it, and remove it: ls -ld {folder}")
     if found.st_uid != os.geteuid():
         raise ScratchError(
-            f"{folder}: belongs to user {found.st_uid}, not to us.",
-            cure="Name another place by data.scratch, and tell the administrator of this host.",
+            f"{folder}: belongs to user {found.st_uid}, not to you.",
+            cure="Set another place with data.scratch, and inform the administrator of this host.",
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise ScratchError(
             f"{folder}: other users may enter it (mode {stat.S_IMODE(found.st_mode):04o}).",
-            cure=f"If you trust what is in it: chmod 700 {folder}; else remove it.",
+            cure=f"If you trust its content: chmod 700 {folder}; else remove it.",
         )
 
 
@@ -150,7 +142,7 @@ class Lock:
 
     @classmethod
     def take(cls, path: Path, *, alone: bool) -> Lock | None:
-        """Return the lock, or None while somebody holds it in a way that excludes ours. Never waits.
+        """Return the lock, or None while another holder excludes ours. Never waits.
 
         Raises:
             OSError: the file cannot be made, or its file system knows no locks.
@@ -167,11 +159,10 @@ class Lock:
             except BaseException:
                 lock.close()
                 raise
-            lock.close()  # who held it has removed the file meanwhile: ours is nobody's lock any more
+            lock.close()  # its holder has removed the file meanwhile, so ours locks nothing
 
     def become_alone(self) -> bool:
-        """Exclude all others from now on; return False where others hold it, or the file is gone: then it is
-        closed.
+        """Take the lock exclusively; return False, and close it, where others hold it or its file is gone.
 
         Of several holders that give up their share by this at once, one succeeds: each gives up its share
         before it looks for those of the others.
@@ -215,9 +206,9 @@ class Content:
     Attributes:
         path: its folder.
         nbytes: what its files hold, in bytes.
-        whole: whether it is a whole copy, as far as its index being there tells.
-        in_use: whether somebody reads it or makes it now.
-        removed: whether it was there until now.
+        whole: whether it has an index, which comes last.
+        in_use: whether a process reads it or makes it now.
+        removed: whether it was removed now.
     """
 
     path: Path
@@ -244,7 +235,7 @@ def remove(copy: Path, lock: Lock) -> None:
 
 
 def bytes_in(copy: Path) -> int:
-    """Return bytes of the files in a folder, as they are while others write or remove them."""
+    """Return the bytes of the files in a folder, while others may write or remove them."""
     total = 0
     try:
         with os.scandir(copy) as entries:

@@ -21,7 +21,7 @@ FULL_BELOW = 100_000
 
 
 def steps_per_epoch(n: int, global_batch: int) -> int:
-    """Return the steps that take each of `n` samples once: ceil(n / global_batch)."""
+    """Return the steps in which each of `n` samples is seen once: ceil(n / global_batch)."""
     return -(-n // global_batch)
 
 
@@ -99,9 +99,7 @@ def micro_batch_positions(
 
 
 def _places(step: int, global_batch: int, n: int) -> np.ndarray:
-    """Return the positions of a step in the sequence of its epoch; after the last sample the first ones
-    again.
-    """
+    """Return the positions of a step in the sequence of its epoch, which starts again after its end."""
     return np.arange(step * global_batch, (step + 1) * global_batch, dtype=np.int64) % n
 
 

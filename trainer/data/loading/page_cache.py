@@ -1,6 +1,4 @@
-"""Decide whether a set is read through the system's page cache:
-docs/decisions/0032-past-the-page-cache.md.
-"""
+"""Decide whether a set is read past the page cache (docs/decisions/0032-past-the-page-cache.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ Choice = Literal["auto", "use", "bypass"]
 
 
 def go_past(shards: ShardSet, choice: Choice, available: int | None = None) -> str | None:
-    """Read a set past the page cache where configured or useful; call before its first read.
+    """Read a set past the page cache where configured or useful, and return why; call before its first read.
 
     A set that is read in another order in each epoch, and does not fit into the memory, is hardly ever found
     there; but each page of it is copied, and takes the place of another one.
@@ -38,7 +36,7 @@ def go_past(shards: ShardSet, choice: Choice, available: int | None = None) -> s
         # File systems without a disk of their own, as those of other hosts, have numbers of no device.
         if nbytes <= left or not all(os.major(one.st_dev) for one in status):
             return None
-        why = f"{byte_sizes.told(nbytes)} do not fit into the {byte_sizes.told(left)} of memory left"
+        why = f"{byte_sizes.as_text(nbytes)} do not fit into the {byte_sizes.as_text(left)} of memory left"
     else:
         why = "data.page_cache=bypass"
     shards.go_past_cache()

@@ -1,7 +1,7 @@
-"""Patch of each training sample: a pure function of the run's seed, the epoch and the sample.
+"""Place the patch of a training sample: a pure function of the run's seed, the epoch and the sample.
 
-What a volume holds where is told by counts in coarse cells, made from one look at the whole volume (or its
-label map) and kept in memory; after that only the patches are read.
+The content of a volume is counted in coarse cells, once, from the whole volume (or its label map); the counts
+stay in memory, and after that only the patches are read.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ class Patches:
         """Check that the configured patches can be taken from these volumes.
 
         Raises:
-            ConfigError: they are larger than the volumes, or classes are asked of a set without maps.
+            ConfigError: they are larger than the volumes, or `classes` is configured for a set without maps.
         """
         if any(edge > there for edge, there in zip(config.size, shards.shape, strict=False)):
             raise ConfigError(
                 f"data.patch.size: patches of {_by(config.size)} voxels do not fit into volumes of "
                 f"{_by(shards.shape[:3])}.",
-                cure="Set data.patch.size to no more than the volumes have.",
+                cure="Set data.patch.size to at most the volumes' shape.",
             )
         if config.sampling == "classes" and not shards.maps:
             raise ConfigError(
-                f"data.patch.sampling: 'classes' needs label maps, and {shards.path} has none.",
+                f"data.patch.sampling: 'classes' needs label maps, but {shards.path} has none.",
                 cure="Set data.patch.sampling=foreground, or import the images again with --maps.",
             )
         return cls(shards, config, config.size)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """(d, h, w, C) of a patch."""
+        """Return (d, h, w, C) of a patch."""
         return (*self.size, self.shards.shape[3])
 
     def origin(self, seed: int, epoch: int, sample: int, row: int) -> Origin:
@@ -109,9 +109,7 @@ class Patches:
         return d, h, w
 
     def _counts_of(self, row: int) -> np.ndarray:
-        """Return voxels of each kind in each cell, uint16 (kinds, cells): classes, or one row for the
-        foreground.
-        """
+        """Return the voxels of each class (or of the foreground) in each cell, uint16 (kinds, cells)."""
         with self._lock:
             found = self._counts.get(row)
         if found is None:

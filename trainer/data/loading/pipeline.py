@@ -19,29 +19,29 @@ from trainer.data.loading.reader_time import ReaderTime
 from trainer.data.shards.shards import Origin, ShardSet
 from trainer.errors import ConfigError
 
-# The kernel is told of so many samples per thread before they are read, so that a disk works while threads
+# Samples per thread that are announced to the kernel before they are read, so that a disk works while threads
 # decode: with one read per thread it would wait for them.
-TOLD_AHEAD = 2
+ANNOUNCED_AHEAD = 2
 # Past the page cache nothing is read ahead for us: so many more threads wait for a disk while others decode.
 WAITING = 2
 
-# Micro-batches of which the samples are remembered: more than are begun, or told to the kernel, at once.
+# Micro-batches of which the samples are remembered: more than are begun, or announced to the kernel, at once.
 _KEPT = 64
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What is read, and what belongs to it.
+    """Samples of a split: the volumes to read, and what belongs to each.
 
     Attributes:
         shards: the shard set.
         rows: of `shards.volumes`; a row may come several times in training, and is augmented differently each
             time.
         targets: int32 or float32 (len(rows),), the class or the number of each row; None for label maps.
-        covariates: float32 (len(rows), k), what belongs to each row besides its volume; None for nothing.
-        class_weights: float32 (classes,), multiplies the weight of each sample of that class in training, as
-            it is. With `balanced_weights` the mean weight over the training list stays 1.
-        patches: what training takes of each volume; None for all of it.
+        covariates: float32 (len(rows), k), non-image inputs of each row; None without them.
+        class_weights: float32 (classes,), multiplies the weight of each training sample of that class. With
+            `balanced_weights` the mean weight over the training list stays 1.
+        patches: the patch of each volume to train on; None for the whole volume.
     """
 
     shards: ShardSet
@@ -52,15 +52,15 @@ class Samples:
     patches: Patches | None = None
 
     def parts(self, shape: tuple[int, ...]) -> list[Part]:
-        """Shape and type of input (and covariates), target and weight of a sample of this shape."""
-        told: list[Part] = [] if self.covariates is None else [(self.covariates.shape[1:], np.float32)]
+        """Return shape and type of input (and covariates), target and weight of a sample of this shape."""
+        extra: list[Part] = [] if self.covariates is None else [(self.covariates.shape[1:], np.float32)]
         target: Part = shape[:3], np.uint8
         if self.targets is not None:
             target = (), np.float32 if self.targets.dtype == np.float32 else np.int32
-        return [(shape, np.float32), *told, target, ((), np.float32)]
+        return [(shape, np.float32), *extra, target, ((), np.float32)]
 
     def read_into(self, position: int, x: np.ndarray, y: np.ndarray, origin: Origin | None = None) -> None:
-        """Volume and target of this place in the list, or the part of both that begins at `origin`."""
+        """Read volume and target at a position of the list, or the part of both that begins at `origin`."""
         row = self.rows[position]
         self.shards.read_into(row, x, origin)
         if self.targets is None:
@@ -70,7 +70,7 @@ class Samples:
 
 
 class _MicroBatch(NamedTuple):
-    """Of one micro-batch on one rank: the epoch, and position and weight of each sample."""
+    """Epoch of a micro-batch on one rank, and position and weight of each of its samples."""
 
     epoch: int
     positions: list[int]
@@ -87,15 +87,15 @@ def training_batches(
     spent: ReaderTime | None = None,
     step_of: Callable[[int], int] | None = None,
 ) -> Batches:
-    """The micro-batches of one rank for some steps of a run.
+    """Return the micro-batches of one rank for some steps of a run.
 
     Steps count over the whole run: step s is step s % steps_per_epoch of epoch s // steps_per_epoch. The
     elements are the same whatever `data.reader_threads`, `data.prefetch` and `data.read_ahead`, and over all
     ranks whatever the world size.
 
     Args:
-        samples: what is read; positions in `order` count in its rows.
-        config: how: `train.seed`, `global_batch` and `accumulation`, and all of `data` that is about reading.
+        samples: what is read; positions of `order` are places in its rows.
+        config: of the run: `train.seed`, `global_batch` and `accumulation`, and the reading keys of `data`.
         steps: first step to one after the last.
         rank: this rank.
         world_size: number of ranks.
@@ -121,7 +121,7 @@ def training_batches(
     spent = spent or ReaderTime()
     changes = None if config.data.augment.is_idle else config.data.augment
     batches = len(steps) * accumulation
-    soon = TOLD_AHEAD * config.data.reader_threads
+    soon = ANNOUNCED_AHEAD * config.data.reader_threads
 
     # Computed once for all samples of it: threads hold Python's lock meanwhile, one after the other.
     @functools.lru_cache(maxsize=_KEPT)
@@ -134,12 +134,12 @@ def training_batches(
 
     def fill(number: int, places: Sequence[np.ndarray]) -> None:
         began = spent.now()
-        # Where steps may have to be waited for, the kernel is not told of later ones.
+        # Where steps may have to be waited for, later ones are not announced.
         if step_of is None and patches is None and number + soon < batches * batch:
             later, place = divmod(number + soon, batch)
             row = samples.rows[samples_of(later).positions[place]]
             shards.will_read(row, with_map=samples.targets is None)
-        x, *told, y, w = places
+        x, *extra, y, w = places
         micro_batch, place = divmod(number, batch)
         epoch, positions, weights = samples_of(micro_batch)
         position, weight = positions[place], weights[place]
@@ -165,7 +165,7 @@ def training_batches(
                 y[...] = label_map
         ended = spent.now()
         spent.add(ended - began, ended - read)
-        _tell(told, samples.covariates, position)
+        _fill_covariates(extra, samples.covariates, position)
         w[...] = weight
 
     spec = signature(batch, *samples.parts(shards.shape if patches is None else patches.shape))
@@ -173,11 +173,11 @@ def training_batches(
 
 
 def evaluation_batches(samples: Samples, config: RunConfig, *, rank: int = 0, world_size: int = 1) -> Batches:
-    """Each of the rows exactly once over all ranks, in as many batches on one rank as on any other.
+    """Return batches with each row once over all ranks, equally many on every rank.
 
     Args:
         samples: what is read, each row once and whole.
-        config: how: `data.evaluation_batch`, and all of `data` that is about reading.
+        config: of the run: `data.evaluation_batch`, and all of `data` that is about reading.
         rank: this rank.
         world_size: number of ranks.
 
@@ -189,16 +189,16 @@ def evaluation_batches(samples: Samples, config: RunConfig, *, rank: int = 0, wo
     steps = order.steps_per_epoch(len(rows), world_size * batch)
 
     def fill(number: int, places: Sequence[np.ndarray]) -> None:
-        row, x, *told, y, w = places
+        row, x, *extra, y, w = places
         step, place = divmod(number, batch)
         position = (step * world_size + rank) * batch + place
         if position >= len(rows):
-            for part, nothing in ((row, -1), (x, 0), (y, 0), (w, 0), *((part, 0) for part in told)):
+            for part, nothing in ((row, -1), (x, 0), (y, 0), (w, 0), *((part, 0) for part in extra)):
                 part[...] = nothing
             return
         row[...] = rows[position]
         samples.read_into(position, x, y)
-        _tell(told, samples.covariates, position)
+        _fill_covariates(extra, samples.covariates, position)
         w[...] = 1
 
     spec = signature(batch, ((), np.int64), *samples.parts(samples.shards.shape))
@@ -215,7 +215,7 @@ def _batches(
     ahead: int,
     before: int,
 ) -> Batches:
-    """Batches as `fill` makes their samples; `before` parts come before volume and covariates."""
+    """Return batches of the samples that `fill` makes; `before` parts come before volume and covariates."""
     shards = samples.shards
     return Batches(
         fill,
@@ -229,20 +229,20 @@ def _batches(
     )
 
 
-def _tell(told: Sequence[np.ndarray], covariates: np.ndarray | None, position: int) -> None:
+def _fill_covariates(extra: Sequence[np.ndarray], covariates: np.ndarray | None, position: int) -> None:
     if covariates is not None:
-        told[0][...] = covariates[position]
+        extra[0][...] = covariates[position]
 
 
 def _paired(covariates: np.ndarray | None, *, before: int) -> Arrange:
-    """Volume and covariates as one input; `before` parts come before them."""
+    """Return how to pair volume and covariates to one input; `before` parts come before them."""
     if covariates is None:
         return tuple
     return lambda parts: (*parts[:before], (parts[before], parts[before + 1]), *parts[before + 2 :])
 
 
 def _distinct(rows: Sequence[int], volumes: int) -> list[int]:
-    """A number for each place of the list: the row, and another one each time it comes again."""
+    """Return a number for each position of the list: the row, or another one where a row comes again."""
     times: dict[int, int] = {}
     numbers = []
     for row in rows:
@@ -256,6 +256,6 @@ def _micro_batch_size(global_batch: int, world_size: int, accumulation: int, n: 
     if global_batch > n:
         raise ConfigError(
             f"train.global_batch: {global_batch} is more than the {n} training volumes.",
-            cure="Set it lower, or give training a larger share (data.split).",
+            cure=f"Set it to at most {n}, or give training a larger share (data.split).",
         )
     return size

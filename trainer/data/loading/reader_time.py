@@ -10,11 +10,11 @@ MOST_WAITED = 0.02
 
 
 class ReaderTime:
-    """Seconds that reading threads worked, summed over all of them; threads may add at once."""
+    """Seconds of work of the reading threads, summed over all of them; threads may add at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seconds = self._told = (0.0, 0.0)
+        self._seconds = self._reported = (0.0, 0.0)
 
     @staticmethod
     def now() -> float:
@@ -22,7 +22,7 @@ class ReaderTime:
         return time.perf_counter()
 
     def add(self, reader_s: float, augment_s: float = 0.0) -> None:
-        """Count a sample: all seconds it took, and how many of these went into augmentation."""
+        """Add a sample: the seconds it took in all, and the seconds of these spent in augmentation."""
         with self._lock:
             self._seconds = (self._seconds[0] + reader_s, self._seconds[1] + augment_s)
 
@@ -32,9 +32,9 @@ class ReaderTime:
         return self._seconds
 
     def verdict(self, input_wait_s: float, epoch_s: float) -> str | None:
-        """`input_verdict` of an epoch: of the seconds since the last call."""
-        before, self._told = self._told, self._seconds
-        reader_s, augment_s = (now - then for now, then in zip(self._told, before, strict=True))
+        """Return `input_verdict` for the seconds since the last call: those of an epoch."""
+        before, self._reported = self._reported, self._seconds
+        reader_s, augment_s = (now - then for now, then in zip(self._reported, before, strict=True))
         return input_verdict(input_wait_s, epoch_s, reader_s, augment_s)
 
 

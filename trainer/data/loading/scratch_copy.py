@@ -1,9 +1,9 @@
-"""One copy of a shard set on a host's local scratch, shared by all processes and jobs of the host.
+"""Copy a shard set to a host's local scratch, once for all processes and jobs of the host.
 
-Whoever gets the lock alone copies; the others find the copy whole when the lock is free again. Each then
-holds the lock together with the others as long as it reads. A copy is made as a set is written: a shard under
-another name until its checksum is found right, the index last. So what a killed process leaves is never taken
-for a whole set, and the next one goes on with it.
+The process with the exclusive lock copies; the others find a complete copy when the lock is free again. Each
+reader then holds the lock, shared. A copy is made as a set is written: a shard has another name until its
+checksum is verified, and the index comes last. So the rest of a killed process is never taken for a complete
+set, and the next process continues it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ScratchCopy:
     Attributes:
         folder: of the copy.
         bytes_copied: bytes that this process has read from the set's own folder.
-        bytes_wanted: bytes that it set out to copy; 0 while it waits, and where it finds the copy whole.
+        bytes_wanted: bytes that it has to copy; 0 while it waits, and where the copy is complete.
     """
 
     def __init__(self, shards: ShardSet, place: Place, threads: int) -> None:
@@ -56,16 +56,16 @@ class ScratchCopy:
 
     @property
     def about_place(self) -> str:
-        """Describe what named the scratch, and whether a copy there gains anything."""
+        """Return which setting named the scratch, and whether a copy there gains anything."""
         said = f"named by {self._place.chosen_by}"
         try:
             alike = self._place.folder.stat().st_dev == self._shards.path.stat().st_dev
         except OSError:  # `make` says why
             return said
-        return f"{said}; the same disk as the shards, so nothing is gained" if alike else said
+        return f"{said}; the same disk as the shards, so a copy gains nothing" if alike else said
 
     def make(self) -> None:
-        """Obtain a whole copy; also return when `cancel` was called, then without what is missing.
+        """Obtain a complete copy; return without it after `cancel`.
 
         Raises:
             ScratchError: scratch cannot be used, or has too little space.
@@ -94,7 +94,7 @@ class ScratchCopy:
         """Open a whole copy that exists already, and make none; return whether there is one.
 
         Raises:
-            ScratchError: what has the name of our folder is not ours.
+            ScratchError: the folder with our name belongs to another user.
         """
         if not os.path.lexists(self._place.ours):
             return False
@@ -107,11 +107,11 @@ class ScratchCopy:
         return lock is not None
 
     def cancel(self) -> None:
-        """Make `make` return soon."""
+        """Make `make` return soon, without the missing shards."""
         self._cancelled.set()
 
     def progress(self) -> int:
-        """Return a number that grows as long as the copy does, whoever makes it, in bytes."""
+        """Return bytes of the copy so far, whichever process makes it."""
         return self.bytes_copied or bytes_in(self.folder)
 
     def open(self) -> ShardSet:
@@ -180,7 +180,7 @@ class ScratchCopy:
         wanted = sum(shard.nbytes for shard in missing)
         free = free_bytes(self.folder)
         if wanted + len(index) > free:
-            raise self._full(wanted, f"{byte_sizes.told(free)} are free here")
+            raise self._full(wanted, f"{byte_sizes.as_text(free)} are free here")
         self.bytes_wanted = wanted
         self._copy_all(missing)
         if not self._cancelled.is_set():
@@ -239,7 +239,7 @@ class ScratchCopy:
     def _damaged(self, source: Path, what: str) -> ShardError:
         return DamagedShardError(
             f"{source}: {what} (found while copying it to {self.folder}).",
-            cure=f"All damage: cingulum verify {self._shards.path}",
+            cure=f"To find all damage: cingulum verify {self._shards.path}",
             path=source,
         )
 
@@ -254,8 +254,8 @@ class ScratchCopy:
     def _full(self, wanted: int, found: str) -> ScratchError:
         return ScratchError(
             f"{self._place.folder}: too small for a copy of {self._shards.path}: "
-            f"{byte_sizes.told(wanted)} are needed; {found}.",
-            cure=f"Make room ({CLEAN}), or {self._instead()}",
+            f"{byte_sizes.as_text(wanted)} are needed; {found}.",
+            cure=f"Free some space ({CLEAN}), or {self._instead()}",
         )
 
     def _instead(self) -> str:
@@ -266,7 +266,7 @@ class ScratchCopy:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return what we may still write on the file system of a folder, in bytes."""
+    """Return the bytes that we may still write on the file system of a folder."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
 
@@ -288,5 +288,5 @@ def _read_into(buffer: memoryview, file: io.FileIO, source: Path) -> int:
 def _unreadable(source: Path, error: OSError) -> ShardError:
     return ShardError(
         f"{source}: cannot be read ({error.strerror}).",
-        cure=f"All damage: cingulum verify {source.parent}",
+        cure=f"To find all damage: cingulum verify {source.parent}",
     )

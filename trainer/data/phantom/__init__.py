@@ -1,4 +1,4 @@
-"""A cohort of synthetic brains, to try everything without images of real people.
+"""Make a cohort of synthetic brains, to try everything without images of real people.
 
 `cohort.make_cohort` writes a BIDS folder. The parts, in the order in which a subject is made:
 

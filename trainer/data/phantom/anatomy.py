@@ -24,9 +24,7 @@ _LARGEST_RATIO = 0.18
 
 
 def coordinates(template: Template, person: Person, rng: np.random.Generator) -> np.ndarray:
-    """Return where each voxel of this person's image lies in the average brain: (3, D, H, W) float32, in
-    voxels.
-    """
+    """Return where each voxel of this image lies in the average brain: (3, D, H, W) float32, in voxels."""
     n = template.size
     middle = (n - 1) / 2
     axes = [np.arange(n, dtype=np.float32) - np.float32(middle) for _ in range(3)]
@@ -45,9 +43,7 @@ def coordinates(template: Template, person: Person, rng: np.random.Generator) ->
 
 
 def smooth_field(control: np.ndarray, size: int) -> np.ndarray:
-    """Return a cubic B-spline of a (k + 3)^3 control grid, k spacings over the field of view: (size,)*3
-    float32.
-    """
+    """Return a cubic B-spline of a (k + 3)^3 control grid over the field of view: (size,)*3 float32."""
     basis = _basis(control.shape[0] - 3, size)
     # einsum without `optimize` never calls BLAS, whose threads could change the last bits.
     field = np.einsum("xi,ijk->xjk", basis, control)

@@ -80,9 +80,7 @@ def displacement_file(name: str) -> str:
 
 
 def subject_files(person: Person, contrasts: Sequence[str] = ("T1w",)) -> dict[str, str]:
-    """Return paths of a subject's images within the cohort: each contrast, `GM`, `WM`,
-    `CSF`, `displacement`.
-    """
+    """Return the paths of a subject's images: each contrast, `GM`, `WM`, `CSF`, `displacement`."""
     maps = {
         t: f"derivatives/tissue/{person.name}/anat/{person.name}_label-{t}_probseg.nii.gz" for t in TISSUES
     }

@@ -13,8 +13,8 @@ from typing import Any
 
 from trainer import atomic
 from trainer.data.phantom import bids, disease, image, people, template
+from trainer.data.phantom.disease import DEFAULT, PATTERNS
 from trainer.data.phantom.image import CONTRASTS
-from trainer.data.phantom.patterns import DEFAULT, PATTERNS
 from trainer.data.phantom.people import DIAGNOSES, Person
 from trainer.data.phantom.template import Template
 from trainer.data.workers import default_workers, held_back, in_order
@@ -128,7 +128,7 @@ def _make(
 
 def _check(subjects: int, size: int, gap: float, seed: int, workers: int, groups: Sequence[str]) -> None:
     if subjects < 1:
-        raise InputError(f"a cohort of {subjects} subjects is none", cure="give --subjects 1 or more")
+        raise InputError(f"--subjects {subjects} is less than 1", cure="give --subjects 1 or more")
     if not SMALLEST <= size <= LARGEST:
         raise InputError(
             f"--size {size} is out of range", cure=f"give a --size of {SMALLEST} to {LARGEST} voxels"
@@ -141,7 +141,9 @@ def _check(subjects: int, size: int, gap: float, seed: int, workers: int, groups
     if seed < 0:
         raise InputError(f"--seed {seed} is negative", cure="give a --seed of 0 or more")
     if workers < 1:
-        raise InputError(f"{workers} workers make nothing", cure="give --workers 1 or more, or leave it out")
+        raise InputError(
+            f"--workers {workers} is less than 1", cure="give --workers 1 or more, or leave it out"
+        )
     unknown = [group for group in groups if group not in DIAGNOSES]
     if unknown or not groups or len(set(groups)) < len(groups):
         what = f"unknown group {unknown[0]!r}" if unknown else "groups are missing or given twice"
@@ -154,7 +156,7 @@ def _check_contrasts(contrasts: Sequence[str]) -> None:
         what = (
             f"unknown contrast {unknown[0]!r}"
             if unknown
-            else "the first contrast is not T1w, or one is twice"
+            else "the first contrast is not T1w, or one is given twice"
         )
         raise InputError(what, cure="give --contrasts T1w or --contrasts T1w,T2w")
 
@@ -180,7 +182,7 @@ def _claimed(folder: Path, parameters: dict[str, Any]) -> bool:
     theirs = bids.parameters_of(folder)
     if theirs is None:
         raise InputError(
-            f"{folder} is not empty and holds no phantom cohort",
+            f"{folder} is not empty and does not hold a phantom cohort",
             cure="choose a new folder, or empty this one",
         )
     if theirs != parameters:

@@ -14,8 +14,7 @@ from trainer.errors import InputError
 
 
 def nifti(values: np.ndarray, affine: np.ndarray, *, slope: float = 1.0, description: str = "") -> bytes:
-    """Return a compressed NIfTI-1 file: `values` (D, H, W) of an integer or float type, in mm, scanner
-    coordinates.
+    """Return a compressed NIfTI-1 file of `values` (D, H, W), in mm, in scanner coordinates.
 
     Args:
         values: stored as they are; a reader multiplies them by `slope`.

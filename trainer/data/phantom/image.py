@@ -9,7 +9,7 @@ import numpy as np
 from scipy import ndimage
 
 from trainer.data.phantom import anatomy, disease
-from trainer.data.phantom.patterns import DEFAULT
+from trainer.data.phantom.disease import DEFAULT
 from trainer.data.phantom.people import SITES, Person, stream
 from trainer.data.phantom.template import Template
 
@@ -81,7 +81,7 @@ def make(
 def look_up(
     template: Template, where: np.ndarray, moved: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the content of each voxel of an image: the average brain's tissue, displaced by age and disease.
+    """Return the tissue in each voxel of an image: the average brain's, displaced by age and disease.
 
     Args:
         where: (3, D, H, W) of `anatomy.coordinates`.
@@ -108,9 +108,7 @@ def _sampled(component: np.ndarray, there: np.ndarray) -> np.ndarray:
 
 
 def _shares(grey: np.ndarray, white: np.ndarray, skull: np.ndarray) -> np.ndarray:
-    """Return (3, voxels): what is inside the skull and not tissue is CSF, so atrophy leaves the skull
-    unchanged.
-    """
+    """Return (3, voxels): CSF is what is in the skull and not tissue; atrophy leaves the skull as it is."""
     skull = np.clip(skull, 0, 1)
     grey, white = np.clip(grey, 0, 1), np.clip(white, 0, 1)
     excess = np.maximum((grey + white) / np.maximum(skull, 1e-6), 1)
@@ -127,9 +125,7 @@ def _scan(
     inside: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Return (voxels,) int16: contrast, texture, bias field, then Rician noise
-    (Gudbjartsson and Patz, 1995).
-    """
+    """Return (voxels,) int16: contrast, texture, bias field, Rician noise (Gudbjartsson and Patz, 1995)."""
     gain, contrast, noise = _SITE[person.site]
     gain *= np.exp(rng.normal(0, 0.12))
     contrast *= np.exp(rng.normal(0, 0.05))

@@ -38,9 +38,7 @@ def stream(seed: int, number: int, purpose: str) -> np.random.Generator:
 
 
 def draw(seed: int, number: int, groups: Sequence[str] = DIAGNOSES) -> Person:
-    """Return person `number` (from 0) of the cohort. Diagnoses rotate: groups differ in
-    size by one at most.
-    """
+    """Return person `number` (from 0) of the cohort; diagnoses rotate, so groups differ by at most one."""
     rng = stream(seed, number, "person")
     age = float(np.clip(rng.normal(73.0, 7.0), 55.0, 90.0))
     return Person(

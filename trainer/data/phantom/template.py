@@ -62,7 +62,7 @@ class Template:
 
     @property
     def voxel(self) -> float:
-        """Edge of a voxel in mm."""
+        """Return the edge of a voxel in mm."""
         return FIELD_OF_VIEW / self.size
 
 
@@ -75,7 +75,7 @@ def affine_of(size: int) -> np.ndarray:
 
 
 def build(size: int) -> Template:
-    """Put the average brain on a grid of `size`^3 voxels.
+    """Return the average brain on a grid of `size`^3 voxels.
 
     Raises:
         CingulumError: nilearn, or its template, is not installed.
@@ -109,14 +109,14 @@ def _full_resolution(kind: str) -> np.ndarray:
     spec = importlib.util.find_spec("nilearn")
     if spec is None or not spec.submodule_search_locations:
         raise CingulumError(
-            "nilearn, which brings the average brain that phantoms are made from, is not installed",
+            "nilearn, which contains the average brain of the phantoms, is not installed",
             cure="pip install 'nilearn>=0.12'",
         )
     name = f"mni_icbm152_{kind}_tal_nlin_sym_09a_converted.nii.gz"
     path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / name
     if not path.is_file():
         raise CingulumError(
-            f"this nilearn does not bring {name}", cure="pip install --force-reinstall 'nilearn>=0.12'"
+            f"the installed nilearn lacks {name}", cure="pip install --force-reinstall 'nilearn>=0.12'"
         )
     image = nibabel.nifti1.load(path)
     values = np.asarray(image.dataobj, dtype=np.float32) / 255
@@ -135,9 +135,7 @@ def _halve(volume: np.ndarray) -> np.ndarray:
 
 
 def _resample(volume: np.ndarray, size: int) -> np.ndarray:
-    """Resample a cube to `size`^3 voxels over the same space, smoothed first where voxels grow, against
-    aliasing.
-    """
+    """Resample a cube to `size`^3 voxels of the same space, smoothed first where voxels grow."""
     step = volume.shape[0] / size
     if step > 1:
         volume = ndimage.gaussian_filter(volume, 0.42 * np.sqrt(step**2 - 1), mode="constant")
@@ -171,9 +169,7 @@ def _explain(
 
 
 def _pull(tissue: np.ndarray) -> np.ndarray:
-    """Return (3, n, n, n) vectors from tissue toward where there is none, of nearly unit
-    length at an edge.
-    """
+    """Return (3, n, n, n) vectors out of tissue, of nearly unit length at its edge."""
     smooth = ndimage.gaussian_filter(tissue, _TISSUE_SMOOTHING_MM / (FIELD_OF_VIEW / tissue.shape[0]))
     gradient = -np.stack(np.gradient(smooth)).astype(np.float32)
     length = np.sqrt((gradient**2).sum(axis=0))

@@ -41,7 +41,7 @@ def unpack_table(text: str) -> np.ndarray:
     try:
         return np.frombuffer(base64.b64decode(text, validate=True), BRICK)
     except (binascii.Error, ValueError):
-        raise ValueError("it is no table of bricks") from None
+        raise ValueError("invalid brick table") from None
 
 
 def touched(layout: Layout, origin: Sequence[int], size: Sequence[int]) -> np.ndarray:

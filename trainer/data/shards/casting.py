@@ -59,8 +59,8 @@ def cast_into(
             target[...] = block
             np.multiply(target, np.float32(scale), out=target)
     elif stored.dtype == np.float16:
-        if not halves.raise_into(stored, out):
-            _raise_halves(stored.view(np.int16), out, finite())
+        if not halves.widen_into(stored, out):
+            _widen_halves(stored.view(np.int16), out, finite())
     elif stored.dtype == _BFLOAT16:
         # The upper half of a float32.
         for block, bits in _blocks(stored.view(np.uint16), out.view(np.uint32)):
@@ -70,7 +70,7 @@ def cast_into(
         out[...] = stored
 
 
-def _raise_halves(stored: np.ndarray, out: np.ndarray, finite: bool) -> None:
+def _widen_halves(stored: np.ndarray, out: np.ndarray, finite: bool) -> None:
     # TensorFlow sets its threads to take subnormal numbers for 0, and threads inherit it.
     exact = bool(np.multiply(_TINY, _RISE)[0])
     for block, target in _blocks(stored, out):

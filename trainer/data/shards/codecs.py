@@ -65,9 +65,7 @@ def encode(codec: str, voxels: np.ndarray) -> bytes:
 
 
 def most_bytes(decoded: int) -> int:
-    """Return the largest size of a chunk, in bytes, that holds so many bytes of voxels, whatever codec wrote
-    it.
-    """
+    """Return the largest size in bytes of a chunk with so many decoded bytes, of any codec."""
     return decoded + decoded // 8 + _MOST_ADDED
 
 
@@ -80,7 +78,7 @@ def decode_into(codec: str, chunk: memoryview | bytes, out: np.ndarray) -> None:
         ValueError: the array is not C-contiguous.
     """
     if not out.flags.c_contiguous:
-        raise ValueError("an array that is not C-contiguous has no place for a chunk")
+        raise ValueError("the array is not C-contiguous")
     flat = out.reshape(-1).view(np.uint8)
     try:
         if codec in _BLOSC:
@@ -88,7 +86,7 @@ def decode_into(codec: str, chunk: memoryview | bytes, out: np.ndarray) -> None:
             # that is too short, and says nothing.
             _check_size(int.from_bytes(chunk[4:8], "little"), out)
             if int.from_bytes(chunk[12:16], "little") != len(chunk):
-                raise ValueError(f"it has {len(chunk)} bytes, and says otherwise")
+                raise ValueError(f"it has {len(chunk)} bytes, but its header gives another size")
             blosc.decompress(chunk, flat)
         elif codec == "gzip":
             # No more than fits: a chunk of 1 MiB may hold 1 GiB.
@@ -107,4 +105,4 @@ def decode_into(codec: str, chunk: memoryview | bytes, out: np.ndarray) -> None:
 
 def _check_size(stored: int, out: np.ndarray) -> None:
     if stored != out.nbytes:
-        raise ValueError(f"it holds {stored} bytes, and a volume has {out.nbytes}")
+        raise ValueError(f"it holds {stored} bytes, but a volume has {out.nbytes}")

@@ -43,7 +43,7 @@ def opened(path: Path) -> ctypes.CDLL:
 LIBRARY = _library()
 
 
-def raise_into(stored: np.ndarray, out: np.ndarray) -> bool:
+def widen_into(stored: np.ndarray, out: np.ndarray) -> bool:
     """Fill `out` with the values of `stored`; return False, without effect, where this is not supported here.
 
     Args:
@@ -99,9 +99,7 @@ def _lz4() -> int | None:
 
 
 def _steps(array: np.ndarray) -> tuple[int, int] | None:
-    """Return strides from plane to plane and from row to row, in values; None where a row
-    is not contiguous.
-    """
+    """Return strides from plane to plane and row to row, in values; None where rows are not contiguous."""
     plane, row, *within = array.strides
     expected = array.itemsize
     for length, stride in zip(reversed(array.shape[2:]), reversed(within), strict=True):

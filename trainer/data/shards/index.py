@@ -54,7 +54,7 @@ class VolumeMeta:
     further_sources: Mapping[str, str] | None = None
 
     def as_read(self) -> VolumeMeta:
-        """Return the same as it reads back from JSON: lists and Python floats, never numpy's."""
+        """Return the same as it reads back from JSON, with lists and Python floats instead of NumPy's."""
         affine = np.asarray(self.affine, np.float64)
         if affine.shape != (4, 4):
             raise ValueError(f"{self.source}: the affine is {affine.shape}, not (4, 4)")
@@ -190,12 +190,12 @@ class Index:
 
     @property
     def volumes(self) -> tuple[Volume, ...]:
-        """All volumes; a volume's `id` is its place here."""
+        """Return all volumes; a volume's `id` is its place here."""
         return tuple(volume for shard in self.shards for volume in shard.volumes)
 
     @property
     def content_hash(self) -> str:
-        """Sha256 of everything else in the index, in hex: names the data set in run.json."""
+        """Return the SHA-256 of everything else in the index, in hex: it names the data set in run.json."""
         return hashlib.sha256(canonical_json(self._content()).encode()).hexdigest()
 
     def to_json(self) -> str:

@@ -10,7 +10,6 @@ from math import prod
 import numpy as np
 
 from trainer.data.shards import codecs
-from trainer.data.shards.stored_types import hdf5_dtype
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,12 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks of a volume."""
+        """Return the number of chunks of a volume."""
         return prod(self.grid)
 
     @property
     def decoded_bytes(self) -> int:
-        """Return the decoded size of a volume's chunks: bricks at its border are filled up."""
+        """Return the decoded size of a volume's chunks; bricks at its border are padded."""
         return self.chunks * prod(self.chunk_shape) * self.dtype.itemsize
 
     def origins(self) -> Iterator[tuple[int, ...]]:
@@ -76,8 +75,3 @@ class Layout:
         part = array[tuple(slice(first, end) for first, end in zip(origin, ends, strict=True))]
         brick[tuple(slice(size) for size in part.shape)] = part
         return brick
-
-    @property
-    def hdf5_dtype(self) -> np.dtype:
-        """Return the type declared to HDF5."""
-        return hdf5_dtype(self.dtype)

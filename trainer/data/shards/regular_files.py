@@ -6,6 +6,7 @@ A named pipe holds up whoever opens it, a device may never end, and a sparse fil
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -33,11 +34,11 @@ def checked(path: Path, status: os.stat_result) -> os.stat_result:
     """Return `os.stat` of a file, if it is a regular one.
 
     Raises:
-        OSError: it is none; `strerror` says what it is.
+        OSError: it is another kind of file; `strerror` says which.
     """
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no file")
-        raise OSError(errno.EINVAL, f"it is {kind}, no regular file", str(path))
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
     return status
 
 
@@ -67,5 +68,18 @@ def read(path: Path, most: int) -> bytes:
     with opened(path) as file:
         found = os.fstat(file.fileno()).st_size
         if found > most:
-            raise OSError(errno.EFBIG, f"it has {found} bytes, and at most {most} are read", str(path))
+            raise OSError(errno.EFBIG, f"it has {found} bytes; at most {most} are read", str(path))
         return file.read(most)
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a regular file, in hex.
+
+    Raises:
+        OSError: it is missing, cannot be read, or is no regular file.
+    """
+    with opened(path) as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -20,6 +20,7 @@ from trainer.data.shards import codecs
 from trainer.data.shards.bricks import pack_table
 from trainer.data.shards.index import ShardRecord, Volume, VolumeMeta, canonical_json, meta_to_json
 from trainer.data.shards.layout import Layout
+from trainer.data.shards.stored_types import hdf5_dtype
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _write_chunks(
     dataset = shard.create_dataset(
         name,
         (len(volumes), *layout.shape),
-        layout.hdf5_dtype,
+        hdf5_dtype(layout.dtype),
         chunks=(1, *layout.chunk_shape),
         track_times=False,
         **codecs.hdf5_filters(layout.codec),

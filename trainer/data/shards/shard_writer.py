@@ -124,7 +124,7 @@ class ShardWriter:
             metas.append(meta.as_read())
             scales += [] if scale is None else [scale]
         if not chunks:
-            raise ValueError(f"{file} would hold no volume")
+            raise ValueError(f"{file}: there are no volumes")
         content = Content(metas, chunks, self._encoded_maps(maps, metas), scales)
         image = self._image(content, mark)
         # An index that is there describes the shard that is about to go.
@@ -254,7 +254,7 @@ def checked_layout(
         raise ShardError(f"unknown codec {codec!r}.", cure=f"Choose one of: {', '.join(codecs.CODECS)}.")
     if bricks is not None and not 1 <= bricks < max(shape[:3]):
         raise ShardError(
-            f"bricks of {bricks} voxels in volumes of {' x '.join(map(str, shape[:3]))}.",
+            f"bricks of {bricks} voxels are impossible in volumes of {' x '.join(map(str, shape[:3]))}.",
             cure=f"Choose an edge under {max(shape[:3])}, or leave bricks out.",
         )
     layout = Layout(shape, stored_types.stored_dtype(dtype), codec, bricks)
@@ -265,8 +265,8 @@ def checked_layout(
         )
     if len(map_classes) > MOST_CLASSES:
         raise ShardError(
-            f"label maps of {len(map_classes)} classes; a voxel holds one of {MOST_CLASSES}.",
-            cure="Give fewer classes; labels that share a name become one.",
+            f"label maps have {len(map_classes)} classes; at most {MOST_CLASSES} are possible.",
+            cure="Give fewer classes; labels with the same name become one class.",
         )
     return layout
 
@@ -278,7 +278,7 @@ def unwritten(path: Path, error: OSError, needed: str = "") -> CingulumError:
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = free_bytes(DiskFull(error, path))
-        left = "" if free is None else f" {byte_sizes.told(free)} are free."
+        left = "" if free is None else f" {byte_sizes.as_text(free)} are free."
         return CingulumError(
             f"{path}: the disk is full.{needed}{left}",
             cure="Free some space and run the same command again: it goes on where it stopped.",

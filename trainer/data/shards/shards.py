@@ -83,7 +83,7 @@ class ShardSet:
         return cls(path, *whole_index(path))
 
     def __len__(self) -> int:
-        """Number of volumes."""
+        """Return the number of volumes."""
         return len(self.volumes)
 
     @property
@@ -101,7 +101,7 @@ class ShardSet:
 
     @property
     def bytes_read(self) -> int:
-        """Stored bytes that this process has read of the set, checksums and repetitions included."""
+        """Return the stored bytes that this process has read, checksums and repetitions included."""
         return self._stored.bytes_read
 
     def read(self, row: int) -> np.ndarray:
@@ -117,8 +117,7 @@ class ShardSet:
         return values
 
     def read_chunk(self, row: int) -> bytes:
-        """Return the stored bytes of volume `row`, neither checked nor decoded; of bricks all, in their
-        order.
+        """Return the stored bytes of volume `row`, neither checked nor decoded; bricks one after another.
 
         Raises:
             ShardError: the file cannot be read, or ends too soon.
@@ -127,8 +126,7 @@ class ShardSet:
         return self._chunks(volume, volume.brick_table, volume.offset, volume.nbytes)
 
     def read_map(self, row: int) -> np.ndarray:
-        """Return the label map of volume `row`, (D, H, W) uint8: places in `maps`. Threads may call it at
-        once.
+        """Return the label map of volume `row`, (D, H, W) uint8: places in `maps`. Threads may call it.
 
         Raises:
             ShardError: the set has no label maps, or the chunk is damaged or cannot be read.
@@ -156,9 +154,7 @@ class ShardSet:
         self._fill(volume, self._layout, place, volume.brick_table, out, origin, scale=volume.scale)
 
     def will_read(self, row: int, *, with_map: bool = False) -> None:
-        """Announce the read of a volume that is one chunk, and its label map, to the kernel; of bricks,
-        nothing.
-        """
+        """Announce the read of a volume, and of its label map, to the kernel; does nothing for bricks."""
         volume = self.volumes[row]
         if volume.brick_table is None:
             self._stored.will_read(volume.shard, volume.offset, volume.nbytes)
@@ -220,7 +216,7 @@ class ShardSet:
             raise self._damaged(volume, f"it cannot be decoded ({error})", what) from None
 
     def overdue(self, limit_s: float) -> ShardError | None:
-        """Describe a read that has been in progress for longer than `limit_s` seconds; None: none has."""
+        """Return an error about a read in progress for longer than `limit_s` seconds; None without one."""
         read = self._stored.overdue(limit_s)
         if read is None:
             return None
@@ -237,7 +233,7 @@ class ShardSet:
         return ShardError(
             f"{self._stored.folder / read.shard}, byte {read.offset}: reading {whose} ({read.nbytes} bytes) "
             f"has taken more than {limit_s:g} s.",
-            cure="Look whether the disk or the file server still answers. For one that is slow: a larger "
+            cure="Check that the disk or the file server still answers. If it is slow, set a larger "
             "data.read_timeout.",
         )
 

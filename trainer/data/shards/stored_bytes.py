@@ -1,7 +1,7 @@
 """The bytes of the shards of one set: positional reads, counted, safe in threads and after a fork.
 
-What may pass is tried again; a file that is no longer the one that the set was opened with is noticed; and a
-read that takes too long is known while it hangs. Reads may go past the page cache: docs/decisions/0032 says
+Temporary errors are retried; a file that changed since the set was opened is noticed; and a read that takes
+too long is known while it hangs. Reads may go past the page cache: docs/decisions/0032 says
 when that is of use.
 """
 
@@ -39,7 +39,7 @@ class ReadFault(Exception):
 
 
 class Identity(NamedTuple):
-    """Identity of a file and its last write: other bytes have another identity."""
+    """Identity of a file and of its last write."""
 
     device: int
     inode: int
@@ -66,7 +66,7 @@ class StoredBytes:
 
     Args:
         folder: of the set.
-        seen: what each shard was when the set was opened; where it is not said, what it is at its first read.
+        seen: identity of each shard when the set was opened; by default that of its first read.
 
     Attributes:
         folder: of the set.
@@ -79,7 +79,7 @@ class StoredBytes:
         self.bytes_read = 0
         self.past_cache = False
         self._seen = dict(seen or {})
-        self._told = False
+        self._has_warned = False
         self._start()
         _all.add(self)
 
@@ -95,8 +95,7 @@ class StoredBytes:
         self._start()
 
     def read(self, shard: str, offset: int, nbytes: int) -> np.ndarray:
-        """Return so many bytes of a shard from `offset` on, uint8 (nbytes,), valid until the thread reads
-        again.
+        """Return `nbytes` bytes of a shard, uint8 (nbytes,), valid until the thread reads again.
 
         See `read_into`.
         """
@@ -113,7 +112,7 @@ class StoredBytes:
     def read_into(self, shard: str, offset: int, target: memoryview) -> None:
         """Fill `target` with the bytes of a shard that begin at `offset`. Threads may call it at once.
 
-        Where a read fails in a way that may pass, it is tried again for about five seconds, and said once.
+        A read with a temporary error is repeated for about five seconds, with one warning.
 
         Raises:
             ReadFault: the file cannot be read, ends too soon, or was removed, replaced, cut short or written
@@ -128,7 +127,7 @@ class StoredBytes:
         """Announce a coming read to the kernel; it may do nothing."""
         if self.past_cache:
             return
-        # What is wrong with the file, the read itself will tell.
+        # The read itself reports what is wrong with the file.
         with contextlib.suppress(OSError):
             file = self._files.get(shard)
             os.posix_fadvise(file.descriptor, offset, nbytes, os.POSIX_FADV_WILLNEED)
@@ -173,7 +172,7 @@ class StoredBytes:
                 pause = next(pauses, None) if error.errno in MAY_PASS else None
                 if pause is None:
                     raise ReadFault(f"it cannot be read ({error.strerror})") from None
-                self._tell_once(shard, offset + done, error)
+                self._warn_once(shard, offset + done, error)
                 self._files.forget(shard)  # a stale handle stays stale
                 time.sleep(pause)
                 continue
@@ -197,18 +196,18 @@ class StoredBytes:
         if now[:2] != seen[:2]:
             raise ReadFault("the file was replaced by another one")
         if now.nbytes < seen.nbytes:
-            raise ReadFault(f"the file was cut short, from {seen.nbytes} bytes to {now.nbytes}")
+            raise ReadFault(f"the file was truncated, from {seen.nbytes} bytes to {now.nbytes}")
         if now != seen:
             raise ReadFault("the file was written to")
         # It was away and is back: what we have open is another one.
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    def _tell_once(self, shard: str, offset: int, error: OSError) -> None:
-        if not self._told:
-            self._told = True
+    def _warn_once(self, shard: str, offset: int, error: OSError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             sys.stderr.write(
                 f"warning: {self.folder / shard}: reading at byte {offset} failed on {socket.gethostname()} "
-                f"({error.strerror}); trying again. Further failures that pass are not told.\n"
+                f"({error.strerror}); trying again. Further failures like this are not reported.\n"
             )
             sys.stderr.flush()
 
@@ -225,7 +224,7 @@ os.register_at_fork(after_in_child=_start_all)
 
 
 class _OpenFile:
-    """A file descriptor that closes when nobody uses it any more."""
+    """File descriptor that closes with its last user."""
 
     def __init__(self, path: Path, *, past_cache: bool) -> None:
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if past_cache else 0))

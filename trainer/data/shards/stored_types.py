@@ -37,7 +37,7 @@ def hdf5_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def read_dtype(dtype: np.dtype, *, scaled: bool) -> np.dtype:
-    """Return the type for a reader: float32 where the stored type is not one of NumPy's, or has a scale."""
+    """Return the type for a reader: float32 where NumPy lacks the stored type or values have a scale."""
     return np.dtype("<f4") if scaled or dtype == ml_dtypes.bfloat16 else dtype
 
 
@@ -62,8 +62,7 @@ def pack(values: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, float | None]
 
 
 def rounded(values: np.ndarray, name: str) -> np.ndarray:
-    """Return float32 values as they come back after they were stored as `name`; `pack` then loses nothing
-    more.
+    """Return float32 values as they read back after being stored as `name`; `pack` then loses nothing more.
 
     Returns:
         of type float16 or float32 where that is the stored type, else float32.
@@ -81,7 +80,7 @@ def _scale(values: np.ndarray) -> float:
     """Return the smallest power of two that brings the values to -32767 ... 32767; 1 where all are 0."""
     largest = float(np.abs(values).max(initial=0.0))
     if not math.isfinite(largest):
-        raise ValueError("values that are not finite have no scale")
+        raise ValueError("values that are not finite cannot be scaled")
     if largest == 0:
         return 1.0
     mantissa, exponent = math.frexp(largest / _LARGEST)

@@ -16,7 +16,7 @@ _EXAMPLE = ("id", "subject", "session", "label", "age", "sex", "source")
 
 
 def summary(shards: ShardSet, examples: int = 5) -> dict[str, Any]:
-    """Describe a shard set.
+    """Return a summary of a shard set.
 
     Args:
         shards: the set.
@@ -57,13 +57,7 @@ def summary(shards: ShardSet, examples: int = 5) -> dict[str, Any]:
         "labels": {label: _people(by_label[label]) for label in sorted(by_label)},
         "normalisation": dict(shards.normalisation),
         "preprocessing": dict(shards.preprocessing),
-        "examples": [
-            {
-                key: getattr(volume, key)
-                for key in ("id", "subject", "session", "label", "age", "sex", "source")
-            }
-            for volume in volumes[:examples]
-        ],
+        "examples": [{key: getattr(volume, key) for key in _EXAMPLE} for volume in volumes[:examples]],
     }
 
 

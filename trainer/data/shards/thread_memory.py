@@ -21,9 +21,7 @@ _kept = threading.local()
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype | type) -> np.ndarray:
-    """Return an array of this shape and type, C-contiguous, not filled, that begins at a multiple of 64
-    bytes.
-    """
+    """Return an uninitialised C-contiguous array that begins at a multiple of 64 bytes."""
     dtype = np.dtype(dtype)
     nbytes = prod(shape) * dtype.itemsize
     raw: np.ndarray = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -39,23 +37,19 @@ def on_huge_pages(nbytes: int) -> np.ndarray:
     """
     nbytes += -nbytes % HUGE_PAGE
     # Pages that are never touched take no memory.
-    raw = np.frombuffer(_advised(nbytes + HUGE_PAGE), np.uint8)
-    first = -raw.ctypes.data % HUGE_PAGE
-    return raw[first : first + nbytes]
-
-
-def _advised(nbytes: int) -> mmap.mmap:
-    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux":
         for advice in (mmap.MADV_HUGEPAGE, MADV_WIPEONFORK):
             # A kernel that lacks one of both refuses, and the memory is as any other.
             with contextlib.suppress(OSError):
                 pages.madvise(advice)
-    return pages
+    raw = np.frombuffer(pages, np.uint8)
+    first = -raw.ctypes.data % HUGE_PAGE
+    return raw[first : first + nbytes]
 
 
 def scratch(purpose: str, nbytes: int, *, huge_pages: bool = False) -> np.ndarray:
-    """Return memory of the calling thread, uint8 (nbytes,), until it asks for the same purpose again.
+    """Return memory of the calling thread, uint8 (nbytes,), until it calls again with the same purpose.
 
     It grows to the most that was asked for, and is freed when the thread ends. A purpose is on huge pages or
     not, every time.

@@ -25,13 +25,13 @@ from trainer.errors import ShardError
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault.
+    """Fault of a shard or of a volume.
 
     Attributes:
         shard: file name of the shard.
-        what: is wrong, as half a sentence.
+        what: the fault, as half a sentence.
         volume: row number in the set, or None when it concerns the whole shard.
-        subject: whose volume it is, or None.
+        subject: of the volume, or None.
     """
 
     shard: str
@@ -45,7 +45,7 @@ class Problem:
 
 
 def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> list[Problem]:
-    """Check a whole shard set; an empty list means undamaged.
+    """Return the problems of a whole shard set; empty where it is undamaged.
 
     Args:
         path: folder of the set.
@@ -78,7 +78,7 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> li
     return [p for p in problems if p.what != _OUTSIDE or p.shard not in damaged]
 
 
-_OTHER = "HDF5 reads other values than cingulum"
+_OTHER = "HDF5 and cingulum read different values"
 _OF_MAP = "label map: "
 _OUTSIDE = "is damaged outside its volumes (its checksum does not match)"
 
@@ -87,19 +87,16 @@ def _whole_file(path: Path, shard: ShardRecord) -> Iterator[Problem]:
     try:
         size = regular_files.size(path / shard.file)
         if size != shard.nbytes:
-            yield Problem(shard.file, f"has {size} bytes, not {shard.nbytes}: it was cut short or replaced")
+            yield Problem(shard.file, f"has {size} bytes, not {shard.nbytes}: it was truncated or replaced")
             return
-        with regular_files.opened(path / shard.file) as file:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
+        found = regular_files.sha256(path / shard.file)
     except FileNotFoundError:
         yield Problem(shard.file, "is missing")
         return
     except OSError as error:
         yield Problem(shard.file, f"cannot be read ({error.strerror})")
         return
-    if digest.hexdigest() != shard.sha256:
+    if found != shard.sha256:
         yield Problem(shard.file, _OUTSIDE)
 
 
@@ -152,9 +149,7 @@ def _as_hdf5_reads_it(
 
 
 def _unlike(shards: ShardSet, file: h5py.File, count: int) -> str | None:
-    """Compare HDF5's dataset properties with the index, so that deviating ones are not
-    read; None: all equal.
-    """
+    """Return how HDF5's data sets differ from the index; None where they do not."""
     expected = {"volumes": (count, *shards.shape), "subjects": (count,), "labels": (count,)}
     if shards.maps:
         expected["maps"] = (count, *shards.shape[:3])

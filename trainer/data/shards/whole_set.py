@@ -25,33 +25,26 @@ def whole_index(path: Path) -> tuple[Index, dict[str, Identity]]:
         raise _no_index(path)
     index = read_index(path)
     seen = {}
+
+    def damaged(where: Path, what: str) -> DamagedShardError:
+        return DamagedShardError(f"{where}: {what}", cure=restore(path), path=where)
+
     for shard in index.shards:
+        file = path / shard.file
         try:
-            status = (path / shard.file).stat()
+            status = file.stat()
         except OSError:
-            raise DamagedShardError(
-                f"{path}: the shard {shard.file} is missing.", cure=restore(path), path=path
-            ) from None
+            raise damaged(path, f"the shard {shard.file} is missing.") from None
         try:
-            seen[shard.file] = Identity.of(regular_files.checked(path / shard.file, status))
+            seen[shard.file] = Identity.of(regular_files.checked(file, status))
         except OSError as error:
-            raise DamagedShardError(
-                f"{path / shard.file}: {error.strerror}.", cure=restore(path), path=path / shard.file
-            ) from None
+            raise damaged(file, f"{error.strerror}.") from None
         size = seen[shard.file].nbytes
         if size != shard.nbytes:
-            raise DamagedShardError(
-                f"{path / shard.file}: has {size} bytes, not {shard.nbytes}: cut short or replaced.",
-                cure=restore(path),
-                path=path / shard.file,
-            )
+            raise damaged(file, f"has {size} bytes, not {shard.nbytes}: truncated or replaced.")
         for volume in shard.volumes:
             if any(_outside(*place, size) for place in places(volume)):
-                raise DamagedShardError(
-                    f"{path}: the index places volume {volume.id} outside {shard.file}.",
-                    cure=restore(path),
-                    path=path,
-                )
+                raise damaged(path, f"the index places volume {volume.id} outside {shard.file}.")
     return index, seen
 
 
@@ -77,7 +70,7 @@ def _outside(offset: int, nbytes: int, size: int) -> bool:
 def _no_index(path: Path) -> ShardError:
     if path.exists() and not path.is_dir():
         return ShardError(
-            f"{path}: is a file, and a shard set is a folder.", cure="Give the folder.", path=path
+            f"{path}: is a file, but a shard set is a folder.", cure="Give the folder.", path=path
         )
     if not path.is_dir():
         return ShardError(
@@ -87,7 +80,7 @@ def _no_index(path: Path) -> ShardError:
         )
     if any(path.glob("*shard-*.h5*")):
         return ShardError(
-            f"{path}: is half written: it has shards but no index.",
+            f"{path}: is incomplete: it has shards but no index.",
             cure="Run the same `cingulum import` command again: it goes on where it stopped.",
             path=path,
         )
@@ -99,5 +92,6 @@ def _no_index(path: Path) -> ShardError:
 
 
 def restore(path: Path) -> str:
-    """Describe how to repair damage."""
-    return f"All damage: cingulum verify {path}. To make it anew: cingulum import SOURCE {path} --overwrite"
+    """Return how to find all damage and repair it."""
+    again = f"cingulum import SOURCE {path} --overwrite"
+    return f"To find all damage: cingulum verify {path}. To make it again: {again}"

@@ -1,1 +1,1 @@
-"""Which images there are, of whom, with which label."""
+"""List the images of a cohort, with their subjects and labels."""

@@ -17,7 +17,7 @@ def is_text(name: str | Path) -> bool:
 
 
 def shown(name: str | Path) -> str:
-    r"""Return the name for people: bytes that are not UTF-8 as `\xff`."""
+    r"""Return the name as text: bytes that are not UTF-8 as `\xff`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 

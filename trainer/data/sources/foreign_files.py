@@ -11,7 +11,7 @@ from trainer.data.sources.file_names import first_three
 _DICOM = "DICOM"
 _DCM2NIIX = "Convert with `dcm2niix -o FOLDER {}` and import that."
 _ITK = "Convert to NIfTI (ITK-SNAP, 3D Slicer, or SimpleITK's ReadImage and WriteImage) and import that."
-# What a format's files are called, and how to mend it. Of a header and its data only the header is named.
+# Suffixes of a format's files, and how to convert them. Of a header and its data only the header is listed.
 _FORMATS: dict[str, tuple[tuple[str, ...], str]] = {
     _DICOM: ((".dcm", ".ima", ".dicom"), _DCM2NIIX.format("DICOM-FOLDER")),
     "MetaImage (.mha, .mhd)": ((".mha", ".mhd"), _ITK),
@@ -26,12 +26,12 @@ _FORMATS: dict[str, tuple[tuple[str, ...], str]] = {
 _MAGIC_AT, _MAGIC = 128, b"DICM"
 
 
-def said_of(folders: Iterable[Path], root: Path) -> list[Finding]:
+def unread_formats(folders: Iterable[Path], root: Path) -> list[Finding]:
     """Return a warning for each unsupported format in the folders, the most frequent first.
 
     Args:
         folders: looked through with all below them; hidden files and folders are not.
-        root: names are told relative to it.
+        root: names are given relative to it.
     """
     found: dict[str, list[str]] = {}
     for folder in folders:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainer.data.images.findings import Finding, warning
-from trainer.data.images.map_recipe import MapRecipe
+from trainer.data.images.recipe import MapRecipe
 from trainer.data.sources.tables import Row, Table
 
 SUBJECT_COLUMNS = ("participant_id", "subject", "subject_id", "sub", "id")
@@ -71,9 +71,7 @@ class SourceImage:
 
     @property
     def identity(self) -> list[Any]:
-        """Return what the shard set records of it besides its content, as JSON values; independent of its
-        folder.
-        """
+        """Return what the shard set records of the image besides its content, as JSON values."""
         tissues = [tissue for tissue, _ in self.tissue_maps]
         said = [self.source, self.subject, self.session, self.label, self.age, self.sex, self.site, tissues]
         return [*said, [file.source for file in self.further]] if self.further else said
@@ -99,12 +97,12 @@ class Listing:
 
     @property
     def sha256(self) -> str:
-        """Return the SHA-256 of every image's identity: changes when an image or its metadata does."""
+        """Return the SHA-256 of every image's identity: it changes with any image or its metadata."""
         return hashlib.sha256(json.dumps([image.identity for image in self.images]).encode()).hexdigest()
 
 
 def person(row: Row, table: Table, label: str | None) -> dict[str, Any]:
-    """Read a person's data from a row: label, age, sex, site, and a finding where the age is not a number."""
+    """Return the data of a person in a row: label, age, sex, site; a finding where the age is no number."""
 
     def cell(names: Sequence[str]) -> str | None:
         column = table.find(names)
@@ -121,7 +119,7 @@ def person(row: Row, table: Table, label: str | None) -> dict[str, Any]:
 
 
 def known(said: dict[str, Any]) -> dict[str, Any]:
-    """Keep only known values: drop None and empty findings, so that one table does not overwrite another."""
+    """Return the known values: without None and empty findings, so that no table overwrites another's."""
     return {name: value for name, value in said.items() if value not in (None, ())}
 
 
@@ -137,7 +135,7 @@ def _age(text: str | None, where: str) -> tuple[float | None, tuple[Finding, ...
             warning(
                 "age",
                 f"its age {text!r} in {where} is not a number of years; it was left out.",
-                "Mend the table.",
+                "Correct the table.",
             ),
         )
     return age, ()

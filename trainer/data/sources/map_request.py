@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from trainer.data.images.map_recipe import BACKGROUND, MapKind, MapRecipe
+from trainer.data.images.recipe import BACKGROUND, MapKind, MapRecipe
 from trainer.data.sources import tables
 from trainer.errors import CohortError, ConfigError
 
@@ -32,7 +32,7 @@ class MapRequest:
 
     @classmethod
     def parse(cls, maps: str, labels: str | None = None) -> MapRequest:
-        """Read `KIND[:FOLDER][:KEY-VALUE...]`.
+        """Return the request that `KIND[:FOLDER][:KEY-VALUE...]` makes.
 
         Raises:
             ConfigError: the kind is unknown or a part is empty.
@@ -47,17 +47,15 @@ class MapRequest:
         folder = parts.pop(0) if parts and not _is_entity(parts[0]) else None
         if not all(_is_entity(part) for part in parts):
             raise ConfigError(
-                f"--maps {maps}: after the folder come entities of the file names.",
-                cure=f"Such as --maps {kind}:fmriprep:desc-aseg",
+                f"--maps {maps}: only entities of the file names may follow the folder.",
+                cure=f"For example --maps {kind}:fmriprep:desc-aseg",
             )
         pairs = tuple((key, value) for key, _, value in (part.partition("-") for part in parts))
         return cls(known[kind], folder, pairs, labels)
 
 
 def _is_entity(part: str) -> bool:
-    """Return whether it is an entity such as `desc-aseg`; a folder may have dashes, too,
-    but not such a key.
-    """
+    """Return whether it is an entity such as `desc-aseg`; a folder's name does not begin with such a key."""
     key, dash, value = part.partition("-")
     return bool(dash and value) and key in ("desc", "atlas", "seg", "space", "res", "acq", "run", "rec")
 
@@ -113,7 +111,7 @@ def numbered(names: dict[str, str]) -> MapRecipe:
             by_number[int(label)] = name
         except ValueError:
             raise CohortError(
-                f"The label {label!r} of the maps is no whole number.", cure=_EXAMPLES
+                f"The label {label!r} of the maps is not a whole number.", cure=_EXAMPLES
             ) from None
     background = by_number.get(0, BACKGROUND)
     ordered = sorted(by_number.items())

@@ -1,6 +1,4 @@
-"""List images of a BIDS folder (bids-specification.readthedocs.io): participants.tsv and
-sub-*/[ses-*/]anat/.
-"""
+"""List images of a BIDS folder: participants.tsv and sub-*/[ses-*/]anat/."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from typing import Any
 
 from trainer.data.images.findings import Finding, bad, warning
 from trainer.data.images.reading import stem, suffix
-from trainer.data.sources import bids_runs, foreign_files, source_maps, tables
-from trainer.data.sources.bids_names import best_match
+from trainer.data.sources import foreign_files, source_maps, tables
+from trainer.data.sources.bids_names import best_match, check_run, of_run, run_of
 from trainer.data.sources.listing import SUBJECT_COLUMNS, Listing, SourceFile, SourceImage, known, person
 from trainer.data.sources.map_request import MapRequest
 from trainer.data.sources.tables import Table
@@ -54,7 +52,7 @@ def find(
             f"Write {participants} (columns participant_id and {label}), or give a table with --labels FILE."
         )
         raise CohortError(
-            f"{root}: has no participants.tsv, so nothing tells the label of its images.", cure=cure
+            f"{root}: has no participants.tsv, so the labels of its images are unknown.", cure=cure
         )
     sessions = sorted(root.glob("sub-*/sub-*_sessions.tsv"))
     in_sessions = any(tables.read(path).find([label]) for path in sessions[:1])
@@ -71,15 +69,18 @@ def find(
         if not any(_paths(root, name)):
             raise _no_images(root, name)
     if run is not None:
-        bids_runs.check((path for name in contrasts for path in _paths(root, name)), run, root)
+        check_run((path for name in contrasts for path in _paths(root, name)), run, root)
     paths = sorted(_paths(root, contrast), key=lambda p: p.as_posix())
     images: Sequence[SourceImage] = [
         _found(_described(_image(root, path), people, visits, label), *findings)
-        for path, findings in bids_runs.chosen(paths, run)
+        for path, findings in of_run(paths, run)
     ]
     for name in contrasts[1:]:
         images = [_with_contrast(root, image, name, run) for image in images]
-    unseen = (*_unseen(people, images, contrast), *foreign_files.said_of(sorted(root.glob("sub-*")), root))
+    unseen = (
+        *_unseen(people, images, contrast),
+        *foreign_files.unread_formats(sorted(root.glob("sub-*")), root),
+    )
     recipe = None
     if maps is not None:
         images, recipe = source_maps.of_bids(root, images, maps)
@@ -87,8 +88,7 @@ def find(
 
 
 def _participants(root: Path) -> Table | None:
-    """Read participants.tsv as BIDS has it, or participants.csv as spreadsheets write it; None without
-    either.
+    """Return participants.tsv, or participants.csv as spreadsheets write it; None without either.
 
     Raises:
         CohortError: there are both.
@@ -96,8 +96,8 @@ def _participants(root: Path) -> Table | None:
     there = [path for path in (root / "participants.tsv", root / "participants.csv") if path.is_file()]
     if len(there) > 1:
         raise CohortError(
-            f"{root}: has both participants.tsv and participants.csv, which may say different things.",
-            cure="Keep the one you mean.",
+            f"{root}: has both participants.tsv and participants.csv, which may differ.",
+            cure="Keep one of them.",
         )
     return tables.read(there[0]) if there else None
 
@@ -107,7 +107,7 @@ def _found(image: SourceImage, *findings: Finding) -> SourceImage:
 
 
 def _no_images(root: Path, contrast: str) -> CohortError:
-    foreign = foreign_files.said_of(sorted(root.glob("sub-*")), root)
+    foreign = foreign_files.unread_formats(sorted(root.glob("sub-*")), root)
     others = sorted({stem(p).rsplit("_", 1)[-1] for p in root.glob("sub-*/**/anat/*") if suffix(p)})
     hint = (
         f"Choose another contrast with --contrast: there are {', '.join(others)}."
@@ -122,17 +122,17 @@ def _with_contrast(root: Path, image: SourceImage, contrast: str, run: int | Non
     """Return the image with that of a further contrast, which lies beside it."""
     beside = [path for path in sorted(image.path.parent.iterdir()) if _is_image_of(path, contrast)]
     if run is not None:
-        beside = [path for path in beside if bids_runs.number(path) in (None, run)]
+        beside = [path for path in beside if run_of(path) in (None, run)]
     best = best_match(image.path, beside)
     if len(best) == 1:
         file = SourceFile(contrast, best[0], best[0].relative_to(root).as_posix())
         return replace(image, contrasts=(*image.contrasts, file))
     if best:
         names = ", ".join(path.name for path in best)
-        message, cure = f"has several {contrast} images that fit: {names}.", "Keep the one you mean."
-        runs = sorted({n for n in map(bids_runs.number, best) if n is not None})
+        message, cure = f"has several {contrast} images that fit: {names}.", "Keep one of them."
+        runs = sorted({n for n in map(run_of, best) if n is not None})
         if len(runs) > 1:
-            cure = f"Choose a run, such as --run {runs[0]}, or keep the one you mean."
+            cure = f"Choose a run, such as --run {runs[0]}, or keep one of them."
         finding = bad("ambiguous-contrast", message, cure)
     else:
         cure = "Add it, leave the subject out with --on-error skip, or import fewer --contrasts."
@@ -232,4 +232,4 @@ def _unseen(
     if missing:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         message = f"{len(missing)} subjects of the table have no {contrast} image: {some}."
-        yield warning("no-image", message, "Nothing, if that is as it should be.")
+        yield warning("no-image", message, "Ignore this if it is intended.")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from trainer.data.images import label_maps
 from trainer.data.images.findings import Finding, bad
-from trainer.data.images.map_recipe import BACKGROUND, MapRecipe
 from trainer.data.images.reading import suffix
+from trainer.data.images.recipe import BACKGROUND, MapRecipe
 from trainer.data.sources.bids_names import best_match, bids_suffix, entities
 from trainer.data.sources.listing import SourceFile, SourceImage
 from trainer.data.sources.map_request import MapRequest, labels_of_table, numbered, stated_labels
@@ -23,7 +23,7 @@ _MADE = "Make it, remove the image, or leave it out with --on-error skip."
 def of_bids(
     root: Path, images: Sequence[SourceImage], request: MapRequest
 ) -> tuple[tuple[SourceImage, ...], MapRecipe]:
-    """Return the images of a BIDS folder with their maps, from `derivatives/FOLDER/sub-*/[ses-*/]anat`.
+    """Return the images of a BIDS folder with their maps from `derivatives/`, and the recipe of the maps.
 
     Raises:
         CohortError: there are no such maps, in several folders, or nothing names their labels.
@@ -35,8 +35,8 @@ def of_bids(
         recipe = MapRecipe("probseg", tuple(dict.fromkeys([BACKGROUND, *names.values()])))
         if len(recipe.classes) != len(names) + 1:
             raise CohortError(
-                f"--map-labels {request.labels}: gives two maps one name.",
-                cure="Probability maps are classes of their own: give each a name.",
+                f"--map-labels {request.labels}: gives two maps the same name.",
+                cure="Each probability map is a class: give each its own name.",
             )
     else:
         names = {"": ""}
@@ -47,7 +47,7 @@ def of_bids(
         for label, name in names.items():
             mine = [file for file in files if not label or entities(file).get("label") == label]
             what = f"*_{f'label-{label}_' * bool(label)}{request.kind}.nii.gz in {folder}"
-            one = _the_one(image.path, mine, what)
+            one = _best_map(image.path, mine, what)
             if isinstance(one, Finding):
                 findings.append(one)
             else:
@@ -59,10 +59,10 @@ def of_bids(
     return tuple(with_maps), recipe
 
 
-def named_ones(
+def of_table(
     images: Sequence[SourceImage], files: Sequence[SourceFile | None], request: MapRequest, where: str
 ) -> tuple[tuple[SourceImage, ...], MapRecipe]:
-    """Return the images of a table with the label map that each row names.
+    """Return the images of a table with the label map of each row, and the recipe of the maps.
 
     Raises:
         CohortError: probability maps were asked for, or nothing names the labels.
@@ -80,7 +80,7 @@ def named_ones(
     ), recipe
 
 
-def _the_one(image: Path, files: list[Path], what: str) -> Path | Finding:
+def _best_map(image: Path, files: list[Path], what: str) -> Path | Finding:
     best = best_match(image, files)
     if not best:
         return bad("missing-map", f"has no label map {what}.", _MADE)
@@ -140,9 +140,7 @@ def _files(root: Path, folder: str, image: SourceImage, request: MapRequest) -> 
 
 
 def _stated(request: MapRequest) -> dict[str, str]:
-    """Return the names of probability maps in `--map-labels`; a label without a name of its own gets the
-    tissue's.
-    """
+    """Return the names that `--map-labels` gives to probability maps; a tissue's own name by default."""
     if request.labels is None:
         return {}
     said = stated_labels(request.labels)
@@ -171,7 +169,7 @@ def _numbers(root: Path | None, folder: str, request: MapRequest, files: Sequenc
     example = ",".join(map(str, there[:12])) + ",..." * (len(there) > 12) if there else "1=grey,2=white"
     first = " (those of the first map, by number)" if there else ""
     raise CohortError(
-        f"{root / folder if root is not None else folder}: nothing names the labels of its maps.",
+        f"{root / folder if root is not None else folder}: the labels of its maps have no names.",
         cure=f"{cure} --map-labels {example}{first}",
     )
 

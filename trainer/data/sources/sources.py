@@ -14,13 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.data.images.findings import Finding, bad
-from trainer.data.sources import bids_runs, source_bids, source_folder, source_table, tables
+from trainer.data.sources import source_bids, source_files, tables
+from trainer.data.sources.bids_names import run_of
 from trainer.data.sources.file_names import first_three, is_text, shown
 from trainer.data.sources.listing import Listing, SourceImage
 from trainer.data.sources.map_request import MapRequest
 from trainer.errors import CohortError, ConfigError
 
-_HOW_TO = "docs/how-to/import-your-own-images.md shows the three layouts we read."
+_HOW_TO = "docs/how-to/import-your-own-images.md shows the three layouts that are read."
 
 
 def find(
@@ -56,20 +57,20 @@ def find(
     table = tables.read(labels) if labels is not None else None
     if run is not None and not source_bids.is_bids(source):
         raise ConfigError(
-            f"--run {run}: {source} is not a BIDS folder, and only BIDS file names tell runs apart.",
+            f"--run {run}: {source} is not a BIDS folder, and only BIDS file names have runs.",
             cure="Leave out --run, and keep one image of each subject and session.",
         )
     if source.is_file():
-        listing = source_table.find(source, label, contrasts, maps)
+        listing = source_files.in_table(source, label, contrasts, maps)
     elif source_bids.is_bids(source):
         listing = source_bids.find(source, label, table, contrasts or (contrast,), maps, run)
     elif contrasts or maps:
         raise CohortError(
-            f"{source}: is a folder of images, which does not tell which files belong together.",
+            f"{source}: is a folder of images, where it is unknown which files belong together.",
             cure="For several contrasts or label maps give a BIDS folder, or a table of images. " + _HOW_TO,
         )
     else:
-        listing = source_folder.find(source, label, table)
+        listing = source_files.in_folder(source, label, table)
     return _checked(listing, classes)
 
 
@@ -103,7 +104,7 @@ def _check_names(listing: Listing) -> None:
     if wrong:
         raise CohortError(
             f"{shown(listing.name)}: {len(wrong)} of its names are not UTF-8: {first_three(wrong)}",
-            cure="Rename them (convmv -f latin1 -t utf8 -r FOLDER shows how it would) and import again.",
+            cure="Rename them (convmv -f latin1 -t utf8 -r FOLDER shows the new names) and import again.",
         )
 
 
@@ -150,7 +151,7 @@ def _check_spellings(listing: Listing, counts: Counter[str]) -> None:
         groups = "; ".join(", ".join(f"{name!r} ({counts[name]})" for name in names) for names in doubtful)
         raise CohortError(
             f"{listing.name}: labels in {listing.label_name!r} differ by case or blanks only: {groups}.",
-            cure="If they are one class, spell them alike in the table or the folders' names. If not, name "
+            cure="If they are one class, use one spelling in the table or the folders' names. If not, name "
             f"all classes: --classes {','.join(sorted(counts))}. With --on-error skip, images of a spelling "
             "that --classes leaves out are left out.",
         )
@@ -180,14 +181,14 @@ def _label_findings(
     close = difflib.get_close_matches(image.label.lower(), by_lower, n=1)
     hint = f" Did you mean {by_lower[close[0]]!r}?" if close else ""
     message = f"has the label {image.label!r}, which is not one of {', '.join(classes)}.{hint}"
-    return [bad("unknown-label", message, "Mend the label, or add it to --classes.")]
+    return [bad("unknown-label", message, "Correct the label, or add it to --classes.")]
 
 
 def _twice(image: SourceImage, first: SourceImage) -> Finding:
     visit = f", session {image.session}" if image.session else ""
     message = f"is a second image of subject {image.subject}{visit}; the first is {first.source}."
-    cure = "Keep one of them, or tell visits apart by a session."
-    runs = [n for n in map(bids_runs.number, (first.path, image.path)) if n is not None]
-    if runs and bids_runs.number(first.path) != bids_runs.number(image.path):
+    cure = "Keep one of them, or give each visit its own session."
+    runs = [n for n in map(run_of, (first.path, image.path)) if n is not None]
+    if runs and run_of(first.path) != run_of(image.path):
         cure = f"Choose a run, such as --run {runs[0]}, or keep one of them."
     return bad("duplicate-subject", message, cure)

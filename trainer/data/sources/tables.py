@@ -31,7 +31,7 @@ class Table:
         return next((by_lower[name.lower()] for name in names if name.lower() in by_lower), None)
 
     def need(self, names: Sequence[str], what: str) -> str:
-        """Return the same as `find`; raise where there is no such column.
+        """Return the first of `names` that is a column.
 
         Raises:
             CohortError: there is no such column; the message lists those there are.
@@ -44,13 +44,13 @@ class Table:
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise CohortError(
             f"{self.path}: has no column {wanted} for {what}; it has {', '.join(self.columns)}.{hint}",
-            cure=f"Name the column of {what} so"
-            + (", or give its name with --label NAME." if what == "the label" else "."),
+            cure=f"Give the column of {what} this name"
+            + (", or use another with --label NAME." if what == "the label" else "."),
         )
 
 
 def read(path: Path) -> Table:
-    """Read a table; the separator is the most frequent of comma, semicolon and tab in the header.
+    """Return a table; the separator is the most frequent of comma, semicolon and tab in the header.
 
     Tabs in the header of a `.tsv` decide, however many commas its columns' names have.
 
@@ -95,8 +95,8 @@ def _rows(path: Path, columns: tuple[str, ...], lines: list[list[str]]) -> list[
             continue
         if len(cells) != len(columns):
             raise CohortError(
-                f"{path}: line {number} has {len(cells)} cells and the header {len(columns)}.",
-                cure="Mend the line; a cell that holds the delimiter must be in double quotes.",
+                f"{path}: line {number} has {len(cells)} cells, but the header has {len(columns)}.",
+                cure="Correct the line; a cell that holds the delimiter must be in double quotes.",
             )
         rows.append({column: value(cell) for column, cell in zip(columns, cells, strict=True)})
     return rows

@@ -1,1 +1,1 @@
-"""Which subjects train, which choose the best epoch, which are held out."""
+"""Divide subjects into training, validation and test."""

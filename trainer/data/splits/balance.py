@@ -1,4 +1,4 @@
-"""Classes of unequal size: their rows repeated, or their samples weighted."""
+"""Balance classes of unequal size: repeat their rows, or weight their samples."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def balanced_rows(rows: Sequence[int], targets: np.ndarray) -> tuple[int, ...]:
 
 
 def balanced_weights(targets: np.ndarray, classes: int) -> np.ndarray:
-    """Return class weights n / (classes * members of the class), float32 (classes,): their mean over
-    `targets` is 1.
+    """Return class weights n / (classes * members), float32 (classes,), of mean 1 over `targets`.
 
     Raises:
         ValueError: a class has no member.

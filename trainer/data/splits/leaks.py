@@ -23,7 +23,7 @@ from trainer.errors import LeakError
 Progress = Callable[[int, int], None]
 
 # With so many subjects, the directions in which the cohort varies most (pose, contrast, the scanner) can be
-# told, and taken away. docs/decisions/0006-leak-check.md: what different heads reach, and the same head.
+# estimated and removed. docs/decisions/0006-leak-check.md has the values for different and the same heads.
 ENOUGH_SUBJECTS = 48
 DIRECTIONS = 4
 THRESHOLD = 0.8
@@ -41,8 +41,8 @@ class Leak:
     Attributes:
         kind: `subject`, the same subject; `image`, the same bytes; `look-alike`, nearly the same image.
         rows: in the shard set.
-        subjects: whose volumes they are said to be.
-        splits: where each is; None when no split was asked about.
+        subjects: of the two volumes.
+        splits: of the two volumes; None without a split.
         sources: the image files.
         similarity: of look-alikes, the correlation of their miniatures, 1 at most; else None.
     """
@@ -63,12 +63,12 @@ class Leak:
         return f"{what[self.kind]}{much}: {first} and {second}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it, for JSON."""
+        """Return it as a JSON object."""
         return asdict(self)
 
 
 def check(shards: ShardSet, split: Split, *, stop: bool, progress: Progress | None = None) -> list[Leak]:
-    """Find what two splits share. Every volume of the split is read once.
+    """Return what two splits share. Every volume of the split is read once.
 
     Args:
         shards: the shard set.
@@ -89,15 +89,15 @@ def check(shards: ShardSet, split: Split, *, stop: bool, progress: Progress | No
     leaks = twice + _alike(shards, places, places, {leak.subjects[0] for leak in twice}, progress)
     if leaks and stop:
         raise LeakError(
-            f"{shards.path}: splits share what they must not:\n{listed(leaks)}",
+            f"{shards.path}: splits have subjects or images in common:\n{listed(leaks)}",
             cure="Remove one of each pair, or give both the same subject name, and import again. "
-            f"More: cingulum leaks {shards.path}. If they are two people after all: data.leaks=warn.",
+            f"For all of them: cingulum leaks {shards.path}. If they are two people: data.leaks=warn.",
         )
     return leaks
 
 
 def duplicates(shards: ShardSet, *, progress: Progress | None = None) -> list[Leak]:
-    """Find volumes of different subjects that are the same or nearly so, whatever the split.
+    """Return volumes of different subjects that are the same or nearly so, whatever the split.
 
     Raises:
         ShardError: a volume is damaged.
@@ -130,13 +130,11 @@ def _alike(
     shards: ShardSet,
     groups: Mapping[int, Hashable],
     splits: Mapping[int, str] | None,
-    told: set[str],
+    excluded: set[str],
     progress: Progress | None,
 ) -> list[Leak]:
-    """Return pairs of rows in different groups that hold the same image, or nearly; none of the subjects
-    `told`.
-    """
-    rows = sorted(row for row in groups if shards.volumes[row].subject not in told)
+    """Return pairs of rows in different groups with the same or nearly the same image."""
+    rows = sorted(row for row in groups if shards.volumes[row].subject not in excluded)
     same = _same_bytes(shards, rows, groups)
     leaks = [_leak("image", shards, pair, splits) for pair in same]
     if min(shards.shape[:3]) < SMALLEST:
@@ -196,7 +194,7 @@ def _look_alikes(
 
 
 def _own_part(small: np.ndarray, subjects: Sequence[str]) -> float:
-    """Subtract from each miniature, in place, what it shares with the cohort; norms become 1.
+    """Subtract from each miniature, in place, what it shares with the cohort, and scale it to norm 1.
 
     That is the mean and, with enough subjects, the directions in which the cohort varies most.
 

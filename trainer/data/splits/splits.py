@@ -42,7 +42,7 @@ def split(
     *,
     targets: Sequence[float | None] | np.ndarray | None = None,
 ) -> Split:
-    """Split the volumes by subject, so that the splits are balanced in the traits of `config.stratify`.
+    """Return the volumes split by subject, balanced in the traits of `config.stratify`.
 
     The label comes first: each class is divided in the shares asked for, with at least one subject in every
     split, and k folds differ by one subject at most. Site, sex and age are balanced as far as that allows
@@ -101,7 +101,7 @@ def check_disjoint(split: Split, volumes: Sequence[Volume]) -> None:
     """Check that no subject is in two splits.
 
     Raises:
-        CohortError: one is; it is named.
+        CohortError: a subject is in two; the message names it.
     """
     seen: dict[str, str] = {}
     for name in ("train", "validation", "test"):
@@ -110,7 +110,7 @@ def check_disjoint(split: Split, volumes: Sequence[Volume]) -> None:
             if seen.setdefault(subject, name) != name:
                 raise CohortError(
                     f"subject {subject!r} is in two splits, {seen[subject]} and {name}.",
-                    cure="All scans of a subject belong in one split; `splits.split` sees to it.",
+                    cure="All scans of a subject belong in one split; `splits.split` ensures this.",
                 )
 
 
@@ -129,7 +129,7 @@ def _check_labels(volumes: Sequence[Volume], labels: Sequence[str]) -> None:
             )
     if len(set(labels)) < max(2, len(labels)):
         raise CohortError(
-            f"classes {list(labels)}: at least two different ones are needed to tell apart.",
+            f"classes {list(labels)}: at least two different ones are needed.",
             cure=f"The set has: {', '.join(there)}. Choose with data.classes.",
         )
 
@@ -175,10 +175,11 @@ def _traits(
         columns.append(bands(means, max(1, min(_TARGET_BANDS, len(scans) // (config.folds or 5)))))
     elif "label" in config.stratify and classes is None:
         columns.append({s: _usual(volumes[row].label for row in rows) for s, rows in scans.items()})
-    if "site" in config.stratify:
-        columns.append({s: _usual(volumes[row].site for row in rows) for s, rows in scans.items()})
-    if "sex" in config.stratify:
-        columns.append({s: _usual(volumes[row].sex for row in rows) for s, rows in scans.items()})
+    for trait in ("site", "sex"):
+        if trait in config.stratify:
+            columns.append(
+                {s: _usual(getattr(volumes[row], trait) for row in rows) for s, rows in scans.items()}
+            )
     if "age" in config.stratify:
         ages = {s: [_known(volumes[row].age) for row in rows] for s, rows in scans.items()}
         first = {s: min((age for age in those if age is not None), default=None) for s, those in ages.items()}

@@ -131,7 +131,7 @@ def _exchange(kinds: _Kinds, lacking: np.ndarray, first: int, second: int, place
 
 
 def by_hash(subjects: Iterable[str], salt: str) -> list[str]:
-    """Sort the subjects in an order that depends on their names and `salt` alone."""
+    """Return the subjects in an order that depends on their names and `salt` alone."""
     return sorted(subjects, key=lambda subject: hashlib.sha256(f"{salt}/{subject}".encode()).digest())
 
 

@@ -1,8 +1,10 @@
-"""Motion of the head during a scan, in k-space.
+"""Artefacts of a scan, made in k-space: motion of the head, and ghosts of a periodic motion.
 
-Shaw et al., MRI k-space motion artefact augmentation (MIDL 2019): the lines of k-space are acquired one
-block after another, each block while the head is in another position. Lines along one phase-encode axis are
-spliced, so a Fourier transform along this axis alone gives what the three-dimensional one would.
+Motion: Shaw et al., MRI k-space motion artefact augmentation (MIDL 2019). The lines of k-space are acquired
+block by block, each while the head is in another position. Lines along one phase-encode axis are spliced, so
+a Fourier transform along this axis alone gives what the three-dimensional one would.
+Ghosting: as RandomGhosting of TorchIO (Pérez-García et al., Computer Methods and Programs in Biomedicine
+208, 2021): every n-th line of k-space is weakened.
 """
 
 from __future__ import annotations
@@ -13,11 +15,10 @@ from typing import Any
 import numpy as np
 from scipy import fft
 
-from trainer.config.augment import AffineConfig, MotionConfig
+from trainer.config.augment import AffineConfig, GhostingConfig, MotionConfig
 from trainer.data.augment import affine
 from trainer.data.augment.affine import Affine
-from trainer.data.augment.change import Change
-from trainer.data.augment.grid import Grid
+from trainer.data.augment.change import Change, Grid
 from trainer.data.augment.streams import Stream
 from trainer.data.augment.warping import warp
 
@@ -39,8 +40,8 @@ class Motion(Change):
     positions: tuple[Affine, ...]
     grid: Grid
 
-    def told(self) -> dict[str, Any]:
-        """Describe what was drawn: positions as angles in degrees and shifts in mm."""
+    def to_json(self) -> dict[str, Any]:
+        """Return what was drawn: positions as angles in degrees and shifts in mm."""
         moves = [{"rotate": p.rotate, "translate": p.translate} for p in self.positions]
         return {"axis": self.axis, "starts": self.starts, "positions": moves}
 
@@ -73,7 +74,7 @@ class Motion(Change):
         return np.ascontiguousarray(np.moveaxis(made, 0, self.axis), np.float32)
 
 
-def draw(stream: Stream, config: MotionConfig, grid: Grid) -> Motion:
+def draw_motion(stream: Stream, config: MotionConfig, grid: Grid) -> Motion:
     """Draw the axis, when the head moves, and where to."""
     axis = stream.whole(0, 2)
     lines = grid.shape[axis]
@@ -82,3 +83,38 @@ def draw(stream: Stream, config: MotionConfig, grid: Grid) -> Motion:
     positions = [affine.draw(stream, rigid) for _ in range(config.movements + 1)]
     positions[int(np.searchsorted(starts, lines // 2, side="right"))] = Affine()
     return Motion(axis, starts, tuple(positions), grid)
+
+
+@dataclass(frozen=True)
+class Ghosting(Change):
+    """Which lines are weakened, and by how much.
+
+    Attributes:
+        axis: phase-encode axis, 0 to 2.
+        ghosts: number of copies: every line whose frequency is a multiple of it is weakened.
+        intensity: by how much, 0 to 1.
+        centre: share of the lines, about the centre, that is left alone.
+    """
+
+    axis: int
+    ghosts: int
+    intensity: float
+    centre: float
+
+    def applied(self, channel: np.ndarray, background: float) -> np.ndarray:
+        """Return the magnitude of the image with ghosts, float32 (D, H, W)."""
+        lines = channel.shape[self.axis]
+        seen = fft.rfft(np.moveaxis(channel, self.axis, 0) - np.float32(background), axis=0)
+        frequency = np.arange(len(seen))
+        weak = (frequency % self.ghosts == 0) & (frequency > self.centre * lines / 2)
+        seen[weak] *= np.float32(1 - self.intensity)
+        made = fft.irfft(seen, n=lines, axis=0, overwrite_x=True)
+        np.abs(made, out=made)
+        made += np.float32(background)
+        return np.ascontiguousarray(np.moveaxis(made, 0, self.axis))
+
+
+def draw_ghosting(stream: Stream, config: GhostingConfig, grid: Grid) -> Ghosting:
+    """Draw axis, number of copies and intensity."""
+    axis, ghosts = stream.whole(0, 2), stream.whole(2, config.ghosts)
+    return Ghosting(axis, ghosts, stream.uniform(0, config.intensity), config.centre)
