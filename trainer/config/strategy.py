@@ -8,6 +8,9 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from trainer.config.section import MAY_CHANGE, Section
 
+# How gradients are summed over ranks: the one list of these names.
+Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"]
+
 
 class StrategySection(Section):
     """What the sections of all strategies have in common."""
@@ -28,9 +31,7 @@ class RingConfig(StrategySection):
     """`name: data`. Every rank holds the whole network; gradients are combined over ranks."""
 
     name: Literal["data"] = Field("data", description="this strategy", json_schema_extra=MAY_CHANGE)
-    algorithm: Literal[
-        "ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"
-    ] = Field(
+    algorithm: Algorithm = Field(
         "ring",
         description="the route of the sums; the others are slower, and there to compare with",
         json_schema_extra=MAY_CHANGE,

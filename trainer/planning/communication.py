@@ -19,24 +19,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import get_args
 
+from trainer.config.strategy import Algorithm
 from trainer.errors import ConfigError
 from trainer.planning.frames import BARE as BARE
 from trainer.planning.frames import ETHERNET as ETHERNET
 from trainer.planning.frames import Frames
 from trainer.planning.frames import Traffic as Traffic
 
-Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"]
-ALGORITHMS: tuple[Algorithm, ...] = (
-    "ring",
-    "segmented-ring",
-    "recursive-doubling",
-    "tree",
-    "reduce-broadcast",
-    "gather",
-)
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +135,16 @@ def servers(shares: Sequence[float], workers: int, *, colocated: bool = False, p
     return tuple(flows for flows in rounds if flows)
 
 
+def payload(rounds: Rounds, processes: int) -> tuple[Traffic, ...]:
+    """Return the bytes of payload that each process sends and receives, wherever the others are."""
+    sent, received = [0.0] * processes, [0.0] * processes
+    for flows, times in _repeated(rounds):
+        for flow in flows:
+            sent[flow.source] += times * flow.size
+            received[flow.target] += times * flow.size
+    return tuple(map(Traffic, sent, received))
+
+
 def predict(
     rounds: Rounds,
     hosts: Sequence[int],
@@ -165,7 +169,7 @@ def predict(
         raise ConfigError(f"A link of {bytes_per_second} bytes/s carries nothing.", cure="Give more than 0.")
     totals = [Traffic() for _ in range(max(hosts) + 1)]
     seconds = 0.0
-    for flows in rounds:
+    for flows, times in _repeated(rounds):
         between: dict[tuple[int, int], float] = collections.defaultdict(float)
         for flow in flows:
             between[hosts[flow.source], hosts[flow.target]] += flow.size
@@ -176,8 +180,8 @@ def predict(
         }
         busiest = _busiest(_per_host(pairs, len(totals)))
         crossing = _per_host({pair: frames.on_wire(one, busiest) for pair, one in pairs.items()}, len(totals))
-        totals = [_add(total, more) for total, more in zip(totals, crossing, strict=True)]
-        seconds += latency_s + _busiest(crossing) / bytes_per_second
+        totals = [_add(total, more, times) for total, more in zip(totals, crossing, strict=True)]
+        seconds += times * (latency_s + _busiest(crossing) / bytes_per_second)
     return Prediction(tuple(totals), seconds)
 
 
@@ -225,5 +229,12 @@ def _doubling(size: float, ranks: int) -> Iterator[tuple[Flow, ...]]:
         yield _reversed(pairs)
 
 
-def _add(one: Traffic, other: Traffic) -> Traffic:
-    return Traffic(one.sent + other.sent, one.received + other.received)
+def _repeated(rounds: Rounds) -> Iterator[tuple[tuple[Flow, ...], int]]:
+    """Each round, and how often it comes in a row: a ring of 512 ranks has 1022 rounds of 512 flows."""
+    for _, alike in itertools.groupby(rounds, key=id):
+        flows = list(alike)
+        yield flows[0], len(flows)
+
+
+def _add(one: Traffic, other: Traffic, times: int = 1) -> Traffic:
+    return Traffic(one.sent + times * other.sent, one.received + times * other.received)
