@@ -19,7 +19,7 @@ def diagnose(
 ) -> None:
     """Show where a run's time goes: computing, the network, a server, the input, or a slow rank.
 
-    With the figures that say so, what mending it would gain at most, and the settings to try. Reads
+    With the figures that say so, what fixing it would gain at most, and the settings to try. Reads
     RUN/telemetry and changes nothing; the run may still go on. Of a cross-validation's folder, each of its
     runs is judged. docs/explanation/where-time-goes.md has the rules.
 
@@ -43,7 +43,7 @@ def _diagnose_folds(folder: Path, *, as_json: bool) -> None:
     """Return the verdict of each run of a cross-validation, or why there is none.
 
     Raises:
-        RunError: no run has told of its time.
+        RunError: no run has telemetry.
     """
     import json
 
@@ -74,7 +74,7 @@ def told(run: Path, found: Verdict) -> str:
     from trainer.telemetry.findings import times
 
     lines = [f"{run}: {found.summary}", "evidence:", *(f"  {sentence}" for sentence in found.evidence)]
-    lines.append("gained at most, if only this were mended (these overlap):")
+    lines.append("gained at most, if only this were fixed (these overlap):")
     for name, gain in sorted(found.gains.items(), key=lambda item: -item[1]):
         lines.append(f"  {name:<10}{gain:>5.0%} of a step, {times(gain)} as fast")
     if found.settings:
@@ -85,6 +85,6 @@ def told(run: Path, found: Verdict) -> str:
         lines.append(
             "to try: more ranks, or a quicker device; no setting would gain much"
             if found.is_well
-            else "to try: no setting of the configuration mends this"
+            else "to try: no setting of the configuration fixes this"
         )
     return "\n".join(lines)

@@ -65,7 +65,7 @@ class Prediction:
 
 
 def reduction(algorithm: Algorithm, size: float, ranks: int) -> Rounds:
-    """The messages of one all-reduce.
+    """Return the messages of one all-reduce.
 
     Args:
         algorithm: `ring`, `segmented-ring`: every rank passes n-th parts to its neighbour, 2(n-1) times.
@@ -80,7 +80,7 @@ def reduction(algorithm: Algorithm, size: float, ranks: int) -> Rounds:
         ConfigError: no such algorithm, or no rank.
     """
     if ranks < 1:
-        raise ConfigError(f"{ranks} ranks cannot reduce anything.", cure="Give 1 or more.")
+        raise ConfigError(f"An all-reduce needs at least one rank, not {ranks}.", cure="Give 1 or more.")
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"There is no reduction {algorithm!r}.", cure=f"One of {', '.join(ALGORITHMS)}.")
     if ranks == 1:
@@ -97,7 +97,7 @@ def reduction(algorithm: Algorithm, size: float, ranks: int) -> Rounds:
 
 
 def servers(shares: Sequence[float], workers: int, *, colocated: bool = False, piece: float = 0.0) -> Rounds:
-    """The messages of one synchronous update through parameter servers: gradients in, weights out.
+    """Return the messages of one synchronous update through parameter servers: gradients in, weights out.
 
     Processes are workers 0 ... n-1, then the servers; colocated, server j is in the process of worker j.
     Weights of a piece go out as soon as its gradients are in: only the first piece's way in and the last
@@ -107,14 +107,14 @@ def servers(shares: Sequence[float], workers: int, *, colocated: bool = False, p
         shares: bytes of parameters of each server; they add up to M.
         workers: number of workers, n.
         colocated: whether servers are in the first k workers' processes.
-        piece: bytes of a piece; 0: of no account. A server whose share is one piece does not overlap its two
+        piece: bytes of a piece; 0: negligible. A server whose share is one piece does not overlap its two
             ways at all.
 
     Raises:
         ConfigError: no worker, no server, or more colocated servers than workers.
     """
     if workers < 1 or not shares:
-        raise ConfigError(f"{workers} workers and {len(shares)} servers: it takes one of each at least.")
+        raise ConfigError(f"{workers} workers and {len(shares)} servers: at least one of each is needed.")
     if colocated and len(shares) > workers:
         raise ConfigError(
             f"{len(shares)} servers cannot be colocated with {workers} workers.",
@@ -153,7 +153,7 @@ def predict(
     frames: Frames = ETHERNET,
     latency_s: float = 0.0,
 ) -> Prediction:
-    """Bytes on each host's interface and seconds of an exchange.
+    """Return the bytes on each host's interface and the seconds of an exchange.
 
     Args:
         rounds: of `reduction` or `servers`.
@@ -163,10 +163,10 @@ def predict(
         latency_s: added to each round.
 
     Raises:
-        ConfigError: a rate that is none.
+        ConfigError: the rate is not positive.
     """
     if bytes_per_second <= 0:
-        raise ConfigError(f"A link of {bytes_per_second} bytes/s carries nothing.", cure="Give more than 0.")
+        raise ConfigError(f"bytes_per_second must be > 0, not {bytes_per_second}.")
     totals = [Traffic() for _ in range(max(hosts) + 1)]
     seconds = 0.0
     for flows, times in _repeated(rounds):

@@ -47,6 +47,7 @@ def render(story: Story) -> Page:
         spent=spent,
         rank_header=time_spent.RANK_HEADER,
         host_header=time_spent.HOST_HEADER,
+        prediction_header=time_spent.PREDICTION_HEADER,
         worst=worst,
         typical=typical,
         contours=isinstance(found, Overlaps),
