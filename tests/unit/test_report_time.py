@@ -78,7 +78,7 @@ def test_predicted_stands_beside_measured(run):
     found = time_spent.of(read(run))
     assert found.predictions == (
         ("Sent by the busiest host", "8,000,000 B", "8,666,667 B", "0.92"),
-        ("Of it after the backward pass", "24.00 ms", "30.00 ms", "0.80"),
+        ("Exposed communication", "24.00 ms", "30.00 ms", "0.80"),
         ("Whole step", "200.00 ms", "239.00 ms", "0.84"),
     )
     assert "steps 2 to 6" in found.bounds and "180.00 to 210.00 ms" in found.bounds

@@ -136,10 +136,12 @@ def servers(shares: Sequence[float], workers: int, *, colocated: bool = False, p
 
 
 def payload(rounds: Rounds, processes: int) -> tuple[Traffic, ...]:
-    """Return the bytes of payload that each process sends and receives, wherever the others are."""
+    """Return the bytes of payload that each process sends to and receives from others."""
     sent, received = [0.0] * processes, [0.0] * processes
     for flows, times in _repeated(rounds):
         for flow in flows:
+            if flow.source == flow.target:  # a colocated server and its own worker
+                continue
             sent[flow.source] += times * flow.size
             received[flow.target] += times * flow.size
     return tuple(map(Traffic, sent, received))

@@ -74,7 +74,7 @@ def render(story: Story) -> Page:
 
 
 def judge(story: Story, found: Found) -> Judgement:
-    """How good these predictions are, by the run's task."""
+    """Return how good these predictions are, by the run's task."""
     if isinstance(found, Predictions):
         return judge_classes(story, found)
     if isinstance(found, Overlaps):

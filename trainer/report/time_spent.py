@@ -67,8 +67,8 @@ PREDICTION_HEADER = ("Per step", "Predicted", "Measured", "Ratio")
 _PREDICTED = {
     "counted_bytes": "Payload of a rank",
     "crossing_bytes": "Sent by the busiest host",
-    "communication_s": "Communication",
-    "exposed_s": "Of it after the backward pass",
+    "communication_s": "Gradients under way",
+    "exposed_s": "Exposed communication",
     "step_s": "Whole step",
 }
 RANK_HEADER = (

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from trainer.byte_sizes import told
 from trainer.telemetry import records
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.losses import Losses
 from trainer.telemetry.records import HostEpoch, RunTelemetry
 
-KIB, MIB = 2**10, 2**20
 # All gradients together: below it the wire needs less time than the messages that are passed round.
-SMALL_BYTES = MIB
+SMALL_BYTES = 2**20
 # A server has more to do than its share when it is busy so much longer than the usual one.
 UNEVEN = 1.25
 
@@ -131,13 +130,13 @@ def _breakdown(lost: Losses) -> str:
         "ranks late in turn": lost.jitter,
     }
     several = len(lost.of_rank) > 1
-    told = [
+    shares = [
         f"{name} {seconds / lost.step:.0%}"
         for name, seconds in parts.items()
         if several or name in ("computing", "input")
     ]
     ranks = f"{len(lost.of_rank)} rank{'s' if several else ''}"
-    return f"a step takes {duration(lost.step)} (mean of {lost.steps} steps, {ranks}): {', '.join(told)}"
+    return f"a step takes {duration(lost.step)} (mean of {lost.steps} steps, {ranks}): {', '.join(shares)}"
 
 
 def _of_input(lost: Losses, facts: Facts) -> Iterator[str]:
@@ -160,7 +159,7 @@ def _of_communication(lost: Losses, facts: Facts) -> Iterator[str]:
         yield what
         return
     rate = facts.bytes_sent * 8e-6 / taken
-    yield f"{what}; each rank sends {size(facts.bytes_sent)}, that is {rate:.0f} Mbit/s meanwhile"
+    yield f"{what}; each rank sends {told(facts.bytes_sent)}, that is {rate:.0f} Mbit/s meanwhile"
 
 
 def _of_servers(telemetry: RunTelemetry, facts: Facts) -> Iterator[str]:
@@ -213,8 +212,7 @@ def _of_hosts(telemetry: RunTelemetry, step_s: float) -> Iterator[str]:
             continue
         seconds = sum(epoch.seconds for epoch in counted)
         cpu = sum(epoch.cpu_percent * epoch.seconds for epoch in counted) / seconds
-        told = [f"{cpu / 100:.1f} of {counted[-1].cores} cores busy"]
-        told += _gpus(counted[-1])
+        parts = [f"{cpu / 100:.1f} of {counted[-1].cores} cores busy", *_gpus(counted[-1])]
         for name in sorted({name for epoch in counted for name in epoch.interfaces}):
             if name == "lo":
                 continue
@@ -222,17 +220,16 @@ def _of_hosts(telemetry: RunTelemetry, step_s: float) -> Iterator[str]:
                 sum(epoch.interfaces.get(name, {}).get(way, 0) for epoch in counted)
                 for way in ("sent", "received")
             )
-            told.append(
-                f"{name} sends {size(sent / seconds * step_s)} and receives "
-                f"{size(received / seconds * step_s)} a step, {sent * 8e-6 / seconds:.0f} and "
+            parts.append(
+                f"{name} sends {told(round(sent / seconds * step_s))} and receives "
+                f"{told(round(received / seconds * step_s))} a step, {sent * 8e-6 / seconds:.0f} and "
                 f"{received * 8e-6 / seconds:.0f} Mbit/s on average"
             )
-        yield f"host {host}: {'; '.join(told)}"
+        yield f"host {host}: {'; '.join(parts)}"
 
 
 def _gpus(epoch: HostEpoch) -> list[str]:
-    told: list[Any] = [gpu.get("utilisation") for gpu in epoch.gpus]
-    used = [value for value in told if value is not None]
+    used = [gpu["utilisation"] for gpu in epoch.gpus if gpu.get("utilisation") is not None]
     return [f"GPUs {statistics.fmean(used):.0f} % busy"] if used else []
 
 
@@ -252,8 +249,3 @@ def _outside(telemetry: RunTelemetry) -> Iterator[str]:
             f"{share:.0%} of the epochs' time is outside of steps, mostly in evaluation: faster steps do not "
             "shorten it"
         )
-
-
-def size(count: float) -> str:
-    """Return such as '31.2 MiB', '64 KiB'."""
-    return f"{count / MIB:.1f} MiB" if count >= MIB else f"{count / KIB:.0f} KiB"
