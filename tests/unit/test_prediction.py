@@ -15,6 +15,7 @@ from trainer.planning.exchange import Exchange
 from trainer.planning.links import Link, Timed
 from trainer.ranks import world as worlds
 from trainer.strategies import data_plan
+from trainer.strategies.servers import layout
 from trainer.telemetry import link_probe, prediction
 from trainer.telemetry.intervals import Transfer
 from trainer.telemetry.prediction import RunPrediction
@@ -93,6 +94,17 @@ def test_without_links_that_were_timed_there_are_bytes_and_no_seconds():
     found = prediction.before_steps(exchange, ("a", "b"), (), ranks=1, start=1, step=0)
     assert found.sent == [500, 500] and found.communication_s is None and found.crossing == {}
     assert prediction.after_steps(found, [(1.0, 0.5)], 6, 0.0) == found
+
+
+def test_a_link_to_servers_on_a_host_of_their_own_is_not_that_between_ranks_of_one_host():
+    exchange = layout.exchange([4000], 2, colocated=False, piece=1000, messages=4)
+    timed = [Timed(4096, 0.1), Timed(65_536, 0.2)]
+    far, near = (
+        prediction.before_steps(exchange, ("a", "a", server), timed, ranks=2, start=1, step=0)
+        for server in "ba"
+    )
+    assert far.link is None and far.communication_s is None and far.crossing["b"] == [8000, 8000]
+    assert near.link is not None and near.communication_s is not None
 
 
 def test_the_latency_of_servers_is_half_of_an_order_and_its_answer():

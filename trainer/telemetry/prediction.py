@@ -24,6 +24,8 @@ NAME = "prediction.json"
 VERSION = 1
 # Computing is what these many steps needed after the first, in which the network is traced.
 CALIBRATION_STEPS = 5
+# Endings of keys, in the order of `Exposed`.
+_BOUNDS = ("_s", "_at_least_s", "_at_most_s")
 
 
 class RunPrediction(BaseModel):
@@ -109,10 +111,11 @@ def before_steps(
             then the latency of a round, which Horovod has no part in.
     """
     places = links.places(hosts)
-    several = len(set(hosts)) > 1 and exchange.allreduce is not None
-    crossing = links.crossing(exchange.rounds, places) if several else []
+    several = len(set(hosts)) > 1
+    crossing = links.crossing(exchange.rounds, places) if several and exchange.allreduce is not None else []
     link = communication = None
-    if timed and exchange.allreduce is not None:
+    # All-reduces within one host say nothing of the link to servers on another.
+    if timed and exchange.allreduce is not None and several == (len(set(hosts[:ranks])) > 1):
         link = links.fit(timed, exchange.allreduce, hosts[:ranks])
         if round_trip_s is not None:
             link = Link(round_trip_s / 2, link.bytes_per_second)
@@ -175,14 +178,8 @@ def after_steps(
             "compute_s": compute,
             "backward_s": backward,
             "communication_s": communication,
-            **dict(zip(("exposed_s", "exposed_at_least_s", "exposed_at_most_s"), waits, strict=True)),
-            **dict(
-                zip(
-                    ("step_s", "step_at_least_s", "step_at_most_s"),
-                    (compute + wait for wait in waits),
-                    strict=True,
-                )
-            ),
+            **{f"exposed{bound}": wait for bound, wait in zip(_BOUNDS, waits, strict=True)},
+            **{f"step{bound}": compute + wait for bound, wait in zip(_BOUNDS, waits, strict=True)},
         }
     )
 
@@ -192,14 +189,18 @@ def compare(known: RunPrediction, telemetry: RunTelemetry) -> dict[str, dict[str
 
     `counted_bytes`: payload in a rank's telemetry per step. `crossing_bytes`: what the busiest host sends per
     step, by its interfaces' counters, headers and other programs' bytes included. `communication_s`: while
-    gradients were under way, on the rank that was last and so waited for nobody. `exposed_s`: what it waited
+    gradients were under way, on the rank that was last. `exposed_s`: what it waited
     after its backward pass. `step_s`. Seconds are medians over the steps after `known.step`.
     """
+    by_rank = [
+        [s for s in own[-LAST:] if s.step > known.step and not s.first] for own in telemetry.steps.values()
+    ]
+    sizes = [sum(t.bytes for t in s.transfers) for own in by_rank for s in own]
     pairs: dict[str, tuple[float | None, float | None]] = {
-        "counted_bytes": (known.counted, _counted(known, telemetry)),
+        "counted_bytes": (known.counted, statistics.fmean(sizes) if sizes else None),
         "crossing_bytes": _busiest_host(known, telemetry),
     }
-    by_step = _later_steps(known, telemetry)
+    by_step = _common(by_rank)
     if by_step and known.step_s is not None:
         measured = {
             "communication_s": [min(sum(t.seconds for t in s.transfers) for s in own) for own in by_step],
@@ -214,23 +215,11 @@ def compare(known: RunPrediction, telemetry: RunTelemetry) -> dict[str, dict[str
     }
 
 
-def _later_steps(known: RunPrediction, telemetry: RunTelemetry) -> list[list[Step]]:
-    """The newest steps after `known.step` that all ranks told of, each with the ranks' records of it."""
-    by_rank = [
-        {s.step: s for s in own if s.step > known.step and not s.first} for own in telemetry.steps.values()
-    ]
-    common = sorted(set.intersection(*map(set, by_rank)))[-LAST:] if by_rank else []
-    return [[own[number] for own in by_rank] for number in common]
-
-
-def _counted(known: RunPrediction, telemetry: RunTelemetry) -> float | None:
-    sizes = [
-        sum(t.bytes for t in step.transfers)
-        for own in telemetry.steps.values()
-        for step in own[-LAST:]
-        if step.step > known.step and not step.first
-    ]
-    return statistics.fmean(sizes) if sizes else None
+def _common(by_rank: Sequence[Sequence[Step]]) -> list[list[Step]]:
+    """The steps that all ranks recorded, each with the ranks' records of it."""
+    numbered = [{s.step: s for s in own} for own in by_rank]
+    common = set.intersection(*map(set, numbered)) if numbered else ()
+    return [[own[number] for own in numbered] for number in sorted(common)]
 
 
 def _busiest_host(known: RunPrediction, telemetry: RunTelemetry) -> tuple[float | None, float | None]:
