@@ -79,6 +79,8 @@ def train(folder: Path, name: str, network: dict[str, Any], strategy: dict[str, 
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stderr[-3000:]}")
     found: dict[str, Any] = json.loads((folder / name / "result.json").read_text())["prediction"]
+    made = json.loads((folder / name / "prediction.json").read_text())
+    print(name, json.dumps(made), file=sys.stderr, flush=True)  # what a wrong prediction was made of
     return found
 
 
