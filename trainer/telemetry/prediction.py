@@ -113,7 +113,8 @@ def before_steps(
     places = links.places(hosts)
     several = len(set(hosts)) > 1
     crossing = links.crossing(exchange.rounds, places) if several and exchange.allreduce is not None else []
-    link = communication = None
+    link: Link | None = None
+    communication: float | None = None
     # All-reduces within one host say nothing of the link to servers on another.
     if timed and exchange.allreduce is not None and several == (len(set(hosts[:ranks])) > 1):
         link = links.fit(timed, exchange.allreduce, hosts[:ranks])
@@ -207,7 +208,8 @@ def compare(known: RunPrediction, telemetry: RunTelemetry) -> dict[str, dict[str
             "exposed_s": [min(s.exposed for s in own) for own in by_step],
             "step_s": [statistics.fmean(s.seconds for s in own) for own in by_step],
         }
-        pairs |= {name: (getattr(known, name), statistics.median(of)) for name, of in measured.items()}
+        for name, values in measured.items():
+            pairs[name] = (getattr(known, name), statistics.median(values))
     return {
         name: {"predicted": predicted, "measured": found, "ratio": round(predicted / found, 4)}
         for name, (predicted, found) in pairs.items()
@@ -218,7 +220,7 @@ def compare(known: RunPrediction, telemetry: RunTelemetry) -> dict[str, dict[str
 def _common(by_rank: Sequence[Sequence[Step]]) -> list[list[Step]]:
     """The steps that all ranks recorded, each with the ranks' records of it."""
     numbered = [{s.step: s for s in own} for own in by_rank]
-    common = set.intersection(*map(set, numbered)) if numbered else ()
+    common = set.intersection(*map(set, numbered)) if numbered else set()
     return [[own[number] for own in numbered] for number in sorted(common)]
 
 
