@@ -10,6 +10,7 @@ import tiny_runs
 from tiny_runs import PROGRAM
 
 from trainer.telemetry import records
+from trainer.telemetry.prediction import RunPrediction
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_a_rank_that_is_slowed_on_purpose_is_named(slow_run):
     for row in tiny_runs.rows(folder):
         assert (row["slowest_rank"], row["slowest_part"]) == (1, "other")
         assert row["slowest_ratio"] > 1
-    assert f"warning: rank 1 on {socket.gethostname()} holds up the others" in outcome.err
+    assert f"warning: rank 1 on {socket.gethostname()} slows down the others" in outcome.err
     quick, slow = (records.mean(steps) for steps in records.read(folder).steps.values())
     assert slow["other"] > 0.4 and quick["exposed"] > slow["exposed"]
 
@@ -55,7 +56,7 @@ def test_hosts_tell_what_they_did_and_the_report_shows_it(slow_run):
         assert epoch.ranks == (0, 1) and epoch.cpu_percent > 0 and epoch.rss_bytes > 10**8
         assert epoch.energy_j is not None and epoch.energy_j > 0 and epoch.energy_source
     page = (folder / "report.html").read_text()
-    assert 'id="time"' in page and "Rank 1 needs most time for itself" in page
+    assert 'id="time"' in page and "Rank 1 is the slowest" in page
 
 
 def test_the_trace_has_both_ranks(slow_run):
@@ -63,6 +64,43 @@ def test_the_trace_has_both_ranks(slow_run):
     told = json.loads((folder / "telemetry" / "trace.json").read_text())["traceEvents"]
     names = {(event["pid"], event["name"]) for event in told}
     assert names >= {(rank, name) for rank in (0, 1) for name in ("step 12", "reduce 0", "statistics")}
+
+
+STRATEGIES = {
+    "data": {"name": "data", "reduction": "per_tensor"},
+    "servers": {"name": "parameter-server", "count": 2, "placement": "colocated"},
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_what_was_predicted_is_what_was_counted_and_the_links_are_timed_without_a_trace(
+    strategy, tmp_path, launch
+):
+    """Bytes to the last one; and weights as of a run that writes no telemetry, which times no link."""
+    shards = tiny_runs.make_shards(tmp_path / "shards")
+    changes = {"train__strategy": STRATEGIES[strategy], "train__epochs": 2, "train__sync_batch_norm": False}
+    for name in ("with", "without"):
+        config = tiny_runs.write_config(tmp_path, shards, name, **changes, telemetry__enabled=name == "with")
+        outcome = launch(2, "command.py", "train", config)
+        assert outcome.exit_code == 0, outcome.err
+    known = RunPrediction.read(tmp_path / "with")
+    assert known is not None and len(known.timed) >= 2 and known.link.bytes_per_second > 0
+    assert (known.began, known.step) == (0, 6) and known.step_s > known.compute_s > 0
+    steps = [step for own in records.read(tmp_path / "with").steps.values() for step in own]
+    assert len(steps) == 24
+    for step in steps:
+        assert sum(transfer.bytes for transfer in step.transfers) == known.counted > 0
+    plan = json.loads((tmp_path / "with" / "plan.json").read_text())
+    if strategy == "data":
+        assert known.sent == [plan["bytes_per_update"]] * 2
+    else:
+        assert known.sent == [w + s for w, s in zip(plan["worker_sent"], plan["server_sent"], strict=True)]
+    result = tiny_runs.result(tmp_path / "with")
+    assert result["prediction"]["counted_bytes"]["ratio"] == 1
+    assert result["prediction"]["step_s"]["measured"] > 0
+    assert "Predicted and measured" in (tmp_path / "with" / "report.html").read_text()
+    assert not (tmp_path / "without" / "prediction.json").exists()
+    assert result["weights_sha256"] == tiny_runs.result(tmp_path / "without")["weights_sha256"]
 
 
 @pytest.mark.slow

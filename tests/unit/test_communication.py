@@ -89,6 +89,17 @@ def test_every_rank_hears_of_every_other(algorithm, n):
     assert all(known == set(range(n)) for known in knows)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "sent"),
+    [(1, [0] * 6), (2, [1] * 6), (4, [1.5, 1.5, 2, 2, 3, 3]), (6, [10 / 6, 10 / 6, 3, 3, 5, 5])],
+)
+def test_the_busiest_rank_of_each_route(ranks, sent):
+    def busiest(algorithm):
+        return max(one.sent for one in costs.payload(costs.reduction(algorithm, 1.0, ranks), ranks))
+
+    assert [busiest(name) for name in costs.ALGORITHMS] == pytest.approx(sent)
+
+
 def test_ranks_of_one_host_share_its_link():
     found = costs.predict(costs.reduction("ring", M, 4), (0, 0, 1, 1), bytes_per_second=B, frames=costs.BARE)
     assert found.interfaces == (costs.Traffic(1.5 * M, 1.5 * M),) * 2

@@ -57,17 +57,6 @@ def updated(optimizer: keras.Optimizer, gradients: list[float]) -> list[float]:
     return values
 
 
-def test_the_busiest_rank_of_each_route() -> None:
-    def sent(ranks: int) -> list[float]:
-        names = ("ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather")
-        return [reduction.sent_by_busiest(name, ranks) for name in names]
-
-    assert sent(1) == [0] * 6
-    assert sent(2) == [1] * 6
-    assert sent(4) == [1.5, 1.5, 2, 2, 3, 3]
-    assert sent(6) == [10 / 6, 10 / 6, 3, 3, 5, 5]
-
-
 class Gathering(worlds.World):
     """Rank 0 of two; the other one's gradients are three times its own."""
 

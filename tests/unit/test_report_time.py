@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from made_up_run import make_run
 
-from trainer.report import time_spent
+from trainer.report import run_page, time_spent
 from trainer.report.story import read
+from trainer.telemetry.prediction import RunPrediction
 from trainer.telemetry.records import PARTS
 
 
@@ -26,7 +27,10 @@ def run(whole, tmp_path):
 
 def test_the_slow_rank_is_named_and_comes_first(run):
     found = time_spent.of(read(run))
-    assert "Rank 2 needs most time for itself: 1.37 times" in found.slowest and "backward" in found.slowest
+    assert (
+        "Rank 2 is the slowest: its own work takes 1.37 times" in found.slowest
+        and "backward" in found.slowest
+    )
     assert "In 3 of 3 epochs" in found.slowest
     assert found.ranks[0][:3] == ("2", "node-1", "209.00") and len(found.ranks) == 4
     assert [row[0] for row in found.hosts] == ["node-0", "node-1"]
@@ -62,6 +66,36 @@ def test_damaged_telemetry_is_a_note(run, name, content):
     story = read(run)
     assert time_spent.of(story) is None
     assert any("telemetry is damaged" in note for note in story.notes)
+
+
+def test_predicted_stands_beside_measured(run):
+    known = RunPrediction(
+        start=1, began=0, step=6, hosts=["node-0", "node-1"] * 2, sent=[9] * 4, received=[9] * 4, parts=1,
+        counted=0, crossing={"node-0": [8_000_000, 8_000_000]}, communication_s=0.02, exposed_s=0.024,
+        step_s=0.2, step_at_least_s=0.18, step_at_most_s=0.21,
+    )  # fmt: skip
+    (run / "prediction.json").write_text(json.dumps(known.model_dump(mode="json")))
+    found = time_spent.of(read(run))
+    assert found.predictions == (
+        ("Sent by the busiest host", "8,000,000 B", "8,666,667 B", "0.92"),
+        ("Exposed communication", "24.00 ms", "30.00 ms", "0.80"),
+        ("Whole step", "200.00 ms", "239.00 ms", "0.84"),
+    )
+    assert "steps 2 to 6" in found.bounds and "180.00 to 210.00 ms" in found.bounds
+    page = run_page.render(read(run)).html
+    assert "Predicted and measured" in page and "239.00 ms" in page
+
+
+def test_a_run_of_before_says_nothing_of_predictions(run):
+    assert time_spent.of(read(run)).predictions == ()
+    assert "Predicted and measured" not in run_page.render(read(run)).html
+
+
+def test_a_damaged_prediction_is_a_note(run):
+    (run / "prediction.json").write_text("{}")
+    story = read(run)
+    found = time_spent.of(story)
+    assert found.predictions == () and found.ranks and "prediction.json: is damaged" in story.notes[-1]
 
 
 def test_a_run_without_telemetry_has_no_such_section(run):

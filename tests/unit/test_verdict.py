@@ -199,7 +199,7 @@ def test_one_server_of_four_workers_is_what_they_wait_for():
     assert found.bound == "server" and "network" not in found.gains
     text = " ".join(found.evidence)
     assert "4 workers share 1 server: the link of each server carries 4.0 times" in text
-    assert "server 0 is at work for 62% of the time" in text
+    assert "server 0 is busy for 62% of the time" in text
 
 
 def test_as_many_servers_as_workers_wait_for_the_network_unless_one_has_more_to_do():

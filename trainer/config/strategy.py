@@ -8,6 +8,9 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from trainer.config.section import MAY_CHANGE, Section, may_change
 
+# How gradients are summed over ranks: the one list of these names.
+Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"]
+
 
 class StrategySection(Section):
     """What the sections of all strategies have in common."""
@@ -28,9 +31,9 @@ class RingConfig(StrategySection):
     """`name: data`. Every rank holds the whole network; gradients are combined over ranks."""
 
     name: Literal["data"] = may_change("data", description="this strategy")
-    algorithm: Literal[
-        "ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"
-    ] = may_change("ring", description="algorithm of the all-reduce; the others are slower, for comparison")
+    algorithm: Algorithm = may_change(
+        "ring", description="algorithm of the all-reduce; the others are slower, for comparison"
+    )
     reduction: Literal["buckets", "per_tensor", "grouped"] = may_change(
         "buckets", description="`buckets`: sent in reverse layer order while the backward pass runs"
     )

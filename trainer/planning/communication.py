@@ -19,24 +19,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import get_args
 
+from trainer.config.strategy import Algorithm
 from trainer.errors import ConfigError
 from trainer.planning.frames import BARE as BARE
 from trainer.planning.frames import ETHERNET as ETHERNET
 from trainer.planning.frames import Frames
 from trainer.planning.frames import Traffic as Traffic
 
-Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"]
-ALGORITHMS: tuple[Algorithm, ...] = (
-    "ring",
-    "segmented-ring",
-    "recursive-doubling",
-    "tree",
-    "reduce-broadcast",
-    "gather",
-)
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +65,7 @@ class Prediction:
 
 
 def reduction(algorithm: Algorithm, size: float, ranks: int) -> Rounds:
-    """The messages of one all-reduce.
+    """Return the messages of one all-reduce.
 
     Args:
         algorithm: `ring`, `segmented-ring`: every rank passes n-th parts to its neighbour, 2(n-1) times.
@@ -86,7 +80,7 @@ def reduction(algorithm: Algorithm, size: float, ranks: int) -> Rounds:
         ConfigError: no such algorithm, or no rank.
     """
     if ranks < 1:
-        raise ConfigError(f"{ranks} ranks cannot reduce anything.", cure="Give 1 or more.")
+        raise ConfigError(f"An all-reduce needs at least one rank, not {ranks}.", cure="Give 1 or more.")
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"There is no reduction {algorithm!r}.", cure=f"One of {', '.join(ALGORITHMS)}.")
     if ranks == 1:
@@ -103,7 +97,7 @@ def reduction(algorithm: Algorithm, size: float, ranks: int) -> Rounds:
 
 
 def servers(shares: Sequence[float], workers: int, *, colocated: bool = False, piece: float = 0.0) -> Rounds:
-    """The messages of one synchronous update through parameter servers: gradients in, weights out.
+    """Return the messages of one synchronous update through parameter servers: gradients in, weights out.
 
     Processes are workers 0 ... n-1, then the servers; colocated, server j is in the process of worker j.
     Weights of a piece go out as soon as its gradients are in: only the first piece's way in and the last
@@ -113,14 +107,14 @@ def servers(shares: Sequence[float], workers: int, *, colocated: bool = False, p
         shares: bytes of parameters of each server; they add up to M.
         workers: number of workers, n.
         colocated: whether servers are in the first k workers' processes.
-        piece: bytes of a piece; 0: of no account. A server whose share is one piece does not overlap its two
+        piece: bytes of a piece; 0: negligible. A server whose share is one piece does not overlap its two
             ways at all.
 
     Raises:
         ConfigError: no worker, no server, or more colocated servers than workers.
     """
     if workers < 1 or not shares:
-        raise ConfigError(f"{workers} workers and {len(shares)} servers: it takes one of each at least.")
+        raise ConfigError(f"{workers} workers and {len(shares)} servers: at least one of each is needed.")
     if colocated and len(shares) > workers:
         raise ConfigError(
             f"{len(shares)} servers cannot be colocated with {workers} workers.",
@@ -141,6 +135,18 @@ def servers(shares: Sequence[float], workers: int, *, colocated: bool = False, p
     return tuple(flows for flows in rounds if flows)
 
 
+def payload(rounds: Rounds, processes: int) -> tuple[Traffic, ...]:
+    """Return the bytes of payload that each process sends to and receives from others."""
+    sent, received = [0.0] * processes, [0.0] * processes
+    for flows, times in _repeated(rounds):
+        for flow in flows:
+            if flow.source == flow.target:  # a colocated server and its own worker
+                continue
+            sent[flow.source] += times * flow.size
+            received[flow.target] += times * flow.size
+    return tuple(map(Traffic, sent, received))
+
+
 def predict(
     rounds: Rounds,
     hosts: Sequence[int],
@@ -149,7 +155,7 @@ def predict(
     frames: Frames = ETHERNET,
     latency_s: float = 0.0,
 ) -> Prediction:
-    """Bytes on each host's interface and seconds of an exchange.
+    """Return the bytes on each host's interface and the seconds of an exchange.
 
     Args:
         rounds: of `reduction` or `servers`.
@@ -159,13 +165,13 @@ def predict(
         latency_s: added to each round.
 
     Raises:
-        ConfigError: a rate that is none.
+        ConfigError: the rate is not positive.
     """
     if bytes_per_second <= 0:
-        raise ConfigError(f"A link of {bytes_per_second} bytes/s carries nothing.", cure="Give more than 0.")
+        raise ConfigError(f"bytes_per_second must be > 0, not {bytes_per_second}.")
     totals = [Traffic() for _ in range(max(hosts) + 1)]
     seconds = 0.0
-    for flows in rounds:
+    for flows, times in _repeated(rounds):
         between: dict[tuple[int, int], float] = collections.defaultdict(float)
         for flow in flows:
             between[hosts[flow.source], hosts[flow.target]] += flow.size
@@ -176,8 +182,8 @@ def predict(
         }
         busiest = _busiest(_per_host(pairs, len(totals)))
         crossing = _per_host({pair: frames.on_wire(one, busiest) for pair, one in pairs.items()}, len(totals))
-        totals = [_add(total, more) for total, more in zip(totals, crossing, strict=True)]
-        seconds += latency_s + _busiest(crossing) / bytes_per_second
+        totals = [_add(total, more, times) for total, more in zip(totals, crossing, strict=True)]
+        seconds += times * (latency_s + _busiest(crossing) / bytes_per_second)
     return Prediction(tuple(totals), seconds)
 
 
@@ -225,5 +231,12 @@ def _doubling(size: float, ranks: int) -> Iterator[tuple[Flow, ...]]:
         yield _reversed(pairs)
 
 
-def _add(one: Traffic, other: Traffic) -> Traffic:
-    return Traffic(one.sent + other.sent, one.received + other.received)
+def _repeated(rounds: Rounds) -> Iterator[tuple[tuple[Flow, ...], int]]:
+    """Each round, and how often it comes in a row: a ring of 512 ranks has 1022 rounds of 512 flows."""
+    for _, alike in itertools.groupby(rounds, key=id):
+        flows = list(alike)
+        yield flows[0], len(flows)
+
+
+def _add(one: Traffic, other: Traffic, times: int = 1) -> Traffic:
+    return Traffic(one.sent + times * other.sent, one.received + times * other.received)

@@ -46,7 +46,7 @@ class Frames:
         return self.mtu - self.headers
 
     def on_wire(self, traffic: Traffic, busiest: float | None = None) -> Traffic:
-        """Bytes that a host's interface counts for so much payload to and from one other host.
+        """Return the bytes that a host's interface counts for so much payload to and from one other host.
 
         Args:
             traffic: payload.

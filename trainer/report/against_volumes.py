@@ -11,7 +11,7 @@ from trainer.report.story import number
 
 
 def advice(config: Mapping[str, Any]) -> str:
-    """What to try that a run does not do already; docs/explanation/recipes.md has the reasons."""
+    """Return what to try that a run does not do already; docs/explanation/recipes.md has the reasons."""
     model, data = _section(config, "model"), _section(config, "data")
     augment = _section(data, "augment")
     steps = []
@@ -28,7 +28,7 @@ def advice(config: Mapping[str, Any]) -> str:
 
 
 def linear_line(folder: Path, test: Mapping[str, Any]) -> str | None:
-    """One line about the linear model for the terminal.
+    """Return one line about the linear model for the terminal.
 
     Args:
         folder: of the run, in which `baseline.json` may be.
@@ -48,7 +48,7 @@ def linear_line(folder: Path, test: Mapping[str, Any]) -> str | None:
 
 
 def judged(difference: float, low: float, high: float, config: Mapping[str, Any]) -> str:
-    """What an AUC difference, network less linear model, and its 95 % interval say, with what to try."""
+    """Return what an AUC difference, network less linear model, and its interval say, with what to try."""
     interval = f"95 % interval {low:+.2f} to {high:+.2f}"
     said = f"AUC {difference:+.2f} against a linear model on tissue volumes ({interval})"
     if low > 0:

@@ -25,7 +25,7 @@ _AXES = {"left_right": "left to right", "back_front": "back to front", "bottom_t
 
 
 def phrases(settings: Mapping[str, Any]) -> list[str]:
-    """What happens to training images, such as 'shifted by up to 2 voxels along each axis'.
+    """Return what happens to training images, such as 'shifted by up to 2 voxels along each axis'.
 
     Args:
         settings: of `data.augment`, as `model_dump` or a run's config.yaml has them.

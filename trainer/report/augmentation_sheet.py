@@ -48,7 +48,7 @@ def rows(
     samples: int,
     voxel_mm: tuple[float, float, float],
 ) -> list[Row]:
-    """What the first `samples` epochs make of a volume.
+    """Return what the first `samples` epochs make of a volume.
 
     Each change by itself, in every sample; then all of them together, as often as the configuration says:
     what training sees of this volume.
@@ -77,7 +77,7 @@ def rows(
 
 
 def single(config: AugmentConfig) -> dict[str, AugmentConfig]:
-    """For each change that the configuration has, one that has it alone, in every sample."""
+    """Return for each change of the configuration one that has it alone, in every sample."""
     found = {}
     for name, value in active(config.model_dump()).items():
         sure = {**value, "probability": 1.0} if isinstance(value, dict) and "probability" in value else value

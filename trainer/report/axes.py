@@ -79,7 +79,7 @@ class Axes:
         self.marks: list[Mark] = []
 
     def at(self, x: float, y: float) -> Point:
-        """Where a data point lies in the view box."""
+        """Return where a data point lies in the view box."""
         (x0, x1), (y0, y1) = self.x, self.y
         return (
             LEFT + (x - x0) / (x1 - x0) * (self.width - LEFT - RIGHT),
@@ -87,29 +87,29 @@ class Axes:
         )
 
     def line(self, points: Sequence[Point], kind: str) -> None:
-        """A line through points, drawn in the page's class `kind`."""
+        """Add a line through points, drawn in the page's class `kind`."""
         if len(points) == 1:
             self.dot(*points[0], kind)
         self.marks.append(Mark("line", tuple(points), kind))
 
     def area(self, points: Sequence[Point], kind: str) -> None:
-        """The area inside of a line of points."""
+        """Add the area inside of a line of points."""
         self.marks.append(Mark("area", tuple(points), kind))
 
     def dot(self, x: float, y: float, kind: str, tip: str = "", radius: float = 3.2) -> None:
-        """A dot, with a text that shows when it is pointed at."""
+        """Add a dot, with a text that shows when it is pointed at."""
         self.marks.append(Mark("dot", ((x, y),), kind, tip, radius=radius))
 
     def bar(self, x: float, y: float, width: float, kind: str, tip: str = "") -> None:
-        """A bar from the bottom to `y`, centred at `x`."""
+        """Add a bar from the bottom to `y`, centred at `x`."""
         self.box((x - width / 2, self.y[0]), (x + width / 2, y), kind, tip)
 
     def box(self, low: Point, high: Point, kind: str, tip: str = "", opacity: float | None = None) -> None:
-        """A filled rectangle between two corners."""
+        """Add a filled rectangle between two corners."""
         self.marks.append(Mark("bar", (low, high), kind, tip, opacity=opacity))
 
     def text(self, x: float, y: float, words: str, kind: str = "note", anchor: str = "start") -> None:
-        """Words at a data point."""
+        """Add words at a data point."""
         self.marks.append(Mark("text", ((x, y),), kind, words, anchor))
 
     def svg(self) -> str:
@@ -168,7 +168,7 @@ def _text(x: float, y: float, words: str, kind: str, anchor: str) -> str:
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round values (1, 2 or 5 times a power of ten) inside of a range, at most `most`."""
+    """Return round values (1, 2 or 5 times a power of ten) inside of a range, at most `most`."""
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10, 20) if (high - low) / (factor * power) <= most)

@@ -22,7 +22,7 @@ def tissue_baseline(
     labels: Mapping[int, int] | Sequence[int] | np.ndarray,
     classes: Sequence[str],
 ) -> dict[str, Any] | None:
-    """Logistic regression on tissue volumes (mL) and their shares of the whole.
+    """Return a logistic regression on tissue volumes (mL) and their shares of the whole.
 
     It is fitted to the training and validation subjects and judged once, on the test subjects: the very
     subjects that judge the network.

@@ -13,7 +13,7 @@ from trainer.data.images.reading import DAMAGED
 
 
 def path_of(run_folder: Path, row: int) -> Path:
-    """Where the predicted map of a row of the shard set lies."""
+    """Return the path of the predicted map of a row of the shard set."""
     return run_folder / "evaluation" / "maps" / f"row-{row:06d}.nii.gz"
 
 

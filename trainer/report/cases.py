@@ -40,7 +40,7 @@ class Case:
 
     @property
     def address(self) -> str:
-        """The picture as a data address."""
+        """Return the picture as a data address."""
         return "data:image/png;base64," + base64.b64encode(self.picture).decode()
 
 

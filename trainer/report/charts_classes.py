@@ -142,7 +142,7 @@ def intervals(
 
 
 def probabilities(found: Predictions) -> Figure | None:
-    """For two classes: every subject's probability of the second one, by true class."""
+    """Return for two classes every subject's probability of the second one, by true class."""
     if len(found.classes) != 2:
         return None
     axes = _square(
@@ -169,7 +169,7 @@ def probabilities(found: Predictions) -> Figure | None:
 
 
 def calibration(found: Predictions, ece: float | None) -> Figure | None:
-    """How often the network is right where it is about equally sure, for 20 subjects or more."""
+    """Return how often the network is right where it is about equally sure, for 20 subjects or more."""
     if len(found.true) < 20:
         return None
     lowest = 1 / len(found.classes)

@@ -12,14 +12,14 @@ from trainer.report.strips import strips
 
 
 def dice(found: Overlaps) -> Figure:
-    """Dice of every subject by class, with quartiles."""
+    """Return the Dice of every subject by class, with quartiles."""
     return _strips(
         "dice", "Dice", found, found.dice, "Dice", (0.0, 1.0), "1 is a perfect overlap with the true map."
     )
 
 
 def surface_distance(found: Overlaps) -> Figure | None:
-    """95th percentile of the Hausdorff distance of every subject by class; None where none is known."""
+    """Return the 95th percentile of every subject's Hausdorff distance by class; None without any."""
     if np.isnan(found.hd95).all():
         return None
     top = float(np.nanmax(found.hd95)) * 1.08 or 1.0

@@ -41,7 +41,7 @@ class Group:
 
     @property
     def age_words(self) -> str:
-        """Mean (SD), range."""
+        """Return mean (SD), range."""
         if self.age is None or self.ages is None:
             return "–"
         mean, sd = self.age
@@ -55,7 +55,7 @@ class Group:
 
     @property
     def site_words(self) -> str:
-        """The sites with their numbers, or how many there are."""
+        """Return the sites with their numbers, or how many there are."""
         if len(self.sites) > 4:
             return f"{len(self.sites)} sites"
         return ", ".join(f"{n} {name}" for name, n in self.sites) or "–"

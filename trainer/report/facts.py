@@ -45,7 +45,7 @@ def watt_hours(energy: float, result: dict[str, Any]) -> str:
 
 
 def record(story: Story) -> list[Fact]:
-    """What makes the run repeatable: command, hashes, seeds, versions."""
+    """Return what makes the run repeatable: command, hashes, seeds, versions."""
     facts, shards = story.facts, story.facts.shards
     command = facts.command
     train = story.config.get("train")
@@ -64,7 +64,7 @@ def record(story: Story) -> list[Fact]:
 
 
 def places(story: Story) -> list[dict[str, str]]:
-    """Which ranks ran on which host, with what in it."""
+    """Return which ranks ran on which host, and its GPUs."""
     hosts, gpus = story.facts.hosts, story.facts.gpus
     per_rank = gpus if len(gpus) == len(hosts) else [None] * len(hosts)
     table = []
@@ -79,7 +79,7 @@ def places(story: Story) -> list[dict[str, str]]:
 
 
 def ranges(ranks: list[int]) -> str:
-    """'0-3, 6' for [0, 1, 2, 3, 6]."""
+    """Return '0-3, 6' for [0, 1, 2, 3, 6]."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:
@@ -90,7 +90,7 @@ def ranges(ranks: list[int]) -> str:
 
 
 def packages(story: Story) -> list[Fact]:
-    """Software and processor."""
+    """Return software and processor."""
     facts = story.facts
     cpu = facts.cpu
     if isinstance(cpu, Processor):

@@ -54,7 +54,7 @@ class Figure:
 
     @property
     def svg(self) -> str:
-        """The chart for the page."""
+        """Return the chart for the page."""
         return self.axes.svg()
 
 

@@ -17,7 +17,7 @@ from trainer.report.story import Story, number
 
 
 def judge(story: Story, found: Predictions) -> Judgement:
-    """AUC, accuracy and the rest, against a linear model on tissue volumes where there is one."""
+    """Return AUC, accuracy and the rest, against a linear model on tissue volumes where there is one."""
     metrics = classification_metrics(found.true, found.probabilities, found.classes)
     baseline = _baseline(story, found) if story.judged == "test" else {}
     curves = charts.curves_of(found, baseline, "this network")

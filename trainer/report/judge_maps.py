@@ -14,7 +14,7 @@ from trainer.report.story import Story
 
 
 def judge(story: Story, found: Overlaps) -> Judgement:
-    """Dice and surface distance of each class, mean over subjects."""
+    """Return Dice and surface distance of each class, mean over subjects."""
     metrics = segmentation_metrics(found.dice_by_class, found.hd95_by_class)
     per_class = metrics["per_class"]
     tiles = [Tile("Mean Dice", share(metrics["dice"]), told_interval(metrics, "dice"), small=False)]

@@ -10,7 +10,7 @@ from trainer.report.story import Story
 
 
 def judge(story: Story, found: Values) -> Judgement:
-    """Mean absolute error, R² and the rest."""
+    """Return mean absolute error, R² and the rest."""
     metrics = regression_metrics(found.true, found.predicted)
     target, unit = story.task.target or "age", story.task.unit
     tiles = (

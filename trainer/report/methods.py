@@ -51,7 +51,7 @@ def paragraphs(story: Story, groups: Sequence[Group], explained: Sequence[str]) 
 
 
 def left_to_say(story: Story) -> list[str]:
-    """What CLAIM asks for and no run folder can know."""
+    """Return what CLAIM asks for and no run folder can know."""
     items = [
         "the goal of the study, its hypotheses, and whether it is prospective or retrospective",
         "where, when and by which criteria the participants were recruited; how many were excluded, and why",

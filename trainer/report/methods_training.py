@@ -21,7 +21,7 @@ _LOSSES = {
 
 
 def network(story: Story, settings: dict[str, Any]) -> list[str]:
-    """Which network, how large, and where its weights started."""
+    """Return which network, how large, and where its weights started."""
     name, width = get(settings, "model.name"), get(settings, "model.width")
     parameters, volume = story.facts.parameters, story.facts.volume
     if not name:
@@ -50,7 +50,7 @@ def network(story: Story, settings: dict[str, Any]) -> list[str]:
 
 
 def training(story: Story, settings: dict[str, Any]) -> list[str]:
-    """Loss, optimizer, schedule, batch, epochs, augmentation."""
+    """Return loss, optimizer, schedule, batch, epochs, augmentation."""
     optimizer = get(settings, "train.optimizer")
     if not isinstance(optimizer, dict):
         return [f"{blank('training')}."]
@@ -115,7 +115,7 @@ def _augmentation(augment: Any) -> str:
 
 
 def selection(story: Story, settings: dict[str, Any]) -> list[str]:
-    """How the final weights were chosen."""
+    """Return how the final weights were chosen."""
     stopping = get(settings, "train.early_stopping")
     metric = stopping.get("metric", "val_loss") if isinstance(stopping, dict) else "val_loss"
     best = get(story.result, "best.epoch")

@@ -12,7 +12,7 @@ from trainer.metrics import segmentation, tables
 
 @dataclass(frozen=True)
 class Predictions:
-    """Of a classification.
+    """Predictions of a classification.
 
     Attributes:
         classes: names, in the order of the probabilities' columns.
@@ -30,13 +30,13 @@ class Predictions:
 
     @property
     def predicted(self) -> np.ndarray:
-        """Class numbers, int (N,)."""
+        """Return class numbers, int (N,)."""
         return self.probabilities.argmax(axis=1)
 
 
 @dataclass(frozen=True)
 class Values:
-    """Of a regression.
+    """Predictions of a regression.
 
     Attributes:
         rows: int (N,), rows of the shard set.
@@ -51,13 +51,13 @@ class Values:
 
     @property
     def errors(self) -> np.ndarray:
-        """Predicted minus true, float (N,)."""
+        """Return predicted minus true, float (N,)."""
         return self.predicted - self.true
 
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Of a segmentation.
+    """Predictions of a segmentation.
 
     Attributes:
         classes: names of the classes that were measured.
@@ -75,17 +75,17 @@ class Overlaps:
 
     @property
     def dice_by_class(self) -> dict[str, np.ndarray]:
-        """Name of a class -> float (N,), as `trainer.metrics.segmentation` takes it."""
+        """Return name of a class -> float (N,), as `trainer.metrics.segmentation` takes it."""
         return {name: self.dice[:, k] for k, name in enumerate(self.classes)}
 
     @property
     def hd95_by_class(self) -> dict[str, np.ndarray]:
-        """Name of a class -> float (N,), in mm."""
+        """Return name of a class -> float (N,), in mm."""
         return {name: self.hd95[:, k] for k, name in enumerate(self.classes)}
 
     @property
     def mean_dice(self) -> np.ndarray:
-        """Of each subject over its classes, float (N,); NaN where neither map has any."""
+        """Return the mean of each subject over its classes, float (N,); NaN where neither map has any."""
         return segmentation.mean_dice(self.dice_by_class)
 
 

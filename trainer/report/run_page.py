@@ -47,6 +47,7 @@ def render(story: Story) -> Page:
         spent=spent,
         rank_header=time_spent.RANK_HEADER,
         host_header=time_spent.HOST_HEADER,
+        prediction_header=time_spent.PREDICTION_HEADER,
         worst=worst,
         typical=typical,
         contours=isinstance(found, Overlaps),
@@ -73,7 +74,7 @@ def render(story: Story) -> Page:
 
 
 def judge(story: Story, found: Found) -> Judgement:
-    """How good these predictions are, by the run's task."""
+    """Return how good these predictions are, by the run's task."""
     if isinstance(found, Predictions):
         return judge_classes(story, found)
     if isinstance(found, Overlaps):

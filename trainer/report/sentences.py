@@ -13,7 +13,7 @@ def get(tree: Any, key: str) -> Any:
 
 
 def blank(what: str) -> str:
-    """Where only the authors know."""
+    """Return a mark for what only the authors know."""
     return f"[to be filled in: {what}]"
 
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from trainer.config import yaml_reader
 from trainer.data.shards.shards import ShardSet
-from trainer.errors import ConfigError, RunError, ShardError
+from trainer.errors import ConfigError, ShardError
 from trainer.report import predictions
 from trainer.report.predictions import Found
+from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
 
 # Types of those values of result.json and baseline.json that are taken apart.
@@ -42,12 +43,12 @@ class RecordedTask:
 
     @property
     def unit(self) -> str:
-        """Of a regression's target, with a space before it, or nothing."""
+        """Return the unit of a regression's target, with a space before it, or nothing."""
         return " years" if self.name == "regression" and self.target in ("", "age") else ""
 
     @property
     def title(self) -> str:
-        """In a few words, for the top of a page."""
+        """Return the task in a few words, for the top of a page."""
         if self.name == "regression":
             return f"{(self.target or 'age').capitalize()} regression"
         if self.name == "segmentation":
@@ -72,24 +73,24 @@ class Story:
 
     @property
     def name(self) -> str:
-        """The run's name."""
+        """Return the run's name."""
         return str(self.config.get("name") or self.folder.resolve().name)
 
     @property
     def task(self) -> RecordedTask:
-        """Its task; run folders that name none are classifications."""
+        """Return the task; run folders that name none are classifications."""
         said = self.facts.task
         known = said.name if said.name in ("regression", "segmentation") else "classification"
         return RecordedTask(known, said.target, self.facts.class_names)
 
     @property
     def judged(self) -> str | None:
-        """The split that the report judges by: test, else validation."""
+        """Return the split that the report judges by: test, else validation."""
         return next((name for name in ("test", "validation") if name in self.predictions), None)
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are computed and not taken of people; the shard set's source says so."""
+        """Return whether the images are computed and not taken of people, by the shard set's source."""
         said = [self.facts.shards.source]
         if self.shards is not None:
             said.append(self.shards.source)
@@ -102,15 +103,7 @@ def read(folder: Path, result: dict[str, Any] | None = None) -> Story:
     Raises:
         RunError: it does not exist, or has no config.yaml.
     """
-    if not folder.is_dir():
-        raise RunError(
-            f"{folder}: there is no such run folder.", cure="cingulum train CONFIG.yaml makes one."
-        )
-    path = folder / "config.yaml"
-    if not path.exists():
-        raise RunError(
-            f"{folder}: is no run folder: config.yaml is missing.", cure="Give a folder such as runs/demo"
-        )
+    path = RunFolder.open(folder).config
     story = Story(folder, "", {})
     try:
         story.config_text = yaml_reader.read_text(path)

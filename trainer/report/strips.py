@@ -12,7 +12,7 @@ from trainer.report.axes import Axes
 def strips(
     axes: Axes, groups: Sequence[tuple[str, np.ndarray]], tips: Sequence[Sequence[str]], kind: str = "s1"
 ) -> None:
-    """Values as dots side by side, with a box from the lower to the upper quartile and a line at the median.
+    """Draw values as dots side by side, a box from the lower to the upper quartile, a line at the median.
 
     Args:
         axes: group g is drawn about x = g + 0.5.

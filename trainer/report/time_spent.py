@@ -13,6 +13,7 @@ from trainer.report.axes import Axes
 from trainer.report.figure import Figure, table
 from trainer.report.story import Story, number
 from trainer.telemetry import records
+from trainer.telemetry.prediction import RunPrediction, compare
 from trainer.telemetry.records import PARTS, HostEpoch, RunTelemetry
 
 MOST_RANKS = 8
@@ -48,6 +49,8 @@ class TimeSpent:
         slowest: a sentence on the slowest rank; empty with one rank.
         hosts: host, ranks, processor, memory, bytes sent and received per step, GPUs.
         energy: a sentence; empty without any figure.
+        predictions: figure, predicted, measured, and predicted over measured; empty without a prediction.
+        bounds: a sentence on how the step was predicted; empty without.
     """
 
     figures: tuple[Figure, ...]
@@ -56,8 +59,18 @@ class TimeSpent:
     slowest: str
     hosts: tuple[tuple[str, ...], ...]
     energy: str
+    predictions: tuple[tuple[str, ...], ...] = ()
+    bounds: str = ""
 
 
+PREDICTION_HEADER = ("Per step", "Predicted", "Measured", "Ratio")
+_PREDICTED = {
+    "counted_bytes": "Payload of a rank",
+    "crossing_bytes": "Sent by the busiest host",
+    "communication_s": "Gradients under way",
+    "exposed_s": "Exposed communication",
+    "step_s": "Whole step",
+}
 RANK_HEADER = (
     "Rank",
     "Host",
@@ -77,13 +90,24 @@ def of(story: Story) -> TimeSpent | None:
         hosts = tuple(_host_row(host, epochs) for host, epochs in telemetry.hosts.items())
         rank_rows = _rank_rows(ranks, telemetry)
         slowest, energy = _slowest(ranks, telemetry), _energy(story)
+        known = _known(story)
+        predictions = _prediction_rows(known, telemetry)
     except (RunError, TypeError, ValueError, KeyError, AttributeError) as error:
         story.notes.append(f"The telemetry is damaged and left out ({error}).")
         return None
     figures = tuple(figure for figure in (by_epoch(story.epochs), by_rank(ranks)) if figure is not None)
     if not figures and not rank_rows and not hosts:
         return None
-    return TimeSpent(figures, rank_rows[:MOST_RANKS], len(rank_rows[MOST_RANKS:]), slowest, hosts, energy)
+    return TimeSpent(
+        figures,
+        rank_rows[:MOST_RANKS],
+        len(rank_rows[MOST_RANKS:]),
+        slowest,
+        hosts,
+        energy,
+        predictions,
+        _bounds(known) if predictions else "",
+    )
 
 
 def by_epoch(epochs: Sequence[Mapping[str, Any]]) -> Figure | None:
@@ -154,10 +178,10 @@ def _slowest(ranks: Mapping[int, Mapping[str, float]], telemetry: RunTelemetry) 
         return ""
     worst = [row for row in telemetry.rows if (number(row.get("slowest_ratio")) or 0.0) >= 1.25]
     if found.ratio < _LEVEL and not worst:
-        return f"No rank holds up the others: the slowest needs {found.ratio:.2f} times as long for itself."
+        return f"No significant straggler: the slowest rank needs {found.ratio:.2f} times as long as others."
     said = (
-        f"Rank {found.rank} needs most time for itself: {found.ratio:.2f} times as long as the others, "
-        f"most of the difference in: {PART_WORDS[found.part]}."
+        f"Rank {found.rank} is the slowest: its own work takes {found.ratio:.2f} times that of the "
+        f"others, most of the difference in: {PART_WORDS[found.part]}."
     )
     if worst:
         said += f" In {len(worst)} of {len(telemetry.rows)} epochs a rank was 1.25 times slower or more."
@@ -166,7 +190,7 @@ def _slowest(ranks: Mapping[int, Mapping[str, float]], telemetry: RunTelemetry) 
 
 def _host_row(host: str, epochs: Sequence[HostEpoch]) -> tuple[str, ...]:
     last = epochs[-1]
-    steps = last.step  # a host that joined later did fewer; nobody is misled by that
+    steps = last.step  # a host that joined later did fewer
     moved = [
         sum(of_one[way] for epoch in epochs for name, of_one in epoch.interfaces.items() if name != "lo")
         for way in ("sent", "received")
@@ -178,6 +202,38 @@ def _host_row(host: str, epochs: Sequence[HostEpoch]) -> tuple[str, ...]:
         f"{as_text(max(epoch.rss_bytes for epoch in epochs))} of {as_text(last.memory_bytes)}",
         *(as_text(round(size / max(steps, 1))) for size in moved),
         ", ".join(_gpu(gpu) for gpu in last.gpus) or "none",
+    )
+
+
+def _known(story: Story) -> RunPrediction | None:
+    try:
+        return RunPrediction.read(story.folder)
+    except RunError as error:
+        story.notes.append(f"What was predicted is left out: {error.message}")
+        return None
+
+
+def _prediction_rows(known: RunPrediction | None, telemetry: RunTelemetry) -> tuple[tuple[str, ...], ...]:
+    found = {} if known is None else compare(known, telemetry)
+    return tuple(
+        (words, *(_told(name, pair[which]) for which in ("predicted", "measured")), f"{pair['ratio']:.2f}")
+        for name, words in _PREDICTED.items()
+        if (pair := found.get(name)) is not None
+    )
+
+
+def _told(name: str, value: float) -> str:
+    return f"{_ms(value)} ms" if name.endswith("_s") else f"{round(value):,} B"
+
+
+def _bounds(known: RunPrediction) -> str:
+    if known.step_s is None or known.step_at_least_s is None or known.step_at_most_s is None:
+        return ""
+    return (
+        f"Computing is the median of steps {known.began + 2} to {known.step}, on the slowest rank; measured "
+        "are medians of later steps. A step was expected to take "
+        f"{_ms(known.step_at_least_s)} to {_ms(known.step_at_most_s)} ms: with all communication hidden that "
+        "the backward pass can hide, and with none."
     )
 
 

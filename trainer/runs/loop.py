@@ -25,6 +25,7 @@ from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import owner
 from trainer.runs import preparation, restoring, split_predictions
 from trainer.runs.clock import Clock
+from trainer.runs.predicting import Forecast
 from trainer.runs.preparation import Data
 from trainer.strategies.base import Plan
 from trainer.strategies.guards import check_finite
@@ -93,6 +94,11 @@ class Training:
         Raises:
             Agreed: Stopped, Fenced, NotFiniteError, DivergenceError, or that a file could not be written.
         """
+        self.watchdog.beat("timing the links between ranks", collective=True)
+        forecast = Forecast(
+            self.plan, self.learner, self.world, self.folder, self.telemetry, self.config.train.accumulation
+        )
+        forecast.begin(self.start, self.cursor.step)
         self.learner.begin(self._start())
         self.reporter.start(self.cursor.step, self.last_step)
         self.telemetry.start_epoch()
@@ -103,6 +109,7 @@ class Training:
             if seconds is None:
                 self._end_early()
             step = self.cursor.step
+            forecast.after_step(step)
             ends_epoch = step % self.cursor.steps_per_epoch == 0
             due = self._is_every(self.config.checkpoint.every_steps)
             stopping = False

@@ -20,6 +20,7 @@ from trainer.strategies.data import broadcast_state
 from trainer.strategies.guards import weights_sha256
 from trainer.strategies.learner import Predictions
 from trainer.telemetry import records
+from trainer.telemetry.prediction import RunPrediction, compare
 
 
 def finish(training: Training, cache: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
@@ -67,6 +68,9 @@ def finish(training: Training, cache: Callable[[], dict[str, Any] | None]) -> di
         drawn = records.energy(folder.path)
         if drawn is not None:
             result.update(energy_wh=round(drawn[0] / 3600, 6), energy_source=drawn[1])
+        known = RunPrediction.read(folder.path)
+        if known is not None and (compared := compare(known, records.read(folder.path))):
+            result["prediction"] = compared
         report.write(folder.path, result)
         record.write_json(folder.result, result)
         return result

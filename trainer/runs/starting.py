@@ -24,7 +24,7 @@ from trainer.run_folder.checkpoint import Cursor
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import Resumption, RunRecord
 from trainer.runs.preparation import Data
-from trainer.telemetry import json_lines
+from trainer.telemetry import json_lines, prediction
 
 
 def take_lease(
@@ -145,8 +145,10 @@ def open_folder(
     record.write_json(folder.plan, plan)
     folder.write_rows(cursor.rows)
     json_lines.cut(folder.path, cursor.step)
-    if folder.result.exists():
-        atomic.remove(folder.result)
+    # This start predicts its own steps: another number of ranks may go on with the run.
+    for path in (folder.result, folder.path / prediction.NAME):
+        if path.exists():
+            atomic.remove(path)
     for made in (folder.telemetry, folder.tensorboard):
         atomic.make_folder(made)
     return run_id

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from trainer.config import RunConfig, Section, micro_batch
+from trainer.planning.exchange import Exchange
 from trainer.strategies.learner import Learner
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ class Plan:
     def evaluation_share(self, rank: int) -> Share:
         """What a rank reads of the splits that are evaluated."""
         return Share(rank, self.world_size)
+
+    def exchange(self) -> Exchange | None:
+        """Return what one update moves between processes; None where the strategy does not say it."""
+        return None
 
     def tree(self) -> dict[str, Any]:
         """Every attribute as it goes into plan.json."""

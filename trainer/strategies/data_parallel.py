@@ -48,8 +48,7 @@ class DataParallel(Strategy):
             world_size=world_size,
             global_batch=train.global_batch,
             accumulation=train.accumulation,
-            compression=self.ring.compression,
-            algorithm=self.ring.algorithm,
+            ring=self.ring,
         )
 
     def check(self, world: World) -> None:

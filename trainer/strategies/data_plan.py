@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import keras
-import numpy as np
-
-from trainer.config import micro_batch
+from trainer.config import RingConfig, micro_batch
+from trainer.planning import communication
+from trainer.planning.exchange import Exchange
 from trainer.strategies.base import Plan
-from trainer.strategies.reduction import Algorithm, sent_by_busiest
+from trainer.strategies.reduction import bytes_on_wire
+
+if TYPE_CHECKING:
+    import keras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,10 +25,16 @@ class DataPlan(Plan):
         bytes_per_update: bytes that the busiest rank sends per update; on the ring all send as many, 2(n-1)/n
             of the gradients on the wire.
         algorithm: how gradients are combined, as `train.strategy.algorithm` names it.
+        moves: what one update moves; too long for plan.json.
     """
 
     bytes_per_update: int
     algorithm: str = "ring"
+    moves: Exchange | None = dataclasses.field(default=None, repr=False)
+
+    def exchange(self) -> Exchange | None:
+        """Return what one update moves."""
+        return self.moves
 
     def __str__(self) -> str:
         who = "each rank" if self.algorithm in ("ring", "segmented-ring") else f"a rank ({self.algorithm})"
@@ -39,30 +50,69 @@ class DataPlan(Plan):
         )
 
 
+def exchange(
+    ring: RingConfig, sizes: Sequence[int], ranks: int, widths: Sequence[int] | None = None
+) -> Exchange:
+    """Return what one update moves: an all-reduce of each bucket, once per update whatever the accumulation.
+
+    Pure. bfloat16 goes by an all-to-all and an all-gather, whose bytes are those of the ring.
+
+    Args:
+        ring: the `train.strategy` section.
+        sizes: elements of each trainable variable.
+        ranks: the world size.
+        widths: bytes per element of each; default: 4.
+    """
+    buckets = bytes_on_wire(
+        sizes,
+        widths or [4] * len(sizes),
+        kind=ring.reduction,
+        bucket_mb=ring.bucket_mb,
+        wire=ring.compression,
+    )
+    return Exchange(
+        rounds=tuple(one for size in buckets for one in communication.reduction(ring.algorithm, size, ranks)),
+        processes=ranks,
+        parts=len(buckets),
+        counted=sum(buckets) if ranks > 1 else 0,
+        # Open MPI's all-reduce stays the ring where we gather ourselves: `launch.ALGORITHMS`.
+        allreduce="ring" if ring.algorithm == "gather" else ring.algorithm,
+    )
+
+
 def plan(
     model: keras.Model,
     *,
     world_size: int,
     global_batch: int,
     accumulation: int = 1,
-    compression: str = "none",
-    algorithm: Algorithm = "ring",
+    ring: RingConfig | None = None,
 ) -> DataPlan:
     """Divide a global batch over ranks.
+
+    Args:
+        model: the network, built.
+        world_size: ranks.
+        global_batch: samples per update.
+        accumulation: micro-batches per update.
+        ring: the `train.strategy` section; default: its defaults.
 
     Raises:
         ConfigError: it cannot be divided evenly.
     """
+    ring = ring or RingConfig()
     share = micro_batch(global_batch, world_size=world_size, accumulation=accumulation)
-    parameters = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
-    width = 4 if compression == "none" else 2
+    variables = model.trainable_variables
+    sizes = [math.prod(v.shape) for v in variables]
+    moves = exchange(ring, sizes, world_size, [v.value.dtype.size for v in variables])
     return DataPlan(
         world_size=world_size,
         global_batch=global_batch,
         accumulation=accumulation,
         micro_batch=share,
-        parameters=parameters,
-        bytes_per_update=round(sent_by_busiest(algorithm, world_size) * parameters * width),
-        algorithm=algorithm,
+        parameters=sum(sizes),
+        bytes_per_update=round(max(one.sent for one in moves.payload)),
+        algorithm=ring.algorithm,
         strategy="data",
+        moves=moves,
     )

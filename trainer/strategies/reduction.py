@@ -16,7 +16,6 @@ from trainer.telemetry.timeline import Buckets
 
 Kind = Literal["buckets", "per_tensor", "grouped"]
 Wire = Literal["none", "float16", "bfloat16"]
-Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"]
 Reduction = Callable[[Sequence[Any]], list[Any]]
 
 MIB = 2**20
@@ -49,7 +48,7 @@ def make(
         raise ConfigError(f"reduction: {kind!r} is unknown.", cure="One of buckets, per_tensor, grouped.")
     if bucket_mb <= 0:
         raise ConfigError(f"bucket_mb: {bucket_mb} is no size.", cure="Give more than 0.")
-    limit = {"buckets": bucket_mb * MIB, "per_tensor": 0.0, "grouped": float("inf")}[kind]
+    limit = _limit(kind, bucket_mb)
     average = functools.partial(_mean_gathered, wire=wire) if gather else _AVERAGES[wire]
 
     def reduce(gradients: Sequence[Any]) -> list[Any]:
@@ -74,23 +73,28 @@ def make(
     return reduce
 
 
-def sent_by_busiest(algorithm: Algorithm, ranks: int) -> float:
-    """Times the gradients that the rank which sends most sends per update.
+def bytes_on_wire(
+    sizes: Sequence[int], widths: Sequence[int], *, kind: Kind, bucket_mb: float, wire: Wire
+) -> tuple[int, ...]:
+    """Return the bytes that each bucket of `make` has on the way, in the order in which they leave. Pure.
 
     Args:
-        algorithm: as `train.strategy.algorithm` names it; docs/explanation/ring.md says what each does.
-        ranks: the world size.
+        sizes: elements of each gradient, in the order of the forward pass.
+        widths: bytes per element of each.
+        kind: see `make`.
+        bucket_mb: see `make`.
+        wire: see `make`.
     """
-    if ranks == 1:
-        return 0.0
-    if algorithm in ("ring", "segmented-ring"):
-        return 2 * (ranks - 1) / ranks
-    if algorithm == "recursive-doubling":
-        # Ranks above a power of two hand theirs to a partner, which sends them the sum at the end.
-        return float(ranks.bit_length() - 1 + (ranks.bit_count() > 1))
-    if algorithm == "tree":
-        return float((ranks - 1).bit_length())
-    return float(ranks - 1)
+    as_computed = [size * width for size, width in zip(sizes, widths, strict=True)]
+    return tuple(
+        sum(sizes[i] for i in members) * (max(widths[i] for i in members) if wire == "none" else 2)
+        for members in buckets(as_computed, _limit(kind, bucket_mb))
+    )
+
+
+def _limit(kind: Kind, bucket_mb: float) -> float:
+    """Bytes at which a bucket is full; 0: each gradient is one."""
+    return {"buckets": bucket_mb * MIB, "per_tensor": 0.0, "grouped": float("inf")}[kind]
 
 
 def buckets(sizes: Sequence[int], limit: float) -> list[list[int]]:

@@ -20,14 +20,14 @@ GPUS = "the GPUs (NVML)"
 
 
 def estimate(seconds: float, cores: int, busy_s: float) -> float:
-    """Joules of so many cores that were busy for `busy_s` core seconds out of `seconds` each."""
+    """Return the joules of so many cores that were busy for `busy_s` core seconds out of `seconds` each."""
     return IDLE_W * seconds * cores + (BUSY_W - IDLE_W) * busy_s
 
 
 class Counter:
     """The processor's own energy counters, where the kernel lets us read them (as a rule, root only).
 
-    They run over after minutes to hours: `sample` is to be called more often than that.
+    They wrap around after minutes to hours: call `sample` more often than that.
 
     Args:
         root: of the kernel's tree.
@@ -48,11 +48,11 @@ class Counter:
 
     @property
     def is_there(self) -> bool:
-        """Whether this host tells."""
+        """Whether this host has readable counters."""
         return bool(self._zones)
 
     def sample(self) -> float:
-        """Joules since this counter was made."""
+        """Return the joules since this counter was made."""
         try:
             now = self._read()
         except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a run folder holds for a verdict: its telemetry, and what it says of itself."""
+"""Read from a run folder what a verdict needs: its telemetry, and what it records about itself."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def diagnose(folder: Path) -> Verdict:
     """Judge the run in this folder, finished or not.
 
     Raises:
-        RunError: there is no such run, a file of it is damaged, or it has told nothing of its time.
+        RunError: there is no such run, a file of it is damaged, or no steps were timed.
     """
     run = RunFolder.open(folder)
     telemetry = records.read(folder)
     if telemetry.is_empty:
         raise RunError(
-            f"{folder}: has no telemetry, so nothing tells where its time went.{_still_known(telemetry)}",
-            cure="It was trained with telemetry.enabled=false or by an older cingulum. A few epochs of a new "
-            "run tell it: cingulum train CONFIG.yaml name=... telemetry.enabled=true",
+            f"{folder}: has no telemetry: where its time went is unknown.{_still_known(telemetry)}",
+            cure="It was trained with telemetry.enabled=false or by an older cingulum. Train a few epochs "
+            "as a new run: cingulum train CONFIG.yaml name=... telemetry.enabled=true",
         )
     judged = verdict(telemetry, read_facts(run))
     if judged is None:
         raise RunError(
-            f"{folder}: has told of no step yet but its first, in which the network is traced.",
-            cure="Ask again when it has done a few steps more.",
+            f"{folder}: no steps are recorded after the first one, in which the network is traced.",
+            cure="Run this command again after a few more steps.",
         )
     return judged
 
 
 def found(folder: Path) -> Verdict | None:
-    """The same, for those who have more to tell; None where there is no verdict, whatever the reason."""
+    """Return the same verdict; None where there is none, whatever the reason."""
     try:
         return diagnose(folder)
     except CingulumError:
@@ -48,7 +48,7 @@ def found(folder: Path) -> Verdict | None:
 
 
 def read_facts(run: RunFolder) -> Facts:
-    """What run.json, plan.json and config.yaml say; what they do not say is left open."""
+    """Return the facts of run.json, plan.json and config.yaml; what they lack keeps its default."""
     plan, config = _object(run.plan), _config(run)
     ran, _ = RunRecord.usable(_object(run.run))
     section = config.get("train", {}).get("strategy", {})
@@ -82,7 +82,7 @@ def _config(run: RunFolder) -> Mapping[str, Any]:
 
 
 def _still_known(telemetry: RunTelemetry) -> str:
-    """What the rows of metrics.jsonl tell all the same: how long rank 0 waited for its input."""
+    """How long rank 0 waited for its input, which metrics.jsonl records without telemetry."""
     waited = whole = 0.0
     for row in telemetry.rows:
         mine, seconds = row.get("input_wait_s"), row.get("seconds")

@@ -1,4 +1,4 @@
-"""What a run says of itself, besides its telemetry, that a verdict needs."""
+"""What a verdict needs to know of a run besides its telemetry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Facts:
-    """Of one run.
+    """What is known of one run.
 
     Attributes:
         strategy: `data` or `parameter-server`.
@@ -30,11 +30,11 @@ class Facts:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def name(self, rank: int) -> str:
-        """'rank 1 @ n2', or 'rank 1' where its host is not known."""
+        """Return such as 'rank 1 @ n2', or 'rank 1' where its host is unknown."""
         return f"rank {rank} @ {self.hosts[rank]}" if rank < len(self.hosts) else f"rank {rank}"
 
     def at(self, key: str) -> Any:
-        """The value of a dotted key of the configuration; None where there is no such key."""
+        """Return the value of a dotted key of the configuration; None where there is no such key."""
         node: Any = self.config
         for part in key.split("."):
             node = node.get(part) if isinstance(node, Mapping) else None

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from trainer.byte_sizes import told
 from trainer.telemetry import records
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.losses import Losses
 from trainer.telemetry.records import HostEpoch, RunTelemetry
 
-KIB, MIB = 2**10, 2**20
 # All gradients together: below it the wire needs less time than the messages that are passed round.
-SMALL_BYTES = MIB
+SMALL_BYTES = 2**20
 # A server has more to do than its share when it is busy so much longer than the usual one.
 UNEVEN = 1.25
 
@@ -27,7 +26,7 @@ _WORDS = {
 
 
 def summary(bound: str, cause: str | None, gain: float, lost: Losses, facts: Facts) -> str:
-    """The verdict in one line."""
+    """Return the verdict in one line."""
     if bound == "compute" and cause is None:
         share = 1 - (lost.input + lost.communication + lost.straggler + lost.jitter) / lost.step
         return f"compute-bound, as it should be: {share:.0%} of a step's {duration(lost.step)} is computing"
@@ -44,14 +43,14 @@ def summary(bound: str, cause: str | None, gain: float, lost: Losses, facts: Fac
         where = _WORDS[bound]
     return (
         f"{bound}-bound: {gain:.0%} of a step's {duration(lost.step)} is {where}; "
-        f"mended, at most {times(gain)} as fast"
+        f"fixing it makes a step at most {times(gain)} as fast"
     )
 
 
 def evidence(
     bound: str, cause: str | None, lost: Losses, telemetry: RunTelemetry, facts: Facts
 ) -> tuple[str, ...]:
-    """All figures that speak for the verdict, and those that tell what else is lost."""
+    """Return the figures behind the verdict, and what else costs time, a sentence each."""
     found = [_breakdown(lost), *_of_input(lost, facts)]
     if len(lost.of_rank) > 1 or facts.strategy != "data":
         found += [*_of_communication(lost, facts), *_of_servers(telemetry, facts), *_of_ranks(lost, facts)]
@@ -59,14 +58,14 @@ def evidence(
     found += [*_of_hosts(telemetry, lost.step), *_outside(telemetry)]
     if bound in ("compute", "network") and cause == "small steps":
         found.append(
-            f"fetching a batch, updating, starting the step and the like take {duration(lost.fixed)}, "
+            f"fetching a batch, updating, starting the step and similar work take {duration(lost.fixed)}, "
             f"{lost.fixed / lost.step:.0%} of it, whatever the batch"
         )
     return tuple(found)
 
 
 def is_servers(telemetry: RunTelemetry, facts: Facts) -> bool:
-    """Whether what workers wait for is a server, rather than a link that all share evenly."""
+    """Return whether workers wait for a server, rather than for a link that all share evenly."""
     if facts.strategy != "parameter-server" or facts.servers < 1:
         return False
     workers = max(1, len(telemetry.steps))
@@ -81,13 +80,13 @@ def is_servers(telemetry: RunTelemetry, facts: Facts) -> bool:
 
 
 def is_small(facts: Facts) -> bool:
-    """Whether passing messages round costs more than carrying them: few bytes, or all within one host."""
+    """Return whether messages cost more by their number than by their bytes: few bytes, or one host."""
     on_one_host = len(facts.hosts) > 1 and len(set(facts.hosts)) == 1
     return on_one_host or (facts.bytes_sent is not None and facts.bytes_sent < SMALL_BYTES)
 
 
 def gpus_busy(telemetry: RunTelemetry) -> float | None:
-    """Share, 0 to 1, of the time that GPUs were busy; None without any."""
+    """Return the share, 0 to 1, of the time that GPUs were busy; None without GPUs."""
     used = [
         gpu["utilisation"] / 100
         for own in telemetry.hosts.values()
@@ -99,7 +98,7 @@ def gpus_busy(telemetry: RunTelemetry) -> float | None:
 
 
 def server_means(telemetry: RunTelemetry) -> dict[int, dict[str, float]]:
-    """Server -> mean seconds per update of its receive, update, send and wait; the first update left out."""
+    """Return server -> mean seconds per update of receive, update, send and wait; first updates left out."""
     return {
         number: {
             name: statistics.fmean(getattr(step, name) for step in own[1:])
@@ -111,14 +110,14 @@ def server_means(telemetry: RunTelemetry) -> dict[int, dict[str, float]]:
 
 
 def duration(seconds: float) -> str:
-    """'412 ms', '1.32 s', '0.4 ms'."""
+    """Return such as '412 ms', '1.32 s', '0.4 ms'."""
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
 
 
 def times(gain: float) -> str:
-    """How many times as fast a step is that loses this share of its time no longer."""
+    """Return how many times as fast a step is without this share of its time."""
     return "100 times or more" if gain > 0.99 else f"{1 / (1 - gain):.2f} times"
 
 
@@ -131,13 +130,13 @@ def _breakdown(lost: Losses) -> str:
         "ranks late in turn": lost.jitter,
     }
     several = len(lost.of_rank) > 1
-    told = [
+    shares = [
         f"{name} {seconds / lost.step:.0%}"
         for name, seconds in parts.items()
         if several or name in ("computing", "input")
     ]
     ranks = f"{len(lost.of_rank)} rank{'s' if several else ''}"
-    return f"a step takes {duration(lost.step)} (mean of {lost.steps} steps, {ranks}): {', '.join(told)}"
+    return f"a step takes {duration(lost.step)} (mean of {lost.steps} steps, {ranks}): {', '.join(shares)}"
 
 
 def _of_input(lost: Losses, facts: Facts) -> Iterator[str]:
@@ -160,7 +159,7 @@ def _of_communication(lost: Losses, facts: Facts) -> Iterator[str]:
         yield what
         return
     rate = facts.bytes_sent * 8e-6 / taken
-    yield f"{what}; each rank sends {size(facts.bytes_sent)}, that is {rate:.0f} Mbit/s meanwhile"
+    yield f"{what}; each rank sends {told(facts.bytes_sent)}, that is {rate:.0f} Mbit/s meanwhile"
 
 
 def _of_servers(telemetry: RunTelemetry, facts: Facts) -> Iterator[str]:
@@ -177,7 +176,7 @@ def _of_servers(telemetry: RunTelemetry, facts: Facts) -> Iterator[str]:
                 f"{word} {means[name] / whole:.0%}"
                 for name, word in (("receive", "receiving"), ("update", "updating"), ("send", "sending"))
             )
-            yield f"server {number} is at work for {1 - means['wait'] / whole:.0%} of the time: {shares}"
+            yield f"server {number} is busy for {1 - means['wait'] / whole:.0%} of the time: {shares}"
 
 
 def _of_ranks(lost: Losses, facts: Facts) -> Iterator[str]:
@@ -203,7 +202,7 @@ def _slow_part(lost: Losses, telemetry: RunTelemetry) -> Iterator[str]:
             for name in ("forward", "backward", "update", "other")
         }
         part = max(excess, key=lambda name: excess[name])
-        yield f"most of what it needs longer, {duration(excess[part])}, is in its {part}"
+        yield f"most of the difference, {duration(excess[part])}, is in its {part} part"
 
 
 def _of_hosts(telemetry: RunTelemetry, step_s: float) -> Iterator[str]:
@@ -213,8 +212,7 @@ def _of_hosts(telemetry: RunTelemetry, step_s: float) -> Iterator[str]:
             continue
         seconds = sum(epoch.seconds for epoch in counted)
         cpu = sum(epoch.cpu_percent * epoch.seconds for epoch in counted) / seconds
-        told = [f"{cpu / 100:.1f} of {counted[-1].cores} cores busy"]
-        told += _gpus(counted[-1])
+        parts = [f"{cpu / 100:.1f} of {counted[-1].cores} cores busy", *_gpus(counted[-1])]
         for name in sorted({name for epoch in counted for name in epoch.interfaces}):
             if name == "lo":
                 continue
@@ -222,17 +220,16 @@ def _of_hosts(telemetry: RunTelemetry, step_s: float) -> Iterator[str]:
                 sum(epoch.interfaces.get(name, {}).get(way, 0) for epoch in counted)
                 for way in ("sent", "received")
             )
-            told.append(
-                f"{name} sends {size(sent / seconds * step_s)} and receives "
-                f"{size(received / seconds * step_s)} a step, {sent * 8e-6 / seconds:.0f} and "
+            parts.append(
+                f"{name} sends {told(round(sent / seconds * step_s))} and receives "
+                f"{told(round(received / seconds * step_s))} a step, {sent * 8e-6 / seconds:.0f} and "
                 f"{received * 8e-6 / seconds:.0f} Mbit/s on average"
             )
-        yield f"host {host}: {'; '.join(told)}"
+        yield f"host {host}: {'; '.join(parts)}"
 
 
 def _gpus(epoch: HostEpoch) -> list[str]:
-    told: list[Any] = [gpu.get("utilisation") for gpu in epoch.gpus]
-    used = [value for value in told if value is not None]
+    used = [gpu["utilisation"] for gpu in epoch.gpus if gpu.get("utilisation") is not None]
     return [f"GPUs {statistics.fmean(used):.0f} % busy"] if used else []
 
 
@@ -249,11 +246,6 @@ def _outside(telemetry: RunTelemetry) -> Iterator[str]:
         whole, begin = whole + seconds, end
     if whole > 0 and (share := 1 - inside / whole) > 0.2:
         yield (
-            f"{share:.0%} of the epochs' time is outside of steps, in evaluation above all: no verdict on "
-            "steps changes that"
+            f"{share:.0%} of the epochs' time is outside of steps, mostly in evaluation: faster steps do not "
+            "shorten it"
         )
-
-
-def size(count: float) -> str:
-    """'31.2 MiB', '64 KiB'."""
-    return f"{count / MIB:.1f} MiB" if count >= MIB else f"{count / KIB:.0f} KiB"

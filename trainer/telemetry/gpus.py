@@ -1,4 +1,4 @@
-"""What NVIDIA's management library tells of the GPUs that a process may use. Not run on a GPU."""
+"""Readings of the GPUs that a process may use, by NVIDIA's management library. Not run on a GPU."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Gpus:
         return len(self._devices)
 
     def read(self) -> list[dict[str, Any]]:
-        """Of each GPU: "uuid", "name", "utilisation" (0 to 100), "memory_bytes" used, "power_w", "energy_j".
+        """Return of each GPU "uuid", "name", "utilisation" (0 to 100), "memory_bytes", "power_w", "energy_j".
 
-        What a GPU does not tell is None. `energy_j` is counted since its driver was loaded.
+        What a GPU does not report is None. `energy_j` is counted since its driver was loaded.
         """
         nvml = self._library
         found = []
@@ -59,7 +59,7 @@ class Gpus:
     def _ask(self, question: Any, device: Any) -> Any:
         try:
             return question(device)
-        except self._library.NVMLError:  # not every GPU tells everything
+        except self._library.NVMLError:  # not every GPU reports everything
             return None
 
 

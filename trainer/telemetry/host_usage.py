@@ -1,4 +1,4 @@
-"""What a run takes of its hosts: each rank watches itself, the first of a host its interfaces and energy."""
+"""What a run uses of its hosts: each rank samples itself, the first of a host its interfaces and energy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HostUsage:
 
     Args:
         host: its name.
-        is_first: whether this rank is the host's first, and watches what the host has only once.
+        is_first: whether this rank is the host's first, and samples what the host has only once.
     """
 
     def __init__(self, host: str, *, is_first: bool) -> None:
@@ -39,7 +39,7 @@ class HostUsage:
         self.begin()
 
     def begin(self) -> None:
-        """From here on everything counts anew."""
+        """Start counting."""
         self._began = time.monotonic()
         self._cpu = self._cpu_seconds()
         self._interfaces = interfaces.read() if self._is_first else {}
@@ -48,7 +48,7 @@ class HostUsage:
             self._samples = [self._gpus.read()]
 
     def end(self) -> dict[str, Any]:
-        """What was read since `begin`, as JSON, for `by_host`."""
+        """Return what was read since `begin`, as JSON, for `by_host`."""
         seconds = time.monotonic() - self._began
         counted = self._counter is not None and self._counter.is_there
         with self._lock:
@@ -68,7 +68,7 @@ class HostUsage:
         }
 
     def close(self) -> None:
-        """End what watches in the background."""
+        """End background sampling."""
         self._ended.set()
 
     def _cpu_seconds(self) -> float:
@@ -85,7 +85,7 @@ class HostUsage:
 
 
 def by_host(epoch: int, step: int, readings: Sequence[dict[str, Any]]) -> list[HostEpoch]:
-    """One epoch of each host, in the order of their first ranks.
+    """Return one epoch of each host, in the order of their first ranks.
 
     Args:
         epoch: from 1.

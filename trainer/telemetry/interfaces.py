@@ -16,7 +16,7 @@ _WORD = 4  # bytes that InfiniBand's data counters count in
 
 
 def read(infiniband: Path = _INFINIBAND) -> Counters:
-    """All counters of this host (of this network namespace), loopback and headers included.
+    """Return all counters of this host (of this network namespace), loopback and headers included.
 
     What goes over InfiniBand without the kernel is in its ports' own counters, as `ADAPTER/PORT`; tried on a
     made-up tree of files, not on such hardware.
@@ -33,7 +33,7 @@ def read(infiniband: Path = _INFINIBAND) -> Counters:
 
 
 def between(before: Counters, after: Counters) -> dict[str, Mapping[str, int]]:
-    """Interface -> {"sent", "received"} bytes from one reading to the next; those that were idle left out."""
+    """Return interface -> {"sent", "received"} bytes between two readings; idle interfaces are left out."""
     found: dict[str, Mapping[str, int]] = {}
     for name, (sent, received) in after.items():
         sent_before, received_before = before.get(name, (0, 0))

@@ -29,7 +29,7 @@ class Interval(NamedTuple):
         start: seconds of the rank's clock.
         end: the same.
         peer: number of the process at the other end; None for none, or for all.
-        bytes: of payload that moved; 0 where none did, or where nobody knows.
+        bytes: of payload that moved; 0 where none did, or where it is unknown.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class StepIntervals:
     Attributes:
         step: updates so far, this one included.
         start: seconds of the rank's clock.
-        seconds: from there to the end of the update, by a clock that nobody sets.
+        seconds: from there to the end of the update, by a monotonic clock.
         intervals: in any order; they may overlap.
         first: the network was traced in this step.
     """
@@ -81,7 +81,7 @@ class Spent(NamedTuple):
 
 
 def spent(intervals: Iterable[Interval]) -> Spent:
-    """Give each moment to one kind; see `Spent`."""
+    """Return the seconds of each kind, each moment counted once; see `Spent`."""
     keys: list[tuple[int, float, str]] = []
     edges: list[tuple[float, int]] = []  # when, and which key: from 1 where it begins, negative where it ends
     for kind, start, end, _, _ in intervals:
@@ -108,7 +108,7 @@ def spent(intervals: Iterable[Interval]) -> Spent:
 
 
 def transfers(intervals: Sequence[Interval]) -> tuple[Transfer, ...]:
-    """What moved, summed up by kind and peer; and waiting for a named peer, whose bytes are 0 as a rule."""
+    """Return what moved, summed up by kind and peer; and waiting for a named peer, mostly of 0 bytes."""
     groups: dict[tuple[str, int | None], list[Interval]] = {}
     for one in intervals:
         if one.kind in MOVES or (one.kind in WAITS and one.peer is not None):
@@ -120,7 +120,7 @@ def transfers(intervals: Sequence[Interval]) -> tuple[Transfer, ...]:
 
 
 def covered(intervals: Iterable[Interval]) -> float:
-    """Seconds that the intervals cover together."""
+    """Return the seconds that the intervals cover together."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted((one.start, one.end) for one in intervals):
         total += max(0.0, end - max(start, reached))

@@ -67,7 +67,7 @@ def _write_whole(file: int, content: bytes) -> None:
 
 
 def cut(folder: Path, step: int) -> None:
-    """Drop the lines of steps after `step`, and what is no whole line, from all files of a run folder.
+    """Drop the lines of steps after `step`, and incomplete lines, from all files of a run folder.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -85,10 +85,10 @@ def _is_until(step: int, line: bytes) -> bool:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one per line; a last line without its end is left out.
+    """Return the JSON objects of a file, one per line; an incomplete last line is left out.
 
     Raises:
-        RunError: the file cannot be read, or a line of it is no JSON object.
+        RunError: the file cannot be read, or a line of it is not a JSON object.
     """
     try:
         whole, _, _ = path.read_bytes().rpartition(b"\n")
@@ -96,5 +96,5 @@ def read(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: is damaged ({error}).") from None
     if not all(isinstance(line, dict) for line in lines):
-        raise RunError(f"{path}: is damaged (a line is no JSON object).")
+        raise RunError(f"{path}: is damaged (a line is not a JSON object).")
     return lines

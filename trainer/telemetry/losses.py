@@ -1,4 +1,4 @@
-"""What a step loses to what: how much sooner it would end if one thing alone were mended.
+"""Step time saved if one bottleneck were removed.
 
 A synchronous step ends when the last reduced gradient is back, and those leave when the last
 rank has its own.
@@ -6,9 +6,9 @@ With `own` = input wait + computing (forward, backward, update, other) of each r
 
     max over ranks of own  +  what the last rank still waits after its own backward pass,
 
-and that last term is communication alone: the last rank waits for nobody. Waiting of the quicker ranks is
-no loss of its own, it only shows that they are quicker. So each loss is found by putting a mended number
-into that sum: no input wait, the slow ranks as quick as the usual one, no communication.
+and that last term is communication alone: the last rank waits for no other. Waiting of the quicker ranks is
+no loss of its own, it only shows that they are quicker. Each loss is the difference that an improved number
+makes in that sum: no input wait, the slow ranks as quick as the usual one, no communication.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class Losses:
 
 
 def losses(steps: Mapping[int, Sequence[Step]], *, together: bool = True) -> Losses | None:
-    """Find what steps lose.
+    """Return the step time that each bottleneck costs.
 
     Args:
         steps: rank -> its steps, in order. Those in which the network was traced are passed over.
         together: whether ranks wait for each other in every step; no, under an asynchronous server.
 
     Returns:
-        None where no step was timed, or ranks have told of no step in common.
+        None where the ranks have no timed step in common.
     """
     if not together:
         return _apart(steps)
@@ -88,8 +88,8 @@ def losses(steps: Mapping[int, Sequence[Step]], *, together: bool = True) -> Los
     usual = float(np.sort(of_rank)[(len(ranks) - 1) // 2])
     is_slow = of_rank > SLOW * usual
     typical = computed[~is_slow].mean(axis=0)
-    mended = np.where(is_slow[:, None], np.minimum(computed, typical), computed)
-    late = _mean(latest - (waited + mended).max(axis=0))
+    improved = np.where(is_slow[:, None], np.minimum(computed, typical), computed)
+    late = _mean(latest - (waited + improved).max(axis=0))
     uneven = _mean(latest - (waited + computed).mean(axis=0))
     handed = np.minimum(waited, HAND_OVER)
     no_input = _mean(latest - (handed + computed).max(axis=0))
@@ -115,7 +115,7 @@ def losses(steps: Mapping[int, Sequence[Step]], *, together: bool = True) -> Los
 
 
 def _apart(steps: Mapping[int, Sequence[Step]]) -> Losses | None:
-    """Of ranks that do not wait for each other: each loses what it waits itself, a slow one delays none."""
+    """The same for ranks that do not wait for each other: each loses only what it waits itself."""
     every = {rank: found for rank, own in steps.items() if (found := losses({rank: own})) is not None}
     if not every:
         return None
@@ -139,7 +139,7 @@ def _apart(steps: Mapping[int, Sequence[Step]]) -> Losses | None:
 
 
 def _aligned(steps: Mapping[int, Sequence[Step]]) -> dict[str, np.ndarray] | None:
-    """Arrays (ranks, steps) of seconds, of the newest steps that every rank told of and none traced in."""
+    """Arrays (ranks, steps) of seconds, of the newest steps that every rank recorded and none traced in."""
     if not steps:
         return None
     by_number = [{s.step: s for s in steps[rank] if not s.first} for rank in sorted(steps)]

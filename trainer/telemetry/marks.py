@@ -46,7 +46,7 @@ class Call:
 
 
 def intervals(call: Call) -> Iterator[Interval]:
-    """What the rank did in one call.
+    """Return what the rank did in one call.
 
     `wait` is from the end of the backward pass until the last bucket is back. Where branches of a network run
     side by side, one computes while the other's collective is under way: `statistics` are from one that

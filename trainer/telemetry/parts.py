@@ -13,7 +13,7 @@ _COMMUNICATION = WAITS | MOVES
 
 
 def steps(recorded: Iterable[StepIntervals]) -> list[Step]:
-    """The parts of each step; see `records.Step`. Computing of a kind that is no part there is `other`."""
+    """Return the parts of each step; see `records.Step`. Computing of another kind is `other`."""
     return [_step(one) for one in recorded]
 
 

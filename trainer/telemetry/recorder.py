@@ -58,18 +58,18 @@ class Recorder:
                 self._open(trace.rank_file(self._folder, self._world.rank))
 
     def start_epoch(self) -> None:
-        """What hosts do counts from here on."""
+        """Start counting what the hosts use."""
         if self._usage is not None:
             self._usage.begin()
 
     def step(self, step: int, seconds: float) -> None:
-        """A step is done, after so many seconds."""
+        """Close a step that took so many seconds."""
         self.timeline.close_step(step, seconds)
         if self.enabled and time.monotonic() - self._flushed > FLUSH_S:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is not yet written; where that fails, training goes on without."""
+        """Write the steps that are not written yet; where that fails, training goes on without telemetry."""
         recorded = self.timeline.take()
         done = parts.steps(recorded)
         self._epoch += done
@@ -81,19 +81,23 @@ class Recorder:
             self._traces_left -= len(kept)
             self._append(trace.rank_file(self._folder, rank), trace.lines(kept))
 
+    def newest(self, count: int) -> list[Step]:
+        """Return the last steps of this epoch that were written, `count` at most."""
+        return self._epoch[-count:]
+
     def of_servers(self, steps: Sequence[list[dict[str, Any]]]) -> None:
-        """Write down the updates of each parameter server, as `records.ServerStep`."""
+        """Write the updates of each parameter server, as `records.ServerStep`."""
         if self.enabled:
             for number, rows in enumerate(steps):
                 self._append(records.server_file(self._folder, number), rows)
 
     def close_epoch(self, epoch: int, step: int, say: Callable[[str], None]) -> dict[str, Any]:
-        """Join what all ranks know of the epoch; a collective.
+        """Join the ranks' telemetry of the epoch; a collective.
 
         Args:
             epoch: from 1.
             step: updates so far.
-            say: tells people of a rank that holds up the others.
+            say: shows the warning about a rank that slows down the others.
 
         Returns:
             For the epoch's row of metrics.jsonl: `timeline` (seconds per step, means over ranks),
@@ -133,7 +137,7 @@ class Recorder:
         }
 
     def close(self) -> None:
-        """Write the last steps, and end what watches in the background; not a collective."""
+        """Write the last steps, and end background sampling; not a collective."""
         if self._usage is not None:
             self.flush()
             self._usage.close()

@@ -1,4 +1,4 @@
-"""What a run tells of its time and its machines: the records of `telemetry/`, by file and summed up.
+"""Records of a run's time and machines: the files of `telemetry/`, and sums over them.
 
     telemetry/rank-00000.jsonl     a line per step of that rank: `Step`
     telemetry/host-NAME.jsonl      a line per epoch of that host: `HostEpoch`
@@ -43,7 +43,7 @@ class Step:
             waiting for slower ranks included. 0 with one rank.
         overlapped: communication during the backward pass, which costs no time of its own.
         update: clipping and the optimizer's update.
-        other: the rest: starting the step, metrics of the epoch, telling people.
+        other: the rest: starting the step, metrics of the epoch, progress display.
         first: the network was traced in this step; such steps are left out of all means.
         transfers: what moved meanwhile; empty in lines of the first version.
     """
@@ -82,7 +82,7 @@ class HostEpoch:
         rss_bytes: resident memory of these processes at the epoch's end.
         memory_bytes: memory of the host.
         gpus: {"name", "utilisation" (0 to 100), "memory_bytes", "power_w"} of each; empty without any.
-        energy_j: of the host while it was watched; None where nothing tells.
+        energy_j: of the host while it was watched; None where it is unknown.
         energy_source: where that figure comes from, in words; None without one.
     """
 
@@ -130,7 +130,7 @@ class Slowest:
 
 @dataclass(frozen=True)
 class RunTelemetry:
-    """All that a run has told so far; every mapping may be empty.
+    """All telemetry of a run so far; every mapping may be empty.
 
     Attributes:
         steps: rank -> its steps, in order.
@@ -147,12 +147,12 @@ class RunTelemetry:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the run has told nothing: it had `telemetry.enabled=false`, or is older."""
+        """Whether no steps are recorded: the run had `telemetry.enabled=false`, or is older."""
         return not self.steps
 
 
 def read(folder: Path) -> RunTelemetry:
-    """The telemetry of a run folder; empty where there is none. A last line that is not whole is left out.
+    """Return the telemetry of a run folder; empty without any. An incomplete last line is left out.
 
     Raises:
         RunError: a file is damaged.
@@ -174,7 +174,7 @@ def read(folder: Path) -> RunTelemetry:
 
 
 def mean(steps: Iterable[Step]) -> dict[str, float]:
-    """Mean seconds per step: "seconds", `PARTS`, "overlapped"; first steps left out; empty without any."""
+    """Return mean seconds per step: "seconds", `PARTS`, "overlapped"; without first steps."""
     counted = [step for step in steps if not step.first]
     if not counted:
         return {}
@@ -182,7 +182,7 @@ def mean(steps: Iterable[Step]) -> dict[str, float]:
 
 
 def slowest(means: Mapping[int, Mapping[str, float]]) -> Slowest | None:
-    """Name the slowest rank, from rank -> `mean` of its steps over the same time; None without any.
+    """Return the slowest rank, from rank -> `mean` of its steps over the same time; None without any.
 
     In a synchronous step all ranks take equally long, since the quick ones wait. What tells them apart is
     the time that they need for themselves.
@@ -204,7 +204,7 @@ def slowest(means: Mapping[int, Mapping[str, float]]) -> Slowest | None:
 
 
 def energy(folder: Path) -> tuple[float, str] | None:
-    """Joules of all hosts' training steps, and where the figure comes from; None where nothing tells.
+    """Return the joules of all hosts' training steps, and their source; None where they are unknown.
 
     Raises:
         RunError: a file is damaged.
@@ -218,22 +218,22 @@ def energy(folder: Path) -> tuple[float, str] | None:
 
 
 def rank_file(folder: Path, rank: int) -> Path:
-    """Where a rank writes its steps."""
+    """Return the path of a rank's steps."""
     return folder / "telemetry" / f"rank-{rank:05d}.jsonl"
 
 
 def host_file(folder: Path, host: str) -> Path:
-    """Where a host's first rank writes its epochs."""
+    """Return the path of a host's epochs, which its first rank writes."""
     return folder / "telemetry" / f"host-{re.sub('[^A-Za-z0-9._-]', '_', host)}.jsonl"
 
 
 def server_file(folder: Path, server: int) -> Path:
-    """Where a parameter server writes its updates."""
+    """Return the path of a parameter server's updates."""
     return folder / "telemetry" / f"server-{server:05d}.jsonl"
 
 
 def line(step: Step) -> dict[str, Any]:
-    """A step as a line of a rank's file."""
+    """Return a step as a line of a rank's file."""
     told = {"version": VERSION, **vars(step)}
     if not step.first:
         del told["first"]

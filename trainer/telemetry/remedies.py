@@ -51,7 +51,7 @@ class Setting:
 def settings(
     bound: str, cause: str | None, lost: Losses, telemetry: RunTelemetry, facts: Facts
 ) -> tuple[Setting, ...]:
-    """What to try, the most promising first; none where the configuration of the run is not known."""
+    """Return what to try, the most promising first; nothing where the run's configuration is unknown."""
     proposals = {
         "compute": lambda: _compute(cause, telemetry, facts),
         "network": lambda: _network(cause, lost, facts),
@@ -133,7 +133,7 @@ def _server(workers: int, facts: Facts) -> Proposals:
     if facts.at("train.strategy.mode") == "sync":
         yield (
             {"train.strategy.mode": "async"},
-            "nobody waits for the others; updates use older weights",
+            "workers do not wait for each other; updates use older weights",
         )
 
 

@@ -10,7 +10,7 @@ from trainer.telemetry.records import HostEpoch
 
 
 def tensorboard(folder: Path, start: int) -> Callable[[Mapping[str, Any], Sequence[HostEpoch]], None]:
-    """Writes rows of metrics.jsonl, and what hosts did in that epoch, as events into a folder.
+    """Return what writes rows of metrics.jsonl, and what hosts did in that epoch, as events into a folder.
 
     Args:
         folder: where each start writes a file of its own.
@@ -30,13 +30,13 @@ def tensorboard(folder: Path, start: int) -> Callable[[Mapping[str, Any], Sequen
 
 
 def of_row(row: Mapping[str, Any]) -> dict[str, float]:
-    """The row's own numbers, and each part of its timeline as `timeline/PART`."""
+    """Return the row's own numbers, and each part of its timeline as `timeline/PART`."""
     own = {name: value for name, value in row.items() if isinstance(value, float)}
     return own | {f"timeline/{part}": seconds for part, seconds in row.get("timeline", {}).items()}
 
 
 def of_hosts(hosts: Sequence[HostEpoch]) -> dict[str, float]:
-    """Each host's processor, memory, interfaces and GPUs, as `hosts/HOST/...`."""
+    """Return each host's processor, memory, interfaces and GPUs, as `hosts/HOST/...`."""
     found: dict[str, float] = {}
     for host in hosts:
         found[f"hosts/{host.host}/cpu_percent"] = host.cpu_percent

@@ -1,4 +1,4 @@
-"""Tell people when one rank holds up the others."""
+"""The warning that one rank slows down the others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from trainer.telemetry.records import Slowest
 
-# Below either, a rank is not worth speaking of: so many times the others' own time, and so many seconds that
-# its epoch took longer for it.
+# Least ratio to the others' own time, and least seconds that it adds to an epoch, for a warning.
 LEAST_RATIO = 1.25
 LEAST_COST_S = 1.0
 
@@ -22,7 +21,7 @@ WORDS = {
 
 
 def warning(slowest: Slowest, means: Mapping[str, float], host: str, steps: int) -> str | None:
-    """What to say of the slowest rank; None where it holds up nobody by much.
+    """Return a warning about the slowest rank; None where there is no significant straggler.
 
     Args:
         slowest: of an epoch.
@@ -35,7 +34,7 @@ def warning(slowest: Slowest, means: Mapping[str, float], host: str, steps: int)
     if slowest.ratio < LEAST_RATIO or cost < LEAST_COST_S:
         return None
     return (
-        f"rank {slowest.rank} on {host} holds up the others: for itself it needs {own:.3f} s a step, "
-        f"{slowest.ratio:.2f} times as long as they do, most of it in {WORDS[slowest.part]}. "
-        f"The epoch took about {cost:.1f} s longer for it."
+        f"rank {slowest.rank} on {host} slows down the others: its own work takes {own:.3f} s a step, "
+        f"{slowest.ratio:.2f} times as long as theirs, most of the difference in {WORDS[slowest.part]}. "
+        f"That made the epoch about {cost:.1f} s longer."
     )

@@ -1,8 +1,8 @@
 """Records what a rank does and when; of a compiled training step, by timestamps in the graph itself.
 
-A timestamp stands in nobody's way: it waits for what it times, and nothing waits for it but the start of the
-step and that of the backward pass. On a GPU it would tell when work was handed to the device, not when it was
-done; not run on a GPU.
+A timestamp delays no operation: it waits for what it times, and nothing waits for it but the start of the
+step and that of the backward pass. On a GPU it would record when work was handed to the device, not when it
+was done; not run on a GPU.
 
 What the strategy calls while TensorFlow traces the step does nothing unless a `Timeline` is tracing.
 """
@@ -46,7 +46,7 @@ class Timeline:
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
-        """While the training step is traced."""
+        """Record what the training step does while it is traced."""
         global _tracing
         import tensorflow as tf
 
@@ -60,7 +60,7 @@ class Timeline:
             _tracing = before
 
     def started(self, x: Any) -> Any:
-        """The step's inputs; what is made of them comes after the step's start."""
+        """Return the step's inputs, made available after the timestamp of the step's start."""
         if not self.enabled:
             return x
         import tensorflow as tf
@@ -70,7 +70,7 @@ class Timeline:
             return tf.nest.map_structure(tf.identity, x)
 
     def forward_done(self, loss: Any) -> Any:
-        """What the backward pass begins with, the loss's gradient by itself; None where nothing is timed."""
+        """Return the loss's gradient by itself, where the backward pass begins; None without timing."""
         if not self.enabled:
             return None
         import tensorflow as tf
@@ -80,12 +80,12 @@ class Timeline:
             return tf.ones_like(loss)
 
     def backward_done(self, gradients: Sequence[Any]) -> None:
-        """All of this rank's gradients, as they come from the tape."""
+        """Record that all of this rank's gradients are there, as they come from the tape."""
         if self.enabled:
             self._moments.append(self.now(gradients))
 
     def marks(self) -> Any:
-        """All timestamps of the traced step, float64 `(n,)`; call it after the optimizer's update."""
+        """Return all timestamps of the traced step, float64 `(n,)`; call it after the optimizer's update."""
         import tensorflow as tf
 
         if not self.enabled:
@@ -106,7 +106,7 @@ class Timeline:
             self._calls.append((self._layout, marks, time.time()))
 
     def record(self, kind: str, seconds: float, *, peer: int | None = None, size: int = 0) -> None:
-        """What this rank did outside of the compiled step, for so many seconds until now.
+        """Record what this rank did outside of the compiled step, for so many seconds until now.
 
         Args:
             kind: see `intervals`.
@@ -132,12 +132,12 @@ class Timeline:
             self._closed.append((step, time.time() - seconds, seconds, first, calls, recorded))
 
     def take(self) -> list[StepIntervals]:
-        """The steps closed since the last call."""
+        """Return the steps closed since the last call."""
         closed, self._closed = self._closed, []
         return [_intervals(*one) for one in closed]
 
     def now(self, after: Sequence[Any]) -> Any:
-        """The wall clock once all these tensors of the traced step are there, float64 scalar."""
+        """Return the wall clock once all these tensors of the traced step are there, float64 scalar."""
         import tensorflow as tf
 
         graph = tf.compat.v1.get_default_graph()
@@ -186,18 +186,18 @@ class Buckets:
         self._left: Any = None
 
     def leaves(self, tensors: Sequence[Any], size: int) -> None:
-        """The tensors of the next bucket, before they are reduced, and their bytes on the way."""
+        """Record that the next bucket leaves: its tensors before they are reduced, its bytes on the way."""
         if self._timeline is not None:
             self._left = self._timeline.now(tensors)
             self._sizes.append(size)
 
     def returns(self, tensors: Sequence[Any]) -> None:
-        """The same, reduced."""
+        """Record that the bucket is back: the same tensors, reduced."""
         if self._timeline is not None:
             self._pairs.append([self._left, self._timeline.now(tensors)])
 
     def keep(self) -> None:
-        """After the last bucket."""
+        """Keep the moments of all buckets; call it after the last one."""
         if self._timeline is not None and self._pairs:
             self._timeline._keep(self._pairs, self._sizes, self._kind)
 
@@ -206,7 +206,7 @@ _tracing: Timeline | None = None
 
 
 def collective(exchange: Callable[[Any], Any], tensor: Any) -> Any:
-    """A collective that the passes wait for, such as batch norm's: times it and that of its gradient.
+    """Run and time a collective that the passes wait for, such as batch norm's, and that of its gradient.
 
     Args:
         exchange: the collective, differentiable.

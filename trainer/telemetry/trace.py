@@ -29,12 +29,12 @@ _Event = tuple[int, str, float, float, dict[str, Any]]
 
 
 def rank_file(folder: Path, rank: int) -> Path:
-    """Where a rank keeps its intervals until they are joined."""
+    """Return the path of a rank's intervals, until they are joined."""
     return folder / "telemetry" / f"trace-{rank:05d}.jsonl"
 
 
 def lines(recorded: Iterable[StepIntervals]) -> list[dict[str, Any]]:
-    """One line for each step; an interval is [kind, start, end, peer, bytes], by the wall clock."""
+    """Return one line for each step; an interval is [kind, start, end, peer, bytes], by the wall clock."""
     return [{"version": VERSION, **vars(one)} for one in recorded]
 
 

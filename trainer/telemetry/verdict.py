@@ -1,4 +1,4 @@
-"""What a run is bound by: the one thing whose mending gains most, the figures that say so, what to try.
+"""What a run is bound by: the bottleneck whose removal gains most, the figures behind it, what to try.
 
 Pure: from `RunTelemetry` and `Facts` to a `Verdict`. The rules in words: docs/explanation/where-time-goes.md.
 """
@@ -18,7 +18,7 @@ from trainer.telemetry.records import RunTelemetry
 Bound = Literal["compute", "network", "server", "input", "straggler"]
 # A loss below this share of a step is what a good run has; the step is then bound by computing.
 WORTH = 0.15
-# Ranks that are late in turn: more of it is common where hosts are shared, and nothing mends it for certain.
+# Ranks that are late in turn: more of it is common where hosts are shared, and no setting is sure to cure it.
 JITTER = 0.30
 # Update, starting the step and the like, as a share of a step: above it the step is too small.
 FIXED = 0.25
@@ -37,8 +37,8 @@ class Verdict:
             turn`: no rank is slow, but in each step one is. None: nothing further is known.
         summary: in one line.
         evidence: the figures, a sentence each.
-        gain_at_most: share of a step's time, 0 to 1, that mending it saves at most. Of `compute`: what is
-            left when computing takes no time at all.
+        gain_at_most: share of a step's time, 0 to 1, that removing the bottleneck saves at most. Of
+            `compute`: what is left when computing takes no time at all.
         gains: the same for each bound that this run could have.
         settings: keys of the configuration to try, the most promising first.
         step: seconds per step.
@@ -55,7 +55,7 @@ class Verdict:
 
     @property
     def is_well(self) -> bool:
-        """Whether there is nothing that a setting could mend: time goes into computing."""
+        """Whether time goes into computing, so that no setting would gain much."""
         return self.bound == "compute" and self.cause is None
 
     def json(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Verdict:
 
 
 def verdict(telemetry: RunTelemetry, facts: Facts) -> Verdict | None:
-    """Judge a run; None where it has told of no step after those in which networks were traced."""
+    """Return the verdict on a run; None without steps after those in which networks were traced."""
     lost = losses(telemetry.steps, together=not facts.asynchronous)
     if lost is None or lost.step <= 0:
         return None
@@ -95,10 +95,10 @@ def verdict(telemetry: RunTelemetry, facts: Facts) -> Verdict | None:
 
 
 def _bound(gains: Mapping[str, float], lost: Losses, telemetry: RunTelemetry, facts: Facts) -> Any:
-    """What mending gains most, where that is worth while, and why."""
-    mendable = {name: gain for name, gain in gains.items() if name != "compute" and gain >= WORTH}
-    if mendable:
-        bound = max(mendable, key=lambda name: mendable[name])
+    """The bottleneck whose removal gains most, where that is worth while, and its cause."""
+    worth = {name: gain for name, gain in gains.items() if name != "compute" and gain >= WORTH}
+    if worth:
+        bound = max(worth, key=lambda name: worth[name])
         small = bound == "network" and findings.is_small(facts)
         return bound, "small steps" if small else None
     if lost.jitter / lost.step >= JITTER:

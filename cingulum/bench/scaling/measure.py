@@ -30,6 +30,7 @@ from trainer.config.section import Section
 from trainer.config.strategy import RingConfig, ServerConfig
 from trainer.errors import CingulumError, ConfigError, WorldError
 from trainer.planning import communication as costs
+from trainer.strategies import data_plan
 from trainer.strategies.servers import layout
 
 Progress = Callable[[str], None]
@@ -105,18 +106,11 @@ def predict(cell: Cell, sizes: Sequence[int], compute_s: float, hosts: Sequence[
 
 
 def _rounds(cell: Cell, sizes: Sequence[int]) -> costs.Rounds:
+    elements = [size // 4 for size in sizes]
     if cell.strategy == "parameter-server":
         server = ServerConfig(count=cell.servers, **cell.options)
-        piece = int(server.piece_mb * 2**20)
-        pieces = layout.layout([size // 4 for size in sizes], server.count, piece_bytes=piece)
-        return costs.servers(
-            layout.bytes_per_server(pieces, server.count),
-            cell.ranks,
-            colocated=server.placement == "colocated",
-            piece=piece,
-        )
-    ring = RingConfig(**cell.options)
-    return costs.reduction(ring.algorithm, sum(sizes) / (1 if ring.compression == "none" else 2), cell.ranks)
+        return layout.exchange_of(server, elements, cell.ranks).rounds
+    return data_plan.exchange(RingConfig(**cell.options), elements, cell.ranks).rounds
 
 
 def _named(hosts: Sequence[str], traffic: Sequence[costs.Traffic]) -> dict[str, dict[str, float]]:

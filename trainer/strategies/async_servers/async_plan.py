@@ -8,6 +8,8 @@ import keras
 import numpy as np
 
 from trainer.config import RunConfig, ServerConfig, micro_batch
+from trainer.planning.communication import Flow
+from trainer.planning.exchange import Exchange
 from trainer.strategies.async_servers.async_state import Shares
 from trainer.strategies.base import Plan, Share
 
@@ -32,6 +34,17 @@ class AsyncPlan(Plan):
     def share(self, rank: int) -> Share | None:
         """Nothing: server 0, which runs the loop, leaves reading to the workers."""
         return None
+
+    def exchange(self) -> Exchange:
+        """Return what one worker exchanges for its step: weights of all servers, then its gradients.
+
+        Processes are the workers, then the servers; worker 0 stands for any. Others' messages, which share
+        the servers' links at times that depend on the workers, are not in it.
+        """
+        held = self.bytes_per_server
+        pull = tuple(Flow(self.world_size + server, 0, size) for server, size in enumerate(held))
+        push = tuple(Flow(0, self.world_size + server, size) for server, size in enumerate(held))
+        return Exchange((pull, push), self.world_size + len(held), parts=1, counted=sum(held))
 
     def evaluation_share(self, rank: int) -> Share:
         """Everything: server 0 evaluates alone."""

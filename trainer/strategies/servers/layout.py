@@ -11,6 +11,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainer.config import ServerConfig
+from trainer.planning import communication
+from trainer.planning.exchange import Exchange
+
 # A variable is cut at least so fine that a server's share is made of so many pieces: with fewer, the servers'
 # shares would differ much.
 _PIECES_PER_SHARE = 16
@@ -134,6 +138,39 @@ def bytes_per_server(
     for piece in pieces:
         held[piece.server] += piece.size * (widths[piece.variable] if widths else 4)
     return tuple(held)
+
+
+def exchange(held: Sequence[int], workers: int, *, colocated: bool, piece: int, messages: int) -> Exchange:
+    """Return what one synchronous update moves: gradients to the servers, weights back.
+
+    Args:
+        held: bytes of weights that each server holds.
+        workers: how many there are.
+        colocated: whether servers are in the first workers' processes.
+        piece: bytes of a piece.
+        messages: gradients that a worker sends per update.
+    """
+    return Exchange(
+        rounds=communication.servers(held, workers, colocated=colocated, piece=piece),
+        processes=workers if colocated else workers + len(held),
+        # Servers answer side by side.
+        parts=max(1, messages // len(held)),
+        counted=2 * sum(held),
+        allreduce="ring",
+    )
+
+
+def exchange_of(server: ServerConfig, sizes: Sequence[int], workers: int) -> Exchange:
+    """Return `exchange` of float32 variables of so many elements, which servers may cut."""
+    piece = max(1, int(server.piece_mb * 2**20))
+    pieces = layout(sizes, server.count, piece_bytes=piece)
+    return exchange(
+        bytes_per_server(pieces, server.count),
+        workers,
+        colocated=server.placement == "colocated",
+        piece=piece,
+        messages=len(bundles(pieces, piece_bytes=piece)),
+    )
 
 
 def _cut(size: int, limit: int) -> list[tuple[int, int]]:

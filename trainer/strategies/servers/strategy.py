@@ -12,12 +12,14 @@ import numpy as np
 
 from trainer.config import ServerConfig, micro_batch
 from trainer.errors import ConfigError
+from trainer.planning.exchange import Exchange
 from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
 from trainer.strategies import data as data_parallel
 from trainer.strategies.base import Plan
 from trainer.strategies.distributed_optimizer import share_accumulated
 from trainer.strategies.guards import average_statistics
+from trainer.strategies.servers import layout
 from trainer.strategies.servers import slots as slots_
 from trainer.strategies.servers.client import Client
 from trainer.strategies.servers.job import Job, describe
@@ -52,6 +54,16 @@ class ServerPlan(Plan):
     worker_sent: tuple[int, ...]
     server_sent: tuple[int, ...]
     job: Job = dataclasses.field(repr=False)
+
+    def exchange(self) -> Exchange:
+        """Return what one update moves; workers are processes 0 to n-1, separate servers the next."""
+        return layout.exchange(
+            self.bytes_per_server,
+            self.world_size,
+            colocated=self.placement == "colocated",
+            piece=self.job.piece_bytes,
+            messages=self.messages,
+        )
 
     def __str__(self) -> str:
         busiest = max(self.server_sent) / 2**20

@@ -1,0 +1,95 @@
+"""What a plan says that an update moves, and what of it a backward pass hides."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+
+from trainer.config import RingConfig, ServerConfig
+from trainer.planning import communication as costs
+from trainer.planning.exchange import exposed
+from trainer.strategies import data_plan
+from trainer.strategies.async_servers.async_plan import AsyncPlan
+from trainer.strategies.servers import layout
+from trainer.strategies.servers import strategy as servers
+
+SIZES = (1000, 600, 48)
+ELEMENTS = sum(SIZES)
+
+
+@pytest.mark.parametrize("algorithm", costs.ALGORITHMS)
+@pytest.mark.parametrize("compression", ["none", "float16"])
+def test_data_parallelism_moves_each_gradient_once_over_its_route(algorithm, compression):
+    ring = RingConfig(algorithm=algorithm, compression=compression, reduction="per_tensor")
+    found = data_plan.exchange(ring, SIZES, 4)
+    size = ELEMENTS * (4 if compression == "none" else 2)
+    assert (found.parts, found.counted) == (3, size)
+    for one, other in zip(found.payload, costs.payload(costs.reduction(algorithm, size, 4), 4), strict=True):
+        assert one == pytest.approx(other)
+
+
+def test_buckets_leave_one_after_the_other_and_a_group_at_once():
+    for reduction, parts in (("buckets", 2), ("grouped", 1), ("per_tensor", 3)):
+        ring = RingConfig(reduction=reduction, bucket_mb=3000 / 2**20)
+        assert data_plan.exchange(ring, SIZES, 2).parts == parts
+
+
+def test_wider_numbers_and_a_mixed_bucket_travel_in_the_widest_type():
+    ring = RingConfig()
+    assert data_plan.exchange(ring, SIZES, 2, [8, 8, 8]).counted == 8 * ELEMENTS
+    assert data_plan.exchange(ring, SIZES, 2, [4, 4, 8]).counted == 8 * ELEMENTS
+    half = RingConfig(compression="bfloat16")
+    assert data_plan.exchange(half, SIZES, 2, [8, 8, 8]).counted == 2 * ELEMENTS
+
+
+def test_accumulation_moves_nothing_more_and_one_rank_nothing():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    once, twice = (
+        data_plan.plan(model, world_size=2, global_batch=8, accumulation=n).exchange() for n in (1, 2)
+    )
+    assert once == twice and once.counted == 4 * 6
+    assert data_plan.plan(model, world_size=1, global_batch=8).exchange().counted == 0
+
+
+@pytest.mark.parametrize(("placement", "count"), [("separate", 1), ("separate", 3), ("colocated", 2)])
+def test_servers_move_what_their_plan_says_of_workers_and_servers(placement, count):
+    model = keras.Sequential([keras.Input((40,)), keras.layers.Dense(50), keras.layers.Dense(3)])
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    server = ServerConfig(count=count, placement=placement, piece_mb=0.001)
+    plan = servers.plan(model, world_size=4, global_batch=4, server=server, optimizer=optimizer)
+    found = plan.exchange()
+    sent = list(plan.worker_sent)
+    if placement == "colocated":
+        for rank, more in enumerate(plan.server_sent):
+            sent[rank] += more
+    else:
+        sent += plan.server_sent
+    assert [one.sent for one in found.payload] == sent == [one.received for one in found.payload]
+    assert found.counted == 2 * 4 * plan.parameters
+    sizes = [int(keras.ops.size(v)) for v in model.trainable_variables]
+    assert layout.exchange_of(server, sizes, 4).rounds == found.rounds
+
+
+def test_an_asynchronous_worker_takes_all_weights_and_sends_all_gradients():
+    plan = AsyncPlan(
+        2, 8, 1, 8, 300, "parameter-server", servers=2, bytes_per_server=(700, 500), staleness=None
+    )
+    found = plan.exchange()
+    assert found.payload == ((1200, 1200), (0, 0), (700, 700), (500, 500))
+    assert found.counted == 1200 and found.allreduce is None
+
+
+@pytest.mark.parametrize(
+    ("communication", "backward", "parts", "expected"),
+    [
+        (4.0, 10.0, 1, (4, 0, 4)),  # nothing leaves before the end
+        (4.0, 10.0, 4, (1, 0, 4)),  # each part is through before the next is complete
+        (4.0, 2.0, 4, (2.5, 2, 4)),  # the link is busy from a quarter of the backward pass on
+        (0.0, 2.0, 4, (0, 0, 0)),
+    ],
+)
+def test_what_a_backward_pass_does_not_hide(communication, backward, parts, expected):
+    found = exposed(communication, backward, parts)
+    assert found == pytest.approx(expected)
+    assert found.at_least <= found.seconds <= found.at_most

@@ -1,0 +1,63 @@
+"""What one update moves between processes, and how much of it the backward pass can hide. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from trainer.config.strategy import Algorithm
+from trainer.planning.communication import Rounds, payload
+from trainer.planning.frames import Traffic
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """What one update moves, as a strategy's plan says it.
+
+    Attributes:
+        rounds: its messages, between processes 0 to `processes` - 1.
+        processes: how many take part; ranks come first, processes that only serve after them.
+        parts: number of parts that leave one after the other while gradients are still computed, such as
+            buckets; 1: nothing leaves before the last gradient is there.
+        counted: bytes of payload that a rank's telemetry counts for it (`Transfer.bytes` of the step).
+        allreduce: what an all-reduce of the ranks' world does; None where the ranks share no world.
+    """
+
+    rounds: Rounds
+    processes: int
+    parts: int
+    counted: int
+    allreduce: Algorithm | None = None
+
+    @property
+    def payload(self) -> tuple[Traffic, ...]:
+        """Bytes of payload that each process sends and receives."""
+        return payload(self.rounds, self.processes)
+
+
+class Exposed(NamedTuple):
+    """Seconds of communication that a step waits for after its backward pass.
+
+    Attributes:
+        seconds: the estimate.
+        at_least: as if its parts were infinitely many and the whole backward pass could hide them.
+        at_most: as if nothing left before the end of the backward pass.
+    """
+
+    seconds: float
+    at_least: float
+    at_most: float
+
+
+def exposed(communication: float, backward: float, parts: int) -> Exposed:
+    """Return what of `communication` seconds a backward pass of `backward` seconds does not hide.
+
+    The rule: of k equal parts, part i is complete at i/k of the backward pass, and they travel one after the
+    other. Either each is through before the next is complete, and only the last one is waited for, or the
+    link is busy from the first one on: max(C/k, C - B (k-1)/k).
+    """
+    return Exposed(
+        max(communication / parts, communication - backward * (parts - 1) / parts),
+        max(0.0, communication - backward),
+        communication,
+    )
