@@ -106,7 +106,7 @@ def of(story: Story) -> TimeSpent | None:
         hosts,
         energy,
         predictions,
-        _bounds(known) if predictions else "",
+        _bounds(known) if known is not None and predictions else "",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping
 
-from trainer.byte_sizes import told
+from trainer.byte_sizes import as_text
 from trainer.telemetry import records
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.losses import Losses
@@ -159,7 +159,7 @@ def _of_communication(lost: Losses, facts: Facts) -> Iterator[str]:
         yield what
         return
     rate = facts.bytes_sent * 8e-6 / taken
-    yield f"{what}; each rank sends {told(facts.bytes_sent)}, that is {rate:.0f} Mbit/s meanwhile"
+    yield f"{what}; each rank sends {as_text(facts.bytes_sent)}, that is {rate:.0f} Mbit/s meanwhile"
 
 
 def _of_servers(telemetry: RunTelemetry, facts: Facts) -> Iterator[str]:
@@ -221,8 +221,8 @@ def _of_hosts(telemetry: RunTelemetry, step_s: float) -> Iterator[str]:
                 for way in ("sent", "received")
             )
             parts.append(
-                f"{name} sends {told(round(sent / seconds * step_s))} and receives "
-                f"{told(round(received / seconds * step_s))} a step, {sent * 8e-6 / seconds:.0f} and "
+                f"{name} sends {as_text(round(sent / seconds * step_s))} and receives "
+                f"{as_text(round(received / seconds * step_s))} a step, {sent * 8e-6 / seconds:.0f} and "
                 f"{received * 8e-6 / seconds:.0f} Mbit/s on average"
             )
         yield f"host {host}: {'; '.join(parts)}"

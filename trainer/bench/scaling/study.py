@@ -97,7 +97,7 @@ class Study:
     def lines(self) -> tuple[Line, ...]:
         """Return the lines of the plots, each once."""
         found: dict[tuple[str, ...], Line] = {}
-        kinds = [((scaling,), 0) for scaling in self.scalings]
+        kinds: list[tuple[tuple[str, ...], int]] = [((scaling,), 0) for scaling in self.scalings]
         if self.epochs:
             kinds.append(((), self.epochs))
         for (scalings, epochs), model, hosts, bandwidth, word in itertools.product(
