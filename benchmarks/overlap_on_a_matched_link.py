@@ -44,9 +44,9 @@ def on_rank(job: dict[str, Any]) -> None:
         # Linux weighs sessions against each other first (autogroups), and processes within them.
         Path("/proc/self/autogroup").write_text(str(job["nice"]))
         os.nice(job["nice"])
-    from trainer.ranks import world as worlds
+    from trainer.ranks import starting
 
-    world = worlds.init(threads=1)
+    world = starting.init(threads=1)
     import keras
     import numpy as np
     import tensorflow as tf

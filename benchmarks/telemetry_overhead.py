@@ -72,9 +72,9 @@ def main() -> None:
 
 def measure(asked: argparse.Namespace) -> None:
     """One rank's part; rank 0 prints."""
-    from trainer.ranks import world as worlds
+    from trainer.ranks import starting
 
-    world = worlds.init(threads=1)
+    world = starting.init(threads=1)
     import keras
     import tensorflow as tf
 

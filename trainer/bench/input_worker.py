@@ -44,10 +44,10 @@ def main() -> None:
     """Time what the job on the command line describes; a line of JSON for every block, as it ends."""
     job = InputJob(**json.loads(sys.argv[1]))
     from trainer import quiet
-    from trainer.ranks import world as worlds
+    from trainer.ranks import starting
 
     quiet.leave_out_what_keras_can_do_without()
-    worlds.init()
+    starting.init()
     learner = _learner(job)
     real = _real_batches(job)
     one = next(real)

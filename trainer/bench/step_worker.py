@@ -44,10 +44,10 @@ def main() -> None:
     """Time what the job on the command line describes, a block each time that a line comes."""
     job = StepJob(**json.loads(sys.argv[1]))
     from trainer import quiet
-    from trainer.ranks import world as worlds
+    from trainer.ranks import starting
 
     quiet.leave_out_what_keras_can_do_without()
-    world = worlds.init(threads=1)
+    world = starting.init(threads=1)
     block = _in_turn(job) if job.kind == "overhead" else _our_block(job)
     block()
     for _ in _asked(world):

@@ -149,7 +149,7 @@ def _is_bound(mine: int) -> bool:
 
 
 def ring_environment(ring: RingConfig) -> dict[str, str]:
-    """What MPI and Horovod must read at their start for the options that were given; for `world.init`.
+    """What MPI and Horovod must read at their start for the options that were given; for `starting.init`.
 
     An option that was left alone sets nothing, so that the site's own variable, or our default, stays.
     """
@@ -174,7 +174,7 @@ def ring_environment(ring: RingConfig) -> dict[str, str]:
 
 
 def server_environment(server: ServerConfig) -> dict[str, str]:
-    """What MPI must read at its start so that a server's messages leave without asking; for `world.init`.
+    """What MPI must read at its start so that a server's messages leave without asking; for `starting.init`.
 
     Above this limit (64 KiB by default) Open MPI sends the head of a message over TCP and waits until the
     receiver agrees. The answer queues behind what the receiver itself is sending, and no message of a step

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trainer.config import RunConfig, Section, micro_batch
+from trainer.ranks.members import Members
 from trainer.strategies.learner import Learner
 
 if TYPE_CHECKING:
@@ -72,21 +73,6 @@ class Plan:
     def json(self) -> str:
         """The plan as a JSON object, one key per line."""
         return json.dumps(self.tree(), indent=2)
-
-
-@dataclass(frozen=True)
-class Members:
-    """Who takes part: how `world.init` divides the launched processes.
-
-    Attributes:
-        servers: parameter servers among them.
-        placement: `separate`: the last processes serve and are no ranks; `colocated`: the first ranks serve.
-        mode: of the servers.
-    """
-
-    servers: int = 0
-    placement: Literal["separate", "colocated"] = "separate"
-    mode: Literal["sync", "async"] = "sync"
 
 
 class Story(Protocol):

@@ -54,7 +54,7 @@ def DistributedOptimizer(
 
     Raises:
         ConfigError: the optimizer is no Keras 3 optimizer or already distributed; an unknown option.
-        WorldError: `world.init` was not called.
+        WorldError: `trainer.init` was not called.
     """
     if not isinstance(optimizer, keras.Optimizer):
         raise ConfigError(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from trainer.bench.peers import work
 from trainer.bench.peers.job import PeerJob
-from trainer.ranks import world as worlds
+from trainer.ranks import starting
+from trainer.ranks.world import World
 
 
 def steps(job, world, folder, name):
@@ -32,10 +33,10 @@ def steps(job, world, folder, name):
 
 def main():
     job, folder = PeerJob(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    world = worlds.init(threads=1)
+    world = starting.init(threads=1)
     steps(job, world, folder, "ranks")
     if world.is_main:
-        steps(job, worlds.World(), folder, "one")
+        steps(job, World(), folder, "one")
     world.barrier()
 
 

@@ -37,11 +37,10 @@ def main() -> None:
 
 def _by_ring(cell: Cell) -> None:
     from trainer.config.strategy import RingConfig
-    from trainer.ranks import launch
-    from trainer.ranks import world as worlds
+    from trainer.ranks import launch, starting
 
     ring = RingConfig(**cell.options)
-    world = worlds.init(threads=1, environment=launch.ring_environment(ring))
+    world = starting.init(threads=1, environment=launch.ring_environment(ring))
 
     import trainer
     from trainer.strategies import data
@@ -57,12 +56,13 @@ def _by_ring(cell: Cell) -> None:
 
 def _by_servers(cell: Cell) -> None:
     from trainer.config.strategy import ServerConfig
-    from trainer.ranks import launch
-    from trainer.ranks import world as worlds
+    from trainer.ranks import launch, starting
+    from trainer.ranks.members import Members
 
     server = ServerConfig(count=cell.servers, **cell.options)
     environment = {**RARELY, **launch.server_environment(server)}
-    world = worlds.init(threads=1, environment=environment, servers=server.count, placement=server.placement)
+    members = Members(server.count, server.placement)
+    world = starting.init(threads=1, environment=environment, members=members)
 
     from trainer.strategies.servers import serving, strategy
     from trainer.telemetry.timeline import Timeline

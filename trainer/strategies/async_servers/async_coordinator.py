@@ -17,11 +17,12 @@ import numpy as np
 
 from trainer import errors
 from trainer.errors import CingulumError, WorldError
-from trainer.ranks.mpi_world import Links
+from trainer.ranks.liveness import LivenessPort
+from trainer.ranks.members import TO_SERVERS
+from trainer.ranks.messages import Links, Mailbox, Message
 from trainer.strategies.async_servers import async_state as state
-from trainer.strategies.async_servers.async_server import Arrived, Post, Shard
+from trainer.strategies.async_servers.async_server import Shard
 from trainer.strategies.async_servers.async_state import Tag
-from trainer.strategies.async_servers.lifelines import Hub
 from trainer.strategies.async_servers.staleness import Clocks, Histogram
 from trainer.strategies.async_servers.tickets import Tickets
 
@@ -52,7 +53,7 @@ class Coordinator:
 
     Args:
         links: of the world.
-        hub: lifelines to all other processes.
+        port: lifelines to all other processes.
         post: server 0's mailbox.
         bound: of staleness, or None.
         ahead: tickets that a worker holds besides the one it computes.
@@ -65,12 +66,14 @@ class Coordinator:
         updates: by worker, of this session.
     """
 
-    def __init__(self, links: Links, hub: Hub, post: Post, *, bound: int | None, ahead: int) -> None:
+    def __init__(
+        self, links: Links, port: LivenessPort, post: Mailbox, *, bound: int | None, ahead: int
+    ) -> None:
         self.histogram = Histogram()
         self.stop_asked = self.lost_server = False
         self.dead: list[str] = []
         self.updates = dict.fromkeys(range(len(links.workers)), 0)
-        self._links, self._hub, self._post = links, hub, post
+        self._links, self._port, self._post = links, port, post
         self._ahead = ahead
         self._clocks = Clocks(range(len(links.workers)), bound)
         self._pushed: Counter[int] = Counter()
@@ -85,7 +88,7 @@ class Coordinator:
         """Training goes from step `start` to `stop`; gives workers that have asked already their tickets."""
         self._shard, self._tickets = shard, Tickets(start, stop)
         for process, vector in self._states.items():
-            self._post.send(process, Tag.STATE, vector.view(np.uint8), to_server=True)
+            self._post.send(process, Tag.STATE, vector.view(np.uint8), channel=TO_SERVERS)
         self._states.clear()
         for worker in self._wanting_tickets:
             if worker in self._clocks.living:
@@ -94,7 +97,7 @@ class Coordinator:
 
     def tell_staging(self, staging: str) -> None:
         """Where workers begin their lines of telemetry: the folder of the lease on the run folder."""
-        self._hub.say_all({"staging": staging})
+        self._port.say_all({"staging": staging})
 
     def give_state(self, server: int, vector: np.ndarray) -> None:
         """What a further server begins with; it is sent by `begin`, before anything else."""
@@ -140,7 +143,7 @@ class Coordinator:
         further = self._links.servers[1:]
         wanted = np.array([self._pushed[process] for process in self._links.workers], np.int64)
         for process in further:
-            self._post.send(process, Tag.COLLECT, wanted.view(np.uint8), to_server=True)
+            self._post.send(process, Tag.COLLECT, wanted.view(np.uint8), channel=TO_SERVERS)
         found: dict[int, np.ndarray] = {}
         while len(found) < len(further):
             self.look()
@@ -162,7 +165,7 @@ class Coordinator:
         """Hear what lifelines tell; see `next_update` for what it raises."""
         while True:
             try:
-                process, said = self._hub.heard.get_nowait()
+                process, said = self._port.heard.get_nowait()
             except queue.Empty:
                 return
             if said is None:
@@ -188,14 +191,14 @@ class Coordinator:
         if name in self.dead:
             return
         self.dead.append(name)
-        self._hub.cut(process)
+        self._port.cut(process)
         back = self._tickets.gone(worker)
         self._clocks.gone(worker)
         self._computing.pop(worker, None)
         if worker in self._waiting:
             self._waiting.remove(worker)
         for server in links.servers[1:]:
-            self._hub.say(server, {"gone": process})
+            self._port.say(server, {"gone": process})
         left = len(self._clocks.living)
         sys.stderr.write(
             f"warning: [{name}] is gone; training goes on with {left} worker(s). "
@@ -209,7 +212,7 @@ class Coordinator:
             )
         self._let_go()
 
-    def _handle(self, arrived: Arrived) -> Update | None:
+    def _handle(self, arrived: Message) -> Update | None:
         if arrived.source not in self._links.workers:
             return None
         worker = self._links.workers.index(arrived.source)
@@ -271,9 +274,10 @@ class Coordinator:
     def facts(self) -> dict[str, Any]:
         """For result.json: who made how many updates in this session, and who died."""
         names = [self._links.name_of_worker(worker) for worker in self.updates]
+        sent, received = self._post.traffic()
         return {
             "updates_per_worker": dict(zip(names, self.updates.values(), strict=True)),
             "dead_workers": list(self.dead),
-            "bytes_sent": self._post.bytes[0],
-            "bytes_received": self._post.bytes[1],
+            "bytes_sent": sent,
+            "bytes_received": received,
         }

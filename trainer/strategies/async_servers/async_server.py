@@ -6,19 +6,17 @@ slots; server 0 collects the others' when the state is to be evaluated or saved.
 
 from __future__ import annotations
 
-import queue
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.ranks.mpi_world import Links
+from trainer.ranks.members import TO_SERVERS
+from trainer.ranks.messages import Links, Mailbox, Message
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_state import Shares, Tag
-from trainer.strategies.servers.transport import Mailbox
 
 
 class Held:
@@ -102,60 +100,6 @@ class Shard:
             self._optimizer.apply(gradients, self._trained)
 
 
-@dataclass
-class Arrived:
-    """A message: who sent it (process), its tag, and what it is."""
-
-    source: int
-    tag: int
-    array: np.ndarray
-
-
-class Post:
-    """The mailbox of a process, as a queue of what arrives.
-
-    Args:
-        links: of the world.
-        serves: whether it is a server's.
-    """
-
-    def __init__(self, links: Links, *, serves: bool) -> None:
-        self.arrived: queue.SimpleQueue[Arrived | BaseException] = queue.SimpleQueue()
-        self._serves = serves
-        self._mailbox = Mailbox(
-            links,
-            serves=serves,
-            buffer=lambda source, tag, size: np.empty(size, np.uint8),
-            arrived=lambda source, tag, array: self.arrived.put(Arrived(source, tag, array)),
-            failed=self.arrived.put,
-        )
-        self.send = self._mailbox.send
-        self.expect = self._mailbox.expect
-
-    def next(self, seconds: float) -> Arrived | None:
-        """The next message, or None after so many seconds.
-
-        Raises:
-            BaseException: what ended the mailbox.
-        """
-        try:
-            found = self.arrived.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        if isinstance(found, BaseException):
-            raise found
-        return found
-
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """Sent and received."""
-        return self._mailbox.sent, self._mailbox.received
-
-    def close(self) -> None:
-        """Send what is left to send, and stop."""
-        self._mailbox.close()
-
-
 class FurtherServer:
     """A server with a number above 0: does what workers and server 0 ask.
 
@@ -165,7 +109,7 @@ class FurtherServer:
         post: its mailbox.
     """
 
-    def __init__(self, shard: Shard, links: Links, post: Post) -> None:
+    def __init__(self, shard: Shard, links: Links, post: Mailbox) -> None:
         self._shard, self._links, self._post = shard, links, post
         self._pushed: Counter[int] = Counter()
         self._gone: set[int] = set()
@@ -176,7 +120,7 @@ class FurtherServer:
         self._gone.add(process)
         self._give_state()
 
-    def handle(self, arrived: Arrived) -> None:
+    def handle(self, arrived: Message) -> None:
         """Do what a message asks for."""
         if arrived.tag == Tag.PULL:
             reply = state.message([self._shard.version], self._shard.weights())
@@ -198,4 +142,4 @@ class FurtherServer:
                 return
         self._wanted = None
         vector = self._shard.save()
-        self._post.send(self._links.servers[0], Tag.STATE, vector.view(np.uint8), to_server=True)
+        self._post.send(self._links.servers[0], Tag.STATE, vector.view(np.uint8), channel=TO_SERVERS)

@@ -11,9 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.ranks.mpi_world import Links
+from trainer.ranks.members import TO_SERVERS, TO_WORKERS
+from trainer.ranks.messages import Links, Message
 from trainer.strategies.async_servers import async_state as state
-from trainer.strategies.async_servers.async_server import Arrived, Post
 from trainer.strategies.async_servers.async_state import Shares, Tag
 from trainer.strategies.async_servers.worker_times import WorkerTimes
 from trainer.tasks.base import PerSample
@@ -138,6 +138,9 @@ class Worker:
         ended: set when training has ended.
         beat: says what we do.
         times: writes down where the time goes.
+
+    Attributes:
+        post: its mailbox.
     """
 
     def __init__(
@@ -160,9 +163,9 @@ class Worker:
         self._model, self._gradients, self._shares, self._links = model, gradients, shares, links
         self._steps, self._source, self._single = steps, source, single
         self._micro_batches, self._ended, self._beat = micro_batches, ended, beat
-        self._post = Post(links, serves=False)
+        self.post = links.mailbox(TO_WORKERS, says=TO_SERVERS, listens=False)
         self._untrained = list(model.non_trainable_weights)
-        self._early: list[Arrived] = []
+        self._early: list[Message] = []
 
     def run(self) -> None:
         """Work until training ends.
@@ -211,15 +214,15 @@ class Worker:
         return batches
 
     def _ask(self, *, holding: bool) -> None:
-        self._post.expect(2 if holding else 1)
-        self._post.send(self._links.servers[0], Tag.ASK, state.message([float(holding)]))
+        self.post.expect(2 if holding else 1)
+        self.post.send(self._links.servers[0], Tag.ASK, state.message([float(holding)]))
 
     def _receive_go(self) -> tuple[int, bool]:
         told = state.header(self._receive(Tag.GO).array)
         self._steps.add([int(step) for step in told[2:] if step >= 0])
         return int(told[0]), bool(told[1])
 
-    def _receive(self, tag: int) -> Arrived:
+    def _receive(self, tag: int) -> Message:
         # Messages of one sender may be complete in another order than they were sent.
         kept = next((early for early in self._early if early.tag == tag), None)
         if kept is not None:
@@ -228,7 +231,7 @@ class Worker:
         while not self._ended.is_set():
             # Server 0 evaluates, saves, or waits for others; our lifeline tells when it is gone.
             self._beat("waiting for the servers", collective=True)
-            arrived = self._post.next(_LOOK_S)
+            arrived = self.post.next(_LOOK_S)
             if arrived is not None and arrived.tag == tag:
                 return arrived
             if arrived is not None:
@@ -238,9 +241,9 @@ class Worker:
     def _take_weights(self) -> list[int]:
         """Put all servers' weights into the network; returns their versions."""
         servers = self._links.servers
-        self._post.expect(len(servers) - 1)
+        self.post.expect(len(servers) - 1)
         for process in servers[1:]:
-            self._post.send(process, Tag.PULL, state.message([]))
+            self.post.send(process, Tag.PULL, state.message([]))
         versions = [0] * len(servers)
         for _ in servers:
             arrived = self._receive(Tag.TAKE)
@@ -263,14 +266,9 @@ class Worker:
                     self._wait_for(left)
                 parts.append(state.flat(self._untrained) - before)
             array = state.message([versions[server], *told], np.concatenate(parts))
-            self._post.send(servers[server], Tag.PUSH, array, left.release)
+            self.post.send(servers[server], Tag.PUSH, array, left.release)
 
     def _wait_for(self, left: threading.Semaphore) -> None:
         while not left.acquire(timeout=_LOOK_S):
             if self._ended.is_set():
                 raise Ended
-
-    @property
-    def post(self) -> Post:
-        """Its mailbox."""
-        return self._post

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
-from typing import Any
 
 from trainer.errors import CingulumError
 from trainer.ranks import world as worlds
-from trainer.ranks.mpi_world import Everyone, Links
+from trainer.ranks.mpi_world import Everyone
 from trainer.ranks.stopping import StopRequest
 from trainer.ranks.world import World
 from trainer.strategies.servers.client import order_without_answer
@@ -62,7 +60,7 @@ def serving(world: World) -> Iterator[Session]:
     finally:
         if links is not None:
             if world.is_main:
-                _dismiss(links, session.exit_code)
+                order_without_answer(links, {"do": "end", "exit_code": session.exit_code}, _GOODBYE_S)
             if thread is not None:
                 thread.join(_GOODBYE_S)
 
@@ -73,24 +71,8 @@ def everyone(world: World) -> World:
     if links is None or set(links.servers) <= set(links.workers):
         return world
     if world.is_main:
-        _order(links, {"do": "roll call"})
+        order_without_answer(links, {"do": "roll call"}, _GOODBYE_S)
     return Everyone(links)
-
-
-def _dismiss(links: Links, exit_code: int) -> None:
-    _order(links, {"do": "end", "exit_code": exit_code})
-
-
-def _order(links: Links, order: dict[str, Any]) -> None:
-    deadline = time.monotonic() + _GOODBYE_S
-
-    def pause() -> None:
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.002)
-
-    with contextlib.suppress(TimeoutError):
-        order_without_answer(links, order, pause)
 
 
 def _serve(world: World) -> int:

@@ -131,7 +131,7 @@ def build(
     if links is None or found < plan.servers:
         raise ConfigError(
             f"The world has {found} parameter server(s), not {plan.servers}.",
-            cure="Give world.init the servers of the configuration.",
+            cure="Start the world with as many servers as the configuration has (Members.servers).",
         )
     if not optimizer.built:
         optimizer.build(model.trainable_variables)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from trainer.config import RingConfig, ServerConfig
-from trainer.ranks import launch, mpi_world
-from trainer.strategies.base import Members, Plan, Story, Strategy
+from trainer.ranks import launch
+from trainer.ranks.members import Members
+from trainer.strategies.base import Plan, Story, Strategy
 from trainer.strategies.learner import Learner
 
 if TYPE_CHECKING:
     import keras
 
-    from trainer.ranks.mpi_world import Links
+    from trainer.ranks.messages import Links
     from trainer.ranks.world import World
     from trainer.tasks.base import PerSample
     from trainer.telemetry.timeline import Timeline
@@ -27,9 +28,10 @@ class Servers(Strategy):
         return cast(ServerConfig, self.config.train.strategy)
 
     def members(self, processes: int) -> Members:
-        """The servers, of so many processes."""
-        mpi_world.roles(processes, self.server.count, self.server.placement)
-        return Members(self.server.count, self.server.placement, self.server.mode)
+        """Return the servers, of so many processes."""
+        found = Members(self.server.count, self.server.placement, self.server.mode)
+        found.roles(processes)
+        return found
 
     def environment(self) -> dict[str, str]:
         """Of the ring among workers, and what servers need besides."""
