@@ -15,6 +15,7 @@ from trainer.ranks import launch
 from trainer.ranks import world as worlds
 from trainer.strategies import data, data_plan, optimizers, reduction
 from trainer.strategies.distributed_optimizer import DistributedOptimizer, is_distributed
+from trainer.strategies.learner import Setup
 
 
 class TwoRanks(worlds.World):
@@ -169,7 +170,7 @@ def test_wrapping_twice_or_wrapping_something_else_is_refused(two_ranks: worlds.
 def test_an_optimizer_that_reduces_nothing_is_refused_by_the_strategy(two_ranks: worlds.World) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
     with pytest.raises(ConfigError, match="leave every rank on its own"):
-        data.build(model, keras.optimizers.SGD(), two_ranks)
+        data.build(Setup(model, keras.optimizers.SGD(), two_ranks))
 
 
 def test_the_configuration_becomes_the_optimizer() -> None:

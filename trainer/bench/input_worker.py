@@ -86,11 +86,13 @@ def _learner(job: InputJob) -> Any:
     from trainer.data.shards.shards import ShardSet
     from trainer.ranks import world as worlds
     from trainer.strategies import data
+    from trainer.strategies.learner import Setup
 
     keras.utils.set_random_seed(1)
     shards = ShardSet.open(Path(job.shards))
     model = models.build(job.model, shards.shape, 2, width=job.width)
-    return data.build(model, trainer.DistributedOptimizer(keras.optimizers.AdamW(1e-3)), worlds.current())
+    optimizer = trainer.DistributedOptimizer(keras.optimizers.AdamW(1e-3))
+    return data.build(Setup(model, optimizer, worlds.current()))
 
 
 def _real_batches(job: InputJob) -> Iterator[Any]:

@@ -99,11 +99,12 @@ def _our_block(job: StepJob) -> Callable[[], list[float]]:
     import trainer
     from trainer.ranks import world as worlds
     from trainer.strategies import data
+    from trainer.strategies.learner import Setup
 
     world = worlds.current()
     keras.utils.set_random_seed(1)
     optimizer = trainer.DistributedOptimizer(keras.optimizers.AdamW(1e-3), **job.ring)
-    model = data.build(_network(job), optimizer, world)
+    model = data.build(Setup(_network(job), optimizer, world))
     batches = _batches(job)
 
     def block() -> list[float]:

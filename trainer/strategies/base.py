@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -20,14 +21,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trainer.config import RunConfig, Section, micro_batch
 from trainer.ranks.members import Members
-from trainer.strategies.learner import Learner
+from trainer.strategies.learner import Learner, Setup
 
 if TYPE_CHECKING:
     import keras
+    from typing_extensions import Self
 
     from trainer.ranks.world import World
     from trainer.tasks.base import PerSample
-    from trainer.telemetry.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,48 @@ class Plan:
     parameters: int
     strategy: str
 
+    @classmethod
+    def of(
+        cls,
+        model: keras.Model,
+        strategy: str,
+        *,
+        world_size: int,
+        global_batch: int,
+        accumulation: int,
+        parts: int | None = None,
+        **more: Any,
+    ) -> Self:
+        """Divide a global batch evenly.
+
+        Args:
+            model: the network, built.
+            strategy: name of the strategy.
+            world_size: number of ranks that train.
+            global_batch: samples per update.
+            accumulation: micro-batches per update.
+            parts: readers of each micro-batch; default: all ranks.
+            more: attributes that only this class of plans has.
+
+        Raises:
+            ConfigError: the global batch cannot be divided evenly.
+        """
+        return cls(
+            world_size=world_size,
+            global_batch=global_batch,
+            accumulation=accumulation,
+            micro_batch=micro_batch(global_batch, world_size=parts or world_size, accumulation=accumulation),
+            parameters=sum(math.prod(v.shape) for v in model.trainable_variables),
+            strategy=strategy,
+            **more,
+        )
+
     def share(self, rank: int) -> Share | None:
-        """What a rank reads of the training batches; None where others read them."""
+        """Return what a rank reads of the training batches; None where others read them."""
         return Share(rank, self.world_size)
 
     def evaluation_share(self, rank: int) -> Share:
-        """What a rank reads of the splits that are evaluated."""
+        """Return what a rank reads of the splits that are evaluated."""
         return Share(rank, self.world_size)
 
     def tree(self) -> dict[str, Any]:
@@ -153,7 +190,7 @@ class Strategy(ABC):
         return self.config.train.strategy.name
 
     def members(self, processes: int) -> Members:
-        """Who takes part, of so many launched processes.
+        """Return who takes part, of so many launched processes, and what they need of each other.
 
         Raises:
             ConfigError: these are too few.
@@ -161,7 +198,7 @@ class Strategy(ABC):
         return Members()
 
     def environment(self) -> dict[str, str]:
-        """Variables that MPI and Horovod shall read at their start."""
+        """Return variables that MPI and Horovod read at their start."""
         return {}
 
     def take_part(self, world: World, story: Story) -> int:
@@ -169,20 +206,19 @@ class Strategy(ABC):
         return story.together(world)
 
     def everyone(self, world: World) -> World:
-        """Whom to call the roll of: all processes that can be lost; a collective."""
+        """Return the processes to health-check: all that can be lost; a collective."""
         return world
 
     def recorded(self, world: World) -> dict[str, Any]:
-        """What run.json says of who took part, by the keys of `RunRecord`."""
+        """Return what run.json says of who took part, by the keys of `RunRecord`."""
         return {}
 
     def divided(self, optimizer: keras.Optimizer, world: World) -> keras.Optimizer:
-        """The optimizer as ranks use it, of an ordinary Keras one."""
+        """Return the optimizer as ranks use it, made of an ordinary Keras one."""
         return optimizer
 
-    @abstractmethod
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
-        """Divide an update; pure: no rank is asked.
+        """Divide an update; pure: no rank is asked. Default: ranks share each micro-batch evenly.
 
         Args:
             model: the network, built.
@@ -192,40 +228,33 @@ class Strategy(ABC):
         Raises:
             ConfigError: it cannot be divided.
         """
+        train = self.config.train
+        return Plan.of(
+            model,
+            self.name,
+            world_size=world_size,
+            global_batch=train.global_batch,
+            accumulation=train.accumulation,
+        )
 
     def check(self, world: World) -> None:
-        """See that this world is as the strategy needs it; no collective.
+        """Check that this world is as the strategy needs it; no collective.
 
         Raises:
             WorldError: it is not.
         """
 
     @abstractmethod
-    def build(
-        self,
-        plan: Plan,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        *,
-        loss: PerSample,
-        score: PerSample,
-        timeline: Timeline,
-    ) -> Learner:
+    def build(self, plan: Plan, setup: Setup) -> Learner:
         """Make the network ready to be trained by all ranks as planned; a collective.
 
         Args:
             plan: of `plan`.
-            model: a built network with the weights to start from, on rank 0 at least.
-            optimizer: of `divided`, with its state.
-            world: all ranks.
-            loss: per-sample loss `(B,)` from targets and outputs.
-            score: a figure per sample `(B,)` for people.
-            timeline: times the parts of each step.
+            setup: network, optimizer, ranks, and how an output is judged.
         """
 
     def recording(self, world: World, folder: Path, step: int) -> AbstractContextManager[None]:
-        """A context around all steps, in which files of the strategy's own may go into `folder`.
+        """Return a context around all steps, in which the strategy may write files of its own into `folder`.
 
         Args:
             world: all ranks.
@@ -233,12 +262,3 @@ class Strategy(ABC):
             step: at which the run starts or goes on; it keeps the files of several starts apart.
         """
         return contextlib.nullcontext()
-
-    def micro_batch(self, world_size: int) -> int:
-        """Samples of one micro-batch on each rank, where ranks share the batch.
-
-        Raises:
-            ConfigError: the global batch cannot be divided evenly.
-        """
-        train = self.config.train
-        return micro_batch(train.global_batch, world_size=world_size, accumulation=train.accumulation)

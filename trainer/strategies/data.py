@@ -15,35 +15,22 @@ from trainer.errors import ConfigError
 from trainer.ranks.world import World
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
 from trainer.strategies.guards import average_statistics, check_divergence
-from trainer.strategies.learner import Collected, Learner, Predictions
-from trainer.tasks.base import PerSample
+from trainer.strategies.learner import Collected, Learner, Predictions, Setup
 from trainer.tasks.losses import cross_entropy
 from trainer.tasks.scores import hits
 from trainer.telemetry.timeline import Timeline
 
 
-def build(
-    model: keras.Model,
-    optimizer: keras.Optimizer,
-    world: World,
-    *,
-    loss: PerSample | None = None,
-    score: PerSample | None = None,
-    timeline: Timeline | None = None,
-) -> DistributedModel:
+def build(setup: Setup) -> DistributedModel:
     """Make a model ready to be trained by all ranks: same weights and optimizer state on every rank.
 
     Args:
-        model: a built network; its graph is left alone.
-        optimizer: distributed where there is more than one rank.
-        world: all ranks.
-        loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
-        score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
-        timeline: times the parts of each step; default: nothing is timed.
+        setup: its optimizer is distributed where there is more than one rank.
 
     Raises:
         ConfigError: several ranks, but the optimizer reduces nothing.
     """
+    model, optimizer, world = setup.model, setup.optimizer, setup.world
     if world.size > 1 and not is_distributed(optimizer):
         raise ConfigError(
             "The optimizer would leave every rank on its own.",
@@ -53,7 +40,7 @@ def build(
         optimizer.build(model.trainable_variables)
     broadcast_state(model, optimizer, world)
     trust(optimizer)
-    return DistributedModel(model, optimizer, world, loss or cross_entropy(), score or hits, timeline)
+    return DistributedModel(setup)
 
 
 def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world: World) -> None:
@@ -93,21 +80,10 @@ class DistributedModel(Learner):
         world: all ranks.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        loss: PerSample,
-        score: PerSample = hits,
-        timeline: Timeline | None = None,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.world = world
-        self._loss = loss
-        self._score = score
-        self._timeline = timeline or Timeline(enabled=False)
+    def __init__(self, setup: Setup) -> None:
+        self.model, self.optimizer, self.world = setup.model, setup.optimizer, setup.world
+        self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
+        self._timeline = setup.timeline or Timeline(enabled=False)
         # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
         self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)

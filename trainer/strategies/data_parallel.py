@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, cast
 from trainer.config import RingConfig
 from trainer.ranks import launch
 from trainer.strategies.base import Plan, Strategy
-from trainer.strategies.learner import Learner
+from trainer.strategies.learner import Learner, Setup
 
 if TYPE_CHECKING:
     import keras
 
     from trainer.ranks.world import World
-    from trainer.tasks.base import PerSample
-    from trainer.telemetry.timeline import Timeline
 
 
 class DataParallel(Strategy):
@@ -58,21 +56,11 @@ class DataParallel(Strategy):
 
         ring.check(self.ring, world)
 
-    def build(
-        self,
-        plan: Plan,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        *,
-        loss: PerSample,
-        score: PerSample,
-        timeline: Timeline,
-    ) -> Learner:
+    def build(self, plan: Plan, setup: Setup) -> Learner:
         """See `data.build`."""
         from trainer.strategies import data
 
-        return data.build(model, optimizer, world, loss=loss, score=score, timeline=timeline)
+        return data.build(setup)
 
     def recording(self, world: World, folder: Path, step: int) -> AbstractContextManager[None]:
         """Horovod's own files, where they were asked for."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import keras
-import numpy as np
 
-from trainer.config import micro_batch
 from trainer.strategies.base import Plan
 from trainer.strategies.reduction import Algorithm, sent_by_busiest
 
@@ -53,16 +51,15 @@ def plan(
     Raises:
         ConfigError: it cannot be divided evenly.
     """
-    share = micro_batch(global_batch, world_size=world_size, accumulation=accumulation)
-    parameters = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
-    width = 4 if compression == "none" else 2
-    return DataPlan(
+    found = DataPlan.of(
+        model,
+        "data",
         world_size=world_size,
         global_batch=global_batch,
         accumulation=accumulation,
-        micro_batch=share,
-        parameters=parameters,
-        bytes_per_update=round(sent_by_busiest(algorithm, world_size) * parameters * width),
+        bytes_per_update=0,
         algorithm=algorithm,
-        strategy="data",
     )
+    width = 4 if compression == "none" else 2
+    sent = round(sent_by_busiest(algorithm, world_size) * found.parameters * width)
+    return dataclasses.replace(found, bytes_per_update=sent)

@@ -20,6 +20,7 @@ import trainer
 from trainer.config import ServerConfig
 from trainer.ranks.members import Members
 from trainer.ranks.starting import init
+from trainer.strategies.learner import Setup
 from trainer.strategies.servers import serving, strategy
 
 ROUNDS = 4  # of the six batches: more than 20 steps
@@ -83,7 +84,7 @@ with serving.serving(world):
         plan = strategy.plan(
             model, world_size=world.size, global_batch=BATCH, server=config, optimizer=optimizer
         )
-        served = strategy.build(plan, model, optimizer, world)
+        served = strategy.build(plan, Setup(model, optimizer, world))
         before = bytes_so_far(served)
         for _ in range(ROUNDS):
             for x, y, w in batches(case):

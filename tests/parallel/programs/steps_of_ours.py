@@ -17,13 +17,14 @@ from trainer.ranks.world import World
 def steps(job, world, folder, name):
     import trainer
     from trainer.strategies import data
+    from trainer.strategies.learner import Setup
 
     model, optimizer = work.network(job)
     if world.is_main:
         work.save(model, folder / "first.npz")
     if world.size > 1:
         optimizer = trainer.DistributedOptimizer(optimizer)
-    distributed = data.build(model, optimizer, world)
+    distributed = data.build(Setup(model, optimizer, world))
     for number in range(job.warm_up + job.steps):
         x, y = work.batch(job, number, world.rank)
         distributed.train_step(x, y, 1.0 + 0 * x[:, 0, 0, 0, 0])

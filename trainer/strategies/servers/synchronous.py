@@ -8,15 +8,13 @@ from trainer.config import RingConfig, ServerConfig
 from trainer.ranks import launch
 from trainer.ranks.members import Members
 from trainer.strategies.base import Plan, Story, Strategy
-from trainer.strategies.learner import Learner
+from trainer.strategies.learner import Learner, Setup
 
 if TYPE_CHECKING:
     import keras
 
     from trainer.ranks.messages import Links
     from trainer.ranks.world import World
-    from trainer.tasks.base import PerSample
-    from trainer.telemetry.timeline import Timeline
 
 
 class Servers(Strategy):
@@ -76,23 +74,13 @@ class Synchronous(Servers):
             accumulation=train.accumulation,
         )
 
-    def build(
-        self,
-        plan: Plan,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        *,
-        loss: PerSample,
-        score: PerSample,
-        timeline: Timeline,
-    ) -> Learner:
+    def build(self, plan: Plan, setup: Setup) -> Learner:
         """See `strategy.build`."""
         from trainer.strategies.servers import strategy
 
         if not isinstance(plan, strategy.ServerPlan):
             raise TypeError("build follows a plan of this strategy")
-        return strategy.build(plan, model, optimizer, world, loss=loss, score=score, timeline=timeline)
+        return strategy.build(plan, setup)
 
 
 def links_of(world: World) -> Links:
