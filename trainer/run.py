@@ -14,7 +14,7 @@ from trainer.config import RunConfig
 from trainer.data.splits import leaks
 from trainer.progress import Reporter
 from trainer.ranks.agreement import agree
-from trainer.ranks.liveness import RollCall
+from trainer.ranks.rollcall import RollCall
 from trainer.ranks.stopping import Patience, StopRequest, columns
 from trainer.ranks.watchdog import Watchdog
 from trainer.ranks.world import World

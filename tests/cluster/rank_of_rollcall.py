@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from trainer.ranks.liveness import RollCall
+from trainer.ranks.rollcall import RollCall
 from trainer.ranks.world import World
 
 folder, number, names = Path(sys.argv[1]), int(sys.argv[2]), tuple(sys.argv[3].split(","))

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainer.ranks.liveness import Address, RollCall
+from trainer.ranks.liveness import Address
+from trainer.ranks.rollcall import RollCall
 from trainer.ranks.world import World
 
 

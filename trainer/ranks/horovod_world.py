@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import WorldError
-from trainer.ranks import launch, messages
+from trainer.ranks import launch, links
 from trainer.ranks.world import LAST_WORDS_S, Op, World, as_tensor
 
 
@@ -130,7 +130,7 @@ class HorovodWorld(World):
 
     def _end_others(self, exit_code: int) -> None:
         time.sleep(LAST_WORDS_S)
-        messages.abort(_mpi(), exit_code)
+        links.abort(_mpi(), exit_code)
 
     def start_timeline(self, path: Path) -> None:
         try:

@@ -15,8 +15,8 @@ import numpy as np
 from trainer.errors import ConfigError, WorldError
 from trainer.ranks import launch
 from trainer.ranks.horovod_world import HorovodWorld
+from trainer.ranks.links import Links
 from trainer.ranks.members import Members
-from trainer.ranks.messages import Links
 from trainer.ranks.world import World
 
 # How long processes wait for each other at the start; those on other hosts may import more slowly.

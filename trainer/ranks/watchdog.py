@@ -3,7 +3,7 @@
 The loop calls `beat("reading the next batch")` before each thing it does. A rank that hangs outside a
 collective speaks first; ranks that wait for it inside one (`collective=True`) wait `PATIENCE` times longer,
 so that the message that comes first is the one of the rank at fault. If they have to speak, no rank hangs
-that could say so: they ask who is missing (trainer/ranks/liveness.py), and name it.
+that could say so: they ask who is missing (trainer/ranks/rollcall.py), and name it.
 """
 
 from __future__ import annotations

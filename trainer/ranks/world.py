@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from trainer.errors import WorldError
-from trainer.ranks.messages import Links
+from trainer.ranks.links import Links
 
 # The launcher forwards our last words while we still live; after an abort of MPI it may not.
 LAST_WORDS_S = 0.2

@@ -17,9 +17,10 @@ import numpy as np
 
 from trainer import errors
 from trainer.errors import CingulumError, WorldError
+from trainer.ranks.links import Links
 from trainer.ranks.liveness import LivenessPort
 from trainer.ranks.members import TO_SERVERS
-from trainer.ranks.messages import Links, Mailbox, Message
+from trainer.ranks.messages import Mailbox, Message
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_server import Shard
 from trainer.strategies.async_servers.async_state import Tag

@@ -12,15 +12,14 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from trainer import atomic
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError, told
 from trainer.ranks.agreement import Agreed
+from trainer.ranks.links import Links
 from trainer.ranks.liveness import MEET_S, LivenessPort
 from trainer.ranks.members import TO_SERVERS, TO_WORKERS
-from trainer.ranks.messages import Links
 from trainer.ranks.world import World
 from trainer.strategies.async_servers.async_coordinator import Coordinator
 from trainer.strategies.async_servers.async_state import HEADER
@@ -50,11 +49,6 @@ class MainWorld(World):
     def name(self) -> str:
         """Such as 'server 0 @ node03'."""
         return self._name
-
-    def abort(self, exit_code: int = 1) -> NoReturn:
-        """End at once; the others notice."""
-        sys.stderr.flush()
-        os._exit(exit_code)
 
 
 def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) -> int:

@@ -17,9 +17,10 @@ import numpy as np
 
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError
+from trainer.ranks.links import Links
 from trainer.ranks.liveness import Address, Lifeline
 from trainer.ranks.members import TO_SERVERS, TO_WORKERS
-from trainer.ranks.messages import Links, Mailbox
+from trainer.ranks.messages import Mailbox
 from trainer.ranks.stopping import StopRequest
 from trainer.ranks.watchdog import Watchdog
 from trainer.ranks.world import World

@@ -13,8 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.ranks.links import Links
 from trainer.ranks.members import TO_SERVERS
-from trainer.ranks.messages import Links, Mailbox, Message
+from trainer.ranks.messages import Mailbox, Message
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_state import Shares, Tag
 

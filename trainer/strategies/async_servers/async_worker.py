@@ -11,8 +11,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.ranks.links import Links
 from trainer.ranks.members import TO_SERVERS, TO_WORKERS
-from trainer.ranks.messages import Links, Message
+from trainer.ranks.messages import Message
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_state import Shares, Tag
 from trainer.strategies.async_servers.worker_times import WorkerTimes

@@ -11,7 +11,7 @@ from trainer.strategies.servers.synchronous import Servers, links_of
 if TYPE_CHECKING:
     import keras
 
-    from trainer.ranks.messages import Links
+    from trainer.ranks.links import Links
     from trainer.ranks.world import World
     from trainer.strategies.async_servers.async_coordinator import Coordinator
 

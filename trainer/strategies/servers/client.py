@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from trainer import errors
+from trainer.ranks.links import Links
 from trainer.ranks.members import TO_SERVERS, TO_WORKERS
-from trainer.ranks.messages import Links, Message
+from trainer.ranks.messages import Message
 from trainer.strategies.servers import tags
 from trainer.strategies.servers.job import Job, keras_dtype
 from trainer.strategies.servers.layout import Bundle, Piece

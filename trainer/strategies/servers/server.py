@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import CingulumError
-from trainer.ranks.liveness import RollCall
+from trainer.ranks.links import Links
 from trainer.ranks.members import TO_SERVERS, TO_WORKERS
-from trainer.ranks.messages import Links
 from trainer.ranks.mpi_world import Everyone
+from trainer.ranks.rollcall import RollCall
 from trainer.strategies.servers import tags
 from trainer.strategies.servers.job import Job
 from trainer.strategies.servers.server_state import BundleState, clip_scale

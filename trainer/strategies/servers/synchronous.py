@@ -13,7 +13,7 @@ from trainer.strategies.learner import Learner, Setup
 if TYPE_CHECKING:
     import keras
 
-    from trainer.ranks.messages import Links
+    from trainer.ranks.links import Links
     from trainer.ranks.world import World
 
 
