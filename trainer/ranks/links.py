@@ -93,7 +93,7 @@ class Links:
             buffer: called in the mailbox's thread with source, tag and bytes of a message that has begun to
                 arrive; returns the contiguous array to put it into. Default: a new uint8 array.
             arrived: called in the mailbox's thread with a complete message; returns whether it is done with.
-                If not, and by default, `Mailbox.next` returns it. Must return quickly.
+                If not, and by default, `Mailbox.wait` or `next` returns it. Must return quickly.
             counted: whether messages with a tag count in `sent` and `received`; default: all do.
         """
         return Mailbox(self._mpi, self._channels, channel, says or channel, listens, buffer, arrived, counted)

@@ -65,7 +65,7 @@ class Mailbox:
         self._says, self._listens = says, listens
         self._buffer, self._arrived, self._counted = buffer, arrived, counted
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._delivered: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self._delivered: queue.SimpleQueue[Message | BaseException] = queue.SimpleQueue()
         # Of each sender and tag, messages that are arriving: a later one may be complete before an earlier.
         self._arriving: dict[tuple[int, int], deque[_Arriving]] = {}
         self._awaited = 0
@@ -103,20 +103,27 @@ class Mailbox:
         self._outgoing.put((process, tag, array, done, self._channels[channel or self._says]))
         self._wake.set()
 
-    def next(self, seconds: float | None = None) -> Message | None:
-        """Return the next message, or None after so many seconds; None waits without an end.
+    def wait(self) -> Message:
+        """Return the next message, as soon as there is one.
 
         Raises:
             BaseException: what ended the mailbox.
         """
+        return self._take(None)
+
+    def next(self, seconds: float) -> Message | None:
+        """Return the next message, or None after so many seconds; raises as `wait` does."""
         try:
-            found = self._delivered.get(timeout=seconds)
+            return self._take(seconds)
         except queue.Empty:
             return None
-        if found is None and self.failure is not None:
-            self._delivered.put(None)
-            raise self.failure
-        return found
+
+    def _take(self, seconds: float | None) -> Message:
+        found = self._delivered.get(timeout=seconds)
+        if isinstance(found, Message):
+            return found
+        self._delivered.put(found)  # for whoever asks again
+        raise found
 
     def expect(self, messages: int) -> None:
         """Look for so many more messages, where the mailbox does not listen all the time."""
@@ -140,7 +147,7 @@ class Mailbox:
             self._move()
         except BaseException as error:
             self.failure = error
-            self._delivered.put(None)
+            self._delivered.put(error)
 
     def _move(self) -> None:
         moving: list[Any] = []

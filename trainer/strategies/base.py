@@ -112,6 +112,27 @@ class Plan:
         return json.dumps(self.tree(), indent=2)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a process needs that trains without the loop; see `Story.prepare`.
+
+    Attributes:
+        model: the network, with the initial weights that every process draws.
+        optimizer: built, not yet divided.
+        loss: per-sample loss.
+        score: a figure per sample, for people.
+        steps_per_epoch: updates per epoch.
+        batches: from a `Share` and a first step to micro-batches: see `preparation.training_batches`.
+    """
+
+    model: keras.Model
+    optimizer: keras.Optimizer
+    loss: PerSample
+    score: PerSample
+    steps_per_epoch: int
+    batches: Callable[..., Iterable[Any]]
+
+
 class Story(Protocol):
     """What a process may be asked to do for a run, by the strategy that knows which process it is."""
 
@@ -123,48 +144,6 @@ class Story(Protocol):
 
     def prepare(self, world: World) -> Prepared:
         """Data, network and optimizer, for a process that trains without the loop."""
-
-
-class Prepared(Protocol):
-    """See `Story.prepare`.
-
-    Attributes:
-        model: the network, with the initial weights that every process draws.
-        optimizer: built, not yet divided.
-        loss: per-sample loss.
-        score: a figure per sample, for people.
-        steps_per_epoch: updates per epoch.
-    """
-
-    @property
-    def model(self) -> keras.Model:
-        """See above."""
-
-    @property
-    def optimizer(self) -> keras.Optimizer:
-        """See above."""
-
-    @property
-    def loss(self) -> PerSample:
-        """See above."""
-
-    @property
-    def score(self) -> PerSample:
-        """See above."""
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """See above."""
-
-    def batches(
-        self,
-        share: Share,
-        start_step: int,
-        *,
-        stop_step: int | None = None,
-        steps: Callable[[int], int] | None = None,
-    ) -> Iterable[Any]:
-        """Micro-batches: see `preparation.training_batches`."""
 
 
 class Strategy(ABC):

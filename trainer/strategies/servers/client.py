@@ -162,9 +162,7 @@ class Client:
 
     def _next(self) -> tuple[int, np.ndarray]:
         """Return the server of a reply, or the bundle of a state, and its bytes."""
-        message = self.mailbox.next()
-        if message is None:
-            raise RuntimeError("a mailbox without a time limit returned nothing")
+        message = self.mailbox.wait()
         kind, number = tags.parts(message.tag)
         return number if kind == tags.STATE else self._links.servers.index(message.source), message.array
 

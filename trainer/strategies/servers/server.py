@@ -52,7 +52,8 @@ class Server:
     def run(self) -> int:
         """Serve; returns the exit code that worker 0 gives."""
         try:
-            while message := self.mailbox.next():
+            while True:
+                message = self.mailbox.wait()
                 kind, number = tags.parts(message.tag)
                 if kind == tags.GRADIENTS:
                     self._take_gradient(number, self._ranks[message.source])
@@ -65,7 +66,6 @@ class Server:
                     if order["do"] == "end":
                         return int(order["exit_code"])
                     self._obey(order)
-            raise RuntimeError("a mailbox without a time limit returned nothing")
         finally:
             self.mailbox.close()
             if self._rollcall is not None:
