@@ -148,7 +148,7 @@ class HorovodWorld(World):
 
 
 def mpi_settings() -> dict[str, int]:
-    """Open MPI's own values, read back after the start, of what `launch` sets (`launch.READ_BACK`).
+    """Return Open MPI's own values, after the start, of what `launch` sets (`launch.READ_BACK`).
 
     Returns:
         Such as `coll_tuned_allreduce_algorithm` (4: ring), `coll_tuned_use_dynamic_rules` and
@@ -185,7 +185,7 @@ def _control_variables(library_path: str, names: Iterable[str]) -> dict[str, int
 
 
 def horovods_own_optimizer(optimizer: Any) -> Any:
-    """What Horovod's own wrapper makes of a Keras optimizer: for `cingulum doctor`, which shows its trap."""
+    """Wrap a Keras optimizer as Horovod does, which `cingulum doctor` shows to reduce nothing."""
     import horovod.tensorflow as hvd
 
     return hvd.DistributedOptimizer(optimizer)

@@ -102,7 +102,7 @@ class World:
         return tensor
 
     def broadcast_tensor(self, tensor: Any, *, name: str) -> Any:
-        """Rank 0's tensor, on every rank, also in a compiled step; shape and dtype as everywhere."""
+        """Return rank 0's tensor on every rank, also in a compiled step; shape and dtype as everywhere."""
         return tensor
 
     def allgather(self, array: Any, *, name: str | None = None) -> Any:
@@ -110,19 +110,19 @@ class World:
         return as_tensor(array)
 
     def broadcast(self, array: np.ndarray) -> np.ndarray:
-        """Rank 0's array, on every rank. Shape and dtype must be the same everywhere."""
+        """Return rank 0's array on every rank. Shape and dtype must be the same everywhere."""
         return np.asarray(array)
 
     def allgather_object(self, value: Any) -> list[Any]:
-        """Every rank's value, in rank order. Values must survive JSON (no pickle crosses the wire)."""
+        """Return every rank's value, in rank order. Values must survive JSON (no pickle is sent)."""
         return [json.loads(json.dumps(value))]
 
     def broadcast_object(self, value: Any) -> Any:
-        """Rank 0's value, on every rank. It must survive JSON."""
+        """Return rank 0's value on every rank. It must survive JSON."""
         return self.allgather_object(value)[0]
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on at least one rank: how ranks agree to stop."""
+        """Return whether the flag is set on at least one rank: how ranks agree to stop."""
         return bool(flag)
 
     def barrier(self) -> None:
@@ -144,7 +144,7 @@ class World:
         """Let Horovod write each collective to a file (Chrome trace); HOROVOD_TIMELINE must be DYNAMIC."""
 
     def shutdown(self) -> None:
-        """Leave the world in good order; nothing may be reduced afterwards."""
+        """End Horovod on all ranks; nothing may be reduced afterwards."""
 
 
 _world: World | None = None
@@ -162,7 +162,7 @@ def is_known() -> bool:
 
 
 def current() -> World:
-    """The world that `init` found.
+    """Return the world of this process.
 
     Raises:
         WorldError: `init` was not called.
@@ -173,7 +173,7 @@ def current() -> World:
 
 
 def fault_of_another(error: BaseException) -> str | None:
-    """What to say in place of a traceback where an error comes of another rank's end; None: it is our own."""
+    """Return the message for an error that comes from another rank's end; None for an error of our own."""
     if not any(mark in f"{type(error).__name__}: {error}" for mark in _LEFT):
         return None
     return (
@@ -191,7 +191,7 @@ def report(text: str) -> None:
 
 
 def as_tensor(value: Any) -> Any:
-    """A number, array or tensor as a tensor."""
+    """Convert a number, array or tensor to a tensor."""
     import tensorflow as tf
 
     return tf.convert_to_tensor(value)

@@ -104,11 +104,11 @@ class Plan:
         return Share(rank, self.world_size)
 
     def tree(self) -> dict[str, Any]:
-        """Every attribute as it goes into plan.json."""
+        """Return every attribute as it goes into plan.json."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.repr}
 
     def json(self) -> str:
-        """The plan as a JSON object, one key per line."""
+        """Return the plan as a JSON object, one key per line."""
         return json.dumps(self.tree(), indent=2)
 
 
@@ -140,7 +140,7 @@ class Story(Protocol):
         """Train, or show the plan, with all ranks of a world; tell errors once; return the exit code."""
 
     def alone(self, world: World) -> None:
-        """The same in a world of one rank, whose errors the caller tells."""
+        """Do the same in a world of one rank; the caller reports errors."""
 
     def prepare(self, world: World) -> Prepared:
         """Data, network and optimizer, for a process that trains without the loop."""

@@ -33,7 +33,7 @@ def build(setup: Setup) -> DistributedModel:
     model, optimizer, world = setup.model, setup.optimizer, setup.world
     if world.size > 1 and not is_distributed(optimizer):
         raise ConfigError(
-            "The optimizer would leave every rank on its own.",
+            "The optimizer reduces nothing: every rank would train a network of its own.",
             cure="Wrap it: trainer.DistributedOptimizer(optimizer).",
         )
     if not optimizer.built:
@@ -53,7 +53,7 @@ def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world
 
 @contextlib.contextmanager
 def averaged_weights(model: keras.Model, optimizer: keras.Optimizer) -> Iterator[None]:
-    """A context in which the network holds the averaged weights, where the optimizer keeps them (EMA)."""
+    """Return a context in which the network holds averaged weights, if the optimizer keeps them (EMA)."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not inner.use_ema:
         yield
@@ -108,7 +108,7 @@ class DistributedModel(Learner):
         return mean
 
     def epoch_metrics(self) -> dict[str, float]:
-        """Mean `loss` and `score` of all samples on all ranks since the last call; a collective.
+        """Return mean `loss` and `score` of all samples on all ranks since the last call; a collective.
 
         Sums and counts are added over ranks, not averages averaged. Samples of weight 0 do not count, and
         class weights do not either, so that the loss compares with the validation loss.
@@ -119,7 +119,7 @@ class DistributedModel(Learner):
         return {"loss": float(loss / samples), "score": float(score / samples)}
 
     def predict(self, x: Any) -> tf.Tensor:
-        """The network's outputs, float32 `(b, ...)`, for `x` as in `train_step`; not a collective."""
+        """Return the network's outputs, float32 `(b, ...)`, for `x` as in `train_step`; no collective."""
         return self._forward(x)
 
     def evaluate(
@@ -128,7 +128,7 @@ class DistributedModel(Learner):
         collected: Collected | None = None,
         predict: Callable[[Any], Any] | None = None,
     ) -> Predictions:
-        """See `Learner.evaluate`; a collective at its end."""
+        """Evaluate as `Learner.evaluate` says; a collective at its end."""
         rows, targets, outputs = [], [], []
         for row, x, y, w in batches:
             real = np.asarray(w) > 0
@@ -146,7 +146,7 @@ class DistributedModel(Learner):
         return Predictions(*(part[order] for part in joined))
 
     def check(self) -> None:
-        """See that weights are the same on all ranks; a collective.
+        """Check that weights are the same on all ranks; a collective.
 
         Raises:
             DivergenceError: on every rank.
@@ -158,7 +158,7 @@ class DistributedModel(Learner):
         average_statistics(self.model, self.world)
 
     def gather(self) -> keras.Model:
-        """The ordinary Keras model, the same on every rank; a collective.
+        """Return the ordinary Keras model, the same on every rank; a collective.
 
         Moving statistics of batch norms that are not synchronous become the mean of the ranks' own, and so
         do gradients that wait for an update: call it before model or optimizer are saved.
@@ -168,7 +168,7 @@ class DistributedModel(Learner):
         return self.model
 
     def averaged_weights(self) -> AbstractContextManager[None]:
-        """A context in which the network holds the averaged weights, where the optimizer keeps them (EMA)."""
+        """Return a context in which the network holds averaged weights, if the optimizer keeps them (EMA)."""
         return averaged_weights(self.model, self.optimizer)
 
     def _train_step(self, x: Any, y: Any, w: Any) -> tuple[tf.Tensor, tf.Tensor]:

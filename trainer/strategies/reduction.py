@@ -27,7 +27,7 @@ _ALIGNMENT = 64
 def make(
     world: World, name: str, *, kind: Kind, bucket_mb: float, wire: Wire, gather: bool = False
 ) -> Reduction:
-    """The reduction of one optimizer.
+    """Return the reduction of one optimizer.
 
     Args:
         world: whose ranks take part.
@@ -48,7 +48,7 @@ def make(
     if kind not in ("buckets", "per_tensor", "grouped"):
         raise ConfigError(f"reduction: {kind!r} is unknown.", cure="One of buckets, per_tensor, grouped.")
     if bucket_mb <= 0:
-        raise ConfigError(f"bucket_mb: {bucket_mb} is no size.", cure="Give more than 0.")
+        raise ConfigError(f"bucket_mb: {bucket_mb} is not a size: it must be > 0.", cure="Give more than 0.")
     limit = {"buckets": bucket_mb * MIB, "per_tensor": 0.0, "grouped": float("inf")}[kind]
     average = functools.partial(_mean_gathered, wire=wire) if gather else _AVERAGES[wire]
 
@@ -75,7 +75,7 @@ def make(
 
 
 def sent_by_busiest(algorithm: Algorithm, ranks: int) -> float:
-    """Times the gradients that the rank which sends most sends per update.
+    """Return what the busiest rank sends per update, in sizes of all gradients.
 
     Args:
         algorithm: as `train.strategy.algorithm` names it; docs/explanation/ring.md says what each does.

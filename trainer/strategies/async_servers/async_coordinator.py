@@ -96,16 +96,16 @@ class Coordinator:
                 self._send_tickets(worker)
         self._wanting_tickets.clear()
 
-    def tell_staging(self, staging: str) -> None:
-        """Where workers begin their lines of telemetry: the folder of the lease on the run folder."""
+    def send_staging(self, staging: str) -> None:
+        """Send workers the folder in which they begin files of telemetry: that of the lease on the run."""
         self._port.say_all({"staging": staging})
 
     def give_state(self, server: int, vector: np.ndarray) -> None:
-        """What a further server begins with; it is sent by `begin`, before anything else."""
+        """Keep what a further server begins with; `begin` sends it first."""
         self._states[self._links.servers[server]] = vector
 
     def allow(self, limit: int) -> None:
-        """Steps below `limit` may be begun. At the old limit, all workers were in step."""
+        """Let workers begin the steps below `limit`. At the old limit, all workers were in step."""
         if self._tickets.done == self._tickets.limit:
             self._clocks.restart()
         self._tickets.limit = limit
@@ -158,12 +158,12 @@ class Coordinator:
         return found
 
     def take_histogram(self) -> Histogram:
-        """The histogram; it begins anew."""
+        """Return the histogram, and begin a new one."""
         taken, self.histogram = self.histogram, Histogram()
         return taken
 
     def look(self) -> None:
-        """Hear what lifelines tell; see `next_update` for what it raises."""
+        """Handle what came over lifelines; raises as `next_update` does."""
         while True:
             try:
                 process, said = self._port.heard.get_nowait()
@@ -273,7 +273,7 @@ class Coordinator:
             self._post.send(process, Tag.TAKE, state.message([self._shard.version], self._shard.weights()))
 
     def facts(self) -> dict[str, Any]:
-        """For result.json: who made how many updates in this session, and who died."""
+        """Return for result.json: updates of each worker in this session, dead workers, and bytes."""
         names = [self._links.name_of_worker(worker) for worker in self.updates]
         sent, received = self._post.traffic()
         return {

@@ -52,7 +52,7 @@ class MainWorld(World):
 
 
 def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) -> int:
-    """Server 0's part, from start to end; returns the exit code, or ends the process."""
+    """Do server 0's part, from start to end; returns the exit code, or ends the process."""
     others = [p for p in range(len(links.hosts)) if p != links.process]
     port = LivenessPort(links.hosts, links.hosts[links.process], lines_from=others, silence_s=silence_s)
     links.allgather_object(dataclasses.asdict(port.address))
@@ -105,7 +105,7 @@ def _tell(error: CingulumError) -> int:
 
 
 def _all_leave(port: LivenessPort, others: list[int], coordinator: Coordinator, code: int) -> bool:
-    """Tell everyone to end; whether all were there to hear it, so that MPI can be left in good order.
+    """Tell all processes to end; returns whether all answered, so that MPI can be finalized.
 
     First they stop, then they are told how to leave: MPI_Finalize would wait for one who is gone.
     """

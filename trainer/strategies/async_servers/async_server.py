@@ -33,12 +33,12 @@ class Held:
         self._iterations = optimizer.variables[0]
 
     def save(self) -> np.ndarray:
-        """Weights, slots, and the optimizer's count of steps; flat float32."""
+        """Return weights, slots, and the optimizer's count of steps as flat float32."""
         # float32 counts to 16 million.
         return np.append(state.flat(self._variables), np.float32(self._iterations.numpy()))
 
     def restore(self, vector: np.ndarray) -> None:
-        """What `save` gave, perhaps in another process."""
+        """Take over what `save` returned, perhaps in another process."""
         state.assign(self._variables, vector[:-1])
         self._iterations.assign(int(vector[-1]))
 
@@ -67,7 +67,7 @@ class Shard:
         self._apply = tf.function(self._apply_flat, autograph=False)
 
     def weights(self) -> np.ndarray:
-        """What a worker needs, flat float32; not changed later."""
+        """Return immutable flat float32 weights for workers."""
         if self._weights is None:
             self._weights = state.flat([*self._trained, *self._untrained])
         return self._weights
@@ -88,7 +88,7 @@ class Shard:
         self._weights = None
 
     def save(self) -> np.ndarray:
-        """What server 0 needs: see `Held`."""
+        """Return what server 0 needs: see `Held`."""
         return self._held.save()
 
     def _apply_flat(self, vector: Any) -> None:
@@ -117,7 +117,7 @@ class FurtherServer:
         self._wanted: np.ndarray | None = None
 
     def gone(self, process: int) -> None:
-        """A worker died: what it did not send is not waited for."""
+        """Wait no longer for updates of a worker that died."""
         self._gone.add(process)
         self._give_state()
 

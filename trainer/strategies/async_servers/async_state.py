@@ -41,7 +41,7 @@ class Tag:
 
 
 def message(header: Sequence[float], values: np.ndarray | None = None) -> np.ndarray:
-    """Header, filled up with -1, and values as one message."""
+    """Return header, filled up with -1, and values as one message."""
     head = np.full(HEADER, -1.0)
     head[: len(header)] = header
     if values is None:
@@ -50,12 +50,12 @@ def message(header: Sequence[float], values: np.ndarray | None = None) -> np.nda
 
 
 def header(array: np.ndarray) -> np.ndarray:
-    """The header of a message, float64 `(16,)`."""
+    """Return the header of a message, float64 `(16,)`."""
     return array[:_HEADER_BYTES].view(np.float64)
 
 
 def values(array: np.ndarray) -> np.ndarray:
-    """What follows the header, as float32."""
+    """Return what follows the header, as float32."""
     return array[_HEADER_BYTES:].view(np.float32)
 
 
@@ -93,18 +93,18 @@ class Shares:
         )
 
     def variables(self, model: keras.Model, server: int) -> list[Any]:
-        """The trained variables of a server, in the order of their values in a message."""
+        """Return the trained variables of a server, in the order of their values in a message."""
         return [model.trainable_variables[i] for i in self.trained[server]]
 
     def bytes(self, model: keras.Model) -> tuple[int, ...]:
-        """Bytes of weights that each server sends for one update, statistics included."""
+        """Return the bytes of weights that each server sends for one update, statistics included."""
         extra = [flat(model.non_trainable_weights).nbytes, *[0] * (len(self.trained) - 1)]
         held = [flat(self.variables(model, server)).nbytes for server in range(len(self.trained))]
         return tuple(sum(pair) for pair in zip(held, extra, strict=True))
 
 
 def flat(variables: Sequence[Any]) -> np.ndarray:
-    """All values one after the other, float32."""
+    """Return all values one after the other, float32."""
     parts = [np.asarray(v.value, np.float32).ravel() for v in variables]
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
@@ -121,7 +121,7 @@ def assign(variables: Sequence[Any], vector: np.ndarray) -> None:
 
 
 def slots(optimizer: keras.Optimizer, positions: Sequence[int]) -> list[Any]:
-    """The optimizer's variables that belong to trained variables at these positions, in a fixed order.
+    """Return the optimizer's variables of the trained variables at these positions, in a fixed order.
 
     Keras keeps one list per kind of slot, aligned with the variables it was built for.
     """

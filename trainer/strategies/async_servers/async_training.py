@@ -55,7 +55,7 @@ class AsyncLearner(DistributedModel):
         for server, held in self.held.items():
             self._coordinator.give_state(server, held.save())
         if start.staging is not None:
-            self._coordinator.tell_staging(start.staging)
+            self._coordinator.send_staging(start.staging)
         self._coordinator.begin(self.shard, start.step, start.last_step)
 
     def update(self, batches: Iterator[tuple[Any, Any, Any]]) -> Update | None:
@@ -96,16 +96,16 @@ class AsyncLearner(DistributedModel):
         self._is_collected = True
 
     def gather(self) -> keras.Model:
-        """The ordinary Keras model with all servers' parts."""
+        """Return the ordinary Keras model with all servers' parts."""
         self.settle()
         return self.model
 
     def columns(self) -> dict[str, Any]:
-        """The epoch's staleness."""
+        """Return the epoch's staleness."""
         return {"staleness": self._coordinator.take_histogram().to_json()}
 
     def facts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Staleness over the whole run's epochs, and the workers of this session."""
+        """Return the staleness over the whole run's epochs, and facts about this session's workers."""
         whole = Histogram()
         for row in rows:
             whole.merge(Histogram(row.get("staleness", {}).get("updates")))

@@ -38,13 +38,13 @@ class Steps:
         self._changed = threading.Condition()
 
     def add(self, steps: list[int]) -> None:
-        """More tickets."""
+        """Add tickets."""
         with self._changed:
             self._steps.extend(steps)
             self._changed.notify_all()
 
     def __call__(self, number: int) -> int:
-        """The step of ticket `number`, from 0; waits until we have it."""
+        """Return the step of ticket `number`, from 0; waits until we have it."""
         with self._changed:
             while number >= len(self._steps):
                 self._changed.wait()
@@ -56,7 +56,7 @@ class Steps:
         return self._taken < len(self._steps)
 
     def take(self) -> int:
-        """The next one."""
+        """Return the next step."""
         self._taken += 1
         return self(self._taken - 1)
 
@@ -86,7 +86,7 @@ class Gradients:
         self._step = tf.function(self._timed, reduce_retracing=True, autograph=False)
 
     def of(self, batches: list[Batch]) -> tuple[list[np.ndarray], float, np.ndarray]:
-        """Mean gradients over micro-batches, their mean loss, and the sums of losses, scores and samples."""
+        """Return mean gradients over micro-batches, mean loss, and sums of losses, scores and samples."""
         found = []
         for batch in batches:
             *computed, marks = self._step(*batch)

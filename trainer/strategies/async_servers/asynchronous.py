@@ -46,7 +46,7 @@ class Asynchronous(Servers):
         return async_main.coordinate(self.config, links, silence_s, run)
 
     def recorded(self, world: World) -> dict[str, Any]:
-        """Who trains: the workers, of which server 0 is none."""
+        """Return the workers' and servers' hosts: server 0, which asks, is not a worker."""
         links = self._everyones
         return {
             "world_size": len(links.workers),
@@ -55,7 +55,7 @@ class Asynchronous(Servers):
         }
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
-        """See `async_plan.plan`; server 0 is alone in its world."""
+        """Divide the steps: see `async_plan.plan`; server 0 is alone in its world."""
         from trainer.strategies.async_servers import async_plan
 
         return async_plan.plan(self.config, self.server, model, len(self._everyones.workers))

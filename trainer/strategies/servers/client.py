@@ -71,7 +71,7 @@ class Client:
             self.mailbox.send(process, tags.of(tags.GRADIENTS, number), self._gradients[number])
 
     def pull(self) -> list[np.ndarray]:
-        """Wait for the new weights of all bundles that were pushed, and give those of all, `(size,)` each."""
+        """Wait for the new weights of all bundles that were pushed; returns those of all, `(size,)` each."""
         with self._changed:
             while self._missing:
                 if self.mailbox.failure is not None:
@@ -80,7 +80,7 @@ class Client:
         return self._weights
 
     def waits_for(self) -> list[int]:
-        """Servers that have not answered yet."""
+        """Return the servers that have not answered yet."""
         with self._changed:
             return sorted({self.bundles[number].server for number in self._missing})
 
@@ -134,7 +134,7 @@ class Client:
         return [reply["rows"] for reply in self._ask({"do": "times"})]
 
     def close(self) -> None:
-        """End the mailbox; the servers stay."""
+        """Close the mailbox; the servers go on."""
         self.mailbox.close()
 
     def _take_common(self, common: np.ndarray, slots: Slots) -> None:

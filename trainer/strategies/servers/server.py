@@ -50,7 +50,7 @@ class Server:
         )
 
     def run(self) -> int:
-        """Serve; returns the exit code that worker 0 gives."""
+        """Serve; returns the exit code that worker 0 sends."""
         try:
             while True:
                 message = self.mailbox.wait()
@@ -175,7 +175,7 @@ class _Gathering:
         self._sum = np.zeros(state.bundle.size, state.dtype)
 
     def add(self, rank: int) -> None:
-        """The gradient of a rank has come."""
+        """Add the gradient of a rank, which is in `received`."""
         self._waiting.add(rank)
         while self._summed in self._waiting:
             self._waiting.remove(self._summed)
@@ -193,11 +193,11 @@ class _Gathering:
         return self._summed == len(self.received)
 
     def squared_norm(self) -> float:
-        """Of the mean gradient."""
+        """Return the squared norm of the mean gradient."""
         mean = self._sum.astype(np.float32, copy=False)
         return float(np.dot(mean, mean))
 
     def take_mean(self) -> np.ndarray:
-        """The mean gradient `(size,)`, and begin anew."""
+        """Return the mean gradient `(size,)`, and begin anew."""
         self._summed = 0
         return self._sum

@@ -20,7 +20,7 @@ _GOODBYE_S = 10.0
 
 
 def serve(world: World) -> int:
-    """Be a server until worker 0 says that it is the end; for a process with `world.is_server`.
+    """Serve until worker 0 ends the servers; for a process with `world.is_server`.
 
     Ctrl-C, SIGUSR2 and SIGTERM are left to the workers, which end the servers when they have saved.
 
@@ -39,9 +39,9 @@ class Session:
 
 @contextlib.contextmanager
 def serving(world: World) -> Iterator[Session]:
-    """A context in which a worker has servers: its own thread where it is colocated with one.
+    """Return a context in which a worker has servers: its own thread where it is colocated with one.
 
-    At the end, worker 0 ends all servers. Where an error of one worker ends the world, nobody gets there.
+    At the end, worker 0 ends all servers. An error that ends the whole world ends the servers with it.
     """
     links = world.links
     session = Session()
@@ -66,7 +66,7 @@ def serving(world: World) -> Iterator[Session]:
 
 
 def everyone(world: World) -> World:
-    """Whom to call the roll of: the workers, and separate servers, which are told to join; a collective."""
+    """Return the processes to health-check: workers, and separate servers, which join; a collective."""
     links = world.links
     if links is None or set(links.servers) <= set(links.workers):
         return world

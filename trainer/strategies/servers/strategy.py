@@ -145,7 +145,7 @@ class ServedModel(data_parallel.DistributedModel):
         return self.client.job
 
     def gather(self) -> keras.Model:
-        """The ordinary Keras model, the same on every worker; a collective.
+        """Return the ordinary Keras model, the same on every worker; a collective.
 
         Worker 0's optimizer gets the servers' state, so that its checkpoint is as that of any strategy.
         """
@@ -157,7 +157,7 @@ class ServedModel(data_parallel.DistributedModel):
 
     @contextlib.contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """A context in which every worker's network holds the averaged weights (EMA); a collective."""
+        """Return a context in which every worker's network holds averaged weights (EMA); a collective."""
         inner: Any = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         if inner.use_ema:
             if self.world.is_main:

@@ -32,11 +32,11 @@ class Servers(Strategy):
         return found
 
     def environment(self) -> dict[str, str]:
-        """Of the ring among workers, and what servers need besides."""
+        """Return the variables of the ring among workers, and of servers."""
         return launch.ring_environment(RingConfig()) | launch.server_environment(self.server)
 
     def recorded(self, world: World) -> dict[str, Any]:
-        """On which hosts the servers are."""
+        """Return the servers' hosts."""
         links = links_of(world)
         return {"servers": [links.hosts[process] for process in links.servers]}
 
@@ -55,13 +55,13 @@ class Synchronous(Servers):
         return session.exit_code
 
     def everyone(self, world: World) -> World:
-        """The workers, and servers that are processes of their own; a collective."""
+        """Return the workers, and servers that are processes of their own; a collective."""
         from trainer.strategies.servers.serving import everyone
 
         return everyone(world)
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
-        """See `strategy.plan`."""
+        """Divide an update: see `strategy.plan`."""
         from trainer.strategies.servers import strategy
 
         train = self.config.train
@@ -75,7 +75,7 @@ class Synchronous(Servers):
         )
 
     def build(self, plan: Plan, setup: Setup) -> Learner:
-        """See `strategy.build`."""
+        """Make the learner: see `strategy.build`."""
         from trainer.strategies.servers import strategy
 
         if not isinstance(plan, strategy.ServerPlan):
@@ -84,7 +84,7 @@ class Synchronous(Servers):
 
 
 def links_of(world: World) -> Links:
-    """How the processes of this world reach servers."""
+    """Return the links to servers."""
     if world.links is None:
         raise RuntimeError("servers need processes that can reach each other")
     return world.links
