@@ -44,9 +44,9 @@ def on_rank(job: dict[str, Any]) -> None:
         # Linux weighs sessions against each other first (autogroups), and processes within them.
         Path("/proc/self/autogroup").write_text(str(job["nice"]))
         os.nice(job["nice"])
-    from trainer.ranks import world as worlds
+    from trainer.ranks import starting
 
-    world = worlds.init(threads=1)
+    world = starting.init(threads=1)
     import keras
     import numpy as np
     import tensorflow as tf
@@ -54,6 +54,7 @@ def on_rank(job: dict[str, Any]) -> None:
     import trainer
     from trainer import models
     from trainer.strategies import data, reduction
+    from trainer.strategies.learner import Setup
     from trainer.tasks.losses import cross_entropy
 
     keras.utils.set_random_seed(1)
@@ -72,10 +73,12 @@ def on_rank(job: dict[str, Any]) -> None:
             mean = forward()
         return tape.gradient(mean, variables)
 
-    learners = {"no reduction": data.DistributedModel(model, keras.optimizers.AdamW(1e-3), world, loss)}
+    learners = {
+        "no reduction": data.DistributedModel(Setup(model, keras.optimizers.AdamW(1e-3), world, loss))
+    }
     for name, options in WAYS.items():
         optimizer = trainer.DistributedOptimizer(keras.optimizers.AdamW(1e-3), **options)
-        learners[name] = data.build(model, optimizer, world, loss=loss)
+        learners[name] = data.build(Setup(model, optimizer, world, loss))
     reduce = reduction.make(world, "alone", kind="grouped", bucket_mb=1, wire="none")
     whole = [tf.ones(v.shape) for v in model.trainable_variables]
     parts: dict[str, Callable[[], Any]] = {

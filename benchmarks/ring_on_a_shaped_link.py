@@ -89,11 +89,10 @@ def on_rank(wanted: dict[str, Any]) -> None:
         os.nice(wanted["nice"])
     import tensorflow as tf
 
-    from trainer.ranks import horovod_world
-    from trainer.ranks import world as worlds
+    from trainer.ranks import horovod_world, starting
     from trainer.strategies import reduction
 
-    world = worlds.init(threads=1)
+    world = starting.init(threads=1)
     seconds: dict[str, list[float]] = {}
     for mib in wanted["mib"]:
         reduce = reduction.make(

@@ -72,9 +72,9 @@ def main() -> None:
 
 def measure(asked: argparse.Namespace) -> None:
     """One rank's part; rank 0 prints."""
-    from trainer.ranks import world as worlds
+    from trainer.ranks import starting
 
-    world = worlds.init(threads=1)
+    world = starting.init(threads=1)
     import keras
     import tensorflow as tf
 
@@ -82,6 +82,7 @@ def measure(asked: argparse.Namespace) -> None:
     from trainer import models
     from trainer.config import TelemetryConfig
     from trainer.strategies import data
+    from trainer.strategies.learner import Setup
     from trainer.telemetry.recorder import Recorder
 
     if asked.deterministic:
@@ -99,7 +100,7 @@ def measure(asked: argparse.Namespace) -> None:
         recorder = Recorder(config, world, Path(folder), deterministic=asked.deterministic)
         model = models.build(asked.model, shape, 2, width=asked.width)
         optimizer = trainer.DistributedOptimizer(keras.optimizers.AdamW(1e-3))
-        return recorder, data.build(model, optimizer, world, timeline=recorder.timeline)
+        return recorder, data.build(Setup(model, optimizer, world, timeline=recorder.timeline))
 
     def step(recorder: Recorder, learner: Any) -> float:
         world.barrier()

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from trainer.config import Section
-from trainer.strategies.base import Plan, Strategy
+from trainer.strategies.base import Strategy
 from trainer.strategies.data import DistributedModel, broadcast_state
 
 
@@ -14,20 +14,9 @@ class Options(Section):
 class LocalSgd(Strategy):
     Options = Options
 
-    def plan(self, model, optimizer, world_size):
-        train = self.config.train
-        return Plan(
-            world_size=world_size,
-            global_batch=train.global_batch,
-            accumulation=train.accumulation,
-            micro_batch=self.micro_batch(world_size),
-            parameters=sum(v.value.shape.num_elements() for v in model.trainable_variables),
-            strategy=self.name,
-        )
-
-    def build(self, plan, model, optimizer, world, *, loss, score, timeline):
-        broadcast_state(model, optimizer, world)  # all ranks start from the same weights
-        learner = LocalModel(model, optimizer, world, loss, score, timeline)
+    def build(self, plan, setup):
+        broadcast_state(setup.model, setup.optimizer, setup.world)  # all ranks start from the same weights
+        learner = LocalModel(setup)
         learner.every = self.options.every
         return learner
 

@@ -37,7 +37,7 @@ _OURS = re.compile(
     r"(?P<why>(?:error: |no progress for |[\w.]*(?:Error|Exception)\b).*)",
     re.M,
 )
-# Which of the launcher's ranks are servers (trainer/ranks/mpi_world.py).
+# Which of the launcher's ranks are servers (trainer/ranks/links.py).
 _SERVER = re.compile(r"^rank (?P<rank>\d+) as launched is (?P<who>server \d+) @ ", re.M)
 _ALONE = re.compile(r"^error: (?P<why>.+)", re.M)
 # Open MPI 4.1: orte/tools/orterun/help-orterun.txt (orte-rmaps), errmgr and plm_rsh help texts; Open MPI 5:

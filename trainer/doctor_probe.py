@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from trainer.ranks import horovod_world
-from trainer.ranks import world as worlds
+from trainer.ranks import horovod_world, starting
+from trainer.ranks.world import World
 
 MEGABYTES = 8
 REPEATS = 5
 
 
-def weights_apart(world: worlds.World, wrap: Any) -> float:
+def weights_apart(world: World, wrap: Any) -> float:
     """Return largest difference of two ranks' weights after one step on different data.
 
     Args:
@@ -41,7 +41,7 @@ def weights_apart(world: worlds.World, wrap: Any) -> float:
 
 def main() -> int:
     """Measure, and let rank 0 tell."""
-    world = worlds.init(threads=1)
+    world = starting.init(threads=1)
     from trainer.strategies.distributed_optimizer import DistributedOptimizer
 
     total = float(world.allreduce(np.float32(world.rank + 1), "sum"))

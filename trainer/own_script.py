@@ -10,9 +10,11 @@ from __future__ import annotations
 import atexit
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
+from trainer.ranks import starting
 from trainer.ranks import world as worlds
+from trainer.ranks.members import Members, Mode, Placement
 
 _watching = False
 _updated = False
@@ -23,10 +25,10 @@ def init(
     *,
     environment: Mapping[str, str] | None = None,
     servers: int = 0,
-    placement: Literal["separate", "colocated"] = "separate",
-    mode: Literal["sync", "async"] = "sync",
+    placement: Placement = "separate",
+    mode: Mode = "sync",
 ) -> worlds.World:
-    """Find out who takes part; see `trainer.ranks.world.init`. Call it before anything is computed.
+    """Find out who takes part; see `trainer.ranks.starting.init`. Call it before anything is computed.
 
     At the end of a script whose training reduced nothing over several ranks, rank 0 says so.
 
@@ -35,7 +37,8 @@ def init(
         WorldError: the launch does not form one world, or TensorFlow has started with other threads.
     """
     global _watching
-    world = worlds.init(threads, environment=environment, servers=servers, placement=placement, mode=mode)
+    members = Members(servers, placement, mode)
+    world = starting.init(threads, environment=environment, members=members)
     if world.size > 1 and world.is_main and not servers and not _watching:
         _watching = True
         _notice_updates()

@@ -26,6 +26,7 @@ from trainer.runs.restoring import restore
 from trainer.runs.starting import take_lease
 from trainer.strategies import registry
 from trainer.strategies.base import Plan, Strategy
+from trainer.strategies.learner import Setup
 from trainer.telemetry.recorder import Recorder
 from trainer.telemetry.scalars import tensorboard
 
@@ -83,15 +84,8 @@ def train(
         patience = _patience(config, data).resumed(cursor.best, cursor.waited)
         telemetry = Recorder(config.telemetry, world, folder.path, deterministic=config.train.deterministic)
         leaving.enter_context(contextlib.closing(telemetry))
-        learner = strategy.build(
-            plan,
-            model,
-            optimizer,
-            world,
-            loss=data.task.loss(),
-            score=data.task.scores(),
-            timeline=telemetry.timeline,
-        )
+        setup = Setup(model, optimizer, world, data.task.loss(), data.task.scores(), telemetry.timeline)
+        learner = strategy.build(plan, setup)
         leaving.callback(learner.close)
         training = Training(
             config, data, learner, plan, world, folder, cursor, patience, reporter, watchdog, stop, telemetry

@@ -52,8 +52,9 @@ def shared_step(model: Any, optimizer: Any, world: Any) -> Step:
     """One update over all ranks, each with its part of the batch."""
     import trainer
     from trainer.strategies import data
+    from trainer.strategies.learner import Setup
 
-    learner = data.build(model, trainer.DistributedOptimizer(optimizer), world)
+    learner = data.build(Setup(model, trainer.DistributedOptimizer(optimizer), world))
 
     def step(x: np.ndarray, y: np.ndarray) -> None:
         mine = part(len(x), world)

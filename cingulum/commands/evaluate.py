@@ -28,8 +28,7 @@ def evaluate(
     """
     import json
 
-    from trainer.ranks import launch
-    from trainer.ranks import world as worlds
+    from trainer.ranks import launch, starting
     from trainer.run_folder import crossval_folder, resuming
 
     if crossval_folder.is_crossval(run):
@@ -38,7 +37,7 @@ def evaluate(
         return 0
     if launch.expected_size() == 1:
         resuming.open_finished(run)  # a wrong folder is refused before TensorFlow is loaded
-    world = worlds.init()
+    world = starting.init()
 
     from trainer.ranks.agreement import together
     from trainer.report import against_volumes

@@ -53,10 +53,8 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
         ConfigError: `load` did, and there is one rank; several tell it together.
     """
     from trainer.errors import InputError
-    from trainer.ranks import launch
-    from trainer.ranks import world as worlds
+    from trainer.ranks import launch, starting
     from trainer.strategies import registry
-    from trainer.strategies.base import Members
 
     processes = launch.expected_size()
 
@@ -73,13 +71,10 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
     except InputError:
         if processes == 1:
             raise  # said at once, before TensorFlow is loaded; several ranks say it together, below
-    members = strategy.members(processes) if strategy else Members()
-    world = worlds.init(
+    world = starting.init(
         config.train.threads if config else None,
         environment=strategy.environment() if strategy else {},
-        servers=members.servers,
-        placement=members.placement,
-        mode=members.mode,
+        members=strategy.members(processes) if strategy else None,
     )
     story = _Story(load, chosen, config, strategy, resume, dry_run, as_json)
     return strategy.take_part(world, story) if strategy else story.together(world)

@@ -51,5 +51,5 @@ def test_a_nan_on_one_rank_stops_all_and_names_what_is_not_finite(launch: Launch
 
 def test_an_optimizer_that_was_not_wrapped_is_refused(launch: Launch) -> None:
     text = _ended(launch(2, "faults.py", "forgets_to_wrap", 0), "[rank ")
-    assert "leave every rank on its own" in text
+    assert "every rank would train a network of its own" in text
     assert "trainer.DistributedOptimizer" in text

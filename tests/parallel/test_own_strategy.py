@@ -75,7 +75,7 @@ def test_averaging_every_update_is_data_parallel_and_a_stopped_run_goes_on(tmp_p
             "train.strategy.options: unknown key 'evry'. Did you mean 'every'?",
         ),
         ({"name": OWN, "options": {"every": 0}}, "train.strategy.options: every: must be at least 1"),
-        (f"{FILE}:Options", f"{FILE}:Options is no strategy."),
+        (f"{FILE}:Options", f"{FILE}:Options is not a strategy."),
         (f"{FILE}:LocalSgb", "has no class 'LocalSgb'"),
         ("nowhere.py:X", "nowhere.py: there is no such Python file."),
     ],

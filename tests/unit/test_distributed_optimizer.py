@@ -15,6 +15,7 @@ from trainer.ranks import launch
 from trainer.ranks import world as worlds
 from trainer.strategies import data, data_plan, optimizers, reduction
 from trainer.strategies.distributed_optimizer import DistributedOptimizer, is_distributed
+from trainer.strategies.learner import Setup
 
 
 class TwoRanks(worlds.World):
@@ -149,7 +150,7 @@ def test_one_rank_keeps_keras_own_optimizer(one_rank: worlds.World) -> None:
 def test_wrapping_twice_or_wrapping_something_else_is_refused(two_ranks: worlds.World) -> None:
     with pytest.raises(ConfigError, match="distributed already"):
         DistributedOptimizer(DistributedOptimizer(keras.optimizers.SGD()))
-    with pytest.raises(ConfigError, match="str is no Keras 3 optimizer"):
+    with pytest.raises(ConfigError, match="str is not a Keras 3 optimizer"):
         DistributedOptimizer("adam")
     with pytest.raises(ConfigError, match="compression: 'int8' is unknown"):
         DistributedOptimizer(keras.optimizers.SGD(), compression="int8")
@@ -157,8 +158,8 @@ def test_wrapping_twice_or_wrapping_something_else_is_refused(two_ranks: worlds.
 
 def test_an_optimizer_that_reduces_nothing_is_refused_by_the_strategy(two_ranks: worlds.World) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
-    with pytest.raises(ConfigError, match="leave every rank on its own"):
-        data.build(model, keras.optimizers.SGD(), two_ranks)
+    with pytest.raises(ConfigError, match="every rank would train a network of its own"):
+        data.build(Setup(model, keras.optimizers.SGD(), two_ranks))
 
 
 def test_the_configuration_becomes_the_optimizer() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.ranks import agreement
+from trainer.ranks import agreement, starting
 from trainer.ranks import world as worlds
 from trainer.ranks.world import World
 
@@ -38,7 +38,7 @@ def in_a_body(two, error):
 
 
 def in_a_script(two, error):
-    worlds._end_all_ranks(type(error), error, error.__traceback__)
+    starting._end_all_ranks(type(error), error, error.__traceback__)
 
 
 @pytest.mark.parametrize("where", [in_a_body, in_a_script])

@@ -9,7 +9,7 @@ from cingulum import cli
 
 @pytest.mark.parametrize(
     ("placement", "count", "said"),
-    [("separate", 1, "none would be left to train"), ("colocated", 2, "need as many ranks; there are 1")],
+    [("separate", 1, "no process is left for a worker"), ("colocated", 2, "need as many ranks; there are 1")],
 )
 def test_one_process_is_told_what_to_launch(tmp_path, capsys, monkeypatch, placement, count, said):
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)

@@ -7,7 +7,7 @@ import pytest
 
 from trainer.config import parse
 from trainer.errors import ConfigError
-from trainer.ranks.mpi_world import roles
+from trainer.ranks.members import Members
 from trainer.strategies.servers.layout import Piece, bundles, bytes_per_server, layout
 
 SIZES = (1000, 8, 30000, 64, 7, 512, 10)
@@ -68,12 +68,12 @@ def test_messages_leave_in_the_order_of_the_backward_pass():
 
 
 def test_the_last_processes_serve_and_a_worker_must_be_left():
-    assert roles(5, 2, "separate") == ((0, 1, 2), (3, 4))
-    assert roles(3, 2, "colocated") == ((0, 1, 2), (0, 1))
-    with pytest.raises(ConfigError, match="none would be left to train"):
-        roles(2, 2, "separate")
+    assert Members(2, "separate").roles(5) == ((0, 1, 2), (3, 4))
+    assert Members(2, "colocated").roles(3) == ((0, 1, 2), (0, 1))
+    with pytest.raises(ConfigError, match="no process is left for a worker"):
+        Members(2, "separate").roles(2)
     with pytest.raises(ConfigError, match="need as many ranks"):
-        roles(2, 3, "colocated")
+        Members(3, "colocated").roles(2)
 
 
 @pytest.mark.parametrize(

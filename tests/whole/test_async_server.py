@@ -13,6 +13,7 @@ from trainer.strategies.async_servers.async_server import Held, Shard
 from trainer.strategies.async_servers.async_state import Shares
 from trainer.strategies.async_servers.async_worker import Gradients
 from trainer.strategies.data import DistributedModel
+from trainer.strategies.learner import Setup
 from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
 
@@ -52,7 +53,7 @@ def batches(count: int) -> list:
 def test_one_worker_and_its_servers_do_what_one_process_does(servers, accumulation):
     micro = accumulation or 1
     alone = network()
-    plain = DistributedModel(alone, optimizer(alone, accumulation), World(), cross_entropy(), hits)
+    plain = DistributedModel(Setup(alone, optimizer(alone, accumulation), World(), cross_entropy(), hits))
     worker = network()
     shares = Shares(worker, servers)
     parts = []

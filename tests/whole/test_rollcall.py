@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from trainer.ranks.liveness import Address
 from trainer.ranks.rollcall import RollCall
 from trainer.ranks.world import World
 
@@ -47,6 +48,15 @@ def roll_calls(hosts: tuple[str, ...]) -> list[RollCall]:
     return [made[rank] for rank in range(len(hosts))]
 
 
+def at(listening: socket.socket) -> Address:
+    place, number = listening.getsockname()
+    return Address("n0", [place], number, "00")
+
+
+def connect(address: Address) -> socket.socket:
+    return socket.create_connection((address.places[0], address.port), timeout=5)
+
+
 @pytest.fixture
 def three() -> Iterator[list[RollCall]]:
     calls = roll_calls(("localhost",) * 3)
@@ -61,7 +71,7 @@ def test_nobody_is_missing_while_all_answer(three):
 
 def test_a_rank_that_takes_calls_and_says_nothing_is_named(three):
     with socket.create_server(("127.0.0.1", 0)) as mute:  # the kernel of a stopped process still takes calls
-        three[0]._places[2] = mute.getsockname()
+        three[0]._addresses[2] = at(mute)
         began = time.monotonic()
         assert three[0].missing() == ["rank 2 @ localhost"]
         assert time.monotonic() - began < 5
@@ -69,8 +79,8 @@ def test_a_rank_that_takes_calls_and_says_nothing_is_named(three):
 
 def test_a_rank_whose_process_has_ended_is_not_accused(three):
     with socket.create_server(("127.0.0.1", 0)) as gone:
-        place = gone.getsockname()
-    three[0]._places[1] = place
+        address = at(gone)
+    three[0]._addresses[1] = address
     assert three[0].missing() == []
 
 
@@ -94,7 +104,7 @@ def test_a_host_behind_a_firewall_is_not_accused_but_a_rank_of_ones_own_is(monke
     calls = roll_calls(("n1", "n1", "n2", "n2"))
     assert [call.missing() for call in calls] == [[], [], [], []]
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        calls[0]._places[1] = mute.getsockname()
+        calls[0]._addresses[1] = at(mute)
         assert calls[0].missing() == ["rank 1 @ n1"]
     for call in calls:
         call.close()
@@ -103,19 +113,19 @@ def test_a_host_behind_a_firewall_is_not_accused_but_a_rank_of_ones_own_is(monke
 def test_after_the_end_nobody_answers(three):
     three[1].close()
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(three[0]._places[1], timeout=5)
+        connect(three[0]._addresses[1])
 
 
 def test_strangers_who_say_nothing_make_nobody_look_silent(three):
     """Each of them held the answers of a rank up for two seconds."""
-    strangers = [socket.create_connection(three[0]._places[2], timeout=5) for _ in range(20)]
+    strangers = [connect(three[0]._addresses[2]) for _ in range(20)]
     assert three[0].missing() == []
     for stranger in strangers:
         stranger.close()
 
 
 def test_ranks_of_one_host_listen_on_its_loopback_alone(three):
-    assert {host for host, _ in three[0]._places} == {"127.0.0.1"}
+    assert {place for one in three[0]._addresses for place in one.places} == {"127.0.0.1"}
 
 
 def test_a_single_rank_opens_nothing():

@@ -44,10 +44,10 @@ def main() -> None:
     """Time what the job on the command line describes; a line `block JSON` for every block, as it ends."""
     job = InputJob(**json.loads(sys.argv[1]))
     from trainer import quiet
-    from trainer.ranks import world as worlds
+    from trainer.ranks import starting
 
     quiet.leave_out_what_keras_can_do_without()
-    worlds.init()
+    starting.init()
     learner = _learner(job)
     real = _real_batches(job)
     one = next(real)
@@ -86,11 +86,13 @@ def _learner(job: InputJob) -> Any:
     from trainer.data.shards.shards import ShardSet
     from trainer.ranks import world as worlds
     from trainer.strategies import data
+    from trainer.strategies.learner import Setup
 
     keras.utils.set_random_seed(1)
     shards = ShardSet.open(Path(job.shards))
     model = models.build(job.model, shards.shape, 2, width=job.width)
-    return data.build(model, trainer.DistributedOptimizer(keras.optimizers.AdamW(1e-3)), worlds.current())
+    optimizer = trainer.DistributedOptimizer(keras.optimizers.AdamW(1e-3))
+    return data.build(Setup(model, optimizer, worlds.current()))
 
 
 def _real_batches(job: InputJob) -> Iterator[Any]:

@@ -44,10 +44,10 @@ def main() -> None:
     """Time what the job on the command line describes, a block each time that a line comes."""
     job = StepJob(**json.loads(sys.argv[1]))
     from trainer import quiet
-    from trainer.ranks import world as worlds
+    from trainer.ranks import starting
 
     quiet.leave_out_what_keras_can_do_without()
-    world = worlds.init(threads=1)
+    world = starting.init(threads=1)
     block = _in_turn(job) if job.kind == "overhead" else _our_block(job)
     block()
     for _ in _asked(world):
@@ -99,11 +99,12 @@ def _our_block(job: StepJob) -> Callable[[], list[float]]:
     import trainer
     from trainer.ranks import world as worlds
     from trainer.strategies import data
+    from trainer.strategies.learner import Setup
 
     world = worlds.current()
     keras.utils.set_random_seed(1)
     optimizer = trainer.DistributedOptimizer(keras.optimizers.AdamW(1e-3), **job.ring)
-    model = data.build(_network(job), optimizer, world)
+    model = data.build(Setup(_network(job), optimizer, world))
     batches = _batches(job)
 
     def block() -> list[float]:

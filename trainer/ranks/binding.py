@@ -42,12 +42,12 @@ def keep_to_own_cores(tf: Any, *, threads: int, place: tuple[int, int] | None) -
 
 
 def share(cores: Sequence[int], rank: int, ranks: int) -> list[int]:
-    """A rank's part of `cores`: parts differ by one core at most, and together they are all cores; pure."""
+    """Return a rank's part of `cores`, which are divided evenly to one core; pure."""
     return list(cores[rank * len(cores) // ranks : (rank + 1) * len(cores) // ranks])
 
 
 def neighbours(cores: Iterable[int], system: Path = _SYSTEM) -> list[int]:
-    """Cores in an order in which those that share more come next to each other: package, core, thread.
+    """Return cores ordered by package, core, thread: those that share more are next to each other.
 
     Linux often numbers the first thread of every core before the second of any, so that halves by number
     would have the same cores in common.

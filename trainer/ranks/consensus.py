@@ -1,4 +1,4 @@
-"""What ranks ask each other between steps: must one stop, has one met a NaN, how long took the slowest?"""
+"""What ranks agree on between steps: whether one must stop, a NaN, and how long the slowest took."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from trainer.errors import NotFiniteError
 from trainer.ranks.world import World
 
-# They ask this often. Asking at every step would cost a collective of a few milliseconds each time.
+# They agree this often. Asking at every step would cost a collective of a few milliseconds each time.
 _EVERY_S = 0.5
 # What a rank asks for; the highest number counts.
 _GO_ON, _STOP, _FENCED = 0.0, 1.0, 2.0
@@ -50,7 +50,7 @@ def ask(
     stop: bool,
     fenced: bool,
 ) -> Consensus:
-    """Tell all ranks how this one fares, and learn how they do; a collective.
+    """Combine what all ranks report about the steps since the last call; a collective.
 
     Args:
         world: all ranks.
@@ -76,7 +76,7 @@ def ask(
 
 
 def not_finite(step: int, good: Path | None) -> NotFiniteError:
-    """What to raise where the loss of a step is not finite; `good` is the checkpoint before it."""
+    """Return the error for a step whose loss is not finite; `good` is the checkpoint before it."""
     return NotFiniteError(
         f"step {step}: the loss is no longer a finite number."
         + (f" The last good checkpoint is {good}." if good else ""),

@@ -1,42 +1,53 @@
 """A world of several ranks: the only importer of Horovod and, with mpi_world.py, of mpi4py.
 
-`world.init` imports this file after TensorFlow.
+`starting.init` imports this file after TensorFlow.
 """
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import json
-import os
-import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from trainer.errors import WorldError
-from trainer.ranks import launch
-from trainer.ranks.world import Op, World, as_tensor
-
-# Longest time that MPI's own abort may take.
-_ABORT_S = 10
+from trainer.ranks import launch, links
+from trainer.ranks.world import LAST_WORDS_S, Op, World, as_tensor
 
 
 class HorovodWorld(World):
-    """A world of several ranks, over Horovod and MPI: all processes of MPI, or those named."""
+    """A world of several ranks, over Horovod and MPI: all processes of MPI, those named, or a group of them.
 
-    def __init__(self, processes: Sequence[int] | None = None) -> None:
+    Args:
+        processes: of MPI that are ranks; default: all.
+        groups: whether `group` is used.
+
+    Raises:
+        WorldError: MPI does not see the ranks that were launched.
+    """
+
+    def __init__(self, processes: Sequence[int] | None = None, *, groups: bool = False) -> None:
         super().__init__()
         import horovod.tensorflow as hvd
 
-        hvd.init(comm=None if processes is None else list(processes))
+        hvd.init(
+            comm=None if processes is None else list(processes),
+            process_sets="dynamic" if groups else None,
+        )
         self._hvd = hvd
+        self._set = hvd.global_process_set
         self._ops = {"mean": hvd.Average, "sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}
         self.rank, self.size = hvd.rank(), hvd.size()
         self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
+        # Of Horovod's whole world, by our number; a group has a part of them.
+        self._ranks = tuple(range(self.size))
+        self._groups: dict[tuple[int, ...], World | None] | None = {} if groups else None
         expected = launch.expected_size() if processes is None else len(processes)
         if self.size != expected:
             raise WorldError(
@@ -46,22 +57,54 @@ class HorovodWorld(World):
             )
         self.hosts = tuple(self.allgather_object(self.host))
 
+    def name_of(self, rank: int) -> str:
+        return f"rank {self._ranks[rank]} @ {self.hosts[rank]}"
+
+    def group(self, ranks: Sequence[int]) -> World | None:
+        super().group(ranks)
+        key = tuple(ranks)
+        if key == self._ranks:
+            return self
+        if self._groups is None:
+            raise WorldError(
+                "Groups of ranks were not prepared when the world was started.",
+                cure="Return Members(groups=True) from the strategy's `members`, and make groups of the "
+                "whole world alone.",
+            )
+        if key not in self._groups:
+            process_set = self._hvd.add_process_set(list(key))
+            self._groups[key] = self._part(process_set, key) if self.rank in key else None
+        return self._groups[key]
+
+    def _part(self, process_set: Any, ranks: tuple[int, ...]) -> HorovodWorld:
+        part = copy.copy(self)
+        part._set, part._ranks, part._groups = process_set, ranks, None
+        part.rank, part.size = ranks.index(self.rank), len(ranks)
+        part.hosts = tuple(self.hosts[rank] for rank in ranks)
+        part.local_rank = part.hosts[: part.rank].count(self.host)
+        part.local_size = part.hosts.count(self.host)
+        return part
+
     def allreduce(self, tensor: Any, op: Op = "mean", *, name: str | None = None) -> Any:
-        return self._hvd.allreduce(as_tensor(tensor), op=self._ops[op], name=name)
+        return self._hvd.allreduce(as_tensor(tensor), op=self._ops[op], name=name, process_set=self._set)
 
     def grouped_allreduce(self, tensors: Sequence[Any], op: Op, *, name: str) -> list[Any]:
-        return list(self._hvd.grouped_allreduce(list(tensors), op=self._ops[op], name=name))
+        return list(
+            self._hvd.grouped_allreduce(list(tensors), op=self._ops[op], name=name, process_set=self._set)
+        )
 
     def alltoall(self, tensor: Any, *, name: str, splits: Sequence[int] | None = None) -> Any:
         if splits is None:
-            return self._hvd.alltoall(tensor, name=name)
-        return self._hvd.alltoall(tensor, splits=np.array(splits, np.int32), name=name)[0]
+            return self._hvd.alltoall(tensor, name=name, process_set=self._set)
+        lengths = np.array(splits, np.int32)
+        return self._hvd.alltoall(tensor, splits=lengths, name=name, process_set=self._set)[0]
 
     def broadcast_tensor(self, tensor: Any, *, name: str) -> Any:
-        return self._hvd.broadcast(tensor, root_rank=0, name=name)
+        # Horovod names the root by its number in the whole world.
+        return self._hvd.broadcast(tensor, root_rank=self._ranks[0], name=name, process_set=self._set)
 
     def allgather(self, array: Any, *, name: str | None = None) -> Any:
-        return self._hvd.allgather(as_tensor(array), name=name)
+        return self._hvd.allgather(as_tensor(array), name=name, process_set=self._set)
 
     def broadcast(self, array: np.ndarray) -> np.ndarray:
         array = np.asarray(array)
@@ -69,7 +112,7 @@ class HorovodWorld(World):
         flat = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
         if flat.size == 0:
             return array
-        received = self._hvd.broadcast(as_tensor(flat), root_rank=0, name="broadcast").numpy()
+        received = self.broadcast_tensor(as_tensor(flat), name="broadcast").numpy()
         return np.frombuffer(received.tobytes(), array.dtype).reshape(array.shape).copy()
 
     def allgather_object(self, value: Any) -> list[Any]:
@@ -85,16 +128,9 @@ class HorovodWorld(World):
     def barrier(self) -> None:
         self.any(False)
 
-    def abort(self, exit_code: int = 1) -> NoReturn:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # The launcher forwards our last words while we still live; after the abort it may not.
-        time.sleep(0.2)
-        # MPI waits for an answer of the launcher, which a host that was cut off never gets. SIGALRM ends the
-        # process without asking anyone.
-        signal.alarm(_ABORT_S)
-        _mpi().COMM_WORLD.Abort(exit_code)
-        os._exit(exit_code)
+    def _end_others(self, exit_code: int) -> None:
+        time.sleep(LAST_WORDS_S)
+        links.abort(_mpi(), exit_code)
 
     def start_timeline(self, path: Path) -> None:
         try:
@@ -107,11 +143,12 @@ class HorovodWorld(World):
     def shutdown(self) -> None:
         # Horovod ends MPI on all ranks as soon as the first one leaves.
         self.barrier()
-        self._hvd.shutdown()
+        if self._set is self._hvd.global_process_set:
+            self._hvd.shutdown()
 
 
 def mpi_settings() -> dict[str, int]:
-    """Open MPI's own values, read back after the start, of what `launch` sets (`launch.READ_BACK`).
+    """Return Open MPI's own values, after the start, of what `launch` sets (`launch.READ_BACK`).
 
     Returns:
         Such as `coll_tuned_allreduce_algorithm` (4: ring), `coll_tuned_use_dynamic_rules` and
@@ -148,7 +185,7 @@ def _control_variables(library_path: str, names: Iterable[str]) -> dict[str, int
 
 
 def horovods_own_optimizer(optimizer: Any) -> Any:
-    """What Horovod's own wrapper makes of a Keras optimizer: for `cingulum doctor`, which shows its trap."""
+    """Wrap a Keras optimizer as Horovod does, which `cingulum doctor` shows to reduce nothing."""
     import horovod.tensorflow as hvd
 
     return hvd.DistributedOptimizer(optimizer)

@@ -1,4 +1,4 @@
-"""What the launcher tells a rank, and what a rank sets before MPI and TensorFlow start."""
+"""What a rank reads from the launcher, and what it sets before MPI and TensorFlow start."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ READ_BACK = tuple(
 
 
 def expected_size() -> int:
-    """Number of ranks that the launcher announced through the environment; 1 without a launcher.
+    """Return the number of ranks that the launcher announced in the environment; 1 without a launcher.
 
     Raises:
         LaunchError: srun started several tasks without telling MPI about it, or another MPI's launcher did.
@@ -100,14 +100,14 @@ def expected_size() -> int:
 
 
 def is_first() -> bool:
-    """Whether this is rank 0 as launched, as the environment tells before MPI starts, or no launcher's."""
+    """Return whether the environment says, before MPI starts, that this is rank 0 or has no launcher."""
     if "OMPI_COMM_WORLD_RANK" in os.environ:  # mpirun
         return os.environ["OMPI_COMM_WORLD_RANK"] == "0"
     return expected_size() == 1 or os.environ.get("SLURM_PROCID", "0") == "0"
 
 
 def local_size() -> int:
-    """Ranks on this host, as far as the launcher says so; else 1."""
+    """Return the ranks on this host, as far as the launcher says so; else 1."""
     for key in ("OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE"):
         if key in os.environ:
             return int(os.environ[key])
@@ -115,7 +115,7 @@ def local_size() -> int:
 
 
 def threads_per_rank(*, local_size: int) -> int:
-    """Cores that mpirun has on this host, divided by its ranks; all its own for a rank that is bound to some.
+    """Return the cores of mpirun on this host divided by its ranks, or the cores that a rank is bound to.
 
     In a job of Slurm it is what was asked for: mpirun's ranks may use all cores of the job on their host.
     """
@@ -126,7 +126,7 @@ def threads_per_rank(*, local_size: int) -> int:
 
 
 def unbound_place() -> tuple[int, int] | None:
-    """This rank's number on its host, and the ranks there; None unless mpirun started it and bound nobody.
+    """Return this rank's number on its host and the ranks there; None unless mpirun started it unbound.
 
     Slurm's own steps may have cores of their own for each task, and may not: those stay as they are.
     """
@@ -149,7 +149,7 @@ def _is_bound(mine: int) -> bool:
 
 
 def ring_environment(ring: RingConfig) -> dict[str, str]:
-    """What MPI and Horovod must read at their start for the options that were given; for `world.init`.
+    """Return the variables that MPI and Horovod read at their start for the options that were given.
 
     An option that was left alone sets nothing, so that the site's own variable, or our default, stays.
     """
@@ -174,7 +174,7 @@ def ring_environment(ring: RingConfig) -> dict[str, str]:
 
 
 def server_environment(server: ServerConfig) -> dict[str, str]:
-    """What MPI must read at its start so that a server's messages leave without asking; for `world.init`.
+    """Return the variables with which MPI sends a server's messages without asking the receiver first.
 
     Above this limit (64 KiB by default) Open MPI sends the head of a message over TCP and waits until the
     receiver agrees. The answer queues behind what the receiver itself is sending, and no message of a step
@@ -229,7 +229,7 @@ def limit_threads(tf: Any, threads: int, *, serves: bool = False) -> None:
 
 
 def starting_threads(tf: Any, threads: int) -> int:
-    """Threads that start operations (TensorFlow's inter-op threads).
+    """Return the number of threads that start operations (TensorFlow's inter-op threads).
 
     A single one follows the chain of layers back to the first, and starts the reductions it passes by
     afterwards. A second one starts them meanwhile; between ranks of one host without a GPU it would cost

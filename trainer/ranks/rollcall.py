@@ -1,20 +1,13 @@
-"""Which ranks still answer: asked over connections of our own when a collective hangs.
-
-MPI cannot say who is missing: all ranks that are left wait for each other. So every rank opens a port, tells
-the others its number at the start, and a thread answers whoever knows the run's secret
-(trainer/ranks/guarded_port.py: its proof is the answer). A stopped process, a host without power and a cut
-link do not answer, and are named by those who ask.
-"""
+"""Which ranks still answer: asked when a collective hangs, each over its port beside MPI (liveness.py)."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import secrets
+import dataclasses
 import socket
 from collections.abc import Sequence
 
-from trainer.ranks.guarded_port import SECRET_BYTES, GuardedPort, enter
-from trainer.ranks.interfaces import EVERY, listening_address
+from trainer.ranks.liveness import Address, LivenessPort
 from trainer.ranks.world import World
 
 ANSWER_S = 2.0
@@ -30,16 +23,14 @@ class RollCall:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._port: GuardedPort | None = None
-        self._places: list[tuple[str, int]] = []
+        self._port: LivenessPort | None = None
+        self._addresses: list[Address] = []
         self._answering: set[int] = set()
         if world.size == 1:
             return
-        self._secret = bytes.fromhex(world.broadcast_object(secrets.token_hex(SECRET_BYTES)))
-        address = listening_address(world.hosts, world.host)
-        self._port = GuardedPort(address, self._secret, _hang_up, name="rollcall")
-        places = world.allgather_object([address, self._port.port])
-        self._places = [(self._name_of(rank, given), port) for rank, (given, port) in enumerate(places)]
+        self._port = LivenessPort(world.hosts, world.host)
+        everyones = world.allgather_object(dataclasses.asdict(self._port.address))
+        self._addresses = [Address(**fields) for fields in everyones]
         # A host that another cannot reach even now (a firewall, a name without an address) is never accused;
         # ranks of one host reach each other.
         heard = world.allgather_object(self._ask(_partner(world.hosts, world.rank)) == "here")
@@ -48,7 +39,7 @@ class RollCall:
         self._answering = {r for r, host in enumerate(world.hosts) if host == world.host or host not in deaf}
 
     def missing(self, within_s: float = 2 * ANSWER_S) -> list[str]:
-        """Ranks that answered at the start and are silent now, such as "rank 2 @ n3"; within `within_s`.
+        """Return ranks that answered at the start and are silent now, such as "rank 2 @ n3".
 
         A rank whose process has ended refuses the connection at once. It is not named: it may have ended
         because it noticed the same fault, and the launcher knows how a process ended.
@@ -66,16 +57,12 @@ class RollCall:
         if self._port is not None:
             self._port.close()
 
-    def _name_of(self, rank: int, address: str) -> str:
-        if address != EVERY:
-            return address
-        world = self._world
-        return "localhost" if world.hosts[rank] == world.host else world.hosts[rank]
-
     def _ask(self, rank: int) -> str:
-        """'here', 'gone' (no process is there, or its name cannot be looked up) or 'silent'."""
+        """Return 'here', 'gone' (no process is there, or its name cannot be looked up) or 'silent'."""
+        world = self._world
         try:
-            enter(self._places[rank], self._secret, self._world.rank, within_s=ANSWER_S).close()
+            # One place only: several would take longer than a rank has for its answer.
+            self._addresses[rank].connect(world.rank, world.host, within_s=ANSWER_S, tries=1).close()
         except (socket.gaierror, ConnectionError):
             return "gone"
         except OSError:  # timed out, no route to the host, the network is down
@@ -83,11 +70,7 @@ class RollCall:
         return "here"
 
 
-def _hang_up(connection: socket.socket, rank: int) -> None:
-    connection.close()
-
-
 def _partner(hosts: Sequence[str], rank: int) -> int:
-    """Whom a rank tries to reach at the start: the next one on another host; firewalls lie between hosts."""
+    """Return the rank that a rank tries to reach at the start: the next one on another host."""
     others = [(rank + step) % len(hosts) for step in range(1, len(hosts))]
     return next((other for other in others if hosts[other] != hosts[rank]), others[0])

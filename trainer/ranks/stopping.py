@@ -57,7 +57,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def by_interrupt(self, *, answers: bool) -> Iterator[None]:
-        """A context in which Ctrl-C asks for a stop, too; a second one ends the process as usual.
+        """Return a context in which Ctrl-C asks for a stop; a second one ends the process as usual.
 
         Args:
             answers: say so at the first one, on one of the ranks that get it.
@@ -80,7 +80,7 @@ class StopRequest:
 
 
 def improves(metric: str, value: float | None, best: float | None, min_delta: float = 0.0) -> bool:
-    """Whether `value` is better than `best` by more than `min_delta`; losses and errors fall, all else rises.
+    """Return whether `value` beats `best` by more than `min_delta`; losses and errors fall, all else rises.
 
     A missing or non-finite value never improves; the first finite one always does.
     """
@@ -93,7 +93,7 @@ def improves(metric: str, value: float | None, best: float | None, min_delta: fl
 
 
 def columns(score: str, monitored: Sequence[str]) -> tuple[str, ...]:
-    """Columns of metrics.jsonl that tell how good an epoch is, from a task's `score` and `monitored`."""
+    """Return the columns of metrics.jsonl that rate an epoch, from a task's `score` and `monitored`."""
     return ("loss", score, *(f"val_{name}" for name in monitored))
 
 
@@ -130,8 +130,8 @@ class Patience:
             close = difflib.get_close_matches(config.metric, metrics, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigError(
-                f"train.early_stopping.metric: {config.metric!r} is no metric of an epoch.{hint}",
-                cure=f"There are: {', '.join(metrics)}.",
+                f"train.early_stopping.metric: {config.metric!r} is not a metric of an epoch.{hint}",
+                cure=f"Choose one of {', '.join(metrics)}.",
             )
         if config.metric.startswith("val_") and not has_validation:
             raise ConfigError(
@@ -141,11 +141,11 @@ class Patience:
         return cls(config.metric, config.patience, config.min_delta)
 
     def resumed(self, best: dict[str, Any] | None, waited: int) -> Patience:
-        """The same rule with the state of a checkpoint."""
+        """Return the same rule with the state of a checkpoint."""
         return Patience(self.metric, self.limit, self.min_delta, best, waited)
 
     def after(self, row: dict[str, Any]) -> Patience:
-        """The state after one more epoch with the metrics `row`."""
+        """Return the state after one more epoch with the metrics `row`."""
         best = None if self.best is None else self.best[self.metric]
         improved = improves(self.metric, row[self.metric], best, self.min_delta)
         return Patience(

@@ -28,11 +28,11 @@ class Beat(Protocol):
     """`Watchdog.beat`."""
 
     def __call__(self, what: str, *, collective: bool = False) -> None:
-        """There is progress, and this comes next."""
+        """Report progress, and what comes next."""
 
 
 def no_beat(what: str, *, collective: bool = False) -> None:
-    """For where no watchdog is."""
+    """Do nothing, where there is no watchdog."""
 
 
 class Watchdog:

@@ -1,10 +1,4 @@
-"""Ranks and their collectives; only horovod_world.py and mpi_world.py ask Horovod or MPI anything.
-
-`init()` is called once. It imports TensorFlow before anything that loads libmpi (TensorFlow exports
-its own hwloc symbols: the other order ends every rank with a segmentation fault), sets what a launch
-needs through the environment, and starts Horovod only where there is more than one rank. Without a
-launcher the world has one rank and neither MPI nor Horovod is loaded.
-"""
+"""Ranks and their collectives, and which of them this process is; starting.py finds that out."""
 
 from __future__ import annotations
 
@@ -12,20 +6,18 @@ import json
 import os
 import socket
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from trainer.errors import CingulumError, WorldError
-from trainer.quiet import import_tensorflow
-from trainer.ranks import binding, failure_file, launch
+from trainer.errors import WorldError
+from trainer.ranks.links import Links
 
-if TYPE_CHECKING:
-    from trainer.ranks.mpi_world import Links
+# The launcher forwards our last words while we still live; after an abort of MPI it may not.
+LAST_WORDS_S = 0.2
 
 # What Horovod says in every collective that was waiting when a rank called `shutdown` or ended by itself.
 _LEFT = ("Horovod has been shut down", "HorovodInternalError")
@@ -43,13 +35,16 @@ class World:
         local_size: number of ranks on this host.
         host: name of this host.
         hosts: name of each rank's host, in rank order.
-        links: to parameter servers and their workers, where there are such.
+        is_server: whether this process is a parameter server and no rank.
+        links: to all processes of the launch, where they send each other messages: with parameter servers,
+            or where the strategy asked for it (`Members.messages`). None in a launch of one process.
     """
 
     rank = 0
     size = 1
     local_rank = 0
     local_size = 1
+    is_server = False
     links: Links | None = None
 
     def __init__(self) -> None:
@@ -59,21 +54,37 @@ class World:
     @property
     def is_main(self) -> bool:
         """Whether this is rank 0, which writes files."""
-        return self.rank == 0
+        return self.rank == 0 and not self.is_server
 
     @property
     def name(self) -> str:
-        """Of this process in messages, such as 'rank 1 @ node02'."""
+        """Return the name of this process in messages, such as 'rank 1 @ node02' or 'server 0 @ node03'."""
+        if self.is_server and self.links is not None:
+            return self.links.name_of(self.links.process)
         return self.name_of(self.rank)
 
     def name_of(self, rank: int) -> str:
-        """Of another process of this world in messages."""
+        """Return the name of a rank in messages."""
         return f"rank {rank} @ {self.hosts[rank]}"
 
-    @property
-    def is_server(self) -> bool:
-        """Whether this process is a parameter server and no rank."""
-        return False
+    def group(self, ranks: Sequence[int]) -> World | None:
+        """Return the world of some ranks, numbered from 0 in the order given; a collective of all ranks.
+
+        All ranks call it for the same groups in the same order, also those that are in none of them.
+
+        Args:
+            ranks: ascending.
+
+        Returns:
+            The group, or None on a rank that is not in it. The group of all ranks is this world.
+
+        Raises:
+            ValueError: no such ranks, or not ascending.
+            WorldError: the world was started without `Members(groups=True)`.
+        """
+        if not ranks or list(ranks) != sorted(set(ranks)) or ranks[0] < 0 or ranks[-1] >= self.size:
+            raise ValueError(f"a group must be ascending ranks below {self.size}, not {list(ranks)}")
+        return self
 
     def allreduce(self, tensor: Any, op: Op = "mean", *, name: str | None = None) -> Any:
         """Combine a tensor or array of the same shape and dtype over all ranks; returns a tensor."""
@@ -91,7 +102,7 @@ class World:
         return tensor
 
     def broadcast_tensor(self, tensor: Any, *, name: str) -> Any:
-        """Rank 0's tensor, on every rank, also in a compiled step; shape and dtype as everywhere."""
+        """Return rank 0's tensor on every rank, also in a compiled step; shape and dtype as everywhere."""
         return tensor
 
     def allgather(self, array: Any, *, name: str | None = None) -> Any:
@@ -99,19 +110,19 @@ class World:
         return as_tensor(array)
 
     def broadcast(self, array: np.ndarray) -> np.ndarray:
-        """Rank 0's array, on every rank. Shape and dtype must be the same everywhere."""
+        """Return rank 0's array on every rank. Shape and dtype must be the same everywhere."""
         return np.asarray(array)
 
     def allgather_object(self, value: Any) -> list[Any]:
-        """Every rank's value, in rank order. Values must survive JSON (no pickle crosses the wire)."""
+        """Return every rank's value, in rank order. Values must survive JSON (no pickle is sent)."""
         return [json.loads(json.dumps(value))]
 
     def broadcast_object(self, value: Any) -> Any:
-        """Rank 0's value, on every rank. It must survive JSON."""
+        """Return rank 0's value on every rank. It must survive JSON."""
         return self.allgather_object(value)[0]
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on at least one rank: how ranks agree to stop."""
+        """Return whether the flag is set on at least one rank: how ranks agree to stop."""
         return bool(flag)
 
     def barrier(self) -> None:
@@ -121,76 +132,37 @@ class World:
         """End this rank and all others at once, after what was printed has been written out."""
         sys.stdout.flush()
         sys.stderr.flush()
+        self._end_others(exit_code)
         os._exit(exit_code)
+
+    def _end_others(self, exit_code: int) -> None:
+        if self.links is not None:
+            time.sleep(LAST_WORDS_S)
+            self.links.abort(exit_code)
 
     def start_timeline(self, path: Path) -> None:
         """Let Horovod write each collective to a file (Chrome trace); HOROVOD_TIMELINE must be DYNAMIC."""
 
     def shutdown(self) -> None:
-        """Leave the world in good order; nothing may be reduced afterwards."""
+        """End Horovod on all ranks; nothing may be reduced afterwards."""
 
 
 _world: World | None = None
 
 
-def init(
-    threads: int | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-    servers: int = 0,
-    placement: Literal["separate", "colocated"] = "separate",
-    mode: Literal["sync", "async"] = "sync",
-) -> World:
-    """Find out who takes part; call it before anything is computed. Calling it again changes nothing.
-
-    Args:
-        threads: compute threads of this rank. Default: the host's cores divided by its ranks, and for a
-            world of one rank whatever TensorFlow chooses.
-        environment: what MPI and Horovod shall read at their start (`launch.ring_environment`); it wins over
-            variables of the site, which win over our defaults.
-        servers: parameter servers; 0 for none.
-        placement: `separate`: the last processes serve and are no ranks of the world; `colocated`: the first
-            ranks serve as well.
-        mode: of the servers. Where it is `async`, every worker is a world of one rank.
-
-    Raises:
-        ConfigError: too few processes for so many servers.
-        WorldError: the launch does not form one world, or TensorFlow has started with other threads.
-    """
+def enter(world: World) -> None:
+    """Make a world the one of this process; `starting.init` does."""
     global _world
-    if _world is not None:
-        return _world
-    several = launch.expected_size() > 1
-    if several or servers:
-        launch.apply_settings(environment)
-    if threads is None and (several or servers):
-        threads = launch.threads_per_rank(local_size=launch.local_size())
-    if threads is not None:
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    tf = import_tensorflow()  # before Horovod: see the top of this file
+    _world = world
 
-    if threads is not None:
-        launch.limit_threads(tf, threads, serves=servers > 0 and placement == "colocated")
-        binding.keep_to_own_cores(tf, threads=threads, place=launch.unbound_place())
-    if servers:
-        from trainer.ranks import mpi_world
 
-        _world = mpi_world.join(servers, placement, mode)
-    elif several:
-        from trainer.ranks.horovod_world import HorovodWorld
-
-        _world = HorovodWorld()
-    else:
-        _world = World()
-    if several:
-        if not _world.is_server:
-            launch.pin_gpu(tf, _world.local_rank)
-        sys.excepthook = _end_all_ranks
-    return _world
+def is_known() -> bool:
+    """Return whether this process is in a world yet."""
+    return _world is not None
 
 
 def current() -> World:
-    """The world that `init` found.
+    """Return the world of this process.
 
     Raises:
         WorldError: `init` was not called.
@@ -200,25 +172,8 @@ def current() -> World:
     return _world
 
 
-def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """`sys.excepthook`: an error that nothing caught on one rank ends every rank, its message first."""
-    world = current()
-    if isinstance(error, CingulumError):
-        text, exit_code = f"error: {error}", error.exit_code
-    elif isinstance(error, KeyboardInterrupt):
-        text, exit_code = "interrupted", 130
-    elif line := fault_of_another(error):
-        text, exit_code = line, 1
-    else:
-        text, exit_code = "".join(traceback.format_exception(kind, error, trace)).rstrip(), 1
-    kept = f"{error}" if isinstance(error, CingulumError) else f"{kind.__name__}: {error}"
-    failure_file.leave(kept, kind=kind.__name__, exit_code=exit_code, name=world.name)
-    report(text)
-    world.abort(exit_code)
-
-
 def fault_of_another(error: BaseException) -> str | None:
-    """What to say in place of a traceback where an error comes of another rank's end; None: it is our own."""
+    """Return the message for an error that comes from another rank's end; None for an error of our own."""
     if not any(mark in f"{type(error).__name__}: {error}" for mark in _LEFT):
         return None
     return (
@@ -236,7 +191,7 @@ def report(text: str) -> None:
 
 
 def as_tensor(value: Any) -> Any:
-    """A number, array or tensor as a tensor."""
+    """Convert a number, array or tensor to a tensor."""
     import tensorflow as tf
 
     return tf.convert_to_tensor(value)

@@ -24,6 +24,7 @@ from trainer.runs import caching, preparation, split_predictions
 from trainer.runs.preparation import Data
 from trainer.strategies.base import Share
 from trainer.strategies.data import DistributedModel
+from trainer.strategies.learner import Setup
 
 
 def evaluate_run(path: Path, split: str, world: World, code: Sequence[Path] = ()) -> dict[str, Any]:
@@ -36,7 +37,8 @@ def evaluate_run(path: Path, split: str, world: World, code: Sequence[Path] = ()
         Agreed: the run is not finished, its data are missing or have changed, or the split is empty.
     """
     folder, config, data, model = agree(world, lambda: open_run(path, split, code))
-    learner = DistributedModel(model, keras.optimizers.SGD(), world, data.task.loss())  # it is never trained
+    setup = Setup(model, keras.optimizers.SGD(), world, data.task.loss())  # it is never trained
+    learner = DistributedModel(setup)
     with caching.found(config, data, world) as near:
         found = split_predictions.collect(config, near, learner, Share(world.rank, world.size), split)
     write = functools.partial(split_predictions.write, folder, split, found, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +29,8 @@ from trainer.inference.sliding import Windows
 from trainer.ranks.world import World
 from trainer.runs import network_size
 from trainer.strategies import optimizers
-from trainer.strategies.base import Share, Strategy
+from trainer.strategies.base import Prepared, Share, Strategy
 from trainer.tasks import Task
-from trainer.tasks.base import PerSample
 
 
 @dataclass(frozen=True)
@@ -229,40 +229,6 @@ def of_whole_volumes(config: RunConfig, data: Data, network: Callable[[Any], Any
     return lambda x: sliding.mean_outputs(network, x, size, batch)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Data and network of a process that computes steps without the loop; see `prepare`.
-
-    Attributes:
-        config: of the run.
-        data: its volumes.
-        model: the network, with initial weights.
-        optimizer: its optimizer.
-        loss: per-sample loss.
-        score: a figure per sample, for people.
-        steps_per_epoch: updates per epoch.
-    """
-
-    config: RunConfig
-    data: Data
-    model: keras.Model
-    optimizer: keras.Optimizer
-    loss: PerSample
-    score: PerSample
-    steps_per_epoch: int
-
-    def batches(
-        self,
-        share: Share,
-        start_step: int,
-        *,
-        stop_step: int | None = None,
-        steps: Callable[[int], int] | None = None,
-    ) -> Batches:
-        """Return micro-batches of the training split: see `training_batches`."""
-        return training_batches(self.config, self.data, share, start_step, stop_step=stop_step, steps=steps)
-
-
 def prepare(config: RunConfig, world: World, strategy: Strategy) -> Prepared:
     """Open the data and build the network, as every process of the run does.
 
@@ -273,5 +239,10 @@ def prepare(config: RunConfig, world: World, strategy: Strategy) -> Prepared:
     data = open_data(config)
     model, optimizer = build_network(config, data, world, strategy)
     return Prepared(
-        config, data, model, optimizer, data.task.loss(), data.task.scores(), steps_per_epoch(config, data)
+        model,
+        optimizer,
+        data.task.loss(),
+        data.task.scores(),
+        steps_per_epoch(config, data),
+        functools.partial(training_batches, config, data),
     )

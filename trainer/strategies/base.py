@@ -11,23 +11,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trainer.config import RunConfig, Section, micro_batch
 from trainer.planning.exchange import Exchange
-from trainer.strategies.learner import Learner
+from trainer.ranks.members import Members
+from trainer.strategies.learner import Learner, Setup
 
 if TYPE_CHECKING:
     import keras
+    from typing_extensions import Self
 
     from trainer.ranks.world import World
     from trainer.tasks.base import PerSample
-    from trainer.telemetry.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,48 @@ class Plan:
     parameters: int
     strategy: str
 
+    @classmethod
+    def of(
+        cls,
+        model: keras.Model,
+        strategy: str,
+        *,
+        world_size: int,
+        global_batch: int,
+        accumulation: int,
+        parts: int | None = None,
+        **more: Any,
+    ) -> Self:
+        """Divide a global batch evenly.
+
+        Args:
+            model: the network, built.
+            strategy: name of the strategy.
+            world_size: number of ranks that train.
+            global_batch: samples per update.
+            accumulation: micro-batches per update.
+            parts: readers of each micro-batch; default: all ranks.
+            more: attributes that only this class of plans has.
+
+        Raises:
+            ConfigError: the global batch cannot be divided evenly.
+        """
+        return cls(
+            world_size=world_size,
+            global_batch=global_batch,
+            accumulation=accumulation,
+            micro_batch=micro_batch(global_batch, world_size=parts or world_size, accumulation=accumulation),
+            parameters=sum(math.prod(v.shape) for v in model.trainable_variables),
+            strategy=strategy,
+            **more,
+        )
+
     def share(self, rank: int) -> Share | None:
-        """What a rank reads of the training batches; None where others read them."""
+        """Return what a rank reads of the training batches; None where others read them."""
         return Share(rank, self.world_size)
 
     def evaluation_share(self, rank: int) -> Share:
-        """What a rank reads of the splits that are evaluated."""
+        """Return what a rank reads of the splits that are evaluated."""
         return Share(rank, self.world_size)
 
     def exchange(self) -> Exchange | None:
@@ -71,27 +109,33 @@ class Plan:
         return None
 
     def tree(self) -> dict[str, Any]:
-        """Every attribute as it goes into plan.json."""
+        """Return every attribute as it goes into plan.json."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.repr}
 
     def json(self) -> str:
-        """The plan as a JSON object, one key per line."""
+        """Return the plan as a JSON object, one key per line."""
         return json.dumps(self.tree(), indent=2)
 
 
 @dataclass(frozen=True)
-class Members:
-    """Who takes part: how `world.init` divides the launched processes.
+class Prepared:
+    """What a process needs that trains without the loop; see `Story.prepare`.
 
     Attributes:
-        servers: parameter servers among them.
-        placement: `separate`: the last processes serve and are no ranks; `colocated`: the first ranks serve.
-        mode: of the servers.
+        model: the network, with the initial weights that every process draws.
+        optimizer: built, not yet divided.
+        loss: per-sample loss.
+        score: a figure per sample, for people.
+        steps_per_epoch: updates per epoch.
+        batches: from a `Share` and a first step to micro-batches: see `preparation.training_batches`.
     """
 
-    servers: int = 0
-    placement: Literal["separate", "colocated"] = "separate"
-    mode: Literal["sync", "async"] = "sync"
+    model: keras.Model
+    optimizer: keras.Optimizer
+    loss: PerSample
+    score: PerSample
+    steps_per_epoch: int
+    batches: Callable[..., Iterable[Any]]
 
 
 class Story(Protocol):
@@ -101,52 +145,10 @@ class Story(Protocol):
         """Train, or show the plan, with all ranks of a world; tell errors once; return the exit code."""
 
     def alone(self, world: World) -> None:
-        """The same in a world of one rank, whose errors the caller tells."""
+        """Do the same in a world of one rank; the caller reports errors."""
 
     def prepare(self, world: World) -> Prepared:
         """Data, network and optimizer, for a process that trains without the loop."""
-
-
-class Prepared(Protocol):
-    """See `Story.prepare`.
-
-    Attributes:
-        model: the network, with the initial weights that every process draws.
-        optimizer: built, not yet divided.
-        loss: per-sample loss.
-        score: a figure per sample, for people.
-        steps_per_epoch: updates per epoch.
-    """
-
-    @property
-    def model(self) -> keras.Model:
-        """See above."""
-
-    @property
-    def optimizer(self) -> keras.Optimizer:
-        """See above."""
-
-    @property
-    def loss(self) -> PerSample:
-        """See above."""
-
-    @property
-    def score(self) -> PerSample:
-        """See above."""
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """See above."""
-
-    def batches(
-        self,
-        share: Share,
-        start_step: int,
-        *,
-        stop_step: int | None = None,
-        steps: Callable[[int], int] | None = None,
-    ) -> Iterable[Any]:
-        """Micro-batches: see `preparation.training_batches`."""
 
 
 class Strategy(ABC):
@@ -172,7 +174,7 @@ class Strategy(ABC):
         return self.config.train.strategy.name
 
     def members(self, processes: int) -> Members:
-        """Who takes part, of so many launched processes.
+        """Return who takes part, of so many launched processes, and what they need of each other.
 
         Raises:
             ConfigError: these are too few.
@@ -180,7 +182,7 @@ class Strategy(ABC):
         return Members()
 
     def environment(self) -> dict[str, str]:
-        """Variables that MPI and Horovod shall read at their start."""
+        """Return variables that MPI and Horovod read at their start."""
         return {}
 
     def take_part(self, world: World, story: Story) -> int:
@@ -188,20 +190,19 @@ class Strategy(ABC):
         return story.together(world)
 
     def everyone(self, world: World) -> World:
-        """Whom to call the roll of: all processes that can be lost; a collective."""
+        """Return the processes to health-check: all that can be lost; a collective."""
         return world
 
     def recorded(self, world: World) -> dict[str, Any]:
-        """What run.json says of who took part, by the keys of `RunRecord`."""
+        """Return what run.json says of who took part, by the keys of `RunRecord`."""
         return {}
 
     def divided(self, optimizer: keras.Optimizer, world: World) -> keras.Optimizer:
-        """The optimizer as ranks use it, of an ordinary Keras one."""
+        """Return the optimizer as ranks use it, made of an ordinary Keras one."""
         return optimizer
 
-    @abstractmethod
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
-        """Divide an update; pure: no rank is asked.
+        """Divide an update; pure: no rank is asked. Default: ranks share each micro-batch evenly.
 
         Args:
             model: the network, built.
@@ -211,40 +212,33 @@ class Strategy(ABC):
         Raises:
             ConfigError: it cannot be divided.
         """
+        train = self.config.train
+        return Plan.of(
+            model,
+            self.name,
+            world_size=world_size,
+            global_batch=train.global_batch,
+            accumulation=train.accumulation,
+        )
 
     def check(self, world: World) -> None:
-        """See that this world is as the strategy needs it; no collective.
+        """Check that this world is as the strategy needs it; no collective.
 
         Raises:
             WorldError: it is not.
         """
 
     @abstractmethod
-    def build(
-        self,
-        plan: Plan,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        *,
-        loss: PerSample,
-        score: PerSample,
-        timeline: Timeline,
-    ) -> Learner:
+    def build(self, plan: Plan, setup: Setup) -> Learner:
         """Make the network ready to be trained by all ranks as planned; a collective.
 
         Args:
             plan: of `plan`.
-            model: a built network with the weights to start from, on rank 0 at least.
-            optimizer: of `divided`, with its state.
-            world: all ranks.
-            loss: per-sample loss `(B,)` from targets and outputs.
-            score: a figure per sample `(B,)` for people.
-            timeline: times the parts of each step.
+            setup: network, optimizer, ranks, and how an output is judged.
         """
 
     def recording(self, world: World, folder: Path, step: int) -> AbstractContextManager[None]:
-        """A context around all steps, in which files of the strategy's own may go into `folder`.
+        """Return a context around all steps, in which the strategy may write files of its own into `folder`.
 
         Args:
             world: all ranks.
@@ -252,12 +246,3 @@ class Strategy(ABC):
             step: at which the run starts or goes on; it keeps the files of several starts apart.
         """
         return contextlib.nullcontext()
-
-    def micro_batch(self, world_size: int) -> int:
-        """Samples of one micro-batch on each rank, where ranks share the batch.
-
-        Raises:
-            ConfigError: the global batch cannot be divided evenly.
-        """
-        train = self.config.train
-        return micro_batch(train.global_batch, world_size=world_size, accumulation=train.accumulation)

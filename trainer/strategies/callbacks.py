@@ -20,7 +20,7 @@ from trainer.strategies.distributed_optimizer import is_distributed
 
 
 def callbacks(own: Sequence[keras.callbacks.Callback] = ()) -> list[keras.callbacks.Callback]:
-    """Callbacks for `model.fit`, with the user's own in their midst.
+    """Return callbacks for `model.fit`, with the user's own among them.
 
     All ranks start from rank 0's weights and optimizer state; metrics in the logs are those of all ranks'
     samples, so that `EarlyStopping` or `ReduceLROnPlateau` among `own` decide the same everywhere; after

@@ -15,44 +15,31 @@ from trainer.errors import ConfigError
 from trainer.ranks.world import World
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
 from trainer.strategies.guards import average_statistics, check_divergence
-from trainer.strategies.learner import Collected, Learner, Predictions
-from trainer.tasks.base import PerSample
+from trainer.strategies.learner import Collected, Learner, Predictions, Setup
 from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
 
 
-def build(
-    model: keras.Model,
-    optimizer: keras.Optimizer,
-    world: World,
-    *,
-    loss: PerSample | None = None,
-    score: PerSample | None = None,
-    timeline: Timeline | None = None,
-) -> DistributedModel:
+def build(setup: Setup) -> DistributedModel:
     """Make a model ready to be trained by all ranks: same weights and optimizer state on every rank.
 
     Args:
-        model: a built network; its graph is left alone.
-        optimizer: distributed where there is more than one rank.
-        world: all ranks.
-        loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
-        score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
-        timeline: times the parts of each step; default: nothing is timed.
+        setup: its optimizer is distributed where there is more than one rank.
 
     Raises:
         ConfigError: several ranks, but the optimizer reduces nothing.
     """
+    model, optimizer, world = setup.model, setup.optimizer, setup.world
     if world.size > 1 and not is_distributed(optimizer):
         raise ConfigError(
-            "The optimizer would leave every rank on its own.",
+            "The optimizer reduces nothing: every rank would train a network of its own.",
             cure="Wrap it: trainer.DistributedOptimizer(optimizer).",
         )
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
     broadcast_state(model, optimizer, world)
     trust(optimizer)
-    return DistributedModel(model, optimizer, world, loss or cross_entropy(), score or hits, timeline)
+    return DistributedModel(setup)
 
 
 def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world: World) -> None:
@@ -65,7 +52,7 @@ def broadcast_state(model: keras.Model, optimizer: keras.Optimizer | None, world
 
 @contextlib.contextmanager
 def averaged_weights(model: keras.Model, optimizer: keras.Optimizer) -> Iterator[None]:
-    """A context in which the network holds the averaged weights, where the optimizer keeps them (EMA)."""
+    """Return a context in which the network holds averaged weights, if the optimizer keeps them (EMA)."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if not inner.use_ema:
         yield
@@ -92,21 +79,10 @@ class DistributedModel(Learner):
         world: all ranks.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        loss: PerSample,
-        score: PerSample = hits,
-        timeline: Timeline | None = None,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.world = world
-        self._loss = loss
-        self._score = score
-        self._timeline = timeline or Timeline(enabled=False)
+    def __init__(self, setup: Setup) -> None:
+        self.model, self.optimizer, self.world = setup.model, setup.optimizer, setup.world
+        self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
+        self._timeline = setup.timeline or Timeline(enabled=False)
         # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
         self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)
@@ -131,7 +107,7 @@ class DistributedModel(Learner):
         return mean
 
     def epoch_metrics(self) -> dict[str, float]:
-        """Mean `loss` and `score` of all samples on all ranks since the last call; a collective.
+        """Return mean `loss` and `score` of all samples on all ranks since the last call; a collective.
 
         Sums and counts are added over ranks, not averages averaged. Samples of weight 0 do not count, and
         class weights do not either, so that the loss compares with the validation loss.
@@ -142,7 +118,7 @@ class DistributedModel(Learner):
         return {"loss": float(loss / samples), "score": float(score / samples)}
 
     def predict(self, x: Any) -> tf.Tensor:
-        """The network's outputs, float32 `(b, ...)`, for `x` as in `train_step`; not a collective."""
+        """Return the network's outputs, float32 `(b, ...)`, for `x` as in `train_step`; no collective."""
         return self._forward(x)
 
     def evaluate(
@@ -151,7 +127,7 @@ class DistributedModel(Learner):
         collected: Collected | None = None,
         predict: Callable[[Any], Any] | None = None,
     ) -> Predictions:
-        """See `Learner.evaluate`; a collective at its end."""
+        """Evaluate as `Learner.evaluate` says; a collective at its end."""
         rows, targets, outputs = [], [], []
         for row, x, y, w in batches:
             real = np.asarray(w) > 0
@@ -169,7 +145,7 @@ class DistributedModel(Learner):
         return Predictions(*(part[order] for part in joined))
 
     def check(self) -> None:
-        """See that weights are the same on all ranks; a collective.
+        """Check that weights are the same on all ranks; a collective.
 
         Raises:
             DivergenceError: on every rank.
@@ -181,7 +157,7 @@ class DistributedModel(Learner):
         average_statistics(self.model, self.world)
 
     def gather(self) -> keras.Model:
-        """The ordinary Keras model, the same on every rank; a collective.
+        """Return the ordinary Keras model, the same on every rank; a collective.
 
         Moving statistics of batch norms that are not synchronous become the mean of the ranks' own, and so
         do gradients that wait for an update: call it before model or optimizer are saved.
@@ -191,7 +167,7 @@ class DistributedModel(Learner):
         return self.model
 
     def averaged_weights(self) -> AbstractContextManager[None]:
-        """A context in which the network holds the averaged weights, where the optimizer keeps them (EMA)."""
+        """Return a context in which the network holds averaged weights, if the optimizer keeps them (EMA)."""
         return averaged_weights(self.model, self.optimizer)
 
     def _train_step(self, x: Any, y: Any, w: Any) -> tuple[tf.Tensor, tf.Tensor]:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, cast
 from trainer.config import RingConfig
 from trainer.ranks import launch
 from trainer.strategies.base import Plan, Strategy
-from trainer.strategies.learner import Learner
+from trainer.strategies.learner import Learner, Setup
 
 if TYPE_CHECKING:
     import keras
 
     from trainer.ranks.world import World
-    from trainer.tasks.base import PerSample
-    from trainer.telemetry.timeline import Timeline
 
 
 class DataParallel(Strategy):
@@ -28,18 +26,18 @@ class DataParallel(Strategy):
         return cast(RingConfig, self.config.train.strategy)
 
     def environment(self) -> dict[str, str]:
-        """How MPI is told the algorithm, and Horovod its settings."""
+        """Return MPI's algorithm and Horovod's settings as variables."""
         return launch.ring_environment(self.ring)
 
     def divided(self, optimizer: keras.Optimizer, world: World) -> keras.Optimizer:
-        """A `DistributedOptimizer` where there is more than one rank."""
+        """Return a `DistributedOptimizer` where there is more than one rank."""
         from trainer.strategies.distributed_optimizer import DistributedOptimizer
         from trainer.strategies.optimizers import ring_options
 
         return optimizer if world.size == 1 else DistributedOptimizer(optimizer, **ring_options(self.ring))
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
-        """See `data_plan.plan`."""
+        """Divide an update: see `data_plan.plan`."""
         from trainer.strategies import data_plan
 
         train = self.config.train
@@ -52,29 +50,19 @@ class DataParallel(Strategy):
         )
 
     def check(self, world: World) -> None:
-        """See that MPI took the algorithm."""
+        """Check that MPI took the algorithm."""
         from trainer.strategies import ring
 
         ring.check(self.ring, world)
 
-    def build(
-        self,
-        plan: Plan,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        *,
-        loss: PerSample,
-        score: PerSample,
-        timeline: Timeline,
-    ) -> Learner:
-        """See `data.build`."""
+    def build(self, plan: Plan, setup: Setup) -> Learner:
+        """Make the learner: see `data.build`."""
         from trainer.strategies import data
 
-        return data.build(model, optimizer, world, loss=loss, score=score, timeline=timeline)
+        return data.build(setup)
 
     def recording(self, world: World, folder: Path, step: int) -> AbstractContextManager[None]:
-        """Horovod's own files, where they were asked for."""
+        """Record Horovod's own files, where they were asked for."""
         from trainer.strategies import ring
 
         return ring.recorded(self.ring, world, folder, step)

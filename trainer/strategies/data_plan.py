@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainer.config import RingConfig, micro_batch
+from trainer.config import RingConfig
 from trainer.planning import communication
 from trainer.planning.exchange import Exchange
 from trainer.strategies.base import Plan
@@ -101,18 +101,16 @@ def plan(
         ConfigError: it cannot be divided evenly.
     """
     ring = ring or RingConfig()
-    share = micro_batch(global_batch, world_size=world_size, accumulation=accumulation)
     variables = model.trainable_variables
     sizes = [math.prod(v.shape) for v in variables]
     moves = exchange(ring, sizes, world_size, [v.value.dtype.size for v in variables])
-    return DataPlan(
+    return DataPlan.of(
+        model,
+        "data",
         world_size=world_size,
         global_batch=global_batch,
         accumulation=accumulation,
-        micro_batch=share,
-        parameters=sum(sizes),
         bytes_per_update=round(max(one.sent for one in moves.payload)),
         algorithm=ring.algorithm,
-        strategy="data",
         moves=moves,
     )

@@ -54,11 +54,11 @@ def DistributedOptimizer(
 
     Raises:
         ConfigError: the optimizer is no Keras 3 optimizer or already distributed; an unknown option.
-        WorldError: `world.init` was not called.
+        WorldError: `trainer.init` was not called.
     """
     if not isinstance(optimizer, keras.Optimizer):
         raise ConfigError(
-            f"{type(optimizer).__name__} is no Keras 3 optimizer.",
+            f"{type(optimizer).__name__} is not a Keras 3 optimizer.",
             cure="For example keras.optimizers.Adam().",
         )
     if is_distributed(optimizer):
@@ -92,7 +92,7 @@ def DistributedOptimizer(
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Whether the optimizer averages its gradients over ranks, in a place where it is safe."""
+    """Return whether the optimizer averages its gradients over ranks, in a place where it is safe."""
     return isinstance(optimizer, _Distributed)
 
 
@@ -188,7 +188,7 @@ class AgreeingLossScale(LossScaleOptimizer):
     """Asks the other ranks about overflow each time, since it looks at gradients that are not reduced yet."""
 
     def check_finite(self, grads: Sequence[Any]) -> Any:
-        """Whether all gradients of all ranks are finite; a collective."""
+        """Return whether all gradients of all ranks are finite; a collective."""
         import tensorflow as tf
 
         mine = tf.cast(super().check_finite(grads), tf.int32)

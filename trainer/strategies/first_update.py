@@ -20,7 +20,7 @@ _ever_reduced = False
 
 
 def ever_reduced() -> bool:
-    """Whether a distributed optimizer of this process has reduced gradients, or is about to."""
+    """Return whether a distributed optimizer of this process has reduced gradients, or is about to."""
     return _ever_reduced
 
 
@@ -36,13 +36,13 @@ def broadcast(model: Any, optimizer: keras.Optimizer | None = None) -> None:
         optimizer: its state is broadcast, too; one without state yet is built for the model first.
 
     Raises:
-        InputError: the model has no weights yet, or is no Keras model.
+        InputError: the model has no weights yet, or is not a Keras model.
         WorldError: `trainer.init` was not called.
     """
     world = worlds.current()
     if not isinstance(model, keras.layers.Layer):
         raise InputError(
-            f"trainer.broadcast: {type(model).__name__} is no Keras model.",
+            f"trainer.broadcast: {type(model).__name__} is not a Keras model.",
             cure="trainer.broadcast(model) or trainer.broadcast(model, optimizer).",
         )
     if not model.built or not model.weights:

@@ -16,7 +16,7 @@ from trainer.ranks.world import World
 
 
 def weights_sha256(model: keras.Model) -> str:
-    """SHA-256 (hex) over all weights of a model: path, dtype, shape and bytes of each, in order."""
+    """Return the SHA-256 (hex) over path, dtype, shape and bytes of all weights of a model, in order."""
     return _digest(model.weights)
 
 
@@ -66,7 +66,7 @@ def check_finite(model: keras.Model, world: World, *, loss: float, where: str) -
 
 
 def local_statistics(model: keras.Model) -> list[Any]:
-    """Moving statistics that each rank keeps for itself: those of ordinary batch norm layers."""
+    """Return moving statistics that each rank keeps for itself: those of ordinary batch norm layers."""
     return [
         variable
         for layer in model._flatten_layers()

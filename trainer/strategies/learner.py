@@ -13,6 +13,31 @@ if TYPE_CHECKING:
     import keras
     import numpy as np
 
+    from trainer.ranks.world import World
+    from trainer.tasks.base import PerSample
+    from trainer.telemetry.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a learner is made of.
+
+    Attributes:
+        model: a built network with the weights to start from, on rank 0 at least; its graph is left alone.
+        optimizer: of `Strategy.divided`, with its state.
+        world: all ranks.
+        loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
+        score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
+        timeline: times the parts of each step; default: nothing is timed.
+    """
+
+    model: keras.Model
+    optimizer: keras.Optimizer
+    world: World
+    loss: PerSample | None = None
+    score: PerSample | None = None
+    timeline: Timeline | None = None
+
 
 @dataclass(frozen=True)
 class Start:
@@ -62,7 +87,7 @@ class Learner(ABC):
     optimizer: keras.Optimizer
 
     def begin(self, start: Start) -> None:
-        """The loop starts."""
+        """Prepare for the first update of this start."""
 
     def update(self, batches: Iterator[tuple[Any, Any, Any]]) -> Update | None:
         """Do one update.
@@ -78,7 +103,7 @@ class Learner(ABC):
 
     @property
     def is_in_step(self) -> bool:
-        """Whether all processes have done the same updates, so that training may stop here; no collective."""
+        """Whether all processes have done the same updates, so that training may stop; no collective."""
         return True
 
     @abstractmethod
@@ -93,11 +118,11 @@ class Learner(ABC):
 
     @abstractmethod
     def epoch_metrics(self) -> dict[str, float]:
-        """Mean `loss` and `score` of all samples on all ranks since the last call."""
+        """Return mean `loss` and `score` of all samples on all ranks since the last call."""
 
     @abstractmethod
     def predict(self, x: Any) -> Any:
-        """The network's outputs, float32 `(b, ...)`, for `x` as in `train_step`."""
+        """Return the network's outputs, float32 `(b, ...)`, for `x` as in `train_step`."""
 
     @abstractmethod
     def evaluate(
@@ -106,7 +131,7 @@ class Learner(ABC):
         collected: Collected | None = None,
         predict: Callable[[Any], Any] | None = None,
     ) -> Predictions:
-        """Outputs for all ranks' batches together, the same on every rank.
+        """Return the outputs for all ranks' batches together, the same on every rank.
 
         Args:
             batches: this rank's batches of rows int64 `(b,)`, inputs, targets, weights; those of weight 0
@@ -118,7 +143,7 @@ class Learner(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """See that what the ranks must agree on is the same everywhere.
+        """Check that what the ranks must agree on is the same everywhere.
 
         Raises:
             DivergenceError: it is not; on every rank.
@@ -129,26 +154,26 @@ class Learner(ABC):
 
     @abstractmethod
     def gather(self) -> keras.Model:
-        """The ordinary Keras model, the same on every rank; on rank 0 with its optimizer's whole state."""
+        """Return the ordinary Keras model, the same on every rank; rank 0 has all optimizer state, too."""
 
     def averaged_weights(self) -> AbstractContextManager[None]:
-        """A context in which the network holds the averaged weights, where the optimizer keeps them (EMA)."""
+        """Return a context in which the network holds averaged weights, if the optimizer keeps them (EMA)."""
         return contextlib.nullcontext()
 
     def server_steps(self) -> list[list[dict[str, Any]]]:
-        """Where the time of parameter servers went since the last call; no collective."""
+        """Return per-server timings since the last call; empty without servers; no collective."""
         return []
 
     def columns(self) -> dict[str, Any]:
-        """What the epoch's row of metrics.jsonl says besides; no collective."""
+        """Return further columns for the epoch's row of metrics.jsonl; no collective."""
         return {}
 
     def facts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What result.json says besides, of the rows of all epochs; no collective."""
+        """Return further keys for result.json, from the rows of all epochs; no collective."""
         return {}
 
     def close(self) -> None:
-        """Nothing is trained any more; no collective."""
+        """Release what the learner holds, such as connections; no collective."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from trainer.strategies.rate_factors import scale_rates
 
 
 def build(config: TrainConfig, steps_per_epoch: int, model: keras.Model | None = None) -> keras.Optimizer:
-    """The optimizer of a run on one rank, with loss scaling for `mixed_float16`; see `Strategy.divided`.
+    """Return a run's optimizer on one rank, with loss scaling for `mixed_float16`; see `Strategy.divided`.
 
     Args:
         config: the `train` section.
@@ -40,7 +40,7 @@ def build(config: TrainConfig, steps_per_epoch: int, model: keras.Model | None =
 
 
 def ring_options(ring: RingConfig) -> dict[str, Any]:
-    """The options of `DistributedOptimizer` for this section; the rest is `launch.ring_environment`."""
+    """Return options of `DistributedOptimizer` for this section; the rest is `launch.ring_environment`."""
     return {
         "compression": ring.compression,
         "reduction": ring.reduction,
@@ -50,7 +50,7 @@ def ring_options(ring: RingConfig) -> dict[str, Any]:
 
 
 def plain(config: OptimizerConfig, rate: Any, *, accumulation: int = 1) -> keras.Optimizer:
-    """Keras' own optimizer with these options; `rate` is a number or a schedule."""
+    """Return Keras' own optimizer with these options; `rate` is a number or a schedule."""
     options: dict[str, Any] = {
         "learning_rate": rate,
         "clipnorm": config.clip_norm,

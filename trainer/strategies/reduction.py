@@ -26,7 +26,7 @@ _ALIGNMENT = 64
 def make(
     world: World, name: str, *, kind: Kind, bucket_mb: float, wire: Wire, gather: bool = False
 ) -> Reduction:
-    """The reduction of one optimizer.
+    """Return the reduction of one optimizer.
 
     Args:
         world: whose ranks take part.
@@ -47,7 +47,7 @@ def make(
     if kind not in ("buckets", "per_tensor", "grouped"):
         raise ConfigError(f"reduction: {kind!r} is unknown.", cure="One of buckets, per_tensor, grouped.")
     if bucket_mb <= 0:
-        raise ConfigError(f"bucket_mb: {bucket_mb} is no size.", cure="Give more than 0.")
+        raise ConfigError(f"bucket_mb: {bucket_mb} is not a size: it must be > 0.", cure="Give more than 0.")
     limit = _limit(kind, bucket_mb)
     average = functools.partial(_mean_gathered, wire=wire) if gather else _AVERAGES[wire]
 

@@ -19,10 +19,10 @@ _OURS = {
 
 
 def of(config: RunConfig) -> Strategy:
-    """The strategy that a configuration asks for.
+    """Return the strategy that a configuration names.
 
     Raises:
-        ConfigError: `train.strategy.name` names code of the user's own which is no strategy.
+        ConfigError: `train.strategy.name` names code of the user's own which is not a strategy.
         CingulumError: that code does not take the options.
     """
     if not is_ours(config):
@@ -33,7 +33,7 @@ def of(config: RunConfig) -> Strategy:
 
 
 def is_ours(config: RunConfig) -> bool:
-    """Whether `of` may be called before TensorFlow and MPI start: a file of the user's imports them."""
+    """Return whether `of` may be called before TensorFlow and MPI start; a user's file imports them."""
     return _key(config) in _OURS
 
 
@@ -46,7 +46,7 @@ def _own(name: str, config: RunConfig) -> Strategy:
     found = own.find(name, what="strategy", error=ConfigError)
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise ConfigError(
-            f"train.strategy: {name} is no strategy.",
+            f"train.strategy: {name} is not a strategy.",
             cure="It must be a subclass of trainer.strategies.base.Strategy: docs/how-to/own-strategy.md.",
             key="train.strategy",
         )

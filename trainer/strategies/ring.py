@@ -16,7 +16,7 @@ from trainer.ranks.world import World
 
 
 def check(ring: RingConfig, world: World) -> None:
-    """See that MPI took the algorithm that was asked for; not a collective.
+    """Check that MPI took the algorithm that was asked for; no collective.
 
     Raises:
         WorldError: it did not.
@@ -33,7 +33,7 @@ def check(ring: RingConfig, world: World) -> None:
 
 
 def differing(ring: RingConfig, found: Mapping[str, int]) -> list[str]:
-    """Settings of MPI that an algorithm does not have, such as "coll_tuned_bcast_algorithm is 1, not 6".
+    """Return wrong settings of MPI for an algorithm, such as "coll_tuned_bcast_algorithm is 1, not 6".
 
     Args:
         ring: names the algorithm.

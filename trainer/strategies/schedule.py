@@ -15,7 +15,7 @@ from trainer.config import OptimizerConfig, ScheduleConfig
 
 
 def peak(schedule: ScheduleConfig, optimizer: OptimizerConfig, global_batch: int) -> float:
-    """The rate after the warm-up, scaled to the global batch."""
+    """Return the rate after the warm-up, scaled to the global batch."""
     ratio = global_batch / schedule.reference_batch
     return optimizer.learning_rate * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[schedule.scale]
 
@@ -29,7 +29,7 @@ def learning_rate(
     *,
     accumulation: int = 1,
 ) -> RunSchedule:
-    """The rate at every step of a run.
+    """Return the schedule: the rate at every step of a run.
 
     Args:
         schedule: how it rises and falls.
@@ -103,7 +103,7 @@ class RunSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return left
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make an equal schedule."""
+        """Return the arguments that make an equal schedule."""
         return {
             "kind": self.kind,
             "peak": self.peak,

@@ -17,7 +17,7 @@ from trainer.ranks import world as worlds
 
 
 def shard(*data: Any, batched: bool | None = None) -> Any:
-    """This rank's share.
+    """Return this rank's share.
 
     Arrays: sample i goes to rank i mod n. With the global batch divided by `trainer.size()` as `batch_size`
     and without shuffling, step s then sees the same samples as one process does. Up to n-1 of the first
@@ -71,7 +71,7 @@ def shard(*data: Any, batched: bool | None = None) -> Any:
 
 
 def share_of(n: int, rank: int, size: int) -> np.ndarray:
-    """Positions of a rank's samples among n, int64 `(ceil(n / size),)`; pure."""
+    """Return the positions of a rank's samples among n, int64 `(ceil(n / size),)`; pure."""
     return (np.arange(-(-n // size), dtype=np.int64) * size + rank) % n
 
 

@@ -20,10 +20,10 @@ counts, shards, scratch = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 def main() -> int:
     from cingulum import cli
     from trainer import quiet
-    from trainer.ranks import world as worlds
+    from trainer.ranks import starting
 
     quiet.leave_out_what_keras_can_do_without()
-    world = worlds.init(1)
+    world = starting.init(1)
     os.environ["CINGULUM_SCRATCH"] = scratch.format(rank=world.rank)
     from trainer.data.loading import scratch_copy
     from trainer.data.shards.stored_bytes import StoredBytes

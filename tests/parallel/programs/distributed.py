@@ -12,6 +12,7 @@ from cases import BATCH, CASES, batches, network, set_precision, state
 
 import trainer
 from trainer.strategies import data, guards
+from trainer.strategies.learner import Setup
 
 folder = Path(sys.argv[1])
 world = trainer.init(threads=1)
@@ -24,7 +25,7 @@ for name, case in CASES.items():
     keras.utils.set_random_seed(3 + world.rank)
     model = network(trainer.SyncBatchNormalization if case.batch_norm else None)
     optimizer = trainer.DistributedOptimizer(case.optimizer(), **case.ring)
-    distributed = data.build(model, optimizer, world)
+    distributed = data.build(Setup(model, optimizer, world))
     for x, y, w in batches(case):
         distributed.train_step(x[mine], y[mine], w[mine])
     guards.check_divergence(model, world)

@@ -12,6 +12,7 @@ import tensorflow as tf
 import trainer
 from trainer.errors import InputError
 from trainer.strategies import data, guards, reduction
+from trainer.strategies.learner import Setup
 
 fault, where = sys.argv[1], int(sys.argv[2])
 world = trainer.init(threads=1)
@@ -33,7 +34,7 @@ model = keras.Sequential(
 optimizer = keras.optimizers.SGD(0.1)
 if fault != "forgets_to_wrap":
     optimizer = trainer.DistributedOptimizer(optimizer)
-distributed = data.build(model, optimizer, world)
+distributed = data.build(Setup(model, optimizer, world))
 rng = np.random.default_rng(world.rank)
 for step in range(200):
     x = rng.normal(size=(2, 8, 8, 8, 1)).astype(np.float32)

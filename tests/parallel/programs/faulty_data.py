@@ -24,10 +24,10 @@ reads = 0
 def main() -> int:
     from cingulum import cli
     from trainer import quiet
-    from trainer.ranks import world as worlds
+    from trainer.ranks import starting
 
     quiet.leave_out_what_keras_can_do_without()
-    world = worlds.init(1)
+    world = starting.init(1)
     from trainer.data.shards import stored_bytes
     from trainer.runs.loop import Training
 

@@ -27,8 +27,8 @@ def main() -> int:
     from trainer import config as configuration
     from trainer import quiet
     from trainer.errors import CingulumError
-    from trainer.ranks import launch
-    from trainer.ranks import world as worlds
+    from trainer.ranks import launch, starting
+    from trainer.ranks.members import Members
 
     quiet.leave_out_what_keras_can_do_without()
     try:
@@ -36,15 +36,13 @@ def main() -> int:
     except CingulumError:  # `cingulum train` tells it
         train = configuration.TrainConfig()
     if train.strategy.name != "parameter-server":
-        world = worlds.init(1)
+        world = starting.init(1)
     else:
         server = train.strategy
-        world = worlds.init(
+        world = starting.init(
             1,
             environment=launch.server_environment(server),
-            servers=server.count,
-            placement=server.placement,
-            mode=server.mode,
+            members=Members(server.count, server.placement, server.mode),
         )
     from trainer.run_folder import checkpoint
     from trainer.runs.loop import Training

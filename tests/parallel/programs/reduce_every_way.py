@@ -17,15 +17,15 @@ import sent_bytes
 import tensorflow as tf
 
 from trainer.config import RingConfig
-from trainer.ranks import horovod_world, launch
-from trainer.ranks import world as worlds
+from trainer.ranks import horovod_world, launch, starting
 from trainer.strategies import data, reduction
 from trainer.strategies import ring as ring_of_run
 from trainer.strategies.distributed_optimizer import DistributedOptimizer
+from trainer.strategies.learner import Setup
 from trainer.strategies.optimizers import ring_options
 
 folder, ring = Path(sys.argv[1]), RingConfig.model_validate_json(sys.argv[2])
-world = worlds.init(threads=1, environment=launch.ring_environment(ring))
+world = starting.init(threads=1, environment=launch.ring_environment(ring))
 STEPS, BATCH = 20, 12
 keras.utils.set_random_seed(3)
 inputs = keras.Input((4, 4, 4, 2))
@@ -34,7 +34,8 @@ x = keras.layers.Dense(7, activation="gelu")(keras.layers.Flatten()(x))
 network = keras.Model(inputs, keras.layers.Dense(2)(x))
 before = [np.array(w) for w in network.get_weights()]
 options = ring_options(ring)
-learner = data.build(network, DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), **options), world)
+optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), **options)
+learner = data.build(Setup(network, optimizer, world))
 rng = np.random.default_rng(0)
 share = BATCH // world.size
 mine = slice(world.rank * share, (world.rank + 1) * share)

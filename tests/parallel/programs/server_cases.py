@@ -18,7 +18,9 @@ from cases import BATCH, CASES, Case, batches, network, state
 
 import trainer
 from trainer.config import ServerConfig
-from trainer.ranks.world import init
+from trainer.ranks.members import Members
+from trainer.ranks.starting import init
+from trainer.strategies.learner import Setup
 from trainer.strategies.servers import serving, strategy
 
 ROUNDS = 4  # of the six batches: more than 20 steps
@@ -50,13 +52,13 @@ def bytes_so_far(served: strategy.ServedModel) -> dict[str, Any]:
     # Of each server; a training does not ask.
     servers = served.client._ask({"do": "bytes"}) if world.is_main else None
     return {
-        "workers": world.allgather_object([box.sent, box.received]),
+        "workers": world.allgather_object(list(box.traffic())),
         "servers": world.broadcast_object(servers),
     }
 
 
 servers, placement, results = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-world = init(threads=1, servers=servers, placement=placement)
+world = init(threads=1, members=Members(servers, placement))
 if world.is_server:
     sys.exit(serving.serve(world))
 share = BATCH // world.size
@@ -82,7 +84,7 @@ with serving.serving(world):
         plan = strategy.plan(
             model, world_size=world.size, global_batch=BATCH, server=config, optimizer=optimizer
         )
-        served = strategy.build(plan, model, optimizer, world)
+        served = strategy.build(plan, Setup(model, optimizer, world))
         before = bytes_so_far(served)
         for _ in range(ROUNDS):
             for x, y, w in batches(case):

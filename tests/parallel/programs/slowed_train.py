@@ -23,10 +23,10 @@ plain_read = os.preadv
 def main() -> int:
     from cingulum import cli
     from trainer import quiet
-    from trainer.ranks import world as worlds
+    from trainer.ranks import starting
 
     quiet.leave_out_what_keras_can_do_without()
-    world = worlds.init(1)
+    world = starting.init(1)
     from trainer.runs.loop import Training
 
     is_last = world.rank == world.size - 1

@@ -10,19 +10,21 @@ from pathlib import Path
 
 from trainer.bench.peers import work
 from trainer.bench.peers.job import PeerJob
-from trainer.ranks import world as worlds
+from trainer.ranks import starting
+from trainer.ranks.world import World
 
 
 def steps(job, world, folder, name):
     import trainer
     from trainer.strategies import data
+    from trainer.strategies.learner import Setup
 
     model, optimizer = work.network(job)
     if world.is_main:
         work.save(model, folder / "first.npz")
     if world.size > 1:
         optimizer = trainer.DistributedOptimizer(optimizer)
-    distributed = data.build(model, optimizer, world)
+    distributed = data.build(Setup(model, optimizer, world))
     for number in range(job.warm_up + job.steps):
         x, y = work.batch(job, number, world.rank)
         distributed.train_step(x, y, 1.0 + 0 * x[:, 0, 0, 0, 0])
@@ -32,10 +34,10 @@ def steps(job, world, folder, name):
 
 def main():
     job, folder = PeerJob(**json.loads(sys.argv[1])), Path(sys.argv[2])
-    world = worlds.init(threads=1)
+    world = starting.init(threads=1)
     steps(job, world, folder, "ranks")
     if world.is_main:
-        steps(job, worlds.World(), folder, "one")
+        steps(job, World(), folder, "one")
     world.barrier()
 
 

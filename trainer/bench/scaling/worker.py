@@ -38,14 +38,14 @@ def main() -> None:
 
 def _by_ring(cell: Cell) -> None:
     from trainer.config.strategy import RingConfig
-    from trainer.ranks import launch
-    from trainer.ranks import world as worlds
+    from trainer.ranks import launch, starting
 
     ring = RingConfig(**cell.options)
-    world = worlds.init(threads=1, environment=launch.ring_environment(ring))
+    world = starting.init(threads=1, environment=launch.ring_environment(ring))
 
     import trainer
     from trainer.strategies import data
+    from trainer.strategies.learner import Setup
     from trainer.telemetry.timeline import Timeline
 
     model, optimizer, options = _network(cell)
@@ -53,18 +53,21 @@ def _by_ring(cell: Cell) -> None:
         optimizer, compression=ring.compression, reduction=ring.reduction, bucket_mb=ring.bucket_mb
     )
     timeline = Timeline()
-    _measure(cell, world, data.build(model, optimizer, world, timeline=timeline, **options), timeline)
+    setup = Setup(model, optimizer, world, timeline=timeline, **options)
+    _measure(cell, world, data.build(setup), timeline)
 
 
 def _by_servers(cell: Cell) -> None:
     from trainer.config.strategy import ServerConfig
-    from trainer.ranks import launch
-    from trainer.ranks import world as worlds
+    from trainer.ranks import launch, starting
+    from trainer.ranks.members import Members
 
     server = ServerConfig(count=cell.servers, **cell.options)
     environment = {**RARELY, **launch.server_environment(server)}
-    world = worlds.init(threads=1, environment=environment, servers=server.count, placement=server.placement)
+    members = Members(server.count, server.placement)
+    world = starting.init(threads=1, environment=environment, members=members)
 
+    from trainer.strategies.learner import Setup
     from trainer.strategies.servers import serving, strategy
     from trainer.telemetry.timeline import Timeline
 
@@ -77,7 +80,7 @@ def _by_servers(cell: Cell) -> None:
         plan = strategy.plan(
             model, world_size=world.size, global_batch=world.size, server=server, optimizer=optimizer
         )
-        served = strategy.build(plan, model, optimizer, world, timeline=timeline, **options)
+        served = strategy.build(plan, Setup(model, optimizer, world, timeline=timeline, **options))
         _measure(cell, world, served, timeline, served.client.times_of_servers)
         served.close()
 
@@ -136,9 +139,11 @@ def _computing(cell: Cell, world: Any) -> float:
     """Return the seconds of a step without any reduction, while every rank takes one: median of three."""
     from trainer.ranks import world as worlds
     from trainer.strategies import data
+    from trainer.strategies.learner import Setup
 
     model, optimizer, options = _network(cell)
-    step = _stepping(data.build(model, optimizer, worlds.World(), **options), _batch(cell, world.rank))
+    setup = Setup(model, optimizer, worlds.World(), **options)
+    step = _stepping(data.build(setup), _batch(cell, world.rank))
     step()
     world.barrier()
     return statistics.median(_timed(step, 3))

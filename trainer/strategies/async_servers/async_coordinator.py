@@ -17,11 +17,13 @@ import numpy as np
 
 from trainer import errors
 from trainer.errors import CingulumError, WorldError
-from trainer.ranks.mpi_world import Links
+from trainer.ranks.links import Links
+from trainer.ranks.liveness import LivenessPort
+from trainer.ranks.members import TO_SERVERS
+from trainer.ranks.messages import Mailbox, Message
 from trainer.strategies.async_servers import async_state as state
-from trainer.strategies.async_servers.async_server import Arrived, Post, Shard
+from trainer.strategies.async_servers.async_server import Shard
 from trainer.strategies.async_servers.async_state import Tag
-from trainer.strategies.async_servers.lifelines import Hub
 from trainer.strategies.async_servers.staleness import Clocks, Histogram
 from trainer.strategies.async_servers.tickets import Tickets
 
@@ -52,7 +54,7 @@ class Coordinator:
 
     Args:
         links: of the world.
-        hub: lifelines to all other processes.
+        port: lifelines to all other processes.
         post: server 0's mailbox.
         bound: of staleness, or None.
         ahead: tickets that a worker holds besides the one it computes.
@@ -65,12 +67,14 @@ class Coordinator:
         updates: by worker, of this session.
     """
 
-    def __init__(self, links: Links, hub: Hub, post: Post, *, bound: int | None, ahead: int) -> None:
+    def __init__(
+        self, links: Links, port: LivenessPort, post: Mailbox, *, bound: int | None, ahead: int
+    ) -> None:
         self.histogram = Histogram()
         self.stop_asked = self.lost_server = False
         self.dead: list[str] = []
         self.updates = dict.fromkeys(range(len(links.workers)), 0)
-        self._links, self._hub, self._post = links, hub, post
+        self._links, self._port, self._post = links, port, post
         self._ahead = ahead
         self._clocks = Clocks(range(len(links.workers)), bound)
         self._pushed: Counter[int] = Counter()
@@ -85,23 +89,23 @@ class Coordinator:
         """Training goes from step `start` to `stop`; gives workers that have asked already their tickets."""
         self._shard, self._tickets = shard, Tickets(start, stop)
         for process, vector in self._states.items():
-            self._post.send(process, Tag.STATE, vector.view(np.uint8), to_server=True)
+            self._post.send(process, Tag.STATE, vector.view(np.uint8), channel=TO_SERVERS)
         self._states.clear()
         for worker in self._wanting_tickets:
             if worker in self._clocks.living:
                 self._send_tickets(worker)
         self._wanting_tickets.clear()
 
-    def tell_staging(self, staging: str) -> None:
-        """Where workers begin their lines of telemetry: the folder of the lease on the run folder."""
-        self._hub.say_all({"staging": staging})
+    def send_staging(self, staging: str) -> None:
+        """Send workers the folder in which they begin files of telemetry: that of the lease on the run."""
+        self._port.say_all({"staging": staging})
 
     def give_state(self, server: int, vector: np.ndarray) -> None:
-        """What a further server begins with; it is sent by `begin`, before anything else."""
+        """Keep what a further server begins with; `begin` sends it first."""
         self._states[self._links.servers[server]] = vector
 
     def allow(self, limit: int) -> None:
-        """Steps below `limit` may be begun. At the old limit, all workers were in step."""
+        """Let workers begin the steps below `limit`. At the old limit, all workers were in step."""
         if self._tickets.done == self._tickets.limit:
             self._clocks.restart()
         self._tickets.limit = limit
@@ -140,7 +144,7 @@ class Coordinator:
         further = self._links.servers[1:]
         wanted = np.array([self._pushed[process] for process in self._links.workers], np.int64)
         for process in further:
-            self._post.send(process, Tag.COLLECT, wanted.view(np.uint8), to_server=True)
+            self._post.send(process, Tag.COLLECT, wanted.view(np.uint8), channel=TO_SERVERS)
         found: dict[int, np.ndarray] = {}
         while len(found) < len(further):
             self.look()
@@ -154,15 +158,15 @@ class Coordinator:
         return found
 
     def take_histogram(self) -> Histogram:
-        """The histogram; it begins anew."""
+        """Return the histogram, and begin a new one."""
         taken, self.histogram = self.histogram, Histogram()
         return taken
 
     def look(self) -> None:
-        """Hear what lifelines tell; see `next_update` for what it raises."""
+        """Handle what came over lifelines; raises as `next_update` does."""
         while True:
             try:
-                process, said = self._hub.heard.get_nowait()
+                process, said = self._port.heard.get_nowait()
             except queue.Empty:
                 return
             if said is None:
@@ -188,14 +192,14 @@ class Coordinator:
         if name in self.dead:
             return
         self.dead.append(name)
-        self._hub.cut(process)
+        self._port.cut(process)
         back = self._tickets.gone(worker)
         self._clocks.gone(worker)
         self._computing.pop(worker, None)
         if worker in self._waiting:
             self._waiting.remove(worker)
         for server in links.servers[1:]:
-            self._hub.say(server, {"gone": process})
+            self._port.say(server, {"gone": process})
         left = len(self._clocks.living)
         sys.stderr.write(
             f"warning: [{name}] is gone; training goes on with {left} worker(s). "
@@ -209,7 +213,7 @@ class Coordinator:
             )
         self._let_go()
 
-    def _handle(self, arrived: Arrived) -> Update | None:
+    def _handle(self, arrived: Message) -> Update | None:
         if arrived.source not in self._links.workers:
             return None
         worker = self._links.workers.index(arrived.source)
@@ -269,11 +273,12 @@ class Coordinator:
             self._post.send(process, Tag.TAKE, state.message([self._shard.version], self._shard.weights()))
 
     def facts(self) -> dict[str, Any]:
-        """For result.json: who made how many updates in this session, and who died."""
+        """Return for result.json: updates of each worker in this session, dead workers, and bytes."""
         names = [self._links.name_of_worker(worker) for worker in self.updates]
+        sent, received = self._post.traffic()
         return {
             "updates_per_worker": dict(zip(names, self.updates.values(), strict=True)),
             "dead_workers": list(self.dead),
-            "bytes_sent": self._post.bytes[0],
-            "bytes_received": self._post.bytes[1],
+            "bytes_sent": sent,
+            "bytes_received": received,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import queue
 import sys
@@ -11,19 +12,17 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from trainer import atomic
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError, as_text
 from trainer.ranks.agreement import Agreed
-from trainer.ranks.interfaces import listening_address
-from trainer.ranks.mpi_world import Links
+from trainer.ranks.links import Links
+from trainer.ranks.liveness import MEET_S, LivenessPort
+from trainer.ranks.members import TO_SERVERS, TO_WORKERS
 from trainer.ranks.world import World
 from trainer.strategies.async_servers.async_coordinator import Coordinator
-from trainer.strategies.async_servers.async_server import Post
-from trainer.strategies.async_servers.async_state import HEADER, share_address
-from trainer.strategies.async_servers.lifelines import MEET_S, Hub
+from trainer.strategies.async_servers.async_state import HEADER
 
 # Where this names a file, the main process writes its exit code into it: after a process died, mpirun may
 # neither end nor know the code (jobs/surviving.py does).
@@ -51,25 +50,20 @@ class MainWorld(World):
         """Such as 'server 0 @ node03'."""
         return self._name
 
-    def abort(self, exit_code: int = 1) -> NoReturn:
-        """End at once; the others notice."""
-        sys.stderr.flush()
-        os._exit(exit_code)
-
 
 def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) -> int:
-    """Server 0's part, from start to end; returns the exit code, or ends the process."""
+    """Do server 0's part, from start to end; returns the exit code, or ends the process."""
     others = [p for p in range(len(links.hosts)) if p != links.process]
-    hub = Hub(others, silence_s, listening_address(links.hosts, links.hosts[links.process]))
-    share_address(links, hub.address)
-    post = Post(links, serves=True)
+    port = LivenessPort(links.hosts, links.hosts[links.process], lines_from=others, silence_s=silence_s)
+    links.allgather_object(dataclasses.asdict(port.address))
+    post = links.mailbox(TO_SERVERS, says=TO_WORKERS)
     ahead = min(HEADER - 3, -(-config.data.prefetch // config.train.accumulation) + 1)
     coordinator = Coordinator(
-        links, hub, post, bound=getattr(config.train.strategy, "staleness", None), ahead=ahead
+        links, port, post, bound=getattr(config.train.strategy, "staleness", None), ahead=ahead
     )
     code = 0
     try:
-        late = hub.wait_for_all()
+        late = port.wait_for_all()
         if late:
             raise WorldError(
                 f"{links.name_of(late[0])} did not connect to server 0 within {MEET_S:.0f} s.",
@@ -90,18 +84,18 @@ def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) 
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    clean = _all_leave(hub, others, coordinator, code)
+    clean = _all_leave(port, others, coordinator, code)
     with contextlib.suppress(OSError):
         if END_FILE in os.environ:
             atomic.write_text(Path(os.environ[END_FILE]), f"{code}\n")
-    hub.close()
+    port.close()
     if clean:
         post.close()
         return code
     # MPI_Finalize would wait for the dead. Where mpirun runs on this host, this ends it.
     time.sleep(0.2)
     threading.Timer(_ABORT_S, os._exit, [code]).start()
-    links.MPI.COMM_WORLD.Abort(code)
+    links.abort(code)
     os._exit(code)
 
 
@@ -110,22 +104,22 @@ def _tell(error: CingulumError) -> int:
     return error.exit_code
 
 
-def _all_leave(hub: Hub, others: list[int], coordinator: Coordinator, code: int) -> bool:
-    """Tell everyone to end; whether all were there to hear it, so that MPI can be left in good order.
+def _all_leave(port: LivenessPort, others: list[int], coordinator: Coordinator, code: int) -> bool:
+    """Tell all processes to end; returns whether all answered, so that MPI can be finalized.
 
     First they stop, then they are told how to leave: MPI_Finalize would wait for one who is gone.
     """
-    hub.say_all({"end": code})
+    port.say_all({"end": code})
     leaving: set[int] = set()
     lost = bool(coordinator.dead) or coordinator.lost_server
     deadline = time.monotonic() + _LEAVE_S
     while not lost and len(leaving) < len(others) and time.monotonic() < deadline:
         with contextlib.suppress(queue.Empty):
-            process, said = hub.heard.get(timeout=_LOOK_S)
+            process, said = port.heard.get(timeout=_LOOK_S)
             if said is not None and "leaving" in said:
                 leaving.add(process)
             elif said is None:
                 lost = True
     clean = not lost and len(leaving) == len(others)
-    hub.say_all({"leave": clean})
+    port.say_all({"leave": clean})
     return clean

@@ -17,15 +17,17 @@ import numpy as np
 
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError
-from trainer.ranks.mpi_world import Links
+from trainer.ranks.links import Links
+from trainer.ranks.liveness import Address, Lifeline
+from trainer.ranks.members import TO_SERVERS, TO_WORKERS
+from trainer.ranks.messages import Mailbox
 from trainer.ranks.stopping import StopRequest
 from trainer.ranks.watchdog import Watchdog
 from trainer.ranks.world import World
 from trainer.run_folder.checkpoint import random_states
-from trainer.strategies.async_servers.async_server import FurtherServer, Post, Shard
-from trainer.strategies.async_servers.async_state import Shares, share_address
+from trainer.strategies.async_servers.async_server import FurtherServer, Shard
+from trainer.strategies.async_servers.async_state import Shares
 from trainer.strategies.async_servers.async_worker import Ended, Gradients, Steps, Worker
-from trainer.strategies.async_servers.lifelines import Lifeline
 from trainer.strategies.async_servers.worker_times import WorkerTimes
 from trainer.strategies.base import Share, Story
 
@@ -41,11 +43,12 @@ class Other:
         self._may_leave = threading.Event()
         self._code, self._clean = 1, False
         self._gone: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._post: Post | None = None
+        self._post: Mailbox | None = None
         self._staging: Path | None = None
         self._name = links.name_of(links.process)
         try:
-            self._line = Lifeline(share_address(links, None), links.process, self._told, silence_s)
+            address = Address(**links.allgather_object(None)[links.servers[0]])
+            self._line = Lifeline(address, links.process, self._hear, silence_s, name=links.name_of_server(0))
         except WorldError as error:
             raise WorldError(f"[{self._name}] {error.message}", cure=error.cure) from None
 
@@ -89,7 +92,7 @@ class Other:
             os._exit(self._code)
         return self._code
 
-    def _told(self, said: dict[str, Any] | None) -> None:
+    def _hear(self, said: dict[str, Any] | None) -> None:
         if said is None:
             if self._ended.is_set():
                 self._may_leave.set()
@@ -170,7 +173,7 @@ class Other:
     def _serve(self, watchdog: Watchdog) -> None:
         links = self._links
         watchdog.beat("preparing")
-        self._post = post = Post(links, serves=True)
+        self._post = post = links.mailbox(TO_SERVERS, says=TO_WORKERS)
         prepared = self._story.prepare(World())
         shares = Shares(prepared.model, len(links.servers))
         shard = Shard(prepared.model, prepared.optimizer, shares, links.server or 0)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import keras
-import numpy as np
 
-from trainer.config import RunConfig, ServerConfig, micro_batch
+from trainer.config import RunConfig, ServerConfig
 from trainer.planning.communication import Flow
 from trainer.planning.exchange import Exchange
 from trainer.strategies.async_servers.async_state import Shares
@@ -58,14 +57,14 @@ def plan(config: RunConfig, server: ServerConfig, model: keras.Model, workers: i
         ConfigError: the batch cannot be divided, or there are more servers than variables.
     """
     train = config.train
-    return AsyncPlan(
+    return AsyncPlan.of(
+        model,
+        "parameter-server",
         world_size=workers,
-        strategy="parameter-server",
-        servers=server.count,
+        parts=1,
         global_batch=train.global_batch,
         accumulation=train.accumulation,
-        micro_batch=micro_batch(train.global_batch, world_size=1, accumulation=train.accumulation),
-        parameters=sum(int(np.prod(v.shape)) for v in model.trainable_variables),
+        servers=server.count,
         bytes_per_server=Shares(model, server.count).bytes(model),
         staleness=server.staleness,
     )

@@ -6,19 +6,18 @@ slots; server 0 collects the others' when the state is to be evaluated or saved.
 
 from __future__ import annotations
 
-import queue
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.ranks.mpi_world import Links
+from trainer.ranks.links import Links
+from trainer.ranks.members import TO_SERVERS
+from trainer.ranks.messages import Mailbox, Message
 from trainer.strategies.async_servers import async_state as state
 from trainer.strategies.async_servers.async_state import Shares, Tag
-from trainer.strategies.servers.transport import Mailbox
 
 
 class Held:
@@ -34,12 +33,12 @@ class Held:
         self._iterations = optimizer.variables[0]
 
     def save(self) -> np.ndarray:
-        """Weights, slots, and the optimizer's count of steps; flat float32."""
+        """Return weights, slots, and the optimizer's count of steps as flat float32."""
         # float32 counts to 16 million.
         return np.append(state.flat(self._variables), np.float32(self._iterations.numpy()))
 
     def restore(self, vector: np.ndarray) -> None:
-        """What `save` gave, perhaps in another process."""
+        """Take over what `save` returned, perhaps in another process."""
         state.assign(self._variables, vector[:-1])
         self._iterations.assign(int(vector[-1]))
 
@@ -68,7 +67,7 @@ class Shard:
         self._apply = tf.function(self._apply_flat, autograph=False)
 
     def weights(self) -> np.ndarray:
-        """What a worker needs, flat float32; not changed later."""
+        """Return immutable flat float32 weights for workers."""
         if self._weights is None:
             self._weights = state.flat([*self._trained, *self._untrained])
         return self._weights
@@ -89,7 +88,7 @@ class Shard:
         self._weights = None
 
     def save(self) -> np.ndarray:
-        """What server 0 needs: see `Held`."""
+        """Return what server 0 needs: see `Held`."""
         return self._held.save()
 
     def _apply_flat(self, vector: Any) -> None:
@@ -102,60 +101,6 @@ class Shard:
             self._optimizer.apply(gradients, self._trained)
 
 
-@dataclass
-class Arrived:
-    """A message: who sent it (process), its tag, and what it is."""
-
-    source: int
-    tag: int
-    array: np.ndarray
-
-
-class Post:
-    """The mailbox of a process, as a queue of what arrives.
-
-    Args:
-        links: of the world.
-        serves: whether it is a server's.
-    """
-
-    def __init__(self, links: Links, *, serves: bool) -> None:
-        self.arrived: queue.SimpleQueue[Arrived | BaseException] = queue.SimpleQueue()
-        self._serves = serves
-        self._mailbox = Mailbox(
-            links,
-            serves=serves,
-            buffer=lambda source, tag, size: np.empty(size, np.uint8),
-            arrived=lambda source, tag, array: self.arrived.put(Arrived(source, tag, array)),
-            failed=self.arrived.put,
-        )
-        self.send = self._mailbox.send
-        self.expect = self._mailbox.expect
-
-    def next(self, seconds: float) -> Arrived | None:
-        """The next message, or None after so many seconds.
-
-        Raises:
-            BaseException: what ended the mailbox.
-        """
-        try:
-            found = self.arrived.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        if isinstance(found, BaseException):
-            raise found
-        return found
-
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """Sent and received."""
-        return self._mailbox.sent, self._mailbox.received
-
-    def close(self) -> None:
-        """Send what is left to send, and stop."""
-        self._mailbox.close()
-
-
 class FurtherServer:
     """A server with a number above 0: does what workers and server 0 ask.
 
@@ -165,18 +110,18 @@ class FurtherServer:
         post: its mailbox.
     """
 
-    def __init__(self, shard: Shard, links: Links, post: Post) -> None:
+    def __init__(self, shard: Shard, links: Links, post: Mailbox) -> None:
         self._shard, self._links, self._post = shard, links, post
         self._pushed: Counter[int] = Counter()
         self._gone: set[int] = set()
         self._wanted: np.ndarray | None = None
 
     def gone(self, process: int) -> None:
-        """A worker died: what it did not send is not waited for."""
+        """Wait no longer for updates of a worker that died."""
         self._gone.add(process)
         self._give_state()
 
-    def handle(self, arrived: Arrived) -> None:
+    def handle(self, arrived: Message) -> None:
         """Do what a message asks for."""
         if arrived.tag == Tag.PULL:
             reply = state.message([self._shard.version], self._shard.weights())
@@ -198,4 +143,4 @@ class FurtherServer:
                 return
         self._wanted = None
         vector = self._shard.save()
-        self._post.send(self._links.servers[0], Tag.STATE, vector.view(np.uint8), to_server=True)
+        self._post.send(self._links.servers[0], Tag.STATE, vector.view(np.uint8), channel=TO_SERVERS)

@@ -7,7 +7,6 @@ norms, which workers send back as differences.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,36 +14,34 @@ import keras
 import numpy as np
 
 from trainer.errors import ConfigError
-from trainer.ranks.mpi_world import Links
-from trainer.strategies.servers import transport
+from trainer.strategies.servers import tags
 from trainer.strategies.servers.layout import layout
 
 HEADER = 16
 _HEADER_BYTES = HEADER * 8
-_ADDRESS_BYTES = 8192
 
 
 class Tag:
-    """Tags of messages, all of them counted (see `transport.Mailbox.sent`)."""
+    """Tags of messages, all of them counted (see `tags.is_counted`)."""
 
     # worker -> server 0: I am ready. header: 1 if I hold a batch, else 0 (only tickets are wanted)
-    ASK = transport.Tag.of(transport.Tag.FREE)
+    ASK = tags.of(tags.FREE)
     # server 0 -> worker: header: step (-1: none, only tickets), 1 if it is extra, tickets ...
-    GO = transport.Tag.of(transport.Tag.FREE + 1)
+    GO = tags.of(tags.FREE + 1)
     # worker -> server: your weights, please
-    PULL = transport.Tag.of(transport.Tag.FREE + 2)
+    PULL = tags.of(tags.FREE + 2)
     # server -> worker: header: version; weights
-    TAKE = transport.Tag.of(transport.Tag.FREE + 3)
+    TAKE = tags.of(tags.FREE + 3)
     # worker -> server: header: version, loss, sums of loss, score, samples; gradients, differences
-    PUSH = transport.Tag.of(transport.Tag.FREE + 4)
+    PUSH = tags.of(tags.FREE + 4)
     # server 0 -> server: int64 per worker: updates to have; give your state then
-    COLLECT = transport.Tag.of(transport.Tag.FREE + 5)
+    COLLECT = tags.of(tags.FREE + 5)
     # server -> server: bytes of weights and slots, either way
-    STATE = transport.Tag.of(transport.Tag.FREE + 6)
+    STATE = tags.of(tags.FREE + 6)
 
 
 def message(header: Sequence[float], values: np.ndarray | None = None) -> np.ndarray:
-    """Header, filled up with -1, and values as one message."""
+    """Return header, filled up with -1, and values as one message."""
     head = np.full(HEADER, -1.0)
     head[: len(header)] = header
     if values is None:
@@ -53,12 +50,12 @@ def message(header: Sequence[float], values: np.ndarray | None = None) -> np.nda
 
 
 def header(array: np.ndarray) -> np.ndarray:
-    """The header of a message, float64 `(16,)`."""
+    """Return the header of a message, float64 `(16,)`."""
     return array[:_HEADER_BYTES].view(np.float64)
 
 
 def values(array: np.ndarray) -> np.ndarray:
-    """What follows the header, as float32."""
+    """Return what follows the header, as float32."""
     return array[_HEADER_BYTES:].view(np.float32)
 
 
@@ -96,18 +93,18 @@ class Shares:
         )
 
     def variables(self, model: keras.Model, server: int) -> list[Any]:
-        """The trained variables of a server, in the order of their values in a message."""
+        """Return the trained variables of a server, in the order of their values in a message."""
         return [model.trainable_variables[i] for i in self.trained[server]]
 
     def bytes(self, model: keras.Model) -> tuple[int, ...]:
-        """Bytes of weights that each server sends for one update, statistics included."""
+        """Return the bytes of weights that each server sends for one update, statistics included."""
         extra = [flat(model.non_trainable_weights).nbytes, *[0] * (len(self.trained) - 1)]
         held = [flat(self.variables(model, server)).nbytes for server in range(len(self.trained))]
         return tuple(sum(pair) for pair in zip(held, extra, strict=True))
 
 
 def flat(variables: Sequence[Any]) -> np.ndarray:
-    """All values one after the other, float32."""
+    """Return all values one after the other, float32."""
     parts = [np.asarray(v.value, np.float32).ravel() for v in variables]
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
@@ -124,7 +121,7 @@ def assign(variables: Sequence[Any], vector: np.ndarray) -> None:
 
 
 def slots(optimizer: keras.Optimizer, positions: Sequence[int]) -> list[Any]:
-    """The optimizer's variables that belong to trained variables at these positions, in a fixed order.
+    """Return the optimizer's variables of the trained variables at these positions, in a fixed order.
 
     Keras keeps one list per kind of slot, aligned with the variables it was built for.
     """
@@ -136,13 +133,3 @@ def slots(optimizer: keras.Optimizer, positions: Sequence[int]) -> list[Any]:
         if isinstance(found, list) and len(found) == count and any(id(v) in known for v in found)
     ]
     return [kind[i] for kind in kinds for i in positions if kind[i] is not None]
-
-
-def share_address(links: Links, address: dict[str, Any] | None) -> dict[str, Any]:
-    """Server 0's address, on every process; a collective."""
-    text = np.zeros(_ADDRESS_BYTES, np.uint8)
-    if address is not None:
-        encoded = json.dumps(address).encode()
-        text[: len(encoded)] = np.frombuffer(encoded, np.uint8)
-    links.to_servers.Bcast(text, root=links.servers[0])
-    return dict(json.loads(text.tobytes().rstrip(b"\0")))

@@ -6,20 +6,19 @@ steps before it are done then.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from trainer.ranks.world import World
 from trainer.strategies.async_servers.async_coordinator import Coordinator
 from trainer.strategies.async_servers.async_server import Held, Shard
 from trainer.strategies.async_servers.async_state import Shares
 from trainer.strategies.async_servers.staleness import Histogram
 from trainer.strategies.data import DistributedModel
-from trainer.strategies.learner import Start, Update
-from trainer.tasks.base import PerSample
+from trainer.strategies.learner import Setup, Start, Update
 
 _LOOK_S = 0.2
 
@@ -28,11 +27,7 @@ class AsyncLearner(DistributedModel):
     """The network on server 0, which applies updates that others compute.
 
     Args:
-        model: the network.
-        optimizer: its optimizer.
-        world: of server 0 alone.
-        loss: per sample.
-        score: per sample.
+        setup: its world is that of server 0 alone.
         coordinator: of the workers.
         servers: how many there are.
         accumulation: micro-batches per update.
@@ -42,19 +37,10 @@ class AsyncLearner(DistributedModel):
         held: of each further server, where its part is in our network and optimizer.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        loss: PerSample,
-        score: PerSample,
-        coordinator: Coordinator,
-        *,
-        servers: int,
-        accumulation: int,
-    ) -> None:
-        super().__init__(model, optimizer, world, loss, score)
+    def __init__(self, setup: Setup, coordinator: Coordinator, *, servers: int, accumulation: int) -> None:
+        # No step is computed here that could be timed.
+        super().__init__(dataclasses.replace(setup, timeline=None))
+        model, optimizer = setup.model, setup.optimizer
         shares = Shares(model, servers)
         self.shard = Shard(model, optimizer, shares, 0)
         self.held = {server: Held(model, optimizer, shares, server) for server in range(1, servers)}
@@ -69,7 +55,7 @@ class AsyncLearner(DistributedModel):
         for server, held in self.held.items():
             self._coordinator.give_state(server, held.save())
         if start.staging is not None:
-            self._coordinator.tell_staging(start.staging)
+            self._coordinator.send_staging(start.staging)
         self._coordinator.begin(self.shard, start.step, start.last_step)
 
     def update(self, batches: Iterator[tuple[Any, Any, Any]]) -> Update | None:
@@ -110,16 +96,16 @@ class AsyncLearner(DistributedModel):
         self._is_collected = True
 
     def gather(self) -> keras.Model:
-        """The ordinary Keras model with all servers' parts."""
+        """Return the ordinary Keras model with all servers' parts."""
         self.settle()
         return self.model
 
     def columns(self) -> dict[str, Any]:
-        """The epoch's staleness."""
+        """Return the epoch's staleness."""
         return {"staleness": self._coordinator.take_histogram().to_json()}
 
     def facts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Staleness over the whole run's epochs, and the workers of this session."""
+        """Return the staleness over the whole run's epochs, and facts about this session's workers."""
         whole = Histogram()
         for row in rows:
             whole.merge(Histogram(row.get("staleness", {}).get("updates")))

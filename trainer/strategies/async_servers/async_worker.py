@@ -11,9 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.ranks.mpi_world import Links
+from trainer.ranks.links import Links
+from trainer.ranks.members import TO_SERVERS, TO_WORKERS
+from trainer.ranks.messages import Message
 from trainer.strategies.async_servers import async_state as state
-from trainer.strategies.async_servers.async_server import Arrived, Post
 from trainer.strategies.async_servers.async_state import Shares, Tag
 from trainer.strategies.async_servers.worker_times import WorkerTimes
 from trainer.tasks.base import PerSample
@@ -37,13 +38,13 @@ class Steps:
         self._changed = threading.Condition()
 
     def add(self, steps: list[int]) -> None:
-        """More tickets."""
+        """Add tickets."""
         with self._changed:
             self._steps.extend(steps)
             self._changed.notify_all()
 
     def __call__(self, number: int) -> int:
-        """The step of ticket `number`, from 0; waits until we have it."""
+        """Return the step of ticket `number`, from 0; waits until we have it."""
         with self._changed:
             while number >= len(self._steps):
                 self._changed.wait()
@@ -55,7 +56,7 @@ class Steps:
         return self._taken < len(self._steps)
 
     def take(self) -> int:
-        """The next one."""
+        """Return the next step."""
         self._taken += 1
         return self(self._taken - 1)
 
@@ -85,7 +86,7 @@ class Gradients:
         self._step = tf.function(self._timed, reduce_retracing=True, autograph=False)
 
     def of(self, batches: list[Batch]) -> tuple[list[np.ndarray], float, np.ndarray]:
-        """Mean gradients over micro-batches, their mean loss, and the sums of losses, scores and samples."""
+        """Return mean gradients over micro-batches, mean loss, and sums of losses, scores and samples."""
         found = []
         for batch in batches:
             *computed, marks = self._step(*batch)
@@ -138,6 +139,9 @@ class Worker:
         ended: set when training has ended.
         beat: says what we do.
         times: writes down where the time goes.
+
+    Attributes:
+        post: its mailbox.
     """
 
     def __init__(
@@ -160,9 +164,9 @@ class Worker:
         self._model, self._gradients, self._shares, self._links = model, gradients, shares, links
         self._steps, self._source, self._single = steps, source, single
         self._micro_batches, self._ended, self._beat = micro_batches, ended, beat
-        self._post = Post(links, serves=False)
+        self.post = links.mailbox(TO_WORKERS, says=TO_SERVERS, listens=False)
         self._untrained = list(model.non_trainable_weights)
-        self._early: list[Arrived] = []
+        self._early: list[Message] = []
 
     def run(self) -> None:
         """Work until training ends.
@@ -211,15 +215,15 @@ class Worker:
         return batches
 
     def _ask(self, *, holding: bool) -> None:
-        self._post.expect(2 if holding else 1)
-        self._post.send(self._links.servers[0], Tag.ASK, state.message([float(holding)]))
+        self.post.expect(2 if holding else 1)
+        self.post.send(self._links.servers[0], Tag.ASK, state.message([float(holding)]))
 
     def _receive_go(self) -> tuple[int, bool]:
         told = state.header(self._receive(Tag.GO).array)
         self._steps.add([int(step) for step in told[2:] if step >= 0])
         return int(told[0]), bool(told[1])
 
-    def _receive(self, tag: int) -> Arrived:
+    def _receive(self, tag: int) -> Message:
         # Messages of one sender may be complete in another order than they were sent.
         kept = next((early for early in self._early if early.tag == tag), None)
         if kept is not None:
@@ -228,7 +232,7 @@ class Worker:
         while not self._ended.is_set():
             # Server 0 evaluates, saves, or waits for others; our lifeline tells when it is gone.
             self._beat("waiting for the servers", collective=True)
-            arrived = self._post.next(_LOOK_S)
+            arrived = self.post.next(_LOOK_S)
             if arrived is not None and arrived.tag == tag:
                 return arrived
             if arrived is not None:
@@ -238,9 +242,9 @@ class Worker:
     def _take_weights(self) -> list[int]:
         """Put all servers' weights into the network; returns their versions."""
         servers = self._links.servers
-        self._post.expect(len(servers) - 1)
+        self.post.expect(len(servers) - 1)
         for process in servers[1:]:
-            self._post.send(process, Tag.PULL, state.message([]))
+            self.post.send(process, Tag.PULL, state.message([]))
         versions = [0] * len(servers)
         for _ in servers:
             arrived = self._receive(Tag.TAKE)
@@ -263,14 +267,9 @@ class Worker:
                     self._wait_for(left)
                 parts.append(state.flat(self._untrained) - before)
             array = state.message([versions[server], *told], np.concatenate(parts))
-            self._post.send(servers[server], Tag.PUSH, array, left.release)
+            self.post.send(servers[server], Tag.PUSH, array, left.release)
 
     def _wait_for(self, left: threading.Semaphore) -> None:
         while not left.acquire(timeout=_LOOK_S):
             if self._ended.is_set():
                 raise Ended
-
-    @property
-    def post(self) -> Post:
-        """Its mailbox."""
-        return self._post

@@ -5,17 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainer.strategies.base import Plan, Story
-from trainer.strategies.learner import Learner
+from trainer.strategies.learner import Learner, Setup
 from trainer.strategies.servers.synchronous import Servers, links_of
 
 if TYPE_CHECKING:
     import keras
 
-    from trainer.ranks.mpi_world import Links
+    from trainer.ranks.links import Links
     from trainer.ranks.world import World
     from trainer.strategies.async_servers.async_coordinator import Coordinator
-    from trainer.tasks.base import PerSample
-    from trainer.telemetry.timeline import Timeline
 
 # A process that says nothing for so long is given up, or `guards.timeout_s` if that is less.
 SILENCE_S = 15.0
@@ -48,7 +46,7 @@ class Asynchronous(Servers):
         return async_main.coordinate(self.config, links, silence_s, run)
 
     def recorded(self, world: World) -> dict[str, Any]:
-        """Who trains: the workers, of which server 0 is none."""
+        """Return the workers' and servers' hosts: server 0, which asks, is not a worker."""
         links = self._everyones
         return {
             "world_size": len(links.workers),
@@ -57,31 +55,17 @@ class Asynchronous(Servers):
         }
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
-        """See `async_plan.plan`; server 0 is alone in its world."""
+        """Divide the steps: see `async_plan.plan`; server 0 is alone in its world."""
         from trainer.strategies.async_servers import async_plan
 
         return async_plan.plan(self.config, self.server, model, len(self._everyones.workers))
 
-    def build(
-        self,
-        plan: Plan,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        *,
-        loss: PerSample,
-        score: PerSample,
-        timeline: Timeline,
-    ) -> Learner:
-        """Server 0's own; `timeline` stays empty, since no step is computed here."""
+    def build(self, plan: Plan, setup: Setup) -> Learner:
+        """Make server 0's learner; its timeline stays empty, since no step is computed here."""
         from trainer.strategies.async_servers.async_training import AsyncLearner
 
         return AsyncLearner(
-            model,
-            optimizer,
-            world,
-            loss,
-            score,
+            setup,
             self.coordinator,
             servers=self.server.count,
             accumulation=self.config.train.accumulation,

@@ -71,12 +71,12 @@ class Clocks:
         return tuple(self._updates)
 
     def tick(self, worker: int) -> None:
-        """One more update of this worker; those of a worker that is gone are not counted."""
+        """Count one more update of this worker, unless it is gone."""
         if worker in self._updates:
             self._updates[worker] += 1
 
     def park(self, worker: int, *, parked: bool) -> None:
-        """A parked worker waits for the others itself (at an epoch's end): nobody has to wait for it."""
+        """Set whether a worker waits for the others itself (at an epoch's end): none waits for it then."""
         (self._parked.add if parked else self._parked.discard)(worker)
 
     def gone(self, worker: int) -> None:
@@ -85,13 +85,13 @@ class Clocks:
         self._parked.discard(worker)
 
     def may_go(self, worker: int) -> bool:
-        """Whether it may begin another update."""
+        """Return whether a worker may begin another update."""
         if self._bound is None:
             return True
         others = [n for who, n in self._updates.items() if who != worker and who not in self._parked]
         return self._updates[worker] - min(others, default=self._updates[worker]) <= self._bound
 
     def restart(self) -> None:
-        """All workers are in step: all updates are applied, and everyone will take the same weights."""
+        """Begin anew when all workers are in step: all updates are applied."""
         self._updates = dict.fromkeys(self._updates, 0)
         self._parked.clear()

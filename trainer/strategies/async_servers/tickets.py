@@ -29,7 +29,7 @@ class Tickets:
         self._returned: list[int] = []
 
     def hand_out(self, worker: int, ahead: int) -> list[int]:
-        """New tickets, so that this worker holds `ahead` that it has not begun, while there are any."""
+        """Return new tickets, so that this worker holds `ahead` not begun ones, while there are any."""
         held = self._held.setdefault(worker, deque())
         new = list(range(self._next, min(self._next + max(0, ahead - len(held)), self._stop)))
         self._next += len(new)
@@ -37,7 +37,7 @@ class Tickets:
         return new
 
     def begin(self, worker: int) -> tuple[int, bool] | None:
-        """The step that this worker computes now, and whether it held its ticket; None: it has to wait.
+        """Return the step that a worker computes now, and whether it held its ticket; None: it waits.
 
         One that a dead worker left comes first. A worker's own come in the order in which it got them.
         """
@@ -55,13 +55,13 @@ class Tickets:
         return step, own
 
     def can_begin(self, worker: int) -> bool:
-        """Whether `begin` would give a step."""
+        """Return whether `begin` would return a step."""
         held = self._held.get(worker)
         waiting = [queue[0] for queue in (self._returned, held) if queue]
         return bool(waiting) and min(waiting) < self.limit
 
     def finish(self, worker: int) -> int:
-        """The worker's update was applied; returns its step."""
+        """Count the worker's update as applied; returns its step."""
         self.done += 1
         return self._begun.pop(worker)
 

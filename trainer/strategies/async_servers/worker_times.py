@@ -39,7 +39,7 @@ class WorkerTimes:
         self._flushed = time.monotonic()
 
     def step(self, step: int, seconds: float) -> None:
-        """A gradient has been sent.
+        """Close a step: its gradient has been sent.
 
         Args:
             step: of the global order, from 0.

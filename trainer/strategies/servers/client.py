@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from trainer import errors
-from trainer.ranks.mpi_world import Links
+from trainer.ranks.links import Links
+from trainer.ranks.members import TO_SERVERS, TO_WORKERS
+from trainer.ranks.messages import Message
+from trainer.strategies.servers import tags
 from trainer.strategies.servers.job import Job, keras_dtype
 from trainer.strategies.servers.layout import Bundle, Piece
 from trainer.strategies.servers.server_state import packed
 from trainer.strategies.servers.slots import Slots
-from trainer.strategies.servers.transport import Mailbox, Tag
 from trainer.strategies.servers.turns import Turns
 
 _LOOK_S = 1.0
@@ -37,15 +38,18 @@ class Client:
         self.job = job
         self.bundles = job.bundles()
         self._links = links
-        self._failure: BaseException | None = None
         self._weights = [np.zeros(b.size, self.dtype_of(b)) for b in self.bundles]
         self._gradients = [np.zeros(b.size, self.dtype_of(b)) for b in self.bundles]
         self._missing: set[int] = set()
         self._turns = _turns(job, self.bundles, [array.nbytes for array in self._gradients])
         self._changed = threading.Condition()
-        self._other: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.mailbox = Mailbox(
-            links, serves=False, buffer=self._buffer, arrived=self._arrived, failed=self._failed
+        self.mailbox = links.mailbox(
+            TO_WORKERS,
+            says=TO_SERVERS,
+            listens=False,
+            buffer=self._buffer,
+            arrived=self._arrived,
+            counted=tags.is_counted,
         )
 
     def dtype_of(self, bundle: Bundle) -> np.dtype[Any]:
@@ -64,19 +68,19 @@ class Client:
         for number in numbers:
             self.mailbox.expect(1)
             process = self._links.servers[self.bundles[number].server]
-            self.mailbox.send(process, Tag.of(Tag.GRADIENTS, number), self._gradients[number])
+            self.mailbox.send(process, tags.of(tags.GRADIENTS, number), self._gradients[number])
 
     def pull(self) -> list[np.ndarray]:
-        """Wait for the new weights of all bundles that were pushed, and give those of all, `(size,)` each."""
+        """Wait for the new weights of all bundles that were pushed; returns those of all, `(size,)` each."""
         with self._changed:
             while self._missing:
-                if self._failure is not None:
-                    raise self._failure
+                if self.mailbox.failure is not None:
+                    raise self.mailbox.failure
                 self._changed.wait(_LOOK_S)
         return self._weights
 
     def waits_for(self) -> list[int]:
-        """Servers that have not answered yet."""
+        """Return the servers that have not answered yet."""
         with self._changed:
             return sorted({self.bundles[number].server for number in self._missing})
 
@@ -98,7 +102,7 @@ class Client:
         for bundle in self.bundles:
             parts = [_part(array, p) for p in bundle.pieces for array in arrays[p.variable]]
             state = np.frombuffer(b"".join(part.tobytes() for part in parts) + last, np.uint8)
-            self.mailbox.send(self._links.servers[bundle.server], Tag.of(Tag.STATE, bundle.number), state)
+            self.mailbox.send(self._links.servers[bundle.server], tags.of(tags.STATE, bundle.number), state)
         self._replies()
 
     def fetch(self, variables: Sequence[Any], slots: Slots) -> None:
@@ -130,7 +134,7 @@ class Client:
         return [reply["rows"] for reply in self._ask({"do": "times"})]
 
     def close(self) -> None:
-        """End the mailbox; the servers stay."""
+        """Close the mailbox; the servers go on."""
         self.mailbox.close()
 
     def _take_common(self, common: np.ndarray, slots: Slots) -> None:
@@ -149,7 +153,7 @@ class Client:
     def _order(self, order: dict[str, Any]) -> None:
         text = np.frombuffer(json.dumps(order).encode(), np.uint8)
         for process in self._links.servers:
-            self.mailbox.send(process, Tag.of(Tag.ORDER), text)
+            self.mailbox.send(process, tags.of(tags.ORDER), text)
 
     def _replies(self) -> list[dict[str, Any]]:
         self.mailbox.expect(len(self._links.servers))
@@ -157,32 +161,25 @@ class Client:
         return [json.loads(found[server].tobytes()) for server in sorted(found)]
 
     def _next(self) -> tuple[int, np.ndarray]:
-        """Server of a reply, or bundle of a state, and its bytes."""
-        while True:
-            try:
-                number, array = self._other.get(timeout=_LOOK_S)
-                return number, array
-            except queue.Empty:
-                if self._failure is not None:
-                    raise self._failure from None
+        """Return the server of a reply, or the bundle of a state, and its bytes."""
+        message = self.mailbox.wait()
+        kind, number = tags.parts(message.tag)
+        return number if kind == tags.STATE else self._links.servers.index(message.source), message.array
 
     def _buffer(self, source: int, tag: int, size: int) -> np.ndarray:
-        kind, number = Tag.parts(tag)
-        return self._weights[number] if kind == Tag.WEIGHTS else np.empty(size, np.uint8)
+        kind, number = tags.parts(tag)
+        return self._weights[number] if kind == tags.WEIGHTS else np.empty(size, np.uint8)
 
-    def _arrived(self, source: int, tag: int, array: np.ndarray) -> None:
-        kind, number = Tag.parts(tag)
-        if kind == Tag.WEIGHTS:
-            with self._changed:
-                self._missing.discard(number)
-                self._send(self._turns[self.bundles[number].server].answered(number))
-                if not self._missing:
-                    self._changed.notify_all()
-        else:
-            self._other.put((number if kind == Tag.STATE else self._links.servers.index(source), array))
-
-    def _failed(self, error: BaseException) -> None:
-        self._failure = error
+    def _arrived(self, message: Message) -> bool:
+        kind, number = tags.parts(message.tag)
+        if kind != tags.WEIGHTS:
+            return False
+        with self._changed:
+            self._missing.discard(number)
+            self._send(self._turns[self.bundles[number].server].answered(number))
+            if not self._missing:
+                self._changed.notify_all()
+        return True
 
 
 def _turns(job: Job, bundles: Sequence[Bundle], sizes: Sequence[int]) -> dict[int, Turns]:
@@ -195,12 +192,15 @@ def _turns(job: Job, bundles: Sequence[Bundle], sizes: Sequence[int]) -> dict[in
     return {server: Turns(mine, ahead) for server, mine in of_servers.items()}
 
 
-def order_without_answer(links: Links, order: dict[str, Any], pause: Callable[[], None]) -> None:
-    """Send an order to all servers where no client is left or has ever been; `pause` between two looks."""
+def order_without_answer(links: Links, order: dict[str, Any], within_s: float) -> None:
+    """Send an order to all servers where no client is left or has ever been."""
     text = np.frombuffer(json.dumps(order).encode(), np.uint8)
-    sending = [links.to_servers.Isend(text, process, Tag.of(Tag.ORDER)) for process in links.servers]
-    while not links.MPI.Request.Testall(sending):
-        pause()
+    mailbox = links.mailbox(TO_WORKERS, says=TO_SERVERS, listens=False)
+    for process in links.servers:
+        mailbox.send(process, tags.of(tags.ORDER), text)
+    mailbox.close(within_s)
+    if mailbox.failure is not None:
+        raise mailbox.failure
 
 
 def _part(array: np.ndarray, piece: Piece) -> np.ndarray:

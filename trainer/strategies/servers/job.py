@@ -82,7 +82,7 @@ class Job:
     accumulation: int = 1
 
     def pieces(self) -> tuple[Piece, ...]:
-        """Which server holds what."""
+        """Return which server holds what."""
         return layout(
             [v.size for v in self.variables],
             self.servers,
@@ -92,7 +92,7 @@ class Job:
         )
 
     def bundles(self) -> tuple[Bundle, ...]:
-        """In which messages it travels."""
+        """Return the messages in which it travels."""
         return bundles(
             self.pieces(),
             piece_bytes=self.piece_bytes,
@@ -101,18 +101,18 @@ class Job:
         )
 
     def json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the job as a JSON object."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Job:
-        """From what `json` gave."""
+        """Return the job of what `json` returned."""
         variables = tuple(VariableSpec(**{**v, "shape": tuple(v["shape"])}) for v in fields["variables"])
         return cls(**{**fields, "variables": variables})
 
 
 def keras_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's type for Keras' name of one, bfloat16 included."""
+    """Return NumPy's type for Keras' name of one, bfloat16 included."""
     import tensorflow as tf
 
     return np.dtype(tf.as_dtype(name).as_numpy_dtype)
@@ -121,7 +121,7 @@ def keras_dtype(name: str) -> np.dtype[Any]:
 def describe(
     optimizer: keras.Optimizer, variables: Sequence[Any], server: ServerConfig, *, workers: int
 ) -> Job:
-    """What the servers must know of an optimizer and the variables it was built for.
+    """Describe an optimizer and the variables it was built for, as servers need it.
 
     Args:
         optimizer: no `LossScaleOptimizer`, but the one inside.

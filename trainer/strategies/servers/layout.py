@@ -133,7 +133,7 @@ def bundles(
 def bytes_per_server(
     pieces: Sequence[Piece], servers: int, widths: Sequence[int] | None = None
 ) -> tuple[int, ...]:
-    """Bytes of weights that each server holds."""
+    """Return the bytes of weights that each server holds."""
     held = [0] * servers
     for piece in pieces:
         held[piece.server] += piece.size * (widths[piece.variable] if widths else 4)

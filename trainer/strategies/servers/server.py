@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import queue
 import time
 from typing import Any
 
 import numpy as np
 
 from trainer.errors import CingulumError
-from trainer.ranks.mpi_world import Everyone, Links
+from trainer.ranks.links import Links
+from trainer.ranks.members import TO_SERVERS, TO_WORKERS
+from trainer.ranks.mpi_world import Everyone
 from trainer.ranks.rollcall import RollCall
+from trainer.strategies.servers import tags
 from trainer.strategies.servers.job import Job
 from trainer.strategies.servers.server_state import BundleState, clip_scale
 from trainer.strategies.servers.server_times import ServerTimes
-from trainer.strategies.servers.transport import Mailbox, Tag
 
 
 class Server:
@@ -37,7 +38,6 @@ class Server:
         self._links, self._number = links, number
         self._ranks = {process: rank for rank, process in enumerate(links.workers)}
         self._numbers = {process: server for server, process in enumerate(links.servers)}
-        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._bundles: dict[int, _Gathering] = {}
         self._norms: dict[int, float] = {}
         self._job: Job | None = None
@@ -45,31 +45,24 @@ class Server:
         self._rollcall: RollCall | None = None
         self._times = ServerTimes()
         self._answered = 0
-        self.mailbox = Mailbox(
-            links,
-            serves=True,
-            buffer=self._buffer,
-            arrived=lambda source, tag, array: self._events.put((source, tag, array)),
-            failed=lambda error: self._events.put(error),
+        self.mailbox = links.mailbox(
+            TO_SERVERS, says=TO_WORKERS, buffer=self._buffer, counted=tags.is_counted
         )
 
     def run(self) -> int:
-        """Serve; returns the exit code that worker 0 gives."""
+        """Serve; returns the exit code that worker 0 sends."""
         try:
             while True:
-                event = self._events.get()
-                if isinstance(event, BaseException):
-                    raise event
-                source, tag, array = event
-                kind, number = Tag.parts(tag)
-                if kind == Tag.GRADIENTS:
-                    self._take_gradient(number, self._ranks[source])
-                elif kind == Tag.NORM:
-                    self._take_norm(self._numbers[source], float(array[0]))
-                elif kind == Tag.STATE:
-                    self._take_state(number, array)
+                message = self.mailbox.wait()
+                kind, number = tags.parts(message.tag)
+                if kind == tags.GRADIENTS:
+                    self._take_gradient(number, self._ranks[message.source])
+                elif kind == tags.NORM:
+                    self._take_norm(self._numbers[message.source], float(message.array[0]))
+                elif kind == tags.STATE:
+                    self._take_state(number, message.array)
                 else:
-                    order = json.loads(array.tobytes())
+                    order = json.loads(message.array.tobytes())
                     if order["do"] == "end":
                         return int(order["exit_code"])
                     self._obey(order)
@@ -79,11 +72,11 @@ class Server:
                 self._rollcall.close()
 
     def _buffer(self, source: int, tag: int, size: int) -> np.ndarray:
-        kind, number = Tag.parts(tag)
-        if kind == Tag.GRADIENTS:
+        kind, number = tags.parts(tag)
+        if kind == tags.GRADIENTS:
             # A worker sends the next gradient of a bundle when it has the weights that this one led to.
             return self._bundles[number].received[self._ranks[source]]
-        return np.empty(1, np.float64) if kind == Tag.NORM else np.empty(size, np.uint8)
+        return np.empty(1, np.float64) if kind == tags.NORM else np.empty(size, np.uint8)
 
     def _obey(self, order: dict[str, Any]) -> None:
         if order["do"] == "job":
@@ -96,7 +89,7 @@ class Server:
                 self._tell_if_filled()
         elif order["do"] == "state":
             for number in sorted(self._bundles):
-                self._say(Tag.of(Tag.STATE, number), self._bundles[number].state.state())
+                self._say(tags.of(tags.STATE, number), self._bundles[number].state.state())
         elif order["do"] == "roll call":
             if self._rollcall is not None:
                 self._rollcall.close()
@@ -104,7 +97,7 @@ class Server:
         elif order["do"] == "times":
             self._reply({"rows": self._times.take()})
         elif order["do"] == "bytes":
-            self._reply({"sent": self.mailbox.sent, "received": self.mailbox.received})
+            self._reply(dict(zip(("sent", "received"), self.mailbox.traffic(), strict=True)))
 
     def _prepare(self, job: Job) -> None:
         self._job = job
@@ -136,7 +129,7 @@ class Server:
 
     def _tell_norm(self, squared: float) -> None:
         for process in self._links.servers:
-            self.mailbox.send(process, Tag.of(Tag.NORM), np.array([squared]), to_server=True)
+            self.mailbox.send(process, tags.of(tags.NORM), np.array([squared]), channel=TO_SERVERS)
 
     def _take_norm(self, server: int, squared: float) -> None:
         self._norms[server] = squared
@@ -162,10 +155,10 @@ class Server:
             self._answered = 0
             self._times.answered()
         for process in self._links.workers:
-            self.mailbox.send(process, Tag.of(Tag.WEIGHTS, number), weights, self._times.left)
+            self.mailbox.send(process, tags.of(tags.WEIGHTS, number), weights, self._times.left)
 
     def _reply(self, value: dict[str, Any]) -> None:
-        self._say(Tag.of(Tag.REPLY), np.frombuffer(json.dumps(value).encode(), np.uint8))
+        self._say(tags.of(tags.REPLY), np.frombuffer(json.dumps(value).encode(), np.uint8))
 
     def _say(self, tag: int, array: np.ndarray) -> None:
         self.mailbox.send(self._links.workers[0], tag, array)
@@ -182,7 +175,7 @@ class _Gathering:
         self._sum = np.zeros(state.bundle.size, state.dtype)
 
     def add(self, rank: int) -> None:
-        """The gradient of a rank has come."""
+        """Add the gradient of a rank, which is in `received`."""
         self._waiting.add(rank)
         while self._summed in self._waiting:
             self._waiting.remove(self._summed)
@@ -200,11 +193,11 @@ class _Gathering:
         return self._summed == len(self.received)
 
     def squared_norm(self) -> float:
-        """Of the mean gradient."""
+        """Return the squared norm of the mean gradient."""
         mean = self._sum.astype(np.float32, copy=False)
         return float(np.dot(mean, mean))
 
     def take_mean(self) -> np.ndarray:
-        """The mean gradient `(size,)`, and begin anew."""
+        """Return the mean gradient `(size,)`, and begin anew."""
         self._summed = 0
         return self._sum

@@ -43,7 +43,7 @@ class BundleState:
         )
 
     def apply(self, gradient: np.ndarray, scale: float = 1.0) -> np.ndarray:
-        """One update.
+        """Apply one update.
 
         Args:
             gradient: mean gradient `(size,)` of the bundle's pieces, in their type.
@@ -57,7 +57,7 @@ class BundleState:
         return weights
 
     def weights(self) -> np.ndarray:
-        """The weights `(size,)` as they are; a copy."""
+        """Return a copy of the weights `(size,)`."""
         return np.concatenate([np.ravel(np.asarray(v.value)) for v in self._variables])
 
     @property
@@ -66,11 +66,11 @@ class BundleState:
         return int(np.asarray(self._slots.common[0].value)) // self._accumulation
 
     def state(self) -> np.ndarray:
-        """Everything as bytes, uint8 `(n,)`: each piece's weights and slots, then the common scalars."""
+        """Return all as bytes, uint8 `(n,)`: each piece's weights and slots, then the common scalars."""
         return packed(self._all())
 
     def set_state(self, stored: np.ndarray) -> None:
-        """Take over what `state` gave, or a worker with the same layout."""
+        """Take over what `state` returned, or what a worker with the same layout sent."""
         unpack(stored, self._all())
 
     def _all(self) -> list[Any]:
@@ -89,7 +89,7 @@ class BundleState:
 
 
 def clip_scale(squared_norm: float, limit: float | None) -> float:
-    """What gradients are multiplied by for a norm of `limit` at most, as Keras computes it."""
+    """Return the factor that limits the gradients' norm to `limit`, as Keras computes it."""
     if limit is None:
         return 1.0
     norm = np.sqrt(np.float32(squared_norm))
@@ -99,7 +99,7 @@ def clip_scale(squared_norm: float, limit: float | None) -> float:
 
 
 def packed(variables: Sequence[Any]) -> np.ndarray:
-    """The bytes of variables, one after the other, uint8 `(n,)`."""
+    """Return the bytes of variables, one after the other, uint8 `(n,)`."""
     return np.concatenate([_bytes(np.asarray(v.value)) for v in variables])
 
 

@@ -29,27 +29,27 @@ class ServerTimes:
         self._updates: list[Interval] = []
 
     def received(self) -> None:
-        """A gradient has come; the first one after an answered update begins the next."""
+        """Note that a gradient has come; the first one after an answered update begins the next."""
         if self._answered is not None:
             self._close()
         if self._begun is None:
             self._begun = self._clock()
 
     def updated(self, seconds: float) -> None:
-        """So long it took to apply the update to one bundle, until now."""
+        """Note how long it took to apply the update to one bundle, until now."""
         now = self._clock()
         self._updates.append(Interval("update", now - seconds, now))
 
     def answered(self) -> None:
-        """All bundles of this update have been answered."""
+        """Note that all bundles of this update have been answered."""
         self._answered = self._clock()
 
     def left(self) -> None:
-        """An answer has left altogether; from any thread."""
+        """Note that an answer has left completely; from any thread."""
         self._left = self._clock()
 
     def take(self) -> list[dict[str, Any]]:
-        """Rows of the updates since the last call.
+        """Return rows of the updates since the last call.
 
         Each has `step`, and in seconds `wait` (until the first gradient came), `receive` (until the last
         bundle was answered, without updates), `update`, and `send` (until the last answer had left).

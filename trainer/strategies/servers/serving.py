@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
-from typing import Any
 
 from trainer.errors import CingulumError
 from trainer.ranks import world as worlds
-from trainer.ranks.mpi_world import Everyone, Links
+from trainer.ranks.mpi_world import Everyone
 from trainer.ranks.stopping import StopRequest
 from trainer.ranks.world import World
 from trainer.strategies.servers.client import order_without_answer
@@ -22,7 +20,7 @@ _GOODBYE_S = 10.0
 
 
 def serve(world: World) -> int:
-    """Be a server until worker 0 says that it is the end; for a process with `world.is_server`.
+    """Serve until worker 0 ends the servers; for a process with `world.is_server`.
 
     Ctrl-C, SIGUSR2 and SIGTERM are left to the workers, which end the servers when they have saved.
 
@@ -41,9 +39,9 @@ class Session:
 
 @contextlib.contextmanager
 def serving(world: World) -> Iterator[Session]:
-    """A context in which a worker has servers: its own thread where it is colocated with one.
+    """Return a context in which a worker has servers: its own thread where it is colocated with one.
 
-    At the end, worker 0 ends all servers. Where an error of one worker ends the world, nobody gets there.
+    At the end, worker 0 ends all servers. An error that ends the whole world ends the servers with it.
     """
     links = world.links
     session = Session()
@@ -62,35 +60,19 @@ def serving(world: World) -> Iterator[Session]:
     finally:
         if links is not None:
             if world.is_main:
-                _dismiss(links, session.exit_code)
+                order_without_answer(links, {"do": "end", "exit_code": session.exit_code}, _GOODBYE_S)
             if thread is not None:
                 thread.join(_GOODBYE_S)
 
 
 def everyone(world: World) -> World:
-    """Whom to call the roll of: the workers, and separate servers, which are told to join; a collective."""
+    """Return the processes to health-check: workers, and separate servers, which join; a collective."""
     links = world.links
     if links is None or set(links.servers) <= set(links.workers):
         return world
     if world.is_main:
-        _order(links, {"do": "roll call"})
+        order_without_answer(links, {"do": "roll call"}, _GOODBYE_S)
     return Everyone(links)
-
-
-def _dismiss(links: Links, exit_code: int) -> None:
-    _order(links, {"do": "end", "exit_code": exit_code})
-
-
-def _order(links: Links, order: dict[str, Any]) -> None:
-    deadline = time.monotonic() + _GOODBYE_S
-
-    def pause() -> None:
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.002)
-
-    with contextlib.suppress(TimeoutError):
-        order_without_answer(links, order, pause)
 
 
 def _serve(world: World) -> int:

@@ -68,7 +68,7 @@ def build(optimizer: keras.Optimizer, variables: Sequence[Any]) -> Slots:
 
 
 def of_built(optimizer: keras.Optimizer, variables: Sequence[Any], *, whole: bool) -> Slots:
-    """The same for an optimizer that was built for these variables.
+    """Return the slots of an optimizer that was built for these variables.
 
     Args:
         optimizer: no `LossScaleOptimizer`, but the one inside.

@@ -10,24 +10,21 @@ from typing import Any
 import keras
 import numpy as np
 
-from trainer.config import ServerConfig, micro_batch
+from trainer.config import ServerConfig
 from trainer.errors import ConfigError
 from trainer.planning.exchange import Exchange
 from trainer.ranks.agreement import agree
-from trainer.ranks.world import World
 from trainer.strategies import data as data_parallel
 from trainer.strategies.base import Plan
 from trainer.strategies.distributed_optimizer import share_accumulated
 from trainer.strategies.guards import average_statistics
+from trainer.strategies.learner import Setup
 from trainer.strategies.servers import layout
 from trainer.strategies.servers import slots as slots_
 from trainer.strategies.servers.client import Client
 from trainer.strategies.servers.job import Job, describe
 from trainer.strategies.servers.layout import bytes_per_server
 from trainer.strategies.servers.optimizer import leave_updates_to_servers
-from trainer.tasks.base import PerSample
-from trainer.tasks.losses import cross_entropy, hits
-from trainer.telemetry.timeline import Timeline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,20 +85,18 @@ def plan(
     Raises:
         ConfigError: the batch cannot be divided evenly, or servers cannot do what the optimizer does.
     """
-    share = micro_batch(global_batch, world_size=world_size, accumulation=accumulation)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     job = describe(inner, model.trainable_variables, server, workers=world_size)
     held = bytes_per_server(job.pieces(), job.servers, [v.width for v in job.variables])
     own = held if server.placement == "colocated" else ()
-    return ServerPlan(
+    return ServerPlan.of(
+        model,
+        "parameter-server",
         world_size=world_size,
-        strategy="parameter-server",
-        servers=server.count,
-        placement=server.placement,
         global_batch=global_batch,
         accumulation=accumulation,
-        micro_batch=share,
-        parameters=sum(v.size for v in job.variables),
+        servers=server.count,
+        placement=server.placement,
         messages=len(job.bundles()),
         bytes_per_server=held,
         worker_sent=tuple(sum(held) - (own[rank] if rank < len(own) else 0) for rank in range(world_size)),
@@ -110,39 +105,27 @@ def plan(
     )
 
 
-def build(
-    plan: ServerPlan,
-    model: keras.Model,
-    optimizer: keras.Optimizer,
-    world: World,
-    *,
-    loss: PerSample | None = None,
-    score: PerSample | None = None,
-    timeline: Timeline | None = None,
-) -> ServedModel:
+def build(plan: ServerPlan, setup: Setup) -> ServedModel:
     """Make a model ready to be trained by all workers; the servers get worker 0's weights and state.
 
     A collective of the workers, within `serving(world)`.
 
     Args:
         plan: of `plan`; where the world has more servers, the last ones hold nothing.
-        model: a built network; its graph is left alone.
-        optimizer: a plain Keras optimizer, or a `LossScaleOptimizer` around one; changed in place.
-        world: the workers, with links to servers.
-        loss: per-sample loss `(B,)` from targets and outputs; default: cross-entropy of classes and logits.
-        score: a figure per sample `(B,)` for people; default: whether the largest logit is right.
-        timeline: times the parts of each step; default: nothing is timed.
+        setup: the world is that of the workers, with links to servers; the optimizer is a plain Keras one, or
+            a `LossScaleOptimizer` around one, and is changed in place.
 
     Raises:
         ConfigError: the world has fewer servers.
         Agreed: servers cannot do what the optimizer does.
     """
+    model, optimizer, world = setup.model, setup.optimizer, setup.world
     links = world.links
     found = 0 if links is None else len(links.servers)
     if links is None or found < plan.servers:
         raise ConfigError(
             f"The world has {found} parameter server(s), not {plan.servers}.",
-            cure="Give world.init the servers of the configuration.",
+            cure="Start the world with as many servers as the configuration has (Members.servers).",
         )
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
@@ -153,9 +136,7 @@ def build(
     client = Client(links, plan.job)
     agree(world, lambda: client.put(variables, slots) if world.is_main else None)
     leave_updates_to_servers(optimizer, client, workers=world.size)
-    return ServedModel(
-        model, optimizer, world, loss or cross_entropy(), score or hits, client, slots, timeline
-    )
+    return ServedModel(setup, client, slots)
 
 
 class ServedModel(data_parallel.DistributedModel):
@@ -165,18 +146,8 @@ class ServedModel(data_parallel.DistributedModel):
         client: this worker's link to the servers.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        loss: PerSample,
-        score: PerSample,
-        client: Client,
-        slots: slots_.Slots,
-        timeline: Timeline | None = None,
-    ) -> None:
-        super().__init__(model, optimizer, world, loss, score, timeline)
+    def __init__(self, setup: Setup, client: Client, slots: slots_.Slots) -> None:
+        super().__init__(setup)
         self.client = client
         self._slots = slots
 
@@ -186,7 +157,7 @@ class ServedModel(data_parallel.DistributedModel):
         return self.client.job
 
     def gather(self) -> keras.Model:
-        """The ordinary Keras model, the same on every worker; a collective.
+        """Return the ordinary Keras model, the same on every worker; a collective.
 
         Worker 0's optimizer gets the servers' state, so that its checkpoint is as that of any strategy.
         """
@@ -198,7 +169,7 @@ class ServedModel(data_parallel.DistributedModel):
 
     @contextlib.contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """A context in which every worker's network holds the averaged weights (EMA); a collective."""
+        """Return a context in which every worker's network holds averaged weights (EMA); a collective."""
         inner: Any = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         if inner.use_ema:
             if self.world.is_main:
@@ -209,9 +180,9 @@ class ServedModel(data_parallel.DistributedModel):
             yield
 
     def server_steps(self) -> list[list[dict[str, Any]]]:
-        """Where each server's time went in the updates since the last call; empty but on worker 0."""
+        """Return per-server timings of the updates since the last call; empty but on worker 0."""
         return self.client.times_of_servers() if self.world.is_main else []
 
     def close(self) -> None:
-        """Nothing is exchanged any more."""
+        """Close the connection to the servers."""
         self.client.close()

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from trainer.config import RingConfig, ServerConfig
-from trainer.ranks import launch, mpi_world
-from trainer.strategies.base import Members, Plan, Story, Strategy
-from trainer.strategies.learner import Learner
+from trainer.ranks import launch
+from trainer.ranks.members import Members
+from trainer.strategies.base import Plan, Story, Strategy
+from trainer.strategies.learner import Learner, Setup
 
 if TYPE_CHECKING:
     import keras
 
-    from trainer.ranks.mpi_world import Links
+    from trainer.ranks.links import Links
     from trainer.ranks.world import World
-    from trainer.tasks.base import PerSample
-    from trainer.telemetry.timeline import Timeline
 
 
 class Servers(Strategy):
@@ -27,16 +26,17 @@ class Servers(Strategy):
         return cast(ServerConfig, self.config.train.strategy)
 
     def members(self, processes: int) -> Members:
-        """The servers, of so many processes."""
-        mpi_world.roles(processes, self.server.count, self.server.placement)
-        return Members(self.server.count, self.server.placement, self.server.mode)
+        """Return the servers, of so many processes."""
+        found = Members(self.server.count, self.server.placement, self.server.mode)
+        found.roles(processes)
+        return found
 
     def environment(self) -> dict[str, str]:
-        """Of the ring among workers, and what servers need besides."""
+        """Return the variables of the ring among workers, and of servers."""
         return launch.ring_environment(RingConfig()) | launch.server_environment(self.server)
 
     def recorded(self, world: World) -> dict[str, Any]:
-        """On which hosts the servers are."""
+        """Return the servers' hosts."""
         links = links_of(world)
         return {"servers": [links.hosts[process] for process in links.servers]}
 
@@ -55,13 +55,13 @@ class Synchronous(Servers):
         return session.exit_code
 
     def everyone(self, world: World) -> World:
-        """The workers, and servers that are processes of their own; a collective."""
+        """Return the workers, and servers that are processes of their own; a collective."""
         from trainer.strategies.servers.serving import everyone
 
         return everyone(world)
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
-        """See `strategy.plan`."""
+        """Divide an update: see `strategy.plan`."""
         from trainer.strategies.servers import strategy
 
         train = self.config.train
@@ -74,27 +74,17 @@ class Synchronous(Servers):
             accumulation=train.accumulation,
         )
 
-    def build(
-        self,
-        plan: Plan,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        world: World,
-        *,
-        loss: PerSample,
-        score: PerSample,
-        timeline: Timeline,
-    ) -> Learner:
-        """See `strategy.build`."""
+    def build(self, plan: Plan, setup: Setup) -> Learner:
+        """Make the learner: see `strategy.build`."""
         from trainer.strategies.servers import strategy
 
         if not isinstance(plan, strategy.ServerPlan):
             raise TypeError("build follows a plan of this strategy")
-        return strategy.build(plan, model, optimizer, world, loss=loss, score=score, timeline=timeline)
+        return strategy.build(plan, setup)
 
 
 def links_of(world: World) -> Links:
-    """How the processes of this world reach servers."""
+    """Return the links to servers."""
     if world.links is None:
         raise RuntimeError("servers need processes that can reach each other")
     return world.links

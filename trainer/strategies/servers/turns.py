@@ -28,12 +28,12 @@ class Turns:
         self._under_way = 0
 
     def computed(self, number: int) -> list[int]:
-        """The gradient of a bundle is there; returns the bundles that leave now."""
+        """Note that a bundle's gradient is computed; returns the bundles that leave now."""
         self._ready.add(number)
         return self._leaving()
 
     def answered(self, number: int) -> list[int]:
-        """The weights of a bundle are there; returns the bundles that leave now."""
+        """Note that a bundle's weights are here; returns the bundles that leave now."""
         self._under_way -= self._sizes[number]
         return self._leaving()
 

@@ -1,0 +1,73 @@
+"""Messages between all pairs of ranks beside Horovod's all-reduces; prints what each rank found as JSON.
+
+`python messages.py`: every rank sends every other COUNT small messages on each of two tags and one LARGE one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import numpy as np
+
+from trainer.ranks.members import MESSAGES, Members
+from trainer.ranks.starting import init
+
+COUNT, SMALL, LARGE = 40, 1000, 3_000_001
+TAGS = (5, 2**30)
+world = init(threads=1, members=Members(messages=True))
+assert world.links is not None
+others = [process for process in world.links.workers if process != world.rank]
+
+
+def numbers(source: int, target: int, tag: int, count: int) -> np.ndarray:
+    """What a rank sends another under a tag: message by message, another seed."""
+    seed = [source, target, tag, count]
+    return np.random.default_rng(seed).integers(0, 256, LARGE if count == COUNT else SMALL, np.uint8)
+
+
+released: list[int] = []
+box = world.links.mailbox(MESSAGES)
+sums = []
+for count in range(COUNT):
+    for process in others:
+        for tag in TAGS:
+            array = numbers(world.rank, process, tag, count)
+            box.send(process, tag, array.reshape(10, -1), lambda: released.append(1))
+    # In the midst of it, what ranks do anyway.
+    sums.append(float(world.allreduce(np.float64(count + world.rank), "sum").numpy()))
+for process in others:
+    box.send(process, TAGS[0], numbers(world.rank, process, TAGS[0], COUNT).view(np.uint8))
+expected = len(others) * (len(TAGS) * COUNT + 1)
+got: dict[tuple[int, int], list[np.ndarray]] = {}
+for _ in range(expected):
+    message = box.next(60)
+    assert message is not None
+    got.setdefault((message.source, message.tag), []).append(message.array)
+wrong = [
+    [source, tag, count]
+    for (source, tag), arrays in got.items()
+    for count, array in enumerate(arrays)
+    if not np.array_equal(array, numbers(source, world.rank, tag, count))
+]
+world.barrier()
+began = time.process_time()
+time.sleep(1.0)
+busy = time.process_time() - began
+box.close()
+found: dict[str, Any] = {
+    "messages": {f"{source} {tag}": len(arrays) for (source, tag), arrays in got.items()},
+    "wrong": wrong,
+    "sums": sums == [sum(count + rank for rank in range(world.size)) for count in range(COUNT)],
+    "released": len(released),
+    "sent": box.sent,
+    "received": box.received,
+    "traffic": box.traffic(),
+    "nothing_left": box.next(0.1) is None,
+    "idle_cpu_s": busy,
+}
+everyones = world.allgather_object(found)
+if world.is_main:
+    print(json.dumps(everyones))
+world.shutdown()

@@ -1,0 +1,95 @@
+"""The start of a world: which processes there are, and which of them this is.
+
+`init` is called once. It imports TensorFlow before anything that loads libmpi (TensorFlow exports its own
+hwloc symbols: the other order ends every rank with a segmentation fault), sets what a launch needs through
+the environment, and starts Horovod only where there is more than one rank. Without a launcher the world has
+one rank and neither MPI nor Horovod is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from types import TracebackType
+
+from trainer.errors import CingulumError
+from trainer.quiet import import_tensorflow
+from trainer.ranks import binding, failure_file, launch
+from trainer.ranks.members import Members
+from trainer.ranks.world import World, current, enter, fault_of_another, is_known, report
+
+
+def init(
+    threads: int | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    members: Members | None = None,
+) -> World:
+    """Find out who takes part; call it before anything is computed. Calling it again changes nothing.
+
+    Args:
+        threads: compute threads of this rank. Default: the host's cores divided by its ranks, and for a
+            world of one rank whatever TensorFlow chooses.
+        environment: what MPI and Horovod read at their start (`launch.ring_environment`); it wins over
+            variables of the site, which win over our defaults.
+        members: which processes are parameter servers, and what is prepared between ranks; default: all are
+            ranks, which have collectives alone.
+
+    Raises:
+        ConfigError: too few processes for so many servers.
+        WorldError: the launch does not form one world, or TensorFlow has started with other threads.
+    """
+    if is_known():
+        return current()
+    members = members or Members()
+    several = launch.expected_size() > 1
+    if several or members.servers:
+        launch.apply_settings(environment)
+        if threads is None:
+            threads = launch.threads_per_rank(local_size=launch.local_size())
+    if threads is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    tf = import_tensorflow()  # before Horovod: see the top of this file
+
+    if threads is not None:
+        serves = members.servers > 0 and members.placement == "colocated"
+        launch.limit_threads(tf, threads, serves=serves)
+        binding.keep_to_own_cores(tf, threads=threads, place=launch.unbound_place())
+    world = _world_of(members, several=several)
+    enter(world)
+    if several:
+        if not world.is_server:
+            launch.pin_gpu(tf, world.local_rank)
+        sys.excepthook = _end_all_ranks
+    return world
+
+
+def _world_of(members: Members, *, several: bool) -> World:
+    if members.servers or (members.messages and several):
+        from trainer.ranks import mpi_world
+
+        return mpi_world.join(members)
+    if several:
+        from trainer.ranks.horovod_world import HorovodWorld
+
+        return HorovodWorld(groups=members.groups)
+    return World()
+
+
+def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """`sys.excepthook`: an error that nothing caught on one rank ends every rank, its message first."""
+    world = current()
+    if isinstance(error, CingulumError):
+        text, exit_code = f"error: {error}", error.exit_code
+    elif isinstance(error, KeyboardInterrupt):
+        text, exit_code = "interrupted", 130
+    elif line := fault_of_another(error):
+        text, exit_code = line, 1
+    else:
+        text, exit_code = "".join(traceback.format_exception(kind, error, trace)).rstrip(), 1
+    kept = f"{error}" if isinstance(error, CingulumError) else f"{kind.__name__}: {error}"
+    failure_file.leave(kept, kind=kind.__name__, exit_code=exit_code, name=world.name)
+    report(text)
+    world.abort(exit_code)
