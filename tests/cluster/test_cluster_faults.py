@@ -73,6 +73,21 @@ def test_the_host_of_the_batch_script_is_lost(tmp_path, cluster):
     assert int(job.says("Restarts")) == 2
 
 
+def test_a_host_whose_slurmd_died_is_named_and_left_although_the_controller_was_restarted(tmp_path, cluster):
+    """The script, on another host, is told by the controller that came back."""
+    job = started(cluster, tmp_path)
+    job.wait_until_stored()
+    cluster.kill_slurmd("n2")
+    cluster.restart_controller()
+    wait_until(lambda: [line[2] for line in job.failures] == ["n2"], "the script to name n2")
+    wait_until(lambda: "start 2 on n[1,3]" in job.log, "a start on other hosts")
+    wait_until(lambda: job.events.count("started") == 2, "its ranks")
+    if not (job.folder / "saved").exists():  # KillWait may be too short for that on a busy machine
+        slurm(cluster, "scancel", "--batch", "--signal=USR2", job.label)
+    job.wait_for_state("COMPLETED")
+    assert [line[2] for line in job.failures] == ["n2"]
+
+
 @pytest.mark.deep
 def test_a_job_that_may_shrink_goes_on_without_the_host_of_its_batch_script(tmp_path, cluster):
     """Slurm itself would wait for as many hosts as before: a step on another host has changed the job."""
