@@ -49,7 +49,7 @@ test-parallel: setup  ## tests under mpirun, and the commands of README and tuto
 	$(call pytest,tests/docs,-n 2 --dist worksteal $(GATE))
 
 test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)
-	$(call pytest,tests/cluster,-n 2 --dist loadfile $(GATE))
+	$(call pytest,tests/cluster,-n 4 --dist loadfile $(GATE))
 
 test-deep: setup  ## what make test leaves out: long cases under mpirun and on hosts, and all pages of the docs
 	$(call pytest,tests/whole,-m deep -n 2 --dist loadfile)
