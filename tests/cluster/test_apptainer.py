@@ -210,6 +210,7 @@ def test_what_is_not_there_is_named(user, study, cingulum):
     assert "/nowhere/cingulum.sif is not there" in said and "apptainer build" in said
 
 
+@pytest.mark.deep
 def test_ranks_told_to_save_by_the_hosts_mpirun_end_with_75_and_go_on_there(user, study, cingulum):
     """Rank 0 waits after the fifth step until it is told."""
     program = shutil.copy(FAULTY, study)
