@@ -32,9 +32,8 @@ TOGETHER = {
     "test_testbed.py::test_accounting": "a cluster with accounting",
     "test_testbed.py::test_the_controllers_host": "a cluster with accounting",
     "test_submit_slurm.py::test_jobs_that_left": "a cluster with accounting",
-    "test_testbed_ends": "a testbed of this name",
-    "test_testbed_links": "hosts with a tenth of a core",
-    "test_testbed": "short tests",
+    "test_testbed.py": "short tests",
+    "test_testbed_page": "short tests",
     "test_rendered_scripts.py::test_slurm_takes": "short tests",
     "test_store_postgresql": "a PostgreSQL",
 }
@@ -44,7 +43,8 @@ class ByWhatIsShared(LoadScopeScheduling):
     """Gives each process of pytest-xdist one test at a time, or all that share something (`TOGETHER`)."""
 
     def _split_scope(self, nodeid: str) -> str:
-        name = nodeid.rpartition("/")[2]
+        file, _, test = nodeid.partition("::")  # a parameter may hold a slash, too
+        name = f"{Path(file).name}::{test}"
         shared = (what for start, what in TOGETHER.items() if name.startswith(start))
         return next(shared, nodeid)
 
