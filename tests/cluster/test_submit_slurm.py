@@ -202,7 +202,9 @@ def test_a_chain_ends_where_one_of_its_jobs_fails(study):
 
 
 def test_tasks_and_jobs_are_cancelled_and_their_followers_with_them(study):
-    array, pooled = study.submit("mine.yaml", "--folds", 2, "--at-once", 1, "--then", "report")
+    # Enough epochs that, on a busy machine, the first task has not completed before it is cancelled.
+    words = ["train.epochs=400", "--folds", 2, "--at-once", 1, "--then", "report"]
+    array, pooled = study.submit("mine.yaml", *words)
     study.until("the first task to run", lambda: study.in_queue(array) == {"RUNNING", "PENDING"})
     assert [task["state"] for task in study.job(array)["tasks"]] == ["RUNNING", "PENDING"]
     done = study.run("cancel", f"{array}_1")
