@@ -9,8 +9,10 @@ DEMO_CHANGES  ?=
 SCRIPTS = $(shell find $(wildcard jobs docker slurm tests tools) -name '*.sh' -o -name '*.sbatch')
 GATE := -m "not deep"
 WORKERS := 2
+# Tests on emulated hosts mostly wait.
+WAITING := 4
 # What failed is tried once more, alone; failing twice is failing (docs/decisions/0019-second-try.md).
-pytest = $(BIN)/python tools/second_try.py run $(1) -- -n $(WORKERS) --dist $(2)
+pytest = $(BIN)/python tools/second_try.py run $(1) -- -n $(or $(3),$(WORKERS)) --dist $(2)
 DOCKERFILES := $(wildcard docker/Dockerfile*)
 
 # mpirun refuses root unless told; containers and CI often are root.
@@ -40,8 +42,7 @@ demo-again:  ## forget the demo's data and run, and do it all again
 
 test: setup  ## all tests; at the end, the seconds of each folder and the tests that needed a second try
 	@$(BIN)/python tools/second_try.py forget
-	@code=0; $(MAKE) --no-print-directory test-unit test-whole test-parallel test-cluster || code=$$?; \
-	  $(BIN)/python tools/second_try.py show; exit $$code
+	@$(BIN)/python tools/second_try.py all test-unit test-whole test-parallel -- test-cluster
 
 test-unit: setup  ## one thing each, no MPI: a minute at most
 	$(call pytest,tests/unit,loadfile)
@@ -49,12 +50,12 @@ test-unit: setup  ## one thing each, no MPI: a minute at most
 test-whole: setup  ## trainings, imports, reports, jobs and pages in a browser, without MPI: minutes
 	$(call pytest,tests/whole,loadfile --no-loadscope-reorder $(GATE))
 
-test-parallel: setup  ## tests under mpirun, and the commands of README and a tutorial
+test-parallel: setup  ## tests under mpirun, and the commands of README and tutorials
 	$(call pytest,tests/parallel,loadfile $(GATE))
 	$(call pytest,tests/docs,worksteal $(GATE))
 
 test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)
-	$(call pytest,tests/cluster,loadfile $(GATE))
+	$(call pytest,tests/cluster,loadfile $(GATE),$(WAITING))
 
 # What `make test-deep ABOUT=...` runs, by what was changed: CONTRIBUTING.md says which is which.
 DEEP_bench      := $(addprefix tests/parallel/test_,bench.py bench_scaling.py peers.py) \
@@ -73,7 +74,7 @@ DEEP_diagnosis  := $(addprefix tests/parallel/test_,diagnose_slow.py doctor_on_t
                    tests/cluster/test_diagnose_hosts.py
 DEEP_slurm      := $(addprefix tests/whole/test_,submitters.py hostile_scripts.py) \
                    $(addprefix tests/cluster/test_,preemption.py cluster_faults.py orphans.py rendered_scripts.py \
-                   forgotten_by_slurm.py)
+                   forgotten_by_slurm.py submit_slurm.py)
 DEEP_launchers  := tests/parallel/test_attendant.py \
                    $(addprefix tests/cluster/test_,mpirun_hosts.py docker.py apptainer.py apptainer_hosts.py)
 DEEP_containers := $(addprefix tests/cluster/test_,docker.py apptainer.py apptainer_hosts.py)

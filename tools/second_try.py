@@ -2,6 +2,7 @@
 """Run tests, and those that failed once more, alone; say afterwards which tests needed that.
 
     second_try.py run tests/unit -- -n 2    run tests of one folder; the exit code is that of the last pytest
+    second_try.py all test-a -- test-b      make two lists of targets side by side, the second into a log
     second_try.py show                      seconds of each folder, and the tests that needed a second try
     second_try.py forget                    forget what earlier runs noted
 
@@ -49,6 +50,23 @@ def run(paths: Sequence[str], options: Sequence[str]) -> int:
     return code
 
 
+def side_by_side(shown_now: Sequence[str], shown_later: Sequence[str]) -> int:
+    """Make two lists of targets at a time; return 0 where both succeed.
+
+    The output of the second list is shown when both have ended: that of two at once cannot be read.
+    """
+    NOTES.mkdir(parents=True, exist_ok=True)
+    log = NOTES / "beside.log"
+    make = ["make", "--no-print-directory"]
+    with log.open("w") as file:
+        print(f"{' '.join(shown_later)}: beside the others, into {log}", flush=True)
+        beside = subprocess.Popen([*make, *shown_later], stdout=file, stderr=subprocess.STDOUT)
+        code = subprocess.call([*make, *shown_now])
+        code = beside.wait() or code
+    print(log.read_text(errors="replace"), end="", flush=True)
+    return code
+
+
 def _pytest(cache: Path, *words: str) -> int:
     return subprocess.call([sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *words])
 
@@ -80,7 +98,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("action", choices=("run", "show", "forget"))
+    parser.add_argument("action", choices=("run", "all", "show", "forget"))
     parser.add_argument("paths", nargs="*", help="a folder of tests, or files of one folder")
     words = sys.argv[1:]
     options = words[words.index("--") + 1 :] if "--" in words else []
@@ -93,9 +111,14 @@ def main() -> int:
         print(shown([json.loads(file.read_text()) for file in files]))
         return 0
     if not args.paths:
-        parser.error("run: name a folder of tests")
+        parser.error(f"{args.action}: name a folder of tests, or targets")
     # Ctrl-C reaches pytest too, which ends the tests in order and is waited for.
     signal.signal(signal.SIGINT, lambda *_: None)
+    if args.action == "all":
+        code = side_by_side(args.paths, options)
+        files = sorted(NOTES.glob("*.json"), key=lambda file: file.stat().st_mtime)
+        print(shown([json.loads(file.read_text()) for file in files]))
+        return code
     NOTES.mkdir(parents=True, exist_ok=True)
     return run(args.paths, options)
 

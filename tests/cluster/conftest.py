@@ -1,5 +1,7 @@
 """Tests on emulated hosts with a real Slurm cluster.
 
+They mostly wait, so that four processes of pytest run them on two cores, each with a cluster of its own.
+
 `cluster` is up for the whole session: hosts n1, n2, n3 and the controller's host ctl. After each test that
 asks for it, it is brought back to idle nodes and an empty queue. Hosts see this checkout, its environment and
 pytest's temporary folders. `apptainer_user` has the one image that all tests of Apptainer share.
@@ -14,11 +16,55 @@ from pathlib import Path
 
 import apptainer_image
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from jobs.testbed import Testbed, programs
 from trainer.errors import LauncherError
 
 ROOT = Path(__file__).parents[2]
+
+# Tests that one process runs one after the other, because they share what takes long to make, by the
+# beginning of their names.
+TOGETHER = {
+    "test_apptainer": "the image of Apptainer",
+    "test_docker": "the Docker daemon and its images",
+    "test_preemption.py::test_a_preempted_job": "the run that nothing interrupted",
+    "test_testbed.py::test_accounting": "a cluster with accounting",
+    "test_testbed.py::test_the_controllers_host": "a cluster with accounting",
+    "test_submit_slurm.py::test_jobs_that_left": "a cluster with accounting",
+    "test_testbed.py": "short tests",
+    "test_testbed_page": "short tests",
+    "test_rendered_scripts.py::test_slurm_takes": "short tests",
+    "test_store_postgresql": "a PostgreSQL",
+}
+
+
+class ByWhatIsShared(LoadScopeScheduling):
+    """Gives each process of pytest-xdist one test at a time, or all that share something (`TOGETHER`)."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")  # a parameter may hold a slash, too
+        name = f"{Path(file).name}::{test}"
+        shared = (what for start, what in TOGETHER.items() if name.startswith(start))
+        return next(shared, nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByWhatIsShared:
+    config.option.loadscopereorder = False  # the order below
+    return ByWhatIsShared(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first, images before all, so that no process is left with it at the end."""
+
+    def begins(item: pytest.Item) -> int:
+        if item.path.name.startswith(("test_docker", "test_apptainer")):
+            return 0
+        return 1 if item.get_closest_marker("slow") else 2
+
+    here = [item for item in items if item.path.parent == Path(__file__).parent]
+    items[:] = [item for item in items if item not in here] + sorted(here, key=begins)
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ class Study:
     image: Path
     folder: Path
 
-    def run(self, *words: object, code: int = 0, timeout: float = 240) -> str:
+    def run(self, *words: object, code: int = 0, timeout: float = 600) -> str:
         """What a command prints on the controller's host; AssertionError where it ends otherwise."""
         inside = self.image / "opt" / "cingulum" / "bin"  # holds an mpirun, where the host has none
         places = (self.folder / "bin", Path(apptainer_image.program() or "").parent)
@@ -61,6 +61,7 @@ class Study:
         return done.stdout if code == 0 else said
 
     def config(self, **changes: object) -> Path:
+        changes.setdefault("checkpoint__every_steps", 10)
         return write_config(self.folder, self.folder / "shards", "run", **changes)
 
     def site(self, text: str) -> Path:

@@ -25,6 +25,7 @@ def started(cluster, tmp_path: Path, **options) -> Job:
     return job
 
 
+@pytest.mark.deep
 def test_a_host_without_power_is_named_and_the_job_goes_on_without_it(tmp_path, shards, cluster):
     """Three ranks become two, with the same global batch."""
     config = tiny_runs.write_config(
@@ -71,6 +72,35 @@ def test_the_host_of_the_batch_script_is_lost(tmp_path, cluster):
     slurm(cluster, "scancel", "--batch", "--signal=USR2", job.label)
     job.wait_for_state("COMPLETED")
     assert int(job.says("Restarts")) == 2
+
+
+def test_a_host_whose_slurmd_died_is_named_and_left_although_the_controller_was_restarted(tmp_path, cluster):
+    """The script, on another host, is told by the controller that came back."""
+    job = started(cluster, tmp_path)
+    job.wait_until_stored()
+    cluster.kill_slurmd("n2")
+    cluster.restart_controller()
+    wait_until(lambda: [line[2] for line in job.failures] == ["n2"], "the script to name n2")
+    wait_until(lambda: "start 2 on n[1,3]" in job.log, "a start on other hosts")
+    wait_until(lambda: job.events.count("started") == 2, "its ranks")
+    if not (job.folder / "saved").exists():  # KillWait may be too short for that on a busy machine
+        slurm(cluster, "scancel", "--batch", "--signal=USR2", job.label)
+    job.wait_for_state("COMPLETED")
+    assert [line[2] for line in job.failures] == ["n2"]
+
+
+def test_a_job_that_may_shrink_goes_on_without_a_host_that_lost_its_power(tmp_path, cluster):
+    job = started(cluster, tmp_path, nodes=3, least_nodes=2)
+    cluster.power_off("n3")
+    wait_until(lambda: "start 2 on n[1-2]" in job.log, "a start on the hosts that are left")
+    assert "continues with 2 hosts, without n3" in job.log
+    ((_, _, where, why),) = job.failures
+    assert where == "n3" and re.search("connection to it is lost|powered off", why)
+    wait_until(lambda: job.events.count("started") == 2, "its ranks")
+    if not (job.folder / "saved").exists():  # mpirun may end rank 0 before it could
+        slurm(cluster, "scancel", "--batch", "--signal=USR2", job.label)
+    job.wait_for_state("COMPLETED")
+    assert job.events[-1] == "done" and len(job.failures) == 1
 
 
 @pytest.mark.deep

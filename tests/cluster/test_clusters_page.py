@@ -44,6 +44,7 @@ def login(cluster: Testbed, tmp_path: Path):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_commands_of_the_page_lead_to_a_run_on_two_hosts(login, tmp_path):
     commands = [line for block in MARK.findall(PAGE.read_text()) for line in block.splitlines()]

@@ -50,6 +50,7 @@ def train(cluster, folder: Path, shards: Path, hosts: int, **changes: object) ->
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_throttled_link_is_the_network(cluster, tmp_path, shards):
     found = evidence.diagnose(train(cluster, tmp_path, shards, 2))
     assert (found.bound, found.cause) == ("network", None), found

@@ -20,6 +20,7 @@ from pathlib import Path
 import docker_daemon
 import pytest
 from docker_daemon import CLIENT, ROOT, Daemon
+from slurm_jobs import FAULTY
 from tiny_runs import make_shards, result, rows, steps, write_config
 
 from jobs import home, processes, terms
@@ -237,18 +238,22 @@ def test_a_container_cannot_change_what_it_may_only_read(job, study):
 
 
 def test_a_job_told_to_save_is_started_again_and_goes_on_at_that_step(job, study):
-    launched = job(training(study, epochs=60))
-    launched.wait(lambda: steps(study / "run")[-1:] > [4], "a checkpoint")
+    """Rank 0 waits after the fifth step until it is asked to."""
+    program = shutil.copy(FAULTY, study)
+    config = study / "run.yaml"
+    task = ("python", str(program), "wait", "0", "5", str(config), "--resume")
+    launched = job(training(study, tasks=(task,)))
+    launched.wait(Path(f"{config}.waiting").exists, "step 5")
     launched.launcher.requeue(launched.external)
     launched.wait(lambda: "saved and stopped" in launched.log, "it has saved")
     saved = steps(study / "run")[-1]
+    assert saved >= 5
     ended = launched.wait_for_end()
-    assert saved < 360, "it ended before it was asked to save"
     assert (ended.state, ended.restarts) == ("COMPLETED", 1)
     assert re.search(rf"resumed from .*/step-0*{saved}\b", launched.log)
-    assert (result(study / "run")["world_size"], result(study / "run")["steps"]) == (2, 360)
+    assert (result(study / "run")["world_size"], result(study / "run")["steps"]) == (2, 24)
     assert owners(study / "run") == {USER}
-    assert [row["epoch"] for row in rows(study / "run")] == list(range(1, 61))
+    assert [row["epoch"] for row in rows(study / "run")] == [1, 2, 3, 4]
 
 
 def saves_when_told(process: subprocess.Popen[bytes], study: Path) -> None:
@@ -275,8 +280,9 @@ def test_a_container_told_to_save_ends_with_75(daemon, study):
 
 
 def test_a_cancelled_job_leaves_no_container(daemon, job, study):
-    launched = job(training(study, epochs=400))
-    launched.wait(lambda: steps(study / "run"), "a checkpoint")
+    waits = ("bash", "-c", 'touch "$1/runs" && exec sleep 600', "bash", str(study))
+    launched = job(training(study, tasks=(waits,)))
+    launched.wait((study / "runs").exists, "its ranks")
     assert daemon.containers() == [launched.container]
     launched.launcher.cancel(launched.external)
     assert launched.wait_for_end().state == "CANCELLED"

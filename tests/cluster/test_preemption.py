@@ -103,6 +103,7 @@ def test_a_job_killed_before_its_first_checkpoint_starts_over(tmp_path, shards, 
     assert weights(tmp_path) == reference
 
 
+@pytest.mark.deep
 def test_a_dead_slurmd_and_a_restarted_controller_cost_no_step_before_the_last_checkpoint(
     tmp_path, shards, reference, cluster
 ):

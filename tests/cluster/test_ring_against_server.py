@@ -10,6 +10,7 @@ from trainer.bench.scaling.cells import Cell
 SERVER = {"strategy": "parameter-server", "servers": 1, "options": {"piece_mb": 0.06}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout", [{"ranks": 3, "hosts": 3}, {"ranks": 2, "hosts": 2, **SERVER}], ids=["ring", "server"]
 )

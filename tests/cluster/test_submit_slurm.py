@@ -45,7 +45,7 @@ class Study:
             "COLUMNS": "80",
         }
 
-    def run(self, *words: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         line = [*CINGULUM, *map(str, words)]
         return self.cluster.exec(
             "ctl", line, timeout=timeout, cwd=self.folder, environment=self.environment()
@@ -57,7 +57,7 @@ class Study:
         )
         return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def told(self, *words: object, timeout: float = 60) -> Any:
+    def told(self, *words: object, timeout: float = 120) -> Any:
         """What a command prints with --json."""
         done = self.run(*words, "--json", timeout=timeout)
         assert done.returncode == 0, done.stderr
@@ -76,8 +76,13 @@ class Study:
             assert time.monotonic() < deadline, f"{what}: not within {seconds} s; {self.run('jobs').stdout}"
             time.sleep(0.2)
 
-    def until_state(self, identity: str, state: str, seconds: float = 60) -> None:
-        self.until(f"{identity} to be {state}", lambda: self.job(identity)["state"] == state, seconds)
+    def in_queue(self, identity: str) -> set[str]:
+        """States of its tasks as Slurm tells them, for less of a core than a command of ours takes."""
+        return set(self.slurm("squeue", "-h", "-r", "-t", "all", "-j", identity, "-o", "%T").split())
+
+    def until_state(self, identity: str, state: str, seconds: float = 90) -> None:
+        self.until(f"{identity} to be {state}", lambda: self.in_queue(identity) == {state}, seconds)
+        assert self.job(identity)["state"] == state
 
     def until_saved(self, name: str) -> None:
         checkpoints = self.folder / "runs" / name / "checkpoints"
@@ -103,9 +108,10 @@ def study(cluster, tmp_path, shards_of_all) -> Study:
     return Study(cluster, tmp_path)
 
 
-def test_images_are_imported_trained_on_over_three_hosts_evaluated_and_reported(study):
+@pytest.mark.slow
+def test_images_are_imported_trained_on_over_two_hosts_evaluated_and_reported(study):
     make_cohort(study.folder / "images", 24, 16, groups=("AD", "NC"))
-    options = ["--import", "images", "--import-options", "--label diagnosis --size 16", "--nodes", 3]
+    options = ["--import", "images", "--import-options", "--label diagnosis --size 16", "--nodes", 2]
     options += ["--name", HOSTILE, "--then", "evaluate,report", "--time", "10"]
     chain = study.submit("mine.yaml", "data.shards=imported", *options)
     train, report = chain[1], chain[3]
@@ -121,8 +127,8 @@ def test_images_are_imported_trained_on_over_three_hosts_evaluated_and_reported(
     assert "epoch   1" in printed and "report: runs/mine/report.html" in printed
 
     run = study.folder / "runs" / "mine"
-    assert json.loads((run / "run.json").read_text())["hosts"] == ["n1", "n2", "n3"]
-    assert result(run)["world_size"] == 3
+    assert json.loads((run / "run.json").read_text())["hosts"] == ["n1", "n2"]
+    assert result(run)["world_size"] == 2
     assert (run / "report.html").is_file() and (run / "evaluation" / "test.csv").is_file()
     jobs = [study.job(job) for job in chain]
     assert [job["kind"] for job in jobs] == ["import", "train", "evaluate", "report"]
@@ -134,7 +140,7 @@ def test_images_are_imported_trained_on_over_three_hosts_evaluated_and_reported(
     shown = study.job(train)
     assert (shown["state"], shown["exit_code"], shown["name"]) == ("COMPLETED", 0, HOSTILE)
     (task,) = shown["tasks"]
-    assert task["hosts"] == ["n1", "n2", "n3"] and task["started"] < task["ended"]
+    assert task["hosts"] == ["n1", "n2"] and task["started"] < task["ended"]
     states = [change["state"] for change in shown["changes"]]
     assert states[0] == "SUBMITTING" and states[-1] == "COMPLETED"
     assert not list(study.folder.rglob("INJECTED")) and not Path("INJECTED").exists()
@@ -145,27 +151,29 @@ def test_images_are_imported_trained_on_over_three_hosts_evaluated_and_reported(
     assert [path.stat().st_mode & 0o777 for path in private] == [0o600, 0o600]
 
 
-def test_folds_and_seeds_train_as_an_array_and_are_pooled_by_the_job_after_it(study):
-    asked = ["--folds", 2, "--seeds", 2]
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.deep)])
+def test_folds_and_seeds_train_as_an_array_and_are_pooled_by_the_job_after_it(study, seeds):
+    asked = ["--folds", 2, "--seeds", seeds]
     array, pooled = study.submit("mine.yaml", *asked, "--then", "report", "--name", "cv")
     listed = study.slurm("squeue", "--noheader", "--array", "--jobs", array, "--format=%i %j").splitlines()
-    assert sorted(listed) == [f"{array}_{task} cv" for task in range(4)]
+    assert sorted(listed) == [f"{array}_{task} cv" for task in range(2 * seeds)]
     waited = study.run("wait", pooled, timeout=250)
     assert waited.returncode == 0, (waited.stderr, study.run("logs", array).stdout)
     tasks = study.job(array)["tasks"]
-    assert [(task["state"], task["exit_code"]) for task in tasks] == [("COMPLETED", 0)] * 4
+    assert [(task["state"], task["exit_code"]) for task in tasks] == [("COMPLETED", 0)] * 2 * seeds
     folder = study.folder / "runs" / "mine"
     summary = json.loads((folder / "crossval.json").read_text())
-    first, second = summary["seeds"]
+    assert len(set(summary["seeds"])) == seeds
     trained = [(run["fold"], run["seed"]) for run in summary["per_fold"]]
-    assert sorted(trained) == [(0, first), (0, second), (1, first), (1, second)]
-    assert len({run["best_weights_sha256"] for run in summary["per_fold"]}) == 4
+    assert sorted(trained) == sorted(itertools.product((0, 1), summary["seeds"]))
+    assert len({run["best_weights_sha256"] for run in summary["per_fold"]}) == 2 * seeds
     # Every volume is held out once per seed, and the pooled figure is the mean over the seeds.
     rows = list(csv.DictReader((folder / "predictions.csv").read_text().splitlines()))
-    assert Counter(row["seed"] for row in rows) == {str(first): 32, str(second): 32}
-    assert len({(row["seed"], row["subject"]) for row in rows}) == 64
+    assert Counter(row["seed"] for row in rows) == {str(seed): 32 for seed in summary["seeds"]}
+    assert len({(row["seed"], row["subject"]) for row in rows}) == 32 * seeds
     of_seeds = [seed["metrics"]["auc"] for seed in summary["per_seed"]]
-    assert summary["pooled"]["auc"]["value"] == pytest.approx(sum(of_seeds) / 2)
+    assert summary["pooled"]["auc"]["value"] == pytest.approx(sum(of_seeds) / seeds)
     assert (folder / "report.html").is_file()
     everything = study.run("logs", array)
     assert f"==> {array}_0 <==" in everything.stdout and f"==> {array}_1 <==" in everything.stdout
@@ -175,7 +183,7 @@ def test_folds_and_seeds_train_as_an_array_and_are_pooled_by_the_job_after_it(st
     assert refused.returncode == 2 and f"{array}_0" in refused.stderr
     # A later cross-validation finds all of it done.
     again = study.run("crossval", "mine.yaml", *asked, "--dry-run", "--json")
-    assert [run["state"] for run in json.loads(again.stdout)["runs"]] == ["finished"] * 4
+    assert [run["state"] for run in json.loads(again.stdout)["runs"]] == ["finished"] * 2 * seeds
 
 
 def test_a_chain_ends_where_one_of_its_jobs_fails(study):
@@ -194,9 +202,11 @@ def test_a_chain_ends_where_one_of_its_jobs_fails(study):
 
 
 def test_tasks_and_jobs_are_cancelled_and_their_followers_with_them(study):
-    array, pooled = study.submit("mine.yaml", "--folds", 2, "--at-once", 1, "--then", "report")
-    study.until("the first task to run", lambda: study.job(array)["tasks"][0]["state"] == "RUNNING")
-    assert study.job(array)["tasks"][1]["state"] == "PENDING"
+    # Enough epochs that, on a busy machine, the first task has not completed before it is cancelled.
+    words = ["train.epochs=400", "--folds", 2, "--at-once", 1, "--then", "report"]
+    array, pooled = study.submit("mine.yaml", *words)
+    study.until("the first task to run", lambda: study.in_queue(array) == {"RUNNING", "PENDING"})
+    assert [task["state"] for task in study.job(array)["tasks"]] == ["RUNNING", "PENDING"]
     done = study.run("cancel", f"{array}_1")
     assert done.stdout == f"{array}_1 cancelled\n", done.stderr
     assert [task["state"] for task in study.job(array)["tasks"]] == ["RUNNING", "CANCELLED"]
@@ -211,19 +221,25 @@ def test_tasks_and_jobs_are_cancelled_and_their_followers_with_them(study):
     assert "CANCELLED" in table and pooled in table
 
 
+@pytest.mark.slow
 def test_a_running_job_saves_is_started_again_and_goes_on(study):
-    (job,) = study.submit("mine.yaml", "train.epochs=60", "checkpoint.every_steps=1", "--ranks-per-node", 2)
+    (job,) = study.submit("mine.yaml", "train.epochs=60", "checkpoint.every_steps=1")
     study.until_saved("mine")
+
+    def shown(job: str) -> str:
+        return study.slurm("scontrol", "show", "job", "--oneliner", job)
+
     done = study.run("requeue", job)
     assert "saves, and starts again" in done.stdout, done.stderr
-    study.until(f"{job} to wait again", lambda: study.job(job)["tasks"][0]["restarts"] == 1)
+    study.until(f"{job} to wait again", lambda: "Restarts=1 " in shown(job))
+    assert study.job(job)["tasks"][0]["restarts"] == 1
     waiting = study.run("wait", job, "--timeout", 1)
     assert waiting.returncode == 124 and "goes on" in waiting.stderr
 
     def started_now() -> bool:
         # Slurm holds a job back for two minutes, and refuses a start in the same second.
         study.cluster.exec("ctl", ["scontrol", "update", f"jobid={job}", "StartTime=now"])
-        return study.job(job)["state"] == "RUNNING"
+        return study.in_queue(job) == {"RUNNING"}
 
     study.until(f"{job} to run again", started_now)
     log = Path(study.job(job)["tasks"][0]["log"])

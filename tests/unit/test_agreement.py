@@ -71,7 +71,7 @@ def test_a_path_that_cannot_be_used_is_bad_input(kind):
     with pytest.raises(Agreed) as caught:
         agree(World(), fail(OSError(kind, "No", "/proc/x")))
     assert caught.value.error.exit_code == 2
-    assert str(caught.value.error).startswith("/proc/x: No.\n  Name another path")
+    assert str(caught.value.error).startswith("/proc/x: No.\n  Give another path")
 
 
 def test_an_error_of_a_derived_class_arrives_as_its_kind():

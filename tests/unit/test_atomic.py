@@ -85,7 +85,7 @@ def test_a_write_that_fails_names_the_file_and_a_full_disk_what_is_needed_and_fr
         atomic.write_bytes(path, bytes(3 << 20))
     told = of_files(raised.value)
     assert told.message.startswith(f"{path}: no space is left on its disk: 3.0 MiB are needed, ")
-    assert told.message.endswith(" are free.") and "Make room" in str(told.cure) and told.exit_code == 1
+    assert told.message.endswith(" are free.") and "Free space" in str(told.cure) and told.exit_code == 1
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EDQUOT, errno.EFBIG])

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from cingulum.bench import input as input_bench
+from cingulum.bench.loader import studies, sweep
 from cingulum.bench.loader.processes import ReaderProcess
-from trainer.bench.loader import figures, page_cache, studies, sweep, worker
+from trainer.bench.loader import figures, page_cache, worker
 from trainer.bench.loader.checking import Epoch, Source, WrongVolumes, marked, sampled
 from trainer.bench.loader.job import LoaderJob
 from trainer.errors import InputError, WorldError

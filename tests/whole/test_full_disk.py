@@ -54,7 +54,7 @@ def test_a_training_on_a_full_disk_names_the_file_and_goes_on_when_there_is_room
         assert cli.run(["train", str(config), f"runs={disk}", "--resume"]) == 1
         said = capsys.readouterr().err
         assert re.search(words, said), f"{size}: {said}"
-        assert "Make room" in said and "--resume" in said and "Traceback" not in said
+        assert "Free space" in said and "--resume" in said and "Traceback" not in said
         assert not list((disk / "run").rglob(".*.partial")) and not list((disk / "run").rglob("*.partial"))
     assert (
         checkpoint.find(disk / "run" / "checkpoints").path == disk / "run" / "checkpoints" / "step-00000006"
