@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from trainer.planning.placement.windows import Pointwise, Repeating, Sliding, Spreading, Whole
+from trainer.planning.placement.windows import Grouped, Pointwise, Repeating, Shifted, Sliding, Spreading
 
 SMALL = st.integers(1, 4)
 PADDING = st.sampled_from(["valid", "same"])
@@ -93,10 +93,17 @@ def test_upsampling_needs_every_input_once(data, times, size):
     np.testing.assert_array_equal(found, np.repeat(values, times)[slice(*part)])
 
 
-def test_pointwise_and_whole_axes():
+def test_axes_that_do_not_slide():
     assert Pointwise().need((2, 5), 9).range == (2, 5)
-    assert Whole().need((2, 5), 9) == ((0, 9), 0, 0, 2)
-    assert Whole(outputs=3).length(9) == 3
+    # Channels 4 to 7 of 10 are those of the second input of a concatenation.
+    second = Shifted(offset=4, outputs=10)
+    assert second.need((2, 6), 4) == ((0, 2), 0, 0, -2)
+    assert second.need((5, 9), 4) == ((1, 4), 0, 0, 0)
+    assert second.need((0, 4), 4) is None
+    # 6 inputs and 4 outputs in two groups: outputs 1 and 2 need both.
+    halves = Grouped(inputs=3, outputs=2)
+    assert (halves.length(6), halves.need((1, 3), 6)) == (4, ((0, 6), 0, 0, 1))
+    assert halves.need((2, 3), 6) == ((3, 6), 0, 0, 0)
 
 
 def test_the_window_of_a_strided_convolution_by_hand():

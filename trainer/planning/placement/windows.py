@@ -1,9 +1,9 @@
 """Which range of an input a range of an output is computed from, one axis at a time. Pure.
 
-An operation that slides along an axis is described by one `Axis`: convolution and pooling (`Sliding`), their
-adjoints (`Spreading`: transposed convolution), nearest-neighbour upsampling (`Repeating`), what works on
-each index by itself (`Pointwise`) and what needs the whole axis (`Whole`). Padding follows TensorFlow: with
-`same`, an odd surplus goes after the data.
+An operation is described by one `Axis` for each axis: convolution and pooling slide (`Sliding`), transposed
+convolution spreads (`Spreading`), nearest-neighbour upsampling repeats (`Repeating`), grouped convolution
+reads whole groups of channels (`Grouped`), concatenation shifts (`Shifted`), most others work on each index
+by itself (`Pointwise`). Padding follows TensorFlow: with `same`, an odd surplus goes after the data.
 """
 
 from __future__ import annotations
@@ -45,13 +45,25 @@ class Axis(ABC):
         """
 
     @abstractmethod
-    def need(self, wanted: Range, size: int) -> Need:
-        """What outputs `wanted[0] <= i < wanted[1]` need of an input of `size`."""
+    def need(self, wanted: Range, size: int) -> Need | None:
+        """What outputs `wanted[0] <= i < wanted[1]` need of an input of `size`; None for nothing."""
+
+    def reached(self, given: Range) -> Range:
+        """The outputs that inputs of a range add to, where an operation sums over other axes.
+
+        Raises:
+            NotImplementedError: no operation sums along such an axis.
+        """
+        raise NotImplementedError(f"{self} is not summed over")
 
 
 @dataclass(frozen=True)
 class Pointwise(Axis):
     """Output i depends on input i only."""
+
+    def reached(self, given: Range) -> Range:
+        """See `Axis.reached`."""
+        return given
 
     def length(self, size: int) -> int:
         """See `Axis.length`."""
@@ -63,22 +75,52 @@ class Pointwise(Axis):
 
 
 @dataclass(frozen=True)
-class Whole(Axis):
-    """Every output depends on all inputs.
+class Shifted(Axis):
+    """Output `offset` + i is input i: one input of a concatenation.
 
     Attributes:
-        outputs: length of the output; None: that of the input.
+        offset: of the first input in the output.
+        outputs: length of the output.
     """
 
-    outputs: int | None = None
+    offset: int
+    outputs: int
 
     def length(self, size: int) -> int:
         """See `Axis.length`."""
-        return size if self.outputs is None else self.outputs
+        return self.outputs
+
+    def need(self, wanted: Range, size: int) -> Need | None:
+        """See `Axis.need`; `skip` is negative where outputs of other inputs come first."""
+        start, stop = max(wanted[0] - self.offset, 0), min(wanted[1] - self.offset, size)
+        return Need((start, stop), skip=wanted[0] - self.offset - start) if start < stop else None
+
+
+@dataclass(frozen=True)
+class Grouped(Axis):
+    """Every output of a group depends on all inputs of the same group.
+
+    Attributes:
+        inputs: of a group.
+        outputs: of a group.
+    """
+
+    inputs: int
+    outputs: int
+
+    def reached(self, given: Range) -> Range:
+        """See `Axis.reached`."""
+        first, last = given[0] // self.inputs, (given[1] - 1) // self.inputs
+        return first * self.outputs, (last + 1) * self.outputs
+
+    def length(self, size: int) -> int:
+        """See `Axis.length`."""
+        return size // self.inputs * self.outputs
 
     def need(self, wanted: Range, size: int) -> Need:
-        """See `Axis.need`; outputs are computed for the whole axis, and those before `wanted` dropped."""
-        return Need((0, size), skip=wanted[0])
+        """See `Axis.need`."""
+        first, last = wanted[0] // self.outputs, (wanted[1] - 1) // self.outputs
+        return Need((first * self.inputs, (last + 1) * self.inputs), skip=wanted[0] - first * self.outputs)
 
 
 @dataclass(frozen=True)
