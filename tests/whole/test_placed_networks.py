@@ -1,0 +1,297 @@
+"""Networks divided over ranks in one process: outputs, gradients and weights are those of Keras alone."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from trainer import models
+from trainer.errors import ConfigError, ModelError
+from trainer.models import attention
+from trainer.models import layers as parts
+from trainer.planning.placement import ways
+from trainer.planning.placement.boxes import whole
+from trainer.planning.placement.checking import check
+from trainer.planning.placement.layouts import layout
+from trainer.planning.placement.tasks import Receive, Send, task_lists
+from trainer.planning.placement.units import place
+from trainer.strategies.placed.player import Player
+from trainer.strategies.placed.reading import LOSS, read
+
+
+@pytest.fixture(autouse=True)
+def _float64(monkeypatch):
+    # On a CPU, TensorFlow has no maximum over windows of float64.
+    for module in (parts, attention):
+        monkeypatch.setattr(module, "pooling_dtype", lambda: "float32")
+    keras.config.set_dtype_policy("float64")
+    keras.utils.set_random_seed(1)
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+class Wires:
+    """Messages between players of one process; counts what crosses."""
+
+    def __init__(self):
+        self.waiting, self.elements = {}, {}
+
+    def send(self, message, values):
+        assert message not in self.waiting
+        assert int(tf.size(values)) == message.elements
+        pair = message.source, message.target
+        self.elements[pair] = self.elements.get(pair, 0) + message.elements
+        self.waiting[message] = values
+
+    def receive(self, message, shape, dtype):
+        return self.waiting.pop(message)
+
+
+def divided_steps(model, placement, x, y, loss, steps, rate):
+    """SGD on all ranks; returns losses, weights by path, and elements that crossed in one step."""
+    lists = task_lists(placement)
+    check(placement, lists)
+    wires = Wires()
+    values = {variable.path: tf.constant(variable.value) for variable in model.weights}
+    players = []
+    for rank in placement.ranks:
+        blocks = {
+            path: {box: values[path][box.slices_in(whole(held.shape))] for box in held.of(rank)}
+            for path, held in placement.holders.items()
+            if rank in held.ranks
+        }
+        players.append(Player(placement, rank, {one.name: one for one in model.layers}, blocks, wires))
+    inputs = {
+        name: (lambda box, v=v: tf.constant(v[box.slices_in(whole(v.shape))]))
+        for name, v in zip([one.name for one in placement.network.inputs], x, strict=True)
+    }
+
+    def part(box, outputs):
+        return loss(y[slice(*box.ranges[0])], outputs) / len(y)
+
+    losses = []
+    for _ in range(steps):
+        wires.elements.clear()
+        plays = {
+            p.rank: p.play(lists[p.rank], inputs, part, lambda path, box, v, g: v - rate * g) for p in players
+        }
+        waits = {rank: next(play, None) for rank, play in plays.items()}
+        while any(waits.values()):
+            ready = [rank for rank, message in waits.items() if message in wires.waiting]
+            assert ready, "the players wait for each other"
+            for rank in ready:
+                waits[rank] = next(plays[rank], None)
+        assert not wires.waiting
+        losses.append(float(sum(sum(map(float, p.losses)) for p in players)))
+    weights = {}
+    for path, held in placement.holders.items():
+        full = np.full(held.shape, np.nan)
+        for p in players:
+            for box, block in p.blocks.get(path, {}).items():
+                there = full[box.slices_in(whole(held.shape))]
+                known = ~np.isnan(there)
+                assert np.array_equal(there[known], np.asarray(block)[known]), "holders of a weight differ"
+                full[box.slices_in(whole(held.shape))] = block
+        weights[path] = full
+    return losses, weights, dict(wires.elements)
+
+
+def keras_steps(model, x, y, loss, steps, rate):
+    losses = []
+    for _ in range(steps):
+        with tf.GradientTape() as tape:
+            given = [tf.constant(v) for v in x]
+            outputs = model(given if len(given) > 1 else given[0], training=True)
+            total = loss(y, outputs if isinstance(outputs, list) else [outputs]) / len(y)
+        gradients = tape.gradient(total, [v.value for v in model.trainable_variables])
+        for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+            variable.assign(variable.value - rate * gradient)
+        losses.append(float(total))
+    return losses, {v.path: np.asarray(v.value) for v in model.trainable_variables}
+
+
+def squares(y, outputs):
+    """A loss that every output takes part in, with a weight of its own."""
+    wide = [tf.cast(tf.reshape(out, (out.shape[0], -1)), tf.float64) for out in outputs]
+    means = [tf.reduce_mean(tf.square(out - 0.1), axis=1) for out in wide]
+    return sum(k * tf.reduce_sum(mean) for k, mean in enumerate(means, start=1))
+
+
+def compare(model, layouts, *, steps=3, rate=0.01, batch=2, close=1e-9):
+    network = read(model, batch)
+    placement = place(network, layouts(network))
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=one.shape) for one in network.inputs]
+    y = np.zeros(batch)
+    losses, weights, sent = divided_steps(model, placement, x, y, squares, steps, rate)
+    expected_losses, expected = keras_steps(model, x, y, squares, steps, rate)
+    np.testing.assert_allclose(losses, expected_losses, rtol=close)
+    for path, value in expected.items():
+        np.testing.assert_allclose(weights[path], value, rtol=100 * close, atol=close, err_msg=path)
+    assert sent == {pair: n for pair, n in placement.elements_sent().items() if n}
+    return placement
+
+
+def on_random_ranks(seed, ranks):
+    """Boxes split at random, each on a random rank."""
+    draw = random.Random(seed)
+
+    def layouts(network):
+        found = {}
+        for operation in network.operations:
+            if not operation.readings:
+                continue
+            shape = ways._placed_shape(operation)
+            parts = [whole(shape)]
+            for _ in range(draw.randint(0, 3)):
+                box = parts.pop(draw.randrange(len(parts)))
+                long = [axis for axis, n in enumerate(box.shape) if n > 1]
+                if not long or (operation.name == LOSS):
+                    parts.append(box)
+                    continue
+                axis = draw.choice(long)
+                start, stop = box.ranges[axis]
+                middle = draw.randint(start + 1, stop - 1)
+                parts += [box.with_range(axis, (start, middle)), box.with_range(axis, (middle, stop))]
+            held = {}
+            for box in parts:
+                held.setdefault(draw.randrange(ranks), []).append(box)
+            found[operation.name] = layout(shape, held)
+        for name in [n for n in found if n.endswith("/moments")]:
+            found[name] = found[name.removesuffix("/moments")]
+        return found
+
+    return layouts
+
+
+def mixed_network():
+    """Skips, concatenations, strides, dilation, groups, up and down, two inputs and two outputs."""
+    volume = keras.Input((6, 5, 4, 2), name="volume")
+    table = keras.Input((3,), name="table")
+    a = layers.Conv3D(4, 3, padding="same", use_bias=False, name="a")(volume)
+    a = layers.Activation("relu", name="a_relu")(layers.BatchNormalization(name="a_norm")(a))
+    b = layers.Conv3D(4, 3, padding="same", name="b")(a)
+    s = layers.Add(name="s")([a, b])
+    s = layers.GroupNormalization(2, name="s_norm")(s)
+    d = layers.MaxPooling3D(2, padding="same", dtype="float32", name="d")(s)
+    e = layers.Conv3D(6, 3, strides=2, padding="same", activation="tanh", name="e")(s)
+    f = layers.Concatenate(name="f")([d, e])
+    u = layers.Conv3DTranspose(3, 3, strides=2, padding="same", name="u")(f)
+    g = layers.AveragePooling3D((2, 2, 1), strides=1, dtype="float32", name="g")(f)
+    first = layers.Dense(2, name="first")(
+        layers.Concatenate(name="with_table")([layers.GlobalAveragePooling3D(name="pool")(g), table])
+    )
+    second = layers.Dense(2, name="second")(layers.Flatten(name="flat")(layers.Conv3D(1, 1, name="v")(u)))
+    return keras.Model([volume, table], [first, second])
+
+
+deep = pytest.mark.deep
+
+
+@pytest.mark.parametrize("ranks", [1, 4, *(pytest.param(n, marks=deep) for n in (2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=deep) for n in (1, 2))])
+def test_a_network_with_skips_and_two_outputs_under_random_layouts(seed, ranks):
+    compare(mixed_network(), on_random_ranks(seed, ranks))
+
+
+def flat_network():
+    """2D: dilation, groups, upsampling, softmax over channels, products."""
+    image = keras.Input((7, 6, 4), name="image")
+    a = layers.Conv2D(4, 3, padding="same", dilation_rate=2, name="a")(image)
+    b = layers.Conv2D(6, 3, strides=2, groups=2, padding="same", use_bias=False, name="b")(a)
+    c = layers.UpSampling2D(2, name="c")(b)
+    d = layers.Softmax(name="d")(layers.Conv2D(6, (3, 1), padding="same", name="e")(c))
+    return keras.Model(image, layers.Multiply(name="product")([c, d]))
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=deep) for n in (2, 3))])
+def test_an_image_network_under_random_layouts(seed):
+    compare(flat_network(), on_random_ranks(seed, 3))
+
+
+@pytest.mark.parametrize(
+    "name, size",
+    [
+        ("tiny", 16),
+        pytest.param("resnet10", 16, marks=deep),
+        pytest.param("resattnet18", 16, marks=deep),
+        ("unet3d", 8),
+    ],
+)
+def test_registered_networks_cut_in_space(name, size):
+    model = models.build(name, (size, size, size, 1), 2, width=4, dense=name.startswith("unet"))
+    # Maxima over windows are float32 here, and so are their gradients.
+    placement = compare(
+        model, lambda network: ways.spatial(network, (2, 2, 1), range(4)), steps=2, close=1e-6
+    )
+    assert placement.ranks == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("master", [True, False])
+def test_filters_in_unequal_shares(master):
+    model = models.build("resnet10", (16, 16, 16, 1), 2, width=4)
+    compare(
+        model,
+        lambda network: ways.filters(network, {0: 1.0, 1: 0.5, 2: 0.25}, master=master),
+        steps=2,
+        close=1e-6,
+    )
+
+
+def test_a_layer_that_cannot_be_divided_is_named():
+    x = keras.Input((4, 4, 4, 1))
+    model = keras.Model(x, layers.LayerNormalization(name="odd")(x))
+    with pytest.raises(ModelError, match=r"Layer odd \(LayerNormalization\) is of a kind"):
+        read(model, 1)
+
+
+def planted(change):
+    model = models.build("tiny", (16, 16, 16, 1), 2, width=4)
+    network = read(model, 1)
+    placement = place(network, ways.spatial(network, (2, 1, 1), range(2)))
+    lists = {rank: list(tasks) for rank, tasks in task_lists(placement).items()}
+    change(lists)
+    check(placement, {rank: tuple(tasks) for rank, tasks in lists.items()})
+
+
+def test_the_checker_finds_a_deadlock_a_missing_halo_and_a_read_before_a_write():
+    planted(lambda lists: None)
+
+    def late(lists):  # rank 0 sends its halo only after it has received the other's next one
+        number = next(i for i, task in enumerate(lists[0]) if isinstance(task, Send))
+        lists[0].append(lists[0].pop(number))
+
+    def missing(lists):
+        message = next(task.message for task in lists[1] if isinstance(task, Receive))
+        for tasks in lists.values():
+            tasks[:] = [t for t in tasks if getattr(t, "message", None) != message]
+
+    def early(lists):
+        number = next(i for i, task in enumerate(lists[1]) if isinstance(task, Receive))
+        lists[1][number], lists[1][number + 1] = lists[1][number + 1], lists[1][number]
+
+    with pytest.raises(ConfigError, match=r"wait for each other for ever: rank 0 waits for .* from rank 1"):
+        planted(late)
+    with pytest.raises(ConfigError, match=r"Rank 1 would compute .* without "):
+        planted(missing)
+    with pytest.raises(ConfigError, match=r"Rank 1 would compute .* without "):
+        planted(early)
+
+
+def test_a_plan_that_leaves_out_an_operation_is_refused():
+    network = read(models.build("tiny", (16, 16, 16, 1), 2, width=4), 1)
+    layouts = ways.spatial(network, (2, 1, 1), range(2))
+    del layouts["stage2_conv"]
+    with pytest.raises(ConfigError, match="does not say which ranks compute stage2_conv"):
+        place(network, layouts)
+
+
+def test_parameters_are_counted():
+    model = models.build("tiny", (16, 16, 16, 1), 2, width=4)
+    assert read(model, 1).parameters == sum(math.prod(v.shape) for v in model.trainable_variables)

@@ -1,0 +1,167 @@
+"""Whether task lists can be carried out: found before anything runs, and named. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from trainer.errors import ConfigError
+from trainer.planning.placement import boxes
+from trainer.planning.placement.tasks import (
+    Compute,
+    Differentiate,
+    Message,
+    Receive,
+    Send,
+    Task,
+    TaskLists,
+    Update,
+    messages,
+)
+from trainer.planning.placement.units import Placement, Unit
+
+
+def check(placement: Placement, lists: TaskLists) -> None:
+    """See that every message is sent and received once, that no rank waits for ever, and that nothing is
+    read before it is there.
+
+    Raises:
+        ConfigError: names the rank, the task and what is missing.
+    """
+    _check_messages(lists)
+    arrived: set[Message] = set()
+    places = {rank: _Place(placement, rank) for rank in lists}
+    position = dict.fromkeys(lists, 0)
+    moving = True
+    while moving:
+        moving = False
+        for rank, tasks in lists.items():
+            while position[rank] < len(tasks):
+                task = tasks[position[rank]]
+                if isinstance(task, Receive) and task.message not in arrived:
+                    break
+                places[rank].do(task)
+                if isinstance(task, Send):
+                    arrived.add(task.message)
+                position[rank] += 1
+                moving = True
+    waiting = {rank: lists[rank][at] for rank, at in position.items() if at < len(lists[rank])}
+    if waiting:
+        said = "; ".join(
+            f"rank {rank} waits for {task.message}"
+            for rank, task in waiting.items()
+            if isinstance(task, Receive)
+        )
+        raise ConfigError(f"The ranks would wait for each other for ever: {said}.")
+
+
+def _check_messages(lists: TaskLists) -> None:
+    sent = Counter(task.message for tasks in lists.values() for task in tasks if isinstance(task, Send))
+    received = Counter(
+        task.message for tasks in lists.values() for task in tasks if isinstance(task, Receive)
+    )
+    for one, other, what in ((sent, received, "never received"), (received, sent, "never sent")):
+        if odd := next(iter(one - other), None):
+            raise ConfigError(f"The {odd} is {what}.")
+    for message, times in sent.items():
+        if times > 1:
+            raise ConfigError(f"The {message} is sent {times} times.")
+
+
+class _Place:
+    """What one rank has so far."""
+
+    def __init__(self, placement: Placement, rank: int) -> None:
+        self._placement, self._rank = placement, rank
+        self._network = placement.network
+        self._had: set[Message] = set()
+        self._computed: set[Unit] = set()
+        self._differentiated: set[Unit] = set()
+        self._updated = False
+
+    def do(self, task: Task) -> None:
+        """Carry out a task.
+
+        Raises:
+            ConfigError: something that it reads is not there.
+        """
+        if isinstance(task, Receive):
+            self._had.add(task.message)
+        elif isinstance(task, Send):
+            self._check_send(task.message)
+        elif isinstance(task, Compute):
+            self._check_reads(task.unit)
+            self._computed.add(task.unit)
+        elif isinstance(task, Differentiate):
+            self._check_gradient(task.unit)
+            self._differentiated.add(task.unit)
+        elif isinstance(task, Update):
+            self._check_parts()
+            self._updated = True
+
+    def _check_reads(self, unit: Unit) -> None:
+        """Each box that a unit reads is made here or has been received; all parts of a sum are."""
+        for reading, wanted in zip(self._network[unit.operation].readings, unit.reads, strict=True):
+            if wanted is None:
+                continue
+            flow = self._placement.flows[reading.tensor]
+            there = []
+            for number, move in enumerate(flow.moves):
+                if move.target.rank != self._rank or move.box & wanted is None:
+                    continue
+                if self._is_there(reading.tensor, number, move.crosses):
+                    there.append(move.box)
+                elif self._network[reading.tensor].sums:
+                    raise self._error(f"compute {unit}", f"a part of {reading.tensor}{move.box}")
+            if missing := boxes.subtract(wanted, there):
+                raise self._error(f"compute {unit}", f"{reading.tensor}{missing[0]}")
+
+    def _is_there(self, tensor: str, number: int, crosses: bool) -> bool:
+        if crosses:
+            return any(
+                one.content == "output" and one.name == tensor and one.number == number for one in self._had
+            )
+        return all(unit in self._computed for unit in self._placement.of(tensor) if unit.rank == self._rank)
+
+    def _check_send(self, message: Message) -> None:
+        what = f"send the {message}"
+        own = [unit for unit in self._placement.units if unit.rank == self._rank]
+        if message.content == "output" and any(
+            unit not in self._computed for unit in own if unit.operation == message.name
+        ):
+            raise self._error(what, f"{message.name}, which is not computed yet")
+        if message.content == "gradient" and any(
+            unit not in self._differentiated
+            for unit in own
+            if message.name in (reading.tensor for reading in self._network[unit.operation].readings)
+        ):
+            raise self._error(what, "gradients of all that read it")
+        if message.content == "part" and any(
+            unit not in self._differentiated
+            for unit in own
+            if message.name in (weight.path for weight in self._network[unit.operation].weights)
+        ):
+            raise self._error(what, "gradients of all that use it")
+        if message.content == "value" and not self._updated:
+            raise self._error(what, "the update")
+
+    def _check_gradient(self, unit: Unit) -> None:
+        """The unit was computed, and all gradients of its output are here."""
+        if unit not in self._computed:
+            raise self._error(f"differentiate {unit}", "its output")
+        flow = self._placement.flows.get(unit.operation)
+        for message in messages("gradient", unit.operation, flow, back=True) if flow else ():
+            if message.target == self._rank and message not in self._had:
+                raise self._error(f"differentiate {unit}", f"the {message}")
+        for reader in self._network.readers(unit.operation):
+            for other in self._placement.of(reader.name):
+                if other.rank == self._rank and other not in self._differentiated:
+                    raise self._error(f"differentiate {unit}", f"the gradient from {reader.name}")
+
+    def _check_parts(self) -> None:
+        for path, flow in self._placement.reductions.items():
+            for message in messages("part", path, flow):
+                if message.target == self._rank and message not in self._had:
+                    raise self._error("update", f"the {message}")
+
+    def _error(self, task: str, missing: str) -> ConfigError:
+        return ConfigError(f"Rank {self._rank} would {task} without {missing}.")

@@ -1,0 +1,295 @@
+"""What a unit computes: a Keras layer, applied to boxes of its inputs and blocks of its weights.
+
+Every function takes the operation, its layer, the unit, the boxes of the inputs (None where one is not
+needed) and the blocks of the weights, and returns the unit's box of the output. All of it works eagerly, in
+a graph, and under a gradient tape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from trainer.planning.placement.operations import Operation
+from trainer.planning.placement.units import Unit
+from trainer.planning.placement.windows import Need
+
+Tensors = Sequence[Any]
+
+
+def compute(
+    operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors, seed: Any
+) -> Any:
+    """Compute a unit's box of the output of its operation.
+
+    Args:
+        operation: that the unit is a part of.
+        layer: the Keras layer of that name.
+        unit: says which box.
+        inputs: boxes `unit.reads`, None where that is None.
+        weights: blocks `unit.blocks`.
+        seed: int32 `(2,)`, for dropout: the same on all ranks, another one in every step.
+    """
+    if operation.kind == "dropout":
+        return _dropout(operation, layer, unit, inputs[0], seed)
+    dtype = layer.compute_dtype
+    cast = [x if x is None else ops.cast(x, dtype) for x in inputs]
+    if operation.kind in ("batch_norm", "batch_norm_inference", "group_norm"):
+        return _KINDS[operation.kind](operation, layer, unit, [cast[0], *inputs[1:]], weights)
+    return _KINDS[operation.kind](operation, layer, unit, cast, [ops.cast(w, dtype) for w in weights])
+
+
+def _needs(operation: Operation, unit: Unit, which: int = 0) -> tuple[Need, ...]:
+    found = operation.readings[which].needs(unit.box)
+    if found is None:
+        raise ValueError(f"{unit} reads nothing of input {which}")
+    return found
+
+
+def _padded(x: Any, needs: Sequence[Need], value: float = 0.0) -> Any:
+    if not any(need.before or need.after for need in needs):
+        return x
+    return ops.pad(x, [(need.before, need.after) for need in needs], constant_values=value)
+
+
+def _taken(x: Any, axis: int, skip: int, count: int) -> Any:
+    """`count` indices of an axis from `skip` on; zeros where there is none."""
+    before, after = max(-skip, 0), max(skip + count - x.shape[axis], 0)
+    if before or after:
+        x = ops.pad(x, [(before, after) if i == axis else (0, 0) for i in range(len(x.shape))])
+        skip += before
+    if skip == 0 and count == x.shape[axis]:
+        return x
+    return x[tuple(slice(skip, skip + count) if i == axis else slice(None) for i in range(len(x.shape)))]
+
+
+def _convolution(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    needs = _needs(operation, unit)
+    x = _padded(inputs[0], [*needs[:-1], Need(needs[-1].range)])
+
+    def convolve(x: Any, kernel: Any) -> Any:
+        return ops.conv(
+            x,
+            kernel,
+            strides=layer.strides,
+            padding="valid",
+            data_format="channels_last",
+            dilation_rate=layer.dilation_rate,
+        )
+
+    if layer.groups == 1:
+        y = convolve(x, weights[0])
+    else:  # one after the other: processors have no kernel for several groups in 3D
+        per_group = operation.shape[-1] // layer.groups
+        taken = operation.readings[0].shape[-1] // layer.groups
+        parts, channel, first = [], 0, unit.box.ranges[-1][0] // per_group
+        while channel < unit.box.shape[-1]:
+            group = (unit.box.ranges[-1][0] + channel) // per_group
+            count = min((group + 1) * per_group, unit.box.ranges[-1][1]) - unit.box.ranges[-1][0] - channel
+            start = (group - first) * taken
+            parts.append(convolve(x[..., start : start + taken], weights[0][..., channel : channel + count]))
+            channel += count
+        y = ops.concatenate(parts, axis=-1)
+    return _activated(layer, y + weights[1] if layer.use_bias else y)
+
+
+def _transposed(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    y = ops.conv_transpose(
+        inputs[0], weights[0], strides=layer.strides, padding="valid", data_format="channels_last"
+    )
+    for axis, need in enumerate(_needs(operation, unit)[1:-1], start=1):
+        y = _taken(y, axis, need.skip, unit.box.shape[axis])
+    return _activated(layer, y + weights[1] if layer.use_bias else y)
+
+
+def _activated(layer: Any, y: Any) -> Any:
+    return y if layer.activation is None else layer.activation(y)
+
+
+def _maximum(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    lowest = float(inputs[0].dtype.min)
+    x = _padded(inputs[0], _needs(operation, unit), lowest)
+    return ops.max_pool(x, layer.pool_size, layer.strides, "valid", "channels_last")
+
+
+def _average(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    needs = _needs(operation, unit)
+    y = ops.average_pool(_padded(inputs[0], needs), layer.pool_size, layer.strides, "valid", "channels_last")
+    if not any(need.before or need.after for need in needs):
+        return y
+    # Padding does not count.
+    scale = np.ones([1] * len(unit.box.shape))
+    for axis, (need, size, stride) in enumerate(
+        zip(needs[1:-1], layer.pool_size, layer.strides, strict=True), start=1
+    ):
+        real = np.pad(np.ones(need.range[1] - need.range[0]), (need.before, need.after))
+        counts = [real[i * stride : i * stride + size].sum() for i in range(unit.box.shape[axis])]
+        scale = scale * (size / np.array(counts)).reshape([-1 if i == axis else 1 for i in range(scale.ndim)])
+    return y * ops.cast(scale, y.dtype)
+
+
+def _batch_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    """Parts of mean and mean square about the moving mean, `(2, c)`: a shift that keeps the digits."""
+    x = ops.cast(inputs[0], _wide(inputs[0]))
+    share = math.prod(x.shape[:-1]) / math.prod(operation.readings[0].shape[:-1])
+    mean, variance = ops.moments(x, axes=tuple(range(len(x.shape) - 1)))
+    apart = mean - ops.cast(weights[0], mean.dtype)
+    return share * ops.stack([apart, variance + ops.square(apart)])
+
+
+def batch_statistics(moments: Any, shift: Any) -> tuple[Any, Any]:
+    """Mean and variance `(c,)` of the whole batch, from the sum of all `batch_moments` and their shift."""
+    return shift + moments[0], moments[1] - ops.square(moments[0])
+
+
+def _batch_norm(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    x, moments = inputs
+    named = _by_name(operation, weights)
+    mean, variance = batch_statistics(moments, ops.cast(named["moving_mean"], moments.dtype))
+    return _normalised(x, mean, variance, named, layer.epsilon)
+
+
+def _batch_norm_inference(
+    operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors
+) -> Any:
+    named = _by_name(operation, weights)
+    return _normalised(inputs[0], named["moving_mean"], named["moving_variance"], named, layer.epsilon)
+
+
+def _by_name(operation: Operation, weights: Tensors) -> dict[str, Any]:
+    names = (weight.path.rsplit("/", 1)[-1] for weight in operation.weights)
+    return dict(zip(names, weights, strict=True))
+
+
+def _normalised(x: Any, mean: Any, variance: Any, named: dict[str, Any], epsilon: float) -> Any:
+    wide = _wide(x)
+    scale = ops.rsqrt(ops.cast(variance, wide) + epsilon)
+    if "gamma" in named:
+        scale = scale * ops.cast(named["gamma"], wide)
+    offset = -ops.cast(mean, wide) * scale
+    if "beta" in named:
+        offset = offset + ops.cast(named["beta"], wide)
+    return ops.cast(ops.cast(x, wide) * scale + offset, x.dtype)
+
+
+def _wide(x: Any) -> str:
+    return "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
+
+
+def _group_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    """Parts of mean and mean square of each sample and group, `(b, 2, groups)`."""
+    x = ops.cast(inputs[0], _wide(inputs[0]))
+    shape = operation.readings[0].shape
+    size = shape[-1] // operation.shape[-1]
+    start, stop = unit.reads[0].ranges[-1] if unit.reads[0] else (0, 0)
+    first = unit.box.ranges[-1][0]
+    member = np.zeros((stop - start, unit.box.shape[-1]))
+    member[np.arange(stop - start), np.arange(start, stop) // size - first] = 1
+    space = tuple(range(1, len(shape) - 1))
+    share = math.prod(x.shape[1:-1]) / (math.prod(shape[1:-1]) * size)
+    mean, variance = ops.moments(x, axes=space)
+    parts = ops.stack([mean, variance + ops.square(mean)], axis=1)
+    return share * ops.matmul(parts, ops.cast(member, parts.dtype))
+
+
+def _group_norm(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    x, moments = inputs
+    groups = operation.readings[1].shape[-1]
+    size = operation.shape[-1] // groups
+    start, stop = unit.box.ranges[-1]
+    first = unit.reads[1].ranges[-1][0] if unit.reads[1] else 0
+    each = ops.take(moments, np.arange(start, stop) // size - first, axis=-1)
+    mean, mean_square = each[:, 0], each[:, 1]
+    variance = mean_square - ops.square(mean)
+    shape = (x.shape[0], *[1] * (len(x.shape) - 2), x.shape[-1])
+    named = _by_name(operation, weights)
+    return _normalised(x, ops.reshape(mean, shape), ops.reshape(variance, shape), named, layer.epsilon)
+
+
+def _activation(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    y = layer(inputs[0])
+    return (
+        _taken(y, len(y.shape) - 1, unit.box.ranges[-1][0], unit.box.shape[-1])
+        if (operation.readings[0].axes[-1] is None)
+        else y
+    )
+
+
+def _elementwise(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    return layer._merge_function(list(inputs))
+
+
+def _concatenate(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    present = [x for x in inputs if x is not None]
+    return present[0] if len(present) == 1 else ops.concatenate(present, axis=layer.axis)
+
+
+def _attention(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    f, g, h, x = inputs
+    keys, queries, values = (ops.reshape(part, (part.shape[0], -1, part.shape[-1])) for part in (f, g, h))
+    scores = ops.einsum("bjc,bic->bji", queries, keys)
+    scores = ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))
+    beta = ops.exp(scores - ops.logsumexp(scores, axis=-1, keepdims=True))
+    mixed = ops.einsum("bji,bic->bjc", ops.cast(beta, values.dtype), values)
+    return ops.cast(weights[0], x.dtype) * ops.reshape(mixed, x.shape) + x
+
+
+def _upsampling(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    y = inputs[0]
+    for axis, need in enumerate(_needs(operation, unit)[1:-1], start=1):
+        times = operation.shape[axis] // operation.readings[0].shape[axis]
+        y = _taken(ops.repeat(y, times, axis=axis), axis, need.skip, unit.box.shape[axis])
+    return y
+
+
+def _dense(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    y = ops.matmul(inputs[0], weights[0])
+    return _activated(layer, y + weights[1] if layer.use_bias else y)
+
+
+def _reshape(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    y = ops.reshape(inputs[0], (inputs[0].shape[0], *operation.shape[1:]))
+    for axis in range(1, len(operation.shape)):
+        y = _taken(y, axis, unit.box.ranges[axis][0], unit.box.shape[axis])
+    return y
+
+
+def _mean(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    x = inputs[0]
+    share = math.prod(x.shape[1:-1]) / math.prod(operation.readings[0].shape[1:-1])
+    y = share * ops.mean(x, axis=tuple(range(1, len(x.shape) - 1)))
+    return ops.reshape(y, unit.box.shape)
+
+
+def _dropout(operation: Operation, layer: Any, unit: Unit, x: Any, seed: Any) -> Any:
+    """Drop the same elements whatever the layout: the mask is drawn for the whole tensor, and cut."""
+    drawn = tf.random.stateless_uniform(operation.shape, seed)
+    box = tuple(slice(start, stop) for start, stop in unit.box.ranges)
+    return x * ops.cast(drawn[box] >= layer.rate, x.dtype) / (1 - layer.rate)
+
+
+_KINDS: dict[str, Callable[[Operation, Any, Unit, Tensors, Tensors], Any]] = {
+    "convolution": _convolution,
+    "transposed": _transposed,
+    "maximum": _maximum,
+    "average": _average,
+    "mean": _mean,
+    "batch_moments": _batch_moments,
+    "batch_norm": _batch_norm,
+    "batch_norm_inference": _batch_norm_inference,
+    "group_moments": _group_moments,
+    "group_norm": _group_norm,
+    "activation": _activation,
+    "elementwise": _elementwise,
+    "concatenate": _concatenate,
+    "attention": _attention,
+    "upsampling": _upsampling,
+    "dense": _dense,
+    "reshape": _reshape,
+}

@@ -1,0 +1,53 @@
+"""Boxes of a tensor put together to a larger one, and taken out of it again, as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras import ops
+
+from trainer.planning.placement.boxes import Box
+
+Part = tuple[Box, Any]
+
+
+def taken(box: Box, outer: Box, values: Any) -> Any:
+    """The box of an array that holds exactly `outer`."""
+    return values if box == outer else values[box.slices_in(outer)]
+
+
+def placed(box: Box, outer: Box, values: Any) -> Any:
+    """An array that holds `outer`: the values in their box, zeros around it. The adjoint of `taken`."""
+    if box == outer:
+        return values
+    around = [
+        (start - first, last - stop)
+        for (start, stop), (first, last) in zip(box.ranges, outer.ranges, strict=True)
+    ]
+    return ops.pad(values, around)
+
+
+def assembled(box: Box, parts: Sequence[Part], *, sums: bool = False) -> Any:
+    """An array that holds `box`, of parts that cover it.
+
+    Args:
+        box: wanted.
+        parts: boxes with their values; disjoint within `box` unless `sums`.
+        sums: whether to add up where parts overlap.
+    """
+    inside = [
+        (common, taken(common, held, values)) for held, values in parts if (common := held & box) is not None
+    ]
+    if len(inside) == 1 and inside[0][0] == box:
+        return inside[0][1]
+    if not sums:
+        for axis in range(len(box.ranges)):
+            inside.sort(key=lambda part: part[0].ranges[axis])
+            if all(part.with_range(axis, box.ranges[axis]) == box for part, _ in inside):
+                return ops.concatenate([values for _, values in inside], axis=axis)
+    total = None
+    for held, values in inside:
+        one = placed(held, box, values)
+        total = one if total is None else total + one
+    return total
