@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Break central functions one at a time, and see that a test of the gate fails for each: a clean checkout only.
+"""Break central functions one at a time, and see that a gate test fails for each; in a clean checkout only.
 
     .venv/bin/python tools/mutations.py            all of them, some minutes
     .venv/bin/python tools/mutations.py halo clip  those of these names
