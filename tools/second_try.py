@@ -26,6 +26,7 @@ NOTES = Path(".pytest_cache") / "tries"
 # pytest's exit code for "tests were run and some failed". Any other says that not every test was run, and a
 # second try of those that failed would pass for all that were left out.
 SOME_FAILED = 1
+_CHILDREN: list[subprocess.Popen[bytes]] = []
 
 
 def run(paths: Sequence[str], options: Sequence[str]) -> int:
@@ -60,15 +61,28 @@ def side_by_side(shown_now: Sequence[str], shown_later: Sequence[str]) -> int:
     make = ["make", "--no-print-directory"]
     with log.open("w") as file:
         print(f"{' '.join(shown_later)}: beside the others, into {log}", flush=True)
-        beside = subprocess.Popen([*make, *shown_later], stdout=file, stderr=subprocess.STDOUT)
-        code = subprocess.call([*make, *shown_now])
+        beside = _started([*make, *shown_later], stdout=file, stderr=subprocess.STDOUT)
+        code = _started([*make, *shown_now]).wait()
         code = beside.wait() or code
     print(log.read_text(errors="replace"), end="", flush=True)
     return code
 
 
 def _pytest(cache: Path, *words: str) -> int:
-    return subprocess.call([sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *words])
+    return _started([sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *words]).wait()
+
+
+def _started(words: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
+    """Start a program that ends with us."""
+    _CHILDREN.append(subprocess.Popen(words, **streams))
+    return _CHILDREN[-1]
+
+
+def _end(number: int, _: object) -> None:
+    """End what was started: make hands the signal on, and without it would go on for half an hour."""
+    for child in _CHILDREN:
+        child.terminate()
+    sys.exit(128 + number)
 
 
 def _failed(cache: Path) -> list[str]:
@@ -114,6 +128,7 @@ def main() -> int:
         parser.error(f"{args.action}: name a folder of tests, or targets")
     # Ctrl-C reaches pytest too, which ends the tests in order and is waited for.
     signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGTERM, _end)
     if args.action == "all":
         code = side_by_side(args.paths, options)
         files = sorted(NOTES.glob("*.json"), key=lambda file: file.stat().st_mtime)

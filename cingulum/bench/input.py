@@ -17,6 +17,7 @@ from trainer.bench.loader import figures, volumes
 from trainer.bench.loader.job import LoaderJob
 
 Progress = Callable[[str], None]
+_END_S = 60.0
 
 
 def measure(job: InputJob, volumes_job: LoaderJob, data: Path | None, progress: Progress) -> dict[str, Any]:
@@ -83,3 +84,4 @@ def _blocks(job: InputJob) -> Iterator[dict[str, Any]]:
     with Running([training]) as running:
         for _ in range(2 * job.repeats):
             yield json.loads(running.hear([training], None, "block")[training])
+        running.wait(_END_S)

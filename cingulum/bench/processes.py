@@ -78,14 +78,17 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=self._stderr[one],
             text=True,
+            errors="replace",
             start_new_session=True,  # Ctrl-C is ours to answer
             preexec_fn=processes.die_with_parent(signal.SIGTERM),
         )
 
         def read() -> None:
-            for line in process.stdout or ():
-                self._lines.put((one, line))
-            self._lines.put((one, ""))
+            try:
+                for line in process.stdout or ():
+                    self._lines.put((one, line))
+            finally:
+                self._lines.put((one, ""))
 
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
@@ -145,8 +148,9 @@ class Running:
         self._stderr[one].seek(0)
         lines = self._stderr[one].read().strip().splitlines()
         # A command of ours says in one line what is wrong; a traceback has its cause at the end.
-        said = next((line for line in lines if line.startswith("error: ")), "\n".join(lines[-15:]))
-        return f"{one.group}: {one.name} failed:\n{said or f'it ended with exit code {code}'}"
+        said = next((line.strip() for line in lines if line.strip().startswith("error: ")), None)
+        told = said or "\n".join(lines[-15:]) or "it wrote no message"
+        return f"{one.group}: {one.name} failed (exit code {code}):\n{told}"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -161,19 +165,32 @@ class Running:
                     process.stdin.close()
             if kill:
                 _signal(process, signal.SIGTERM)  # mpirun ends its ranks, also those that are stopped
-        deadline = time.monotonic() + (_END_S if kill else self._end_s)
-        for process in self._started.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-            _signal(process, signal.SIGKILL)  # and whatever it has started and left
-            process.wait()
+        try:
+            if not self._wait_until(time.monotonic() + (_END_S if kill else self._end_s)) and not kill:
+                for process in self._started.values():
+                    _signal(process, signal.SIGTERM)
+                self._wait_until(time.monotonic() + _END_S)
+        finally:  # a second Ctrl-C too
+            for process in self._started.values():
+                _signal(process, signal.SIGKILL)  # and whatever it has started and left
+                process.wait()
         for reader in self._readers:
             reader.join(_END_S)
-        for process in self._started.values():
-            if process.stdout:
+        for process, reader in zip(self._started.values(), self._readers, strict=False):
+            # A program that left the session may hold the other end: closing would wait for it.
+            if process.stdout and not reader.is_alive():
                 process.stdout.close()
         for file in self._stderr.values():
             file.close()
+
+    def _wait_until(self, deadline: float) -> bool:
+        """Return whether all processes have ended by then."""
+        for process in self._started.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                return False
+        return True
 
 
 class Contestant(Running):

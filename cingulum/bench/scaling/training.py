@@ -65,7 +65,7 @@ def train(
         hosts=hosts,
         environment={"TF_CPP_MIN_LOG_LEVEL": "3"},
     )
-    _run(line, environment, _EPOCH_S * (cell.epochs + 1))
+    _run("the training", line, environment, _EPOCH_S * (cell.epochs + 1))
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     curve = points(run / "metrics.jsonl")
     return Row(
@@ -133,19 +133,21 @@ def shards_of(folder: Path, size: int, progress: Callable[[str], None]) -> Path:
     if not (made / _MARK).exists():
         progress(f"making {SUBJECTS} phantoms of {size}^3 voxels")
         cohort, shards = made / "cohort", made / "shards"
-        groups = ("--groups", "AD,NC", "--seed", "0")
-        _run([*_CINGULUM, "phantom", str(cohort), "--subjects", str(SUBJECTS), "--size", str(size), *groups])
+        made_of = ("--subjects", str(SUBJECTS), "--size", str(size), "--groups", "AD,NC", "--seed", "0")
+        _run("phantom", [*_CINGULUM, "phantom", str(cohort), *made_of])
         options = ("--label", "diagnosis", "--size", str(size), "--maps", "probseg")
-        _run([*_CINGULUM, "import", str(cohort), str(shards), *options])
+        _run("import", [*_CINGULUM, "import", str(cohort), str(shards), *options])
         (made / _MARK).touch()
     return made / "shards"
 
 
-def _run(line: Sequence[str], environment: dict[str, str] | None = None, seconds: float = 3600.0) -> None:
-    """Run a command to its end.
+def _run(
+    what: str, line: Sequence[str], environment: dict[str, str] | None = None, seconds: float = 3600.0
+) -> None:
+    """Run a command to its end; `what` it does is for messages.
 
     Raises:
         WorldError: it failed, or took longer than so many seconds.
     """
-    with Running([Process("training", "the command", line, environment or {})]) as running:
+    with Running([Process("bench scaling", what, line, environment or {})]) as running:
         running.wait(seconds)
