@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +53,9 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
     Raises:
         ConfigError: `load` did, and there is one rank; several tell it together.
     """
-    from trainer.errors import InputError
+    from trainer.errors import CingulumError, InputError
     from trainer.ranks import launch, starting
+    from trainer.ranks.members import Members
     from trainer.strategies import registry
 
     processes = launch.expected_size()
@@ -71,10 +73,19 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
     except InputError:
         if processes == 1:
             raise  # said at once, before TensorFlow is loaded; several ranks say it together, below
+
+    def members_of_own() -> Members:
+        nonlocal strategy
+        if config is not None:
+            # An error is reported by all ranks together, below.
+            with contextlib.suppress(CingulumError):
+                strategy = chosen(config)
+        return strategy.members(processes) if strategy else Members()
+
     world = starting.init(
         config.train.threads if config else None,
         environment=strategy.environment() if strategy else {},
-        members=strategy.members(processes) if strategy else None,
+        members=strategy.members(processes) if strategy else members_of_own if processes > 1 else None,
     )
     story = _Story(load, chosen, config, strategy, resume, dry_run, as_json)
     return strategy.take_part(world, story) if strategy else story.together(world)

@@ -67,6 +67,17 @@ def test_averaging_every_update_is_data_parallel_and_a_stopped_run_goes_on(tmp_p
     assert "train.strategy.options.every was 3 and is 2 now" in outcome.err
 
 
+def test_one_that_asks_for_messages_and_groups_gets_them(tmp_path, shards, launch):
+    note, talks = tmp_path / "note.json", Path(__file__).parent / "programs" / "talking_sgd.py"
+    strategy = {"name": f"{talks}:TalkingSgd", "options": {"note": str(note)}}
+    config = tiny_runs.write_config(
+        tmp_path, shards, "talks", **{**COMMON, "train__epochs": 1}, train__strategy=strategy
+    )
+    outcome = launch(2, "command.py", "train", config)
+    assert outcome.exit_code == 0, outcome.err
+    assert json.loads(note.read_text()) == {"from": 1, "values": [1, 1, 1], "group": 1}
+
+
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from trainer.errors import CingulumError
@@ -25,7 +25,7 @@ def init(
     threads: int | None = None,
     *,
     environment: Mapping[str, str] | None = None,
-    members: Members | None = None,
+    members: Members | Callable[[], Members] | None = None,
 ) -> World:
     """Find out who takes part; call it before anything is computed. Calling it again changes nothing.
 
@@ -35,7 +35,8 @@ def init(
         environment: what MPI and Horovod read at their start (`launch.ring_environment`); it wins over
             variables of the site, which win over our defaults.
         members: which processes are parameter servers, and what is prepared between ranks; default: all are
-            ranks, which have collectives alone.
+            ranks, which have collectives alone. A function is called once TensorFlow is imported, where a
+            file of the user's decides, which imports it; it has no servers.
 
     Raises:
         ConfigError: too few processes for so many servers.
@@ -43,9 +44,9 @@ def init(
     """
     if is_known():
         return current()
-    members = members or Members()
+    known = members if isinstance(members, Members) else Members()
     several = launch.expected_size() > 1
-    if several or members.servers:
+    if several or known.servers:
         launch.apply_settings(environment)
         if threads is None:
             threads = launch.threads_per_rank(local_size=launch.local_size())
@@ -54,10 +55,12 @@ def init(
     tf = import_tensorflow()  # before Horovod: see the top of this file
 
     if threads is not None:
-        serves = members.servers > 0 and members.placement == "colocated"
+        serves = known.servers > 0 and known.placement == "colocated"
         launch.limit_threads(tf, threads, serves=serves)
         binding.keep_to_own_cores(tf, threads=threads, place=launch.unbound_place())
-    world = _world_of(members, several=several)
+    if callable(members):
+        known = members()
+    world = _world_of(known, several=several)
     enter(world)
     if several:
         if not world.is_server:
