@@ -32,13 +32,13 @@ from trainer.errors import ConfigError, RunError
 
 
 class _Inside:
-    """A path in a run folder, by its name there."""
+    """A path in a run folder, by its name there; of the class, the name alone."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, folder: RunFolder, owner: type[RunFolder]) -> Path:
-        return folder.path / self._name
+    def __get__(self, folder: RunFolder | None, owner: type[RunFolder]) -> Path:
+        return Path(self._name) if folder is None else folder.path / self._name
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,13 @@ class Training:
         """
         self.watchdog.beat("timing the links between ranks", collective=True)
         forecast = Forecast(
-            self.plan, self.learner, self.world, self.folder, self.telemetry, self.config.train.accumulation
+            self.plan,
+            self.learner,
+            self.world,
+            self.folder,
+            self.telemetry,
+            self.config.train.accumulation,
+            self.watchdog.beat,
         )
         forecast.begin(self.start, self.cursor.step)
         self.learner.begin(self._start())

@@ -13,6 +13,7 @@ from trainer.errors import RunError
 from trainer.ranks.agreement import agree
 from trainer.report import case_maps
 from trainer.run_folder import checkpoint, record
+from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord, owner
 from trainer.runs import preparation, split_predictions
 from trainer.runs.loop import Training
@@ -68,8 +69,7 @@ def finish(training: Training, cache: Callable[[], dict[str, Any] | None]) -> di
         drawn = records.energy(folder.path)
         if drawn is not None:
             result.update(energy_wh=round(drawn[0] / 3600, 6), energy_source=drawn[1])
-        known = RunPrediction.read(folder.path)
-        if known is not None and (compared := compare(known, records.read(folder.path))):
+        if compared := _compared(folder):
             result["prediction"] = compared
         report.write(folder.path, result)
         record.write_json(folder.result, result)
@@ -78,6 +78,15 @@ def finish(training: Training, cache: Callable[[], dict[str, Any] | None]) -> di
     training.watchdog.beat("writing the results", collective=not world.is_main)
     written = agree(world, lambda: write() if world.is_main else None)
     return dict(world.broadcast_object(written))
+
+
+def _compared(folder: RunFolder) -> dict[str, Any]:
+    """Return predicted beside measured; empty where nothing was predicted. The report names damage."""
+    try:
+        known = RunPrediction.read(folder.path)
+        return {} if known is None else compare(known, records.read(folder.path))
+    except (RunError, TypeError, ValueError, KeyError, AttributeError):
+        return {}
 
 
 def complete(training: Training) -> dict[str, Any]:

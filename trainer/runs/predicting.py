@@ -5,10 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from trainer.models.batch_norm import SyncBatchNormalization
+from trainer.ranks import world as worlds
 from trainer.ranks.agreement import agree
+from trainer.ranks.watchdog import Beat, no_beat
 from trainer.ranks.world import World
 from trainer.run_folder import record
 from trainer.run_folder.record import RunFolder
@@ -29,6 +32,7 @@ class Forecast:
         folder: of the run.
         telemetry: that times the steps.
         accumulation: micro-batches per update.
+        beat: tells the watchdog what this rank does.
     """
 
     def __init__(
@@ -39,12 +43,13 @@ class Forecast:
         folder: RunFolder,
         telemetry: Recorder,
         accumulation: int,
+        beat: Beat = no_beat,
     ) -> None:
         self._exchange = plan.exchange() if telemetry.enabled else None
         if self._exchange is not None and not any(one.sent for one in self._exchange.payload):
             self._exchange = None
         self._learner, self._world, self._folder, self._telemetry = learner, world, folder, telemetry
-        self._accumulation = accumulation
+        self._accumulation, self._beat = accumulation, beat
         self._known: RunPrediction | None = None
 
     def begin(self, start: int, step: int) -> None:
@@ -55,12 +60,13 @@ class Forecast:
             step: updates done before.
 
         Raises:
-            Agreed: the file could not be written.
+            Agreed: another start writes the run folder.
         """
         exchange, world = self._exchange, self._world
         if exchange is None:
             return
         several = world.size > 1 and exchange.allreduce is not None
+        asks_servers = several and world.links is not None and bool(world.links.servers)
         hosts = _hosts(world)
         self._known = prediction.before_steps(
             exchange,
@@ -70,7 +76,7 @@ class Forecast:
             start=start,
             step=step,
             statistics=self._statistics() if several else 0,
-            round_trip_s=world.broadcast_object(self._round_trip()) if several and world.links else None,
+            round_trip_s=world.broadcast_object(self._round_trip()) if asks_servers else None,
         )
         self._write()
 
@@ -80,7 +86,7 @@ class Forecast:
         A collective after that one step, and nothing after any other.
 
         Raises:
-            Agreed: the file could not be written.
+            Agreed: another start writes the run folder.
         """
         known = self._known
         if known is None or known.link is None or step != known.began + 1 + prediction.CALIBRATION_STEPS:
@@ -99,7 +105,9 @@ class Forecast:
         known, path = self._known, self._folder.path / prediction.NAME
         if known is not None:
             content = known.model_dump(mode="json")
-            agree(self._world, lambda: record.write_json(path, content) if self._world.is_main else None)
+            self._beat("writing prediction.json", collective=not self._world.is_main)
+            agree(self._world, lambda: _put(path, content) if self._world.is_main else None)
+            self._beat("predicting the steps to come", collective=True)
 
     def _statistics(self) -> int:
         layers = self._learner.model._flatten_layers()
@@ -114,6 +122,14 @@ class Forecast:
             self._learner.server_steps()  # there were no steps yet: the answers hold nothing
             took.append(time.perf_counter() - began)
         return statistics.median(took[1:])
+
+
+def _put(path: Path, content: dict[str, Any]) -> None:
+    """Write the prediction; training goes on without it, as it does without telemetry."""
+    try:
+        record.write_json(path, content)
+    except OSError as error:
+        worlds.report(f"warning: {path}: cannot be written ({error.strerror}); the run predicts nothing.")
 
 
 def _hosts(world: World) -> list[str]:
