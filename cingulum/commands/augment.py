@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cingulum.commands.options import Overrides, Shards
+from cingulum.commands.options import Shards
 
 if TYPE_CHECKING:
     from trainer.data.shards.shards import ShardSet
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def augment(
     shards: Shards,
     config: Annotated[Path, typer.Argument(help="YAML file of a run.", show_default=False)],
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes, such as data.augment.preset=strong.")
+    ] = None,
     subject: Annotated[str | None, typer.Option(help="Subject to draw. Default: the first.")] = None,
     samples: Annotated[int, typer.Option(min=1, max=16, help="Augmented versions of the volume.")] = 4,
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture, as PNG.")] = Path(

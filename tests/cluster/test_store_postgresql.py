@@ -112,7 +112,7 @@ def test_a_job_is_submitted_followed_and_found_in_its_history(store, tmp_path) -
     cluster.answers.clear()
     assert [change.state for change in refresh(store, {"slurm": cluster}, grace_s=0).changes] == ["LOST"]
     assert [change.state for change in store.changes("1_0")] == ["SUBMITTING", "PENDING", "RUNNING", "LOST"]
-    assert store.list(states=["LOST"], launcher="slurm", limit=1) == [store.get("1")]
+    assert store.list(states=["LOST"]) == [store.get("1")]
 
 
 def test_an_unfinished_submission_is_recovered(store, tmp_path) -> None:

@@ -214,7 +214,7 @@ def test_tasks_and_jobs_are_cancelled_and_their_followers_with_them(study):
     study.until_state(array, "CANCELLED")
     study.until_state(pooled, "CANCELLED")
     again = study.run("cancel", array)
-    assert again.returncode == 0 and "had ended already" in again.stdout
+    assert again.returncode == 0 and "had already ended" in again.stdout
     assert study.slurm("squeue", "--noheader").strip() == ""
     table = study.run("jobs").stdout
     assert all(len(line) <= 80 for line in table.splitlines()), table
@@ -265,7 +265,7 @@ def test_a_controller_that_is_away_is_named_and_nothing_is_lost(study):
     try:
         listed = study.run("jobs")
         assert listed.returncode == 0 and job in listed.stdout
-        assert "slurm did not tell" in listed.stderr and "Unable to contact" in listed.stderr
+        assert "slurm did not answer" in listed.stderr and "Unable to contact" in listed.stderr
         refused = study.run("submit", "mine.yaml", "name=other")
         assert refused.returncode == 1 and "scontrol ping" in refused.stderr
         assert study.run("cancel", job).returncode == 1

@@ -26,7 +26,7 @@ def classification_metrics(
         n, accuracy, accuracy_interval (Wilson, 95 %), balanced_accuracy (mean recall of the classes
         present), auc and pr_auc (average precision), with more than two classes the mean of each against
         the rest, auc_interval, pr_auc_interval, sensitivity, specificity (with more than two: macro), brier
-        and ece (see py), positive (name or None), confusion (rows true, columns predicted).
+        and ece (see those functions), positive (name or None), confusion (rows true, columns predicted).
         What is undefined for these subjects is None: the AUC where a class is missing, for example, and
         its interval where a class has fewer than `bootstrap.LEAST` subjects or no resample differs.
 
