@@ -218,7 +218,7 @@ def test_another_task_or_other_classes_are_refused(runs, tmp_path):
     with pytest.raises(RunError, match=r"has the classes NC, AD; .*three, NC, MCI, AD"):
         aligned(read(runs / "good", runs / "three"))
     ages = write_table(tmp_path / "ages", ["row", "subject", "target", "predicted"], [[0, "s", 60, 61]])
-    with pytest.raises(RunError, match=r"is a classification and .*ages a regression"):
+    with pytest.raises(RunError, match=r"is a classification, .*ages a regression"):
         aligned(read(runs / "good", ages))
 
 
@@ -280,7 +280,7 @@ def test_segmentations_are_compared_by_mean_dice_and_absent_classes_do_not_count
     [
         (lambda run: (run / "evaluation" / "test.csv").unlink(), "test.csv: is missing"),
         (lambda run: (run / "result.json").unlink(), "not finished"),
-        (lambda run: (run / "config.yaml").unlink(), "no run folder"),
+        (lambda run: (run / "config.yaml").unlink(), "is not a run folder"),
         (lambda run: rewrite(run, lambda line: None), "no subjects"),
         (lambda run: rewrite(run, lambda line: line | {"p_AD": "often"}), "often"),
         (lambda run: rewrite(run, lambda line: line | {"p_AD": "nan"}), "not finite"),
@@ -323,7 +323,7 @@ def test_the_command_shows_figures_differences_and_notes(runs, capsys, monkeypat
     found = json.loads(capsys.readouterr().out)
     assert found["split"] == "validation" and found["n"] == 10 and found["notes"] == []
     assert cli.run(["compare", names[0]]) == 2
-    assert "nothing to be compared with" in capsys.readouterr().err
+    assert "needs two or more runs, not one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["regression", "segmentation"])

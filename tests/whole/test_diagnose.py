@@ -92,7 +92,7 @@ def test_what_cannot_be_judged_is_refused(told, tmp_path, capsys):
     first.write_bytes(b"no json\n" + whole)
     assert "rank-00000.jsonl: is damaged" in refused(capsys, told)
     first.write_bytes(whole.splitlines(keepends=True)[0])
-    assert "no step yet but its first" in refused(capsys, told)
+    assert "no steps are recorded after the first one" in refused(capsys, told)
 
 
 def test_a_damaged_or_newer_configuration_costs_the_settings_alone(told, capsys):

@@ -137,7 +137,7 @@ def test_a_file_that_says_something_else_is_not_left_behind(tmp_path, capsys, mo
 
     monkeypatch.setitem(FORMATS, "savedmodel", dataclasses.replace(right, write=other_weights))
     said = refused(capsys, run, "--format", "savedmodel", "--out", tmp_path / "out", code=1)
-    assert "differs from the network by" in said
+    assert "its outputs differ from the network's by" in said
     assert list((tmp_path / "out").iterdir()) == []
 
 

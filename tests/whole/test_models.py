@@ -80,7 +80,7 @@ class TestBadInput:
             (("nothing-like-it", (32, 32, 32, 1), 2), "Known: alexnet, conv2, densenet121, "),
             (("tiny", (32, 15, 32, 1), 2), "32x15x32 voxels are too small"),
             (("tiny", (32, 32, 32), 2), "a volume needs depth, height, width and channels"),
-            (("tiny", (32, 32, 32, 0), 2), "a volume has a depth"),
+            (("tiny", (32, 32, 32, 0), 2), "a volume needs depth, height, width and channels"),
             (("tiny", (32, 32, 32, 1), 0), "0 outputs: must be at least 1"),
             (("no.such.module:net", (32, 32, 32, 1), 2), "There is no module 'no.such.module'"),
             (("trainer.models.tiny:tini", (32, 32, 32, 1), 2), "Did you mean 'tiny'"),
@@ -216,7 +216,7 @@ class TestOnesOwnNetwork:
             ),
             (
                 "import sys\nsys.exit(0)\n",
-                "broken_network.py:2: it ends the program (exit code 0).\n  Take the",
+                "broken_network.py:2: it ends the program (exit code 0).\n  Remove the exit",
             ),
             (
                 "def build(shape, classes):\n    raise SystemExit\n",

@@ -12,6 +12,7 @@ import tensorflow as tf
 from trainer.models.batch_norm import SyncBatchNormalization
 from trainer.ranks import world as worlds
 from trainer.strategies import data, reduction
+from trainer.strategies.learner import Setup
 from trainer.telemetry import parts, records
 from trainer.telemetry.timeline import Timeline
 
@@ -57,7 +58,7 @@ def trained(world, monkeypatch, *, accumulation=None, norm=False, enabled=True, 
     from trainer.strategies.distributed_optimizer import DistributedOptimizer
 
     timeline = Timeline(enabled)
-    learner = data.build(model, DistributedOptimizer(optimizer, **ring), world, timeline=timeline)
+    learner = data.build(Setup(model, DistributedOptimizer(optimizer, **ring), world, timeline=timeline))
     x, y, w = np.ones((2, 3), np.float32), np.array([0, 1], np.int32), np.ones(2, np.float32)
     for step in (1, 2):
         began = time.monotonic()
