@@ -70,6 +70,7 @@ DEEP_data       := $(addprefix tests/parallel/test_,data_faults.py staging.py pa
                    tests/whole/test_fuzz_shards.py
 DEEP_tasks      := $(addprefix tests/parallel/test_,tasks_on_ranks.py patches_on_ranks.py)
 DEEP_crossval   := $(addprefix tests/parallel/test_,crossval.py crossval_chance.py)
+DEEP_models     := tests/whole/test_networks.py
 DEEP_explain    := tests/whole/test_explain_phantoms.py
 DEEP_diagnosis  := $(addprefix tests/parallel/test_,diagnose_slow.py doctor_on_two_ranks.py) \
                    tests/cluster/test_diagnose_hosts.py

@@ -162,7 +162,13 @@ def test_covariates_go_into_every_network_for_whole_volumes(name):
     assert not np.array_equal(np.asarray(model([x, table])), np.asarray(model([x, table[::-1]])))
 
 
-@every_network
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.deep if name in MORE_OF_THE_SAME else ())
+        for name in models.names()
+    ],
+)
 def test_it_trains_an_epoch_and_comes_back_from_a_file(name, tmp_path):
     keras.utils.set_random_seed(0)
     model = small(name)
