@@ -72,7 +72,7 @@ DEEP_tasks      := $(addprefix tests/parallel/test_,tasks_on_ranks.py patches_on
 DEEP_crossval   := $(addprefix tests/parallel/test_,crossval.py crossval_chance.py)
 DEEP_models     := tests/whole/test_networks.py
 DEEP_explain    := tests/whole/test_explain_phantoms.py
-DEEP_diagnosis  := $(addprefix tests/parallel/test_,diagnose_slow.py doctor_on_two_ranks.py) \
+DEEP_diagnosis  := $(addprefix tests/parallel/test_,diagnose_slow.py doctor_on_two_ranks.py telemetry.py) \
                    tests/cluster/test_diagnose_hosts.py
 DEEP_slurm      := $(addprefix tests/whole/test_,submitters.py hostile_scripts.py) \
                    $(addprefix tests/cluster/test_,preemption.py cluster_faults.py orphans.py rendered_scripts.py \

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -149,11 +150,13 @@ def test_side_by_side_stopped_and_resumed_is_as_one_after_the_other(reference, t
     line = [copy / "crossval.yaml", f"runs={tmp_path}", "--side-by-side", 2]
     with crossval(*line) as process:
         wait_until_saved(copy / "fold-0-seed-0", process)
-        assert len(psutil.Process(process.pid).children()) == 2
+        # The other fold may be done before this one has saved, where it had the cores for itself.
+        finished = (copy / "fold-1-seed-0" / "result.json").exists()
+        assert finished or len(psutil.Process(process.pid).children()) == 2
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=150)
     assert process.returncode == 75, err
-    assert "2 of 2 runs are left to do, their state is saved" in err
+    assert re.search(r"[12] of 2 runs are left to do, their state is saved", err), err
 
     code, _, err = finish(*line)
     assert code == 0, err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import keras
@@ -11,6 +12,10 @@ import numpy as np
 import pytest
 import tiny_runs
 from tiny_runs import PROGRAM
+
+from trainer import config as configuration
+from trainer.errors import ConfigError
+from trainer.strategies import registry
 
 pytestmark = pytest.mark.slow
 
@@ -78,21 +83,25 @@ def test_one_that_asks_for_messages_and_groups_gets_them(tmp_path, shards, launc
     assert json.loads(note.read_text()) == {"from": 1, "values": [1, 1, 1], "group": 1}
 
 
+def test_a_wrong_option_is_told_once_by_all_ranks(tmp_path, shards, launch):
+    strategy = {"name": OWN, "options": {"evry": 3}}
+    config = tiny_runs.write_config(tmp_path, shards, "run", **COMMON, train__strategy=strategy)
+    outcome = launch(2, PROGRAM, "none", 0, 0, config)
+    said = "train.strategy.options: unknown key 'evry'. Did you mean 'every'?"
+    assert outcome.exit_code == 2 and outcome.err.count(said) == 1, outcome.err
+    assert "Traceback" not in outcome.err and not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("strategy", "said"),
     [
-        (
-            {"name": OWN, "options": {"evry": 3}},
-            "train.strategy.options: unknown key 'evry'. Did you mean 'every'?",
-        ),
         ({"name": OWN, "options": {"every": 0}}, "train.strategy.options: every: must be at least 1"),
         (f"{FILE}:Options", f"{FILE}:Options is not a strategy."),
         (f"{FILE}:LocalSgb", "has no class 'LocalSgb'"),
         ("nowhere.py:X", "nowhere.py: there is no such Python file."),
     ],
 )
-def test_a_wrong_one_is_told_once(tmp_path, shards, launch, strategy, said):
+def test_a_wrong_one_is_named(tmp_path, shards, strategy, said):
     config = tiny_runs.write_config(tmp_path, shards, "run", **COMMON, train__strategy=strategy)
-    outcome = launch(2, PROGRAM, "none", 0, 0, config)
-    assert outcome.exit_code == 2 and outcome.err.count(said) == 1, outcome.err
-    assert "Traceback" not in outcome.err and not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        registry.of(configuration.load(config, []))
