@@ -124,14 +124,14 @@ class Grouped(Axis):
 
 
 @dataclass(frozen=True)
-class Sliding(Axis):
-    """A window of `kernel` inputs, `dilation` apart, that moves by `stride`: convolution and pooling.
+class _Window(Axis):
+    """A window on the longer side of a convolution or of its adjoint.
 
     Attributes:
-        kernel: inputs in a window.
+        kernel: indices in a window.
         stride: between two windows.
-        dilation: between two inputs of a window.
-        padding: `valid`: windows lie inside the input; `same`: ceil(size / stride) outputs.
+        dilation: between two indices of a window.
+        padding: as Keras has it; see `length` of each.
     """
 
     kernel: int
@@ -141,8 +141,13 @@ class Sliding(Axis):
 
     @property
     def reach(self) -> int:
-        """Inputs from the first to the last of a window."""
+        """Indices from the first to the last of a window."""
         return (self.kernel - 1) * self.dilation + 1
+
+
+@dataclass(frozen=True)
+class Sliding(_Window):
+    """A window of inputs that moves over them: convolution and pooling."""
 
     def length(self, size: int) -> int:
         """See `Axis.length`."""
@@ -169,25 +174,8 @@ class Sliding(Axis):
 
 
 @dataclass(frozen=True)
-class Spreading(Axis):
-    """Each input adds to `kernel` outputs: transposed convolution, the adjoint of `Sliding`.
-
-    Attributes:
-        kernel: outputs that one input adds to.
-        stride: between the outputs of two inputs.
-        dilation: between two outputs of one input.
-        padding: `same`: size * stride outputs; `valid`: as many more as a long kernel reaches beyond.
-    """
-
-    kernel: int
-    stride: int = 1
-    dilation: int = 1
-    padding: Padding = "valid"
-
-    @property
-    def reach(self) -> int:
-        """Outputs from the first to the last that one input adds to."""
-        return (self.kernel - 1) * self.dilation + 1
+class Spreading(_Window):
+    """Each input adds to a window of outputs: transposed convolution, the adjoint of `Sliding`."""
 
     def length(self, size: int) -> int:
         """See `Axis.length`; as Keras' `Conv3DTranspose`."""

@@ -30,8 +30,8 @@ class Mover(Protocol):
     def send(self, message: Message, values: Any) -> None:
         """Hand over an array of the shape of the message's box; does not wait."""
 
-    def receive(self, message: Message, shape: tuple[int, ...], dtype: Any) -> Any:
-        """The array of a message, once it is there."""
+    def receive(self, message: Message) -> Any:
+        """Return the array of a message that is there."""
 
 
 class Player:
@@ -88,7 +88,7 @@ class Player:
                 self._mover.send(task.message, self._values_of(task.message))
             elif isinstance(task, Receive):
                 yield task.message
-                self._arrived[task.message] = self._received(task.message)
+                self._arrived[task.message] = self._mover.receive(task.message)
             else:
                 self._update()
         self._store()
@@ -99,10 +99,6 @@ class Player:
         return (self.placement.reductions if message.content == "part" else self.placement.returns)[
             message.name
         ]
-
-    def _received(self, message: Message) -> Any:
-        move = self._flow(message).moves[message.number]
-        return self._mover.receive(message, move.box.shape, None)
 
     def _values_of(self, message: Message) -> Any:
         move = self._flow(message).moves[message.number]
