@@ -81,7 +81,7 @@ MUTATIONS = (
         "trainer/data/shards/whole_chunks.py",
         "found = xxhash.xxh3_64_hexdigest(stored)",
         "found = place.xxh3 or xxhash.xxh3_64_hexdigest(stored)",
-        ("tests/whole/test_fuzz_shards.py", "tests/parallel/test_data_faults.py"),
+        ("tests/unit/test_shards.py",),
     ),
     Mutation(
         "checkpoint",  # a damaged checkpoint is taken for a whole one
