@@ -130,7 +130,7 @@ def test_ctrl_c_leaves_no_files_and_no_processes(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, said
     assert said.strip().endswith("interrupted")
     assert list(tmp_path.iterdir()) == []
     lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
