@@ -95,6 +95,8 @@ def _is_numeric(annotation: object) -> bool:
 NUMERIC = [key for key, field in fields() if _is_numeric(field.annotation)]
 WRAPPED = {
     "data.patch.size": "[8, 8, {}]",
+    "train.strategy.parts": "[1, 1, {}]",
+    "train.strategy.shares": "[1, {}]",
     "train.schedule.step_epochs": "[1, {}]",
     "train.transfer.rate_factors": "{{a: {}}}",
 }
@@ -105,6 +107,10 @@ def test_no_number_is_taken_that_is_beyond_all_sense(key):
     needed = ["data.patch.size=8"] if key.startswith("data.patch.") else []
     if key.rsplit(".", 1)[-1] in ("count", "staleness", "piece_mb"):
         needed = ["train.strategy=parameter-server"]
+    if key.rsplit(".", 1)[-1] in ("parts", "replicas"):
+        needed = ["train.strategy=spatial"]
+    if key.endswith(".shares"):
+        needed = ["train.strategy=filters"]
     for value in ("1e22", "1.0e+22", "1" + "0" * 30, ".inf", "-.inf", ".nan", "'inf'", "yes", "-1"):
         if (key, value) == ("data.patch.threshold", "-1"):  # of intensities about 0
             continue
@@ -213,7 +219,8 @@ def test_a_strategy_is_a_name_or_a_section_and_older_spellings_are_read(train, c
         (
             "{strategy: dat}",
             [],
-            "must be 'data', 'parameter-server', or 'file.py:Class' of your own, not 'dat'",
+            "must be 'data', 'parameter-server', 'spatial', 'filters', or 'file.py:Class' of your own, "
+            "not 'dat'",
         ),
         ("{}", ["train.strategy.count=2"], "of the strategy data; it is one of parameter-server."),
         ("{strategy: {bucket_md: 2}}", [], "Did you mean 'train.strategy.bucket_mb'?"),

@@ -42,15 +42,31 @@ class Wires:
     def __init__(self):
         self.waiting, self.elements = {}, {}
 
-    def send(self, message, values):
-        assert message not in self.waiting
-        assert int(tf.size(values)) == message.elements
-        pair = message.source, message.target
-        self.elements[pair] = self.elements.get(pair, 0) + message.elements
-        self.waiting[message] = values
+    def send(self, messages, values):
+        for message, one in zip(messages, values, strict=True):
+            assert message not in self.waiting
+            assert int(tf.size(one)) == message.elements
+            pair = message.source, message.target
+            self.elements[pair] = self.elements.get(pair, 0) + message.elements
+            self.waiting[message] = one
 
-    def receive(self, message):
-        return self.waiting.pop(message)
+    def receive(self, wanted):
+        arrays = []
+        for messages, shapes, dtype in wanted:
+            found = [self.waiting.pop(message) for message in messages]
+            assert [tuple(one.shape) for one in found] == shapes
+            assert {one.dtype for one in found} == {dtype}
+            arrays.append(found)
+        return arrays
+
+    def flush(self):
+        pass
+
+
+def descent(player, rate):
+    return lambda gradients: {
+        (path, box): player.held(path, box) - rate * g for (path, box), g in gradients.items()
+    }
 
 
 def divided_steps(model, placement, x, y, loss, steps, rate):
@@ -59,14 +75,13 @@ def divided_steps(model, placement, x, y, loss, steps, rate):
     check(placement, lists)
     wires = Wires()
     values = {variable.path: tf.constant(variable.value) for variable in model.weights}
-    players = []
+    blocks = {}
     for rank in placement.ranks:
-        blocks = {
+        blocks[rank] = {
             path: {box: values[path][box.slices_in(whole(held.shape))] for box in held.of(rank)}
             for path, held in placement.holders.items()
             if rank in held.ranks
         }
-        players.append(Player(placement, rank, {one.name: one for one in model.layers}, blocks, wires))
     inputs = {
         name: (lambda box, v=v: tf.constant(v[box.slices_in(whole(v.shape))]))
         for name, v in zip([one.name for one in placement.network.inputs], x, strict=True)
@@ -78,12 +93,12 @@ def divided_steps(model, placement, x, y, loss, steps, rate):
     losses = []
     for _ in range(steps):
         wires.elements.clear()
-        plays = {
-            p.rank: p.play(lists[p.rank], inputs, part, lambda path, box, v, g: v - rate * g) for p in players
-        }
+        layers_of = {one.name: one for one in model.layers}
+        players = [Player(placement, rank, layers_of, blocks[rank], wires) for rank in placement.ranks]
+        plays = {p.rank: p.play(lists[p.rank], inputs, part, descent(p, rate)) for p in players}
         waits = {rank: next(play, None) for rank, play in plays.items()}
         while any(waits.values()):
-            ready = [rank for rank, message in waits.items() if message in wires.waiting]
+            ready = [rank for rank, some in waits.items() if some and all(m in wires.waiting for m in some)]
             assert ready, "the players wait for each other"
             for rank in ready:
                 waits[rank] = next(plays[rank], None)
@@ -92,8 +107,8 @@ def divided_steps(model, placement, x, y, loss, steps, rate):
     weights = {}
     for path, held in placement.holders.items():
         full = np.full(held.shape, np.nan)
-        for p in players:
-            for box, block in p.blocks.get(path, {}).items():
+        for p in placement.ranks:
+            for box, block in blocks[p].get(path, {}).items():
                 there = full[box.slices_in(whole(held.shape))]
                 known = ~np.isnan(there)
                 assert np.array_equal(there[known], np.asarray(block)[known]), "holders of a weight differ"
@@ -113,7 +128,8 @@ def keras_steps(model, x, y, loss, steps, rate):
         for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
             variable.assign(variable.value - rate * gradient)
         losses.append(float(total))
-    return losses, {v.path: np.asarray(v.value) for v in model.trainable_variables}
+    # Keras moves the statistics of batch norms itself.
+    return losses, {v.path: np.asarray(v.value) for v in model.weights}
 
 
 def squares(y, outputs):
@@ -147,7 +163,7 @@ def on_random_ranks(seed, ranks):
         for operation in network.operations:
             if not operation.readings:
                 continue
-            shape = ways._placed_shape(operation)
+            shape = ways.placed_shape(operation)
             parts = [whole(shape)]
             for _ in range(draw.randint(0, 3)):
                 box = parts.pop(draw.randrange(len(parts)))
@@ -268,9 +284,9 @@ def test_the_checker_finds_a_deadlock_a_missing_halo_and_a_read_before_a_write()
         lists[0].append(lists[0].pop(number))
 
     def missing(lists):
-        message = next(task.message for task in lists[1] if isinstance(task, Receive))
+        messages = next(task.messages for task in lists[1] if isinstance(task, Receive))
         for tasks in lists.values():
-            tasks[:] = [t for t in tasks if getattr(t, "message", None) != message]
+            tasks[:] = [t for t in tasks if getattr(t, "messages", None) != messages]
 
     def early(lists):
         number = next(i for i, task in enumerate(lists[1]) if isinstance(task, Receive))

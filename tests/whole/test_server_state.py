@@ -8,8 +8,8 @@ import pytest
 
 from trainer.config import ServerConfig
 from trainer.errors import ConfigError
+from trainer.strategies import slots
 from trainer.strategies.rate_factors import scale_rates
-from trainer.strategies.servers import slots
 from trainer.strategies.servers.job import Job, describe
 from trainer.strategies.servers.server_state import BundleState, clip_scale, packed
 

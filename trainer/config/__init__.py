@@ -12,7 +12,14 @@ from trainer.config.explaining import fields, on_resume, section_of, sections_of
 from trainer.config.parsing import dump, load, parse
 from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig, TelemetryConfig
 from trainer.config.section import Section
-from trainer.config.strategy import OwnStrategyConfig, RingConfig, ServerConfig, StrategySection
+from trainer.config.strategy import (
+    FiltersConfig,
+    OwnStrategyConfig,
+    RingConfig,
+    ServerConfig,
+    SpatialConfig,
+    StrategySection,
+)
 from trainer.config.training import (
     EarlyStoppingConfig,
     OptimizerConfig,
@@ -23,9 +30,9 @@ from trainer.config.training import (
 )
 
 __all__ = [
-    "LOSSES", "AugmentConfig", "CheckpointConfig", "DataConfig", "EarlyStoppingConfig", "GuardConfig",
-    "ModelConfig", "OptimizerConfig", "OwnStrategyConfig", "PatchConfig", "RingConfig", "RunConfig",
-    "ScheduleConfig", "Section", "ServerConfig", "SplitConfig", "StrategySection", "TaskConfig",
-    "TelemetryConfig", "TrainConfig", "TransferConfig", "dump", "fields", "load", "micro_batch",
-    "on_resume", "parse", "section_of", "sections_of",
+    "LOSSES", "AugmentConfig", "CheckpointConfig", "DataConfig", "EarlyStoppingConfig", "FiltersConfig",
+    "GuardConfig", "ModelConfig", "OptimizerConfig", "OwnStrategyConfig", "PatchConfig", "RingConfig",
+    "RunConfig", "ScheduleConfig", "Section", "ServerConfig", "SpatialConfig", "SplitConfig",
+    "StrategySection", "TaskConfig", "TelemetryConfig", "TrainConfig", "TransferConfig", "dump", "fields",
+    "load", "micro_batch", "on_resume", "parse", "section_of", "sections_of",
 ]  # fmt: skip

@@ -140,6 +140,54 @@ class ServerConfig(StrategySection):
             )
 
 
+Part = Annotated[int, Field(ge=1, le=1024)]
+ShareOfFilters = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class PlacedConfig(StrategySection):
+    """What strategies that divide the network itself have in common."""
+
+    replicas: int = may_change(
+        1, ge=1, le=1024, description="groups of ranks that each hold a whole network and take other samples"
+    )
+
+
+class SpatialConfig(PlacedConfig):
+    """`name: spatial`. Depth, height and width are cut over ranks, which swap halos."""
+
+    name: Literal["spatial"] = may_change("spatial", description="this strategy")
+    parts: list[Part] | None = may_change(
+        None,
+        min_length=3,
+        max_length=3,
+        description="parts along depth, height and width, such as [2, 2, 1]; their product is the number of "
+        "ranks of a replica; default: all along depth",
+    )
+
+
+class FiltersConfig(PlacedConfig):
+    """`name: filters`. Every rank computes some of the filters of each convolution."""
+
+    name: Literal["filters"] = may_change("filters", description="this strategy")
+    mode: Literal["master", "masterless"] = may_change(
+        "masterless",
+        description="master: everything but convolutions is on the first rank of a replica, as published; "
+        "masterless: channels stay where they were computed",
+    )
+    shares: list[ShareOfFilters] | None = may_change(
+        None,
+        max_length=1024,
+        description="how much of the filters each rank of a replica takes, such as [1, 0.5]; 0 is allowed; "
+        "default: equal shares",
+    )
+
+    @model_validator(mode="after")
+    def _shares_are_shares(self) -> FiltersConfig:
+        if self.shares is not None and not sum(self.shares) > 0:
+            raise ValueError(f"shares must not all be 0, as in {self.shares}")
+        return self
+
+
 class OwnStrategyConfig(StrategySection):
     """`name: FILE.py:CLASS`. A strategy of your own: [how to write one](../how-to/own-strategy.md)."""
 
@@ -152,7 +200,7 @@ class OwnStrategyConfig(StrategySection):
     options: dict[str, Any] = Field({}, description="keys of its own, as its class describes them")
 
 
-NAMES = ("data", "parameter-server")
+NAMES = ("data", "parameter-server", "spatial", "filters")
 
 
 def _tag(value: Any) -> str:
@@ -163,10 +211,12 @@ def _tag(value: Any) -> str:
 AnyStrategy = Annotated[
     Annotated[RingConfig, Tag("data")]
     | Annotated[ServerConfig, Tag("parameter-server")]
+    | Annotated[SpatialConfig, Tag("spatial")]
+    | Annotated[FiltersConfig, Tag("filters")]
     | Annotated[OwnStrategyConfig, Tag("own")],
     Discriminator(_tag),
 ]
-_SECTIONS: tuple[type[StrategySection], ...] = (RingConfig, ServerConfig)
+_SECTIONS: tuple[type[StrategySection], ...] = (RingConfig, ServerConfig, SpatialConfig, FiltersConfig)
 
 
 def owner(key: str) -> str | None:
@@ -187,5 +237,5 @@ def named(value: Any) -> Any:
         value = {"name": value}
     name = value.get("name", "data") if isinstance(value, dict) else None
     if isinstance(name, str) and name not in NAMES and ":" not in name:
-        raise ValueError("must be 'data', 'parameter-server', or 'file.py:Class' of your own")
+        raise ValueError(f"must be {', '.join(map(repr, NAMES))}, or 'file.py:Class' of your own")
     return value

@@ -70,6 +70,10 @@ class Mailbox:
         self._arriving: dict[tuple[int, int], deque[_Arriving]] = {}
         self._awaited = 0
         self._counting = threading.Lock()
+        self._moving: list[Any] = []
+        self._after: list[Callable[[], None]] = []
+        self._status = mpi.Status()
+        self._turning = threading.Lock()
         self._closing = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mailbox", daemon=True)
@@ -83,6 +87,7 @@ class Mailbox:
         done: Callable[[], None] | None = None,
         *,
         channel: str | None = None,
+        wake: bool = True,
     ) -> None:
         """Send an array; returns at once. The array must not change until `done` is called.
 
@@ -92,6 +97,7 @@ class Mailbox:
             array: contiguous; its shape and dtype do not travel.
             done: called in the mailbox's thread when the array may be used again.
             channel: default: the one that the mailbox sends on.
+            wake: False where the caller calls `turn` next, so that two threads need not take turns.
 
         Raises:
             ValueError: the array is not contiguous, or has 2 GiB or more.
@@ -101,7 +107,8 @@ class Mailbox:
                 f"a message of {array.nbytes} bytes: the array must be contiguous and below 2 GiB"
             )
         self._outgoing.put((process, tag, array, done, self._channels[channel or self._says]))
-        self._wake.set()
+        if wake:
+            self._wake.set()
 
     def wait(self) -> Message:
         """Return the next message, as soon as there is one.
@@ -131,6 +138,24 @@ class Mailbox:
             self._awaited += messages
         self._wake.set()
 
+    def turn(self) -> bool:
+        """Send and receive what can be, in this thread; returns whether anything happened.
+
+        A caller that has nothing else to do than to wait for a message calls it again and again: that is
+        the shortest wait there is, and needs no `expect`. Then it calls `leave`.
+
+        Raises:
+            BaseException: what ended the mailbox.
+        """
+        if self.failure is not None:
+            raise self.failure
+        return self._turn(listens=True)
+
+    def leave(self) -> None:
+        """Leave to the mailbox's thread what is still on its way after a `turn`."""
+        if self._moving or not self._outgoing.empty():
+            self._wake.set()
+
     def traffic(self) -> tuple[int, int]:
         """Return the bytes sent to other processes, and received from others, so far."""
         own = self._process
@@ -150,32 +175,32 @@ class Mailbox:
             self._delivered.put(error)
 
     def _move(self) -> None:
-        moving: list[Any] = []
-        after: list[Callable[[], None]] = []
         pause = _SHORTEST_S
-        status = self._mpi.Status()
-        Testsome = self._mpi.Request.Testsome
         while True:
-            busy = self._start_sending(moving, after)
-            while (self._listens or self._awaited > 0) and self._start_receiving(status, moving, after):
-                busy = True
-            done = sorted(Testsome(moving) or ()) if moving else ()
-            for position in done:
-                after[position]()
-            for position in reversed(done):
-                del moving[position], after[position]
-            busy = busy or bool(done)
-            if self._closing and not moving and self._outgoing.empty():
-                return
-            if busy:
+            if self._turn(self._listens):
                 pause = _SHORTEST_S
                 continue
-            if not moving and not self._listens and self._awaited <= 0:
+            if self._closing and not self._moving and self._outgoing.empty():
+                return
+            if not self._moving and not self._listens and self._awaited <= 0:
                 self._wake.wait()
             else:
                 self._wake.wait(pause)
                 pause = min(pause * _GROWTH, _LONGEST_S)
             self._wake.clear()
+
+    def _turn(self, listens: bool) -> bool:
+        with self._turning:
+            moving, after = self._moving, self._after
+            busy = self._start_sending(moving, after)
+            while (listens or self._awaited > 0) and self._start_receiving(moving, after):
+                busy = True
+            done = sorted(self._mpi.Request.Testsome(moving) or ()) if moving else ()
+            for position in done:
+                after[position]()
+            for position in reversed(done):
+                del moving[position], after[position]
+            return busy or bool(done)
 
     def _start_sending(self, moving: list[Any], after: list[Callable[[], None]]) -> bool:
         busy = False
@@ -190,14 +215,15 @@ class Mailbox:
                 self.sent[process] += array.nbytes
             busy = True
 
-    def _start_receiving(self, status: Any, moving: list[Any], after: list[Callable[[], None]]) -> bool:
+    def _start_receiving(self, moving: list[Any], after: list[Callable[[], None]]) -> bool:
+        status = self._status
         found = self._hears.Improbe(status=status)
         if found is None:
             return False
         source, tag, size = status.Get_source(), status.Get_tag(), status.Get_count(self._mpi.BYTE)
         array = np.empty(size, np.uint8) if self._buffer is None else self._buffer(source, tag, size)
         with self._counting:
-            self._awaited -= 1
+            self._awaited = max(self._awaited - 1, 0)
         moving.append(found.Irecv(_bytes(array)))
         arriving = _Arriving(Message(source, tag, array), size)
         self._arriving.setdefault((source, tag), deque()).append(arriving)

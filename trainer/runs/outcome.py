@@ -17,7 +17,6 @@ from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord, owner
 from trainer.runs import preparation, split_predictions
 from trainer.runs.loop import Training
-from trainer.strategies.data import broadcast_state
 from trainer.strategies.guards import weights_sha256
 from trainer.strategies.learner import Predictions
 from trainer.telemetry import records
@@ -162,7 +161,7 @@ def _take_best(training: Training) -> None:
     world = training.world
     training.watchdog.beat("loading the best epoch", collective=not world.is_main)
     agree(world, lambda: _load_best(training) if world.is_main else None)
-    broadcast_state(training.learner.model, None, world)
+    training.learner.spread(world)
 
 
 def _predictions(training: Training) -> dict[str, Predictions]:

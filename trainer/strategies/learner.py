@@ -156,6 +156,15 @@ class Learner(ABC):
     def gather(self) -> keras.Model:
         """Return the ordinary Keras model, the same on every rank; rank 0 has all optimizer state, too."""
 
+    def spread(self, world: World) -> None:
+        """Give every rank what it needs of rank 0's network, whose weights were changed.
+
+        Args:
+            world: all ranks.
+        """
+        for variable in self.model.weights:
+            variable.assign(world.broadcast(variable.numpy()))
+
     def averaged_weights(self) -> AbstractContextManager[None]:
         """Return a context in which the network holds averaged weights, if the optimizer keeps them (EMA)."""
         return contextlib.nullcontext()

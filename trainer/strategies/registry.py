@@ -14,6 +14,8 @@ from trainer.strategies.base import Strategy
 _OURS = {
     "data": "trainer.strategies.data_parallel:DataParallel",
     "parameter-server": "trainer.strategies.servers.synchronous:Synchronous",
+    "spatial": "trainer.strategies.placed.strategy:Spatial",
+    "filters": "trainer.strategies.placed.strategy:Filters",
     "parameter-server async": "trainer.strategies.async_servers.asynchronous:Asynchronous",
 }
 

@@ -75,9 +75,9 @@ class Timeline:
             return None
         import tensorflow as tf
 
-        self._moments.append(self.now([loss]))
+        self._moments.append(self.now(tf.nest.flatten(loss)))
         with tf.control_dependencies(self._moments):
-            return tf.ones_like(loss)
+            return tf.nest.map_structure(tf.ones_like, loss)
 
     def backward_done(self, gradients: Sequence[Any]) -> None:
         """Record that all of this rank's gradients are there, as they come from the tape."""

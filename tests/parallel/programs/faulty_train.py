@@ -29,21 +29,18 @@ def main() -> int:
     from trainer.errors import CingulumError
     from trainer.ranks import launch, starting
     from trainer.ranks.members import Members
+    from trainer.strategies import registry
 
     quiet.leave_out_what_keras_can_do_without()
+    environment, members = {}, Members()
     try:
-        train = configuration.load(Path(sys.argv[4])).train
+        config = configuration.load(Path(sys.argv[4]))
+        if registry.is_ours(config):
+            strategy = registry.of(config)
+            environment, members = strategy.environment(), strategy.members(launch.expected_size())
     except CingulumError:  # `cingulum train` tells it
-        train = configuration.TrainConfig()
-    if train.strategy.name != "parameter-server":
-        world = starting.init(1)
-    else:
-        server = train.strategy
-        world = starting.init(
-            1,
-            environment=launch.server_environment(server),
-            members=Members(server.count, server.placement, server.mode),
-        )
+        pass
+    world = starting.init(1, environment=environment, members=members)
     from trainer.run_folder import checkpoint
     from trainer.runs.loop import Training
     from trainer.strategies.servers.server import Server

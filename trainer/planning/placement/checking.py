@@ -37,17 +37,17 @@ def check(placement: Placement, lists: TaskLists) -> None:
         for rank, tasks in lists.items():
             while position[rank] < len(tasks):
                 task = tasks[position[rank]]
-                if isinstance(task, Receive) and task.message not in arrived:
+                if isinstance(task, Receive) and not arrived.issuperset(task.messages):
                     break
                 places[rank].do(task)
                 if isinstance(task, Send):
-                    arrived.add(task.message)
+                    arrived.update(task.messages)
                 position[rank] += 1
                 moving = True
     waiting = {rank: lists[rank][at] for rank, at in position.items() if at < len(lists[rank])}
     if waiting:
         said = "; ".join(
-            f"rank {rank} waits for {task.message}"
+            f"rank {rank} waits for {next(one for one in task.messages if one not in arrived)}"
             for rank, task in waiting.items()
             if isinstance(task, Receive)
         )
@@ -55,16 +55,19 @@ def check(placement: Placement, lists: TaskLists) -> None:
 
 
 def _check_messages(lists: TaskLists) -> None:
-    sent = Counter(task.message for tasks in lists.values() for task in tasks if isinstance(task, Send))
-    received = Counter(
-        task.message for tasks in lists.values() for task in tasks if isinstance(task, Receive)
-    )
+    everything = [task for tasks in lists.values() for task in tasks]
+    sent = Counter(one for task in everything if isinstance(task, Send) for one in task.messages)
+    received = Counter(one for task in everything if isinstance(task, Receive) for one in task.messages)
     for one, other, what in ((sent, received, "never received"), (received, sent, "never sent")):
         if odd := next(iter(one - other), None):
             raise ConfigError(f"The {odd} is {what}.")
     for message, times in sent.items():
         if times > 1:
             raise ConfigError(f"The {message} is sent {times} times.")
+    together = {task.messages for task in everything if isinstance(task, Send)}
+    for task in everything:
+        if isinstance(task, Receive) and task.messages not in together:
+            raise ConfigError(f"The {task.messages[0]} is not sent together with what it is received with.")
 
 
 class _Place:
@@ -85,9 +88,10 @@ class _Place:
             ConfigError: something that it reads is not there.
         """
         if isinstance(task, Receive):
-            self._had.add(task.message)
+            self._had.update(task.messages)
         elif isinstance(task, Send):
-            self._check_send(task.message)
+            for message in task.messages:
+                self._check_send(message)
         elif isinstance(task, Compute):
             self._check_reads(task.unit)
             self._computed.add(task.unit)

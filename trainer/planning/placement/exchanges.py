@@ -42,11 +42,13 @@ class Exchange:
         have: who holds what before.
         need: who holds what afterwards; need not cover the tensor.
         moves: sorted; the boxes that go to one needed piece cover it. Where they overlap they are added up.
+        width: bytes of an element.
     """
 
     have: Layout
     need: Layout
     moves: tuple[Move, ...]
+    width: int = 4
 
     @property
     def messages(self) -> tuple[Move, ...]:
@@ -61,7 +63,9 @@ class Exchange:
         return dict(found)
 
 
-def exchange(have: Layout, need: Layout, name: str = "tensor", *, sums: bool = False) -> Exchange:
+def exchange(
+    have: Layout, need: Layout, name: str = "tensor", *, sums: bool = False, width: int = 4
+) -> Exchange:
     """Plan the moves.
 
     What a rank has itself it does not receive; of several holders, the one that has sent the fewest elements
@@ -73,6 +77,7 @@ def exchange(have: Layout, need: Layout, name: str = "tensor", *, sums: bool = F
         need: pieces of one rank do not overlap.
         name: of the tensor, for messages.
         sums: whether overlapping pieces are to be added up.
+        width: bytes of an element.
 
     Raises:
         ConfigError: no rank holds a box that is needed, or the shapes differ.
@@ -86,7 +91,7 @@ def exchange(have: Layout, need: Layout, name: str = "tensor", *, sums: bool = F
         if missing is not None:
             raise ConfigError(f"{name}: {target} is needed, and no rank holds {missing}.")
         moves += found
-    return Exchange(have, need, tuple(sorted(moves)))
+    return Exchange(have, need, tuple(sorted(moves)), width)
 
 
 def _all_parts(have: Layout, target: Piece) -> tuple[list[Move], Box | None]:

@@ -52,12 +52,19 @@ class Weight:
         shape: of it.
         cuts: for each axis of the variable, which axis of the output decides what is used; None: all of it.
         trainable: whether it has a gradient.
+        width: bytes of an element.
     """
 
     path: str
     shape: tuple[int, ...]
     cuts: tuple[int | None, ...]
     trainable: bool = True
+    width: int = 4
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all of it."""
+        return math.prod(self.shape) * self.width
 
     def block(self, wanted: Box) -> Box:
         """The part of the variable that a box of the output uses."""
@@ -79,6 +86,7 @@ class Operation:
         flops: of the forward pass, for the whole output.
         sums: the output is a sum over its input, so that each part of the input gives a part of the sum;
             `reduced` says over which part of the output.
+        width: bytes of an element of its output.
     """
 
     name: str
@@ -89,6 +97,7 @@ class Operation:
     weights: tuple[Weight, ...] = ()
     flops: float = 0.0
     sums: bool = False
+    width: int = 4
 
     def reduced(self, part: Box) -> Box:
         """The box of the output to which a part of the (first) input adds; of an operation that `sums`."""

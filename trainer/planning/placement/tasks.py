@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from trainer.planning.placement.exchanges import Exchange, Move
+from trainer.planning.placement.exchanges import Exchange
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.units import Placement, Unit
 
@@ -31,6 +31,7 @@ class Message:
         source: rank that sends it.
         target: rank that receives it.
         elements: how many numbers it holds.
+        width: bytes of each.
     """
 
     content: Content
@@ -39,6 +40,12 @@ class Message:
     source: int
     target: int
     elements: int
+    width: int = 4
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all numbers."""
+        return self.elements * self.width
 
     def __str__(self) -> str:
         return (
@@ -62,16 +69,16 @@ class Differentiate:
 
 @dataclass(frozen=True)
 class Send:
-    """Hand a message to the network; does not wait."""
+    """Hand messages of one sender to one receiver to the network, as one; does not wait."""
 
-    message: Message
+    messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True)
 class Receive:
-    """Wait for a message."""
+    """Wait for messages that were sent as one."""
 
-    message: Message
+    messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,8 @@ class Update:
 
 Task = Compute | Differentiate | Send | Receive | Update
 TaskLists = dict[int, tuple[Task, ...]]
+# Gradients of so many bytes leave together.
+BUCKET_BYTES = 4 * 2**20
 
 
 def task_lists(placement: Placement) -> TaskLists:
@@ -88,74 +97,136 @@ def task_lists(placement: Placement) -> TaskLists:
     return {rank: tuple(_of(placement, rank)) for rank in placement.ranks}
 
 
-def _of(placement: Placement, rank: int) -> Iterator[Task]:
-    own = [
+def forward_lists(placement: Placement) -> TaskLists:
+    """The tasks of every rank that only computes outputs."""
+    return {rank: tuple(_forward(placement, _own(placement, rank), rank)) for rank in placement.ranks}
+
+
+def buckets(placement: Placement) -> list[tuple[str, ...]]:
+    """Trainable variables whose gradients leave together, in the order in which they are complete.
+
+    Those of one bucket have numbers of the same width.
+    """
+    weights = {w.path: w for one in placement.network.operations for w in one.weights if w.trainable}
+    found: list[tuple[str, ...]] = []
+    for width in sorted({weight.width for weight in weights.values()}):
+        bucket: list[str] = []
+        for path in reversed([path for path, weight in weights.items() if weight.width == width]):
+            bucket.append(path)
+            if sum(weights[one].bytes for one in bucket) >= BUCKET_BYTES:
+                found.append(tuple(bucket))
+                bucket = []
+        if bucket:
+            found.append(tuple(bucket))
+    return found
+
+
+_Own = list[tuple[Operation, list[Unit]]]
+
+
+def _own(placement: Placement, rank: int) -> _Own:
+    return [
         (one, [u for u in placement.of(one.name) if u.rank == rank]) for one in placement.network.operations
     ]
+
+
+def _of(placement: Placement, rank: int) -> Iterator[Task]:
+    own = _own(placement, rank)
+    together = buckets(placement)
+    yield from _forward(placement, own, rank)
+    yield from _backward(placement, own, rank, together)
+    for paths in together:
+        yield from _receive([(path, placement.reductions[path]) for path in paths], "part", rank)
+    yield Update()
+    for paths in together:
+        yield from _send([(path, placement.returns[path]) for path in paths], "value", rank)
+    for paths in together:
+        yield from _receive([(path, placement.returns[path]) for path in paths], "value", rank)
+
+
+def _forward(placement: Placement, own: _Own, rank: int) -> Iterator[Task]:
     received: set[str] = set()
-    first_reader: dict[str, str] = {}
     for operation, units in own:
         for reading in operation.readings if units else ():
             if reading.tensor not in received:
                 received.add(reading.tensor)
-                first_reader[reading.tensor] = operation.name
-                yield from _receive("output", reading.tensor, placement.flows[reading.tensor], rank)
+                yield from _receive([(reading.tensor, placement.flows[reading.tensor])], "output", rank)
         for unit in units:
             yield Compute(unit)
         if operation.name in placement.flows:
-            yield from _send("output", operation.name, placement.flows[operation.name], rank)
+            yield from _send([(operation.name, placement.flows[operation.name])], "output", rank)
+
+
+def _backward(placement: Placement, own: _Own, rank: int, together: list[tuple[str, ...]]) -> Iterator[Task]:
+    first_reader: dict[str, str] = {}
+    for operation, units in own:
+        for reading in operation.readings if units else ():
+            first_reader.setdefault(reading.tensor, operation.name)
     with_gradient = {one.name for one in placement.network.operations if one.readings}
-    last_user = _last_users(own)
+    last_user = _last_users(own, together)
     for operation, units in reversed(own):
         if operation.name not in with_gradient:
             continue
         if operation.name in placement.flows:
-            yield from _receive("gradient", operation.name, placement.flows[operation.name], rank, back=True)
+            flow = placement.flows[operation.name]
+            yield from _receive([(operation.name, flow)], "gradient", rank, back=True)
         for unit in units:
             yield Differentiate(unit)
         for tensor in dict.fromkeys(reading.tensor for reading in operation.readings):
             if units and first_reader[tensor] == operation.name and tensor in with_gradient:
-                yield from _send("gradient", tensor, placement.flows[tensor], rank, back=True)
-        for path in last_user.get(operation.name, ()):
-            yield from _send("part", path, placement.reductions[path], rank)
-    for path, flow in placement.reductions.items():
-        yield from _receive("part", path, flow, rank)
-    yield Update()
-    for path, flow in placement.returns.items():
-        yield from _send("value", path, flow, rank)
-    for path, flow in placement.returns.items():
-        yield from _receive("value", path, flow, rank)
+                yield from _send([(tensor, placement.flows[tensor])], "gradient", rank, back=True)
+        for paths in last_user.get(operation.name, ()):
+            yield from _send([(path, placement.reductions[path]) for path in paths], "part", rank)
 
 
-def _last_users(own: list[tuple[Operation, list[Unit]]]) -> dict[str, list[str]]:
-    """For each operation, the variables whose gradient is complete on this rank once it is differentiated."""
-    users: dict[str, str] = {}
-    for operation, units in own:
+def _last_users(own: _Own, together: list[tuple[str, ...]]) -> dict[str, list[tuple[str, ...]]]:
+    """For each operation, the buckets whose gradients are complete on this rank once it is differentiated."""
+    users: dict[str, int] = {}
+    for number, (operation, units) in enumerate(own):
         for weight in operation.weights if units else ():
             if weight.trainable:
-                users.setdefault(weight.path, operation.name)
-    found: dict[str, list[str]] = {}
-    for path, name in users.items():
-        found.setdefault(name, []).append(path)
+                users.setdefault(weight.path, number)
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for paths in together:
+        numbers = [users[path] for path in paths if path in users]
+        if numbers:
+            found.setdefault(own[min(numbers)][0].name, []).append(paths)
     return found
 
 
 def messages(content: Content, name: str, flow: Exchange, *, back: bool = False) -> tuple[Message, ...]:
     """The messages of an exchange, or of its adjoint."""
     return tuple(
-        _message(content, name, number, move, back) for number, move in enumerate(flow.moves) if move.crosses
+        message(content, name, flow, number, back=back)
+        for number, move in enumerate(flow.moves)
+        if move.crosses
     )
 
 
-def _message(content: Content, name: str, number: int, move: Move, back: bool) -> Message:
+def message(content: Content, name: str, flow: Exchange, number: int, *, back: bool = False) -> Message:
+    """The message of one move of an exchange, or of its adjoint."""
+    move = flow.moves[number]
     ends = (move.source.rank, move.target.rank)
     source, target = reversed(ends) if back else ends
-    return Message(content, name, number, source, target, move.box.size)
+    return Message(content, name, number, source, target, move.box.size, flow.width)
 
 
-def _send(content: Content, name: str, flow: Exchange, rank: int, *, back: bool = False) -> Iterator[Task]:
-    yield from (Send(one) for one in messages(content, name, flow, back=back) if one.source == rank)
+_Flows = list[tuple[str, Exchange]]
 
 
-def _receive(content: Content, name: str, flow: Exchange, rank: int, *, back: bool = False) -> Iterator[Task]:
-    yield from (Receive(one) for one in messages(content, name, flow, back=back) if one.target == rank)
+def _send(flows: _Flows, content: Content, rank: int, *, back: bool = False) -> Iterator[Task]:
+    by_target: dict[int, list[Message]] = {}
+    for name, flow in flows:
+        for one in messages(content, name, flow, back=back):
+            if one.source == rank:
+                by_target.setdefault(one.target, []).append(one)
+    yield from (Send(tuple(by_target[target])) for target in sorted(by_target))
+
+
+def _receive(flows: _Flows, content: Content, rank: int, *, back: bool = False) -> Iterator[Task]:
+    by_source: dict[int, list[Message]] = {}
+    for name, flow in flows:
+        for one in messages(content, name, flow, back=back):
+            if one.target == rank:
+                by_source.setdefault(one.source, []).append(one)
+    yield from (Receive(tuple(by_source[source])) for source in sorted(by_source))

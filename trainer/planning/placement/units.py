@@ -103,17 +103,21 @@ def place(network: Network, layouts: Mapping[str, Layout]) -> Placement:
             )
         _check(operation, held)
         units += [_unit(operation, piece.rank, piece.box) for piece in held.pieces]
+    _check_statistics(network, units)
     units = [*_inputs(network, units), *units]
     holders = _holders(network, units)
-    trained = {w.path for operation in network.operations for w in operation.weights if w.trainable}
-    owned = {path: owners(held) for path, held in holders.items() if path in trained}
+    widths = {w.path: w.width for operation in network.operations for w in operation.weights if w.trainable}
+    owned = {path: owners(held) for path, held in holders.items() if path in widths}
     return Placement(
         network,
         tuple(units),
         _flows(network, units),
         holders,
-        {path: exchange(holders[path], to, path, sums=True) for path, to in owned.items()},
-        {path: exchange(to, holders[path], path) for path, to in owned.items()},
+        {
+            path: exchange(holders[path], to, path, sums=True, width=widths[path])
+            for path, to in owned.items()
+        },
+        {path: exchange(to, holders[path], path, width=widths[path]) for path, to in owned.items()},
     )
 
 
@@ -142,6 +146,29 @@ def _check(operation: Operation, held: Layout) -> None:
                     f"{operation.name}: ranks {one.rank} and {other.rank} both compute {twice}.",
                     cure="Let one of them compute it; the other receives it.",
                 )
+
+
+def _check_statistics(network: Network, units: Sequence[Unit]) -> None:
+    """See that who adds up the statistics of a batch norm normalises those channels, too.
+
+    Sums are taken about the moving mean, which is kept up to date by those that normalise.
+    """
+    kept: dict[tuple[str, int], list[Box]] = {}
+    for unit in units:
+        operation = network[unit.operation]
+        if operation.kind == "batch_norm":
+            for weight, block in zip(operation.weights, unit.blocks, strict=True):
+                kept.setdefault((weight.path, unit.rank), []).append(block)
+    for unit in units:
+        operation = network[unit.operation]
+        if operation.kind == "batch_moments":
+            for weight, block in zip(operation.weights, unit.blocks, strict=True):
+                if boxes.subtract(block, kept.get((weight.path, unit.rank), [])):
+                    raise ConfigError(
+                        f"{operation.name}: rank {unit.rank} adds up statistics of {unit.box} and does not "
+                        f"normalise all of these channels ({operation.layer}).",
+                        cure=f"Divide {operation.name} and {operation.layer} over the same ranks.",
+                    )
 
 
 def _unit(operation: Operation, rank: int, box: Box) -> Unit:
@@ -175,7 +202,9 @@ def _flows(network: Network, units: Sequence[Unit]) -> dict[str, Exchange]:
             # Parts of a sum on one rank are added up there first.
             held = {rank: [boxes.hull(parts)] for rank, parts in held.items()}
         have = layout(operation.shape, held)
-        found[tensor] = exchange(have, layout(operation.shape, needed), tensor, sums=operation.sums)
+        found[tensor] = exchange(
+            have, layout(operation.shape, needed), tensor, sums=operation.sums, width=operation.width
+        )
     return found
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trainer.errors import ConfigError
-from trainer.planning.placement.layouts import Layout, cut, grid, replicated
+from trainer.planning.placement import boxes
+from trainer.planning.placement.boxes import Box
+from trainer.planning.placement.layouts import Layout, grid, layout, replicated
 from trainer.planning.placement.operations import Network, Operation
 
 Layouts = dict[str, Layout]
+# From a shape to who computes which box of it, by rank; None where it cannot be cut so.
+Cut = Callable[[tuple[int, ...]], Layout | None]
 _IMAGE_AXES = 3  # samples, one of space, channels
 
 
@@ -26,9 +30,9 @@ def spatial(network: Network, parts: Sequence[int], ranks: Sequence[int]) -> Lay
     """
     if math.prod(parts) != len(ranks):
         raise ConfigError(f"{math.prod(parts)} parts and {len(ranks)} ranks: the numbers must be equal.")
+    axes = {axis: count for axis, count in enumerate(parts, start=1) if count > 1}
 
     def divided(shape: tuple[int, ...]) -> Layout | None:
-        axes = {axis: count for axis, count in enumerate(parts, start=1) if count > 1}
         fits = len(shape) == len(parts) + 2 and all(shape[axis] >= count for axis, count in axes.items())
         return grid(shape, axes, ranks) if fits else None
 
@@ -47,25 +51,67 @@ def filters(network: Network, shares: Mapping[int, float], *, master: bool) -> L
     first = next(iter(shares))
 
     def divided(shape: tuple[int, ...]) -> Layout | None:
-        return cut(shape, -1, shares) if len(shape) >= _IMAGE_AXES else None
+        if len(shape) < _IMAGE_AXES:
+            return None
+        ranges = boxes.divided(shape[-1], list(shares.values()))
+        held = {
+            rank: [boxes.whole(shape).with_range(-1, range_)]
+            for rank, range_ in zip(shares, ranges, strict=True)
+            if range_ is not None
+        }
+        return layout(shape, held)
 
     found = _by(network, divided, first)
     for operation in network.operations if master else ():
         if operation.readings and operation.kind not in ("convolution", "transposed"):
-            found[operation.name] = replicated(_placed_shape(operation), [first])
+            found[operation.name] = replicated(placed_shape(operation), [first])
     return found
 
 
-def _placed_shape(operation: Operation) -> tuple[int, ...]:
-    """The shape that a layout divides: of an operation that sums, that of its input."""
+def replicas(network: Network, count: int, ranks: int, one: Callable[[Network], Layouts]) -> Layouts:
+    """Divide samples over replicas of a placement: rank r of replica i is rank i * `ranks` + r.
+
+    Args:
+        network: whose samples are those of all replicas.
+        count: replicas.
+        ranks: of one replica.
+        one: divides the network over ranks 0 to `ranks` - 1.
+
+    Raises:
+        ConfigError: there are fewer samples than replicas.
+    """
+    whole = one(network)
+    if count == 1:
+        return whole
+    found = {}
+    for operation in network.operations:
+        if operation.readings:
+            held = whole[operation.name]
+            if held.shape[0] < count:
+                raise ConfigError(
+                    f"{held.shape[0]} sample(s) in a micro-batch cannot be divided over {count} replicas.",
+                    cure=f"Set train.global_batch to a multiple of {count} times train.accumulation, "
+                    "or train.strategy.replicas=1.",
+                )
+            samples = [one for one in boxes.divided(held.shape[0], [1.0] * count) if one is not None]
+            pieces: dict[int, list[Box]] = {}
+            for number, range_ in enumerate(samples):
+                for piece in held.pieces:
+                    box = piece.box.with_range(0, range_)
+                    pieces.setdefault(number * ranks + piece.rank, []).append(box)
+            found[operation.name] = layout(held.shape, pieces)
+    return found
+
+
+def placed_shape(operation: Operation) -> tuple[int, ...]:
+    """Return the shape that a layout divides: of an operation that sums, that of its input."""
     return operation.readings[0].shape if operation.sums else operation.shape
 
 
-def _by(network: Network, divided: object, first: int) -> Layouts:
+def _by(network: Network, divided: Cut, first: int) -> Layouts:
     found: Layouts = {}
     for operation in network.operations:
         if operation.readings:
-            shape = _placed_shape(operation)
-            layout = divided(shape) if callable(divided) else None
-            found[operation.name] = layout or replicated(shape, [first])
+            shape = placed_shape(operation)
+            found[operation.name] = divided(shape) or replicated(shape, [first])
     return found

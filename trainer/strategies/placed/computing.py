@@ -8,6 +8,7 @@ a graph, and under a gradient tape.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,12 @@ def compute(
     if operation.kind in ("batch_norm", "batch_norm_inference", "group_norm"):
         return _KINDS[operation.kind](operation, layer, unit, [cast[0], *inputs[1:]], weights)
     return _KINDS[operation.kind](operation, layer, unit, cast, [ops.cast(w, dtype) for w in weights])
+
+
+def dtype_of(operation: Operation, layer: Any) -> tf.DType:
+    """Return the type of an operation's output; statistics are never of 16 bits."""
+    kind = tf.as_dtype("float32" if layer is None else layer.compute_dtype)
+    return tf.float32 if operation.kind.endswith("_moments") and kind.size < 4 else kind
 
 
 def _needs(operation: Operation, unit: Unit, which: int = 0) -> tuple[Need, ...]:
@@ -146,6 +153,19 @@ def _batch_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors
 def batch_statistics(moments: Any, shift: Any) -> tuple[Any, Any]:
     """Mean and variance `(c,)` of the whole batch, from the sum of all `batch_moments` and their shift."""
     return shift + moments[0], moments[1] - ops.square(moments[0])
+
+
+def moved_statistics(operation: Operation, layer: Any, moments: Any, weights: Tensors) -> dict[str, Any]:
+    """Return the moving mean and variance `(c,)` after this batch, by their paths, as Keras moves them."""
+    named = _by_name(operation, weights)
+    paths = {weight.path.rsplit("/", 1)[-1]: weight.path for weight in operation.weights}
+    mean, variance = batch_statistics(moments, ops.cast(named["moving_mean"], moments.dtype))
+    found = {}
+    for name, value in (("moving_mean", mean), ("moving_variance", variance)):
+        before = named[name]
+        now = ops.cast(value, before.dtype)
+        found[paths[name]] = before * layer.momentum + now * (1.0 - layer.momentum)
+    return found
 
 
 def _batch_norm(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
@@ -269,7 +289,8 @@ def _mean(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights
 
 def _dropout(operation: Operation, layer: Any, unit: Unit, x: Any, seed: Any) -> Any:
     """Drop the same elements whatever the layout: the mask is drawn for the whole tensor, and cut."""
-    drawn = tf.random.stateless_uniform(operation.shape, seed)
+    own = tf.random.fold_in(seed, zlib.crc32(operation.name.encode()) % 2**31)
+    drawn = tf.random.stateless_uniform(operation.shape, own)
     box = tuple(slice(start, stop) for start, stop in unit.box.ranges)
     return x * ops.cast(drawn[box] >= layer.rate, x.dtype) / (1 - layer.rate)
 

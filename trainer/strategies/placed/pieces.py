@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
 from keras import ops
 
 from trainer.planning.placement.boxes import Box
@@ -28,13 +29,14 @@ def placed(box: Box, outer: Box, values: Any) -> Any:
     return ops.pad(values, around)
 
 
-def assembled(box: Box, parts: Sequence[Part], *, sums: bool = False) -> Any:
+def assembled(box: Box, parts: Sequence[Part], *, sums: bool = False, ordered: bool = False) -> Any:
     """An array that holds `box`, of parts that cover it.
 
     Args:
         box: wanted.
         parts: boxes with their values; disjoint within `box` unless `sums`.
         sums: whether to add up where parts overlap.
+        ordered: whether the sum must be the same, bit for bit, wherever the same parts are added up.
     """
     inside = [
         (common, taken(common, held, values)) for held, values in parts if (common := held & box) is not None
@@ -46,8 +48,6 @@ def assembled(box: Box, parts: Sequence[Part], *, sums: bool = False) -> Any:
             inside.sort(key=lambda part: part[0].ranges[axis])
             if all(part.with_range(axis, box.ranges[axis]) == box for part, _ in inside):
                 return ops.concatenate([values for _, values in inside], axis=axis)
-    total = None
-    for held, values in inside:
-        one = placed(held, box, values)
-        total = one if total is None else total + one
-    return total
+    whole = [placed(held, box, values) for held, values in inside]
+    # TensorFlow sorts the terms of a sum by the names of operations, which are not the same on all ranks.
+    return tf.reduce_sum(tf.stack(whole), axis=0) if ordered else tf.add_n(whole)

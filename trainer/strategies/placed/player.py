@@ -1,37 +1,55 @@
 """One rank's part of an update, played from its task list.
 
-A `Player` holds this rank's blocks of the variables, computes its units under a gradient tape each, and hands
-messages to whatever moves them. It works eagerly and inside of a graph.
+A `Player` computes its units under a gradient tape each, from this rank's blocks of the variables, and hands
+messages to whatever moves them. It works eagerly and while a graph is traced; one player is one update.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Protocol
 
 import tensorflow as tf
 from keras import ops
 
+from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.exchanges import Exchange, Move
-from trainer.planning.placement.tasks import Compute, Content, Differentiate, Message, Receive, Send, Task
+from trainer.planning.placement.tasks import (
+    Compute,
+    Content,
+    Differentiate,
+    Message,
+    Receive,
+    Send,
+    Task,
+    message,
+)
 from trainer.planning.placement.units import Placement, Unit
 from trainer.strategies.placed import computing, pieces
 from trainer.strategies.placed.pieces import Part
 from trainer.strategies.placed.reading import LOSS
 
 Blocks = dict[str, dict[Box, Any]]
+# Of what this rank owns, by path and box.
+Owned = dict[tuple[str, Box], Any]
+# Messages that were sent as one, their shapes, and their type.
+Wanted = tuple[tuple[Message, ...], list[tuple[int, ...]], Any]
 
 
 class Mover(Protocol):
     """What carries messages between ranks."""
 
-    def send(self, message: Message, values: Any) -> None:
-        """Hand over an array of the shape of the message's box; does not wait."""
+    def send(self, messages: Sequence[Message], values: Sequence[Any]) -> None:
+        """Hand over arrays of the shapes of the messages' boxes, which travel as one; does not wait."""
 
-    def receive(self, message: Message) -> Any:
-        """Return the array of a message that is there."""
+    def receive(self, wanted: Sequence[Wanted]) -> list[list[Any]]:
+        """Return the arrays of each bundle of messages."""
+
+    def flush(self) -> None:
+        """Let everything leave that was handed over, before something else is computed."""
 
 
 class Player:
@@ -41,7 +59,7 @@ class Player:
         placement: of the network.
         rank: of this process.
         layers: of the Keras model, by name.
-        blocks: this rank's part of each variable, by path: `placement.holders`.
+        blocks: this rank's part of each variable, by path: `placement.holders`; replaced by the new ones.
         mover: of messages.
     """
 
@@ -51,60 +69,102 @@ class Player:
         self.placement, self.rank, self.blocks = placement, rank, blocks
         self._layers, self._mover = layers, mover
         self._operations = {one.name: one for one in placement.network.operations}
+        self._update_values: Callable[[Owned], Owned] | None = None
+        self.losses: list[Any] = []
+        self._outputs: dict[str, list[Part]] = defaultdict(list)
+        self._records: dict[Unit, tuple[Any, Any, list[Any], list[Any]]] = {}
+        self._arrived: dict[Message, Any] = {}
+        # Gradients by tensor: of what this rank needs, and by variable: of what it holds.
+        self._read: dict[str, list[Part]] = defaultdict(list)
+        self._weight: dict[str, list[Part]] = defaultdict(list)
+        self._fresh: dict[str, list[Part]] = defaultdict(list)
+        self._statistics: dict[str, list[Part]] = defaultdict(list)
 
     def play(
         self,
         tasks: tuple[Task, ...],
         inputs: Mapping[str, Callable[[Box], Any]],
         loss: Callable[[Box, list[Any]], Any],
-        update: Callable[[str, Box, Any, Any], Any],
+        update: Callable[[Owned], Owned] | None = None,
         seed: Any = (0, 0),
-    ) -> Iterator[Message]:
-        """Do the tasks of one update; yields each message that it must have before it can go on.
+        forward_done: Callable[[list[Any]], None] | None = None,
+    ) -> Iterator[tuple[Message, ...]]:
+        """Do the tasks; yields the messages that must be there before it can go on.
 
         Args:
             tasks: of this rank.
             inputs: from a box of a network's input to its values.
             loss: from the box of samples `(b,)` and the network's outputs for them to their part of the loss,
                 a scalar; the parts of all ranks add up.
-            update: from path, box, values and gradient of what this rank owns to the new values.
-            seed: for dropout.
+            update: from the gradients of all that this rank owns to the new values; None where nothing is
+                differentiated.
+            seed: int32 `(2,)`, for dropout.
+            forward_done: called with the outputs of the last unit when all are computed.
         """
+        last = max((n for n, task in enumerate(tasks) if isinstance(task, Compute)), default=-1)
+        final = tasks[last] if last >= 0 else None
         self._inputs, self._loss, self._update_values, self._seed = inputs, loss, update, seed
-        self.losses: list[Any] = []
-        self._outputs: dict[str, list[Part]] = defaultdict(list)
-        self._records: dict[Unit, tuple[tf.GradientTape, Any, list[Any], list[Any]]] = {}
-        self._arrived: dict[Message, Any] = {}
-        # Gradients by tensor: of what this rank needs, and by variable: of what it holds.
-        self._read: dict[str, list[Part]] = defaultdict(list)
-        self._weight: dict[str, list[Part]] = defaultdict(list)
-        self._fresh: dict[str, list[Part]] = {}
-        for task in tasks:
-            if isinstance(task, Compute):
-                self._compute(task.unit)
-            elif isinstance(task, Differentiate):
-                self._differentiate(task.unit)
-            elif isinstance(task, Send):
-                self._mover.send(task.message, self._values_of(task.message))
-            elif isinstance(task, Receive):
-                yield task.message
-                self._arrived[task.message] = self._mover.receive(task.message)
-            else:
-                self._update()
+        for moves, some in groupby(tasks, key=lambda task: isinstance(task, Send | Receive)):
+            if moves:
+                yield from self._move(list(some))
+                continue
+            for task in some:
+                if isinstance(task, Compute):
+                    self._compute(task.unit)
+                    if task is final and forward_done is not None:
+                        forward_done([values for _, values in self._outputs[task.unit.operation]])
+                elif isinstance(task, Differentiate):
+                    self._differentiate(task.unit)
+                else:
+                    self._update()
         self._store()
 
-    def _flow(self, message: Message) -> Exchange:
-        if message.content in ("output", "gradient"):
-            return self.placement.flows[message.name]
-        return (self.placement.reductions if message.content == "part" else self.placement.returns)[
-            message.name
-        ]
+    def hand_out(self, tasks: Sequence[Task], values: Owned) -> Iterator[tuple[Message, ...]]:
+        """Give all holders new values of what this rank owns; yields as `play` does.
 
-    def _values_of(self, message: Message) -> Any:
-        move = self._flow(message).moves[message.number]
-        if message.content == "gradient":
-            return self._gradient_of_read(message.name, move)
-        return self._of_source(message.content, message.name, move)
+        Args:
+            tasks: the last ones of this rank's, that send and receive values.
+            values: of what this rank owns.
+        """
+        self._update_values = lambda _: values
+        for (path, box), one in values.items():
+            self._fresh[path].append((box, one))
+        yield from self._move(tasks)
+        self._store()
+
+    def _move(self, tasks: Sequence[Task]) -> Iterator[tuple[Message, ...]]:
+        """Send and receive what lies between two tasks that compute; nothing sent depends on what arrives."""
+        for task in tasks:
+            if isinstance(task, Send):
+                self._mover.send(task.messages, [self._values_of(one) for one in task.messages])
+        awaited = [task.messages for task in tasks if isinstance(task, Receive)]
+        if not awaited:
+            self._mover.flush()
+            return
+        yield tuple(one for messages in awaited for one in messages)
+        wanted: list[Wanted] = []
+        for messages in awaited:
+            shapes = [self._flow(one).moves[one.number].box.shape for one in messages]
+            wanted.append((messages, shapes, self._dtype_of(messages[0])))
+        for messages, found in zip(awaited, self._mover.receive(wanted), strict=True):
+            self._arrived.update(zip(messages, found, strict=True))
+
+    def _dtype_of(self, one: Message) -> Any:
+        if one.content in ("output", "gradient"):
+            operation = self._operations[one.name]
+            return computing.dtype_of(operation, self._layers.get(operation.layer))
+        return next(iter(self.blocks[one.name].values())).dtype
+
+    def _flow(self, one: Message) -> Exchange:
+        if one.content in ("output", "gradient"):
+            return self.placement.flows[one.name]
+        return (self.placement.reductions if one.content == "part" else self.placement.returns)[one.name]
+
+    def _values_of(self, one: Message) -> Any:
+        move = self._flow(one).moves[one.number]
+        if one.content == "gradient":
+            return self._gradient_of_read(one.name, move)
+        return self._of_source(one.content, one.name, move)
 
     def _of_source(self, content: Content, name: str, move: Move) -> Any:
         """What a move takes along, from the piece that this rank has."""
@@ -121,8 +181,7 @@ class Player:
             if move.target.rank != self.rank:
                 continue
             if move.crosses:
-                message = Message(content, name, number, move.source.rank, self.rank, move.box.size)
-                found.append((move.box, self._arrived[message]))
+                found.append((move.box, self._arrived[message(content, name, flow, number)]))
             else:
                 found.append((move.box, self._of_source(content, name, move)))
         return found
@@ -141,22 +200,41 @@ class Player:
                 continue
             flow = self.placement.flows[reading.tensor]
             parts = self._arriving("output", reading.tensor, flow)
-            reads.append(pieces.assembled(box, parts, sums=self._operations[reading.tensor].sums))
+            sums = self._operations[reading.tensor].sums
+            reads.append(pieces.assembled(box, parts, sums=sums, ordered=sums))
         weights = [
             pieces.assembled(block, list(self.blocks[weight.path].items()))
             for weight, block in zip(operation.weights, unit.blocks, strict=True)
         ]
-        watched = [x for x in (*reads, *weights) if x is not None]
+        if self._update_values is None:
+            self._outputs[unit.operation].append((unit.box, self._computed(unit, reads, weights)))
+            return
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(watched)
-            if operation.name == LOSS:
-                output = self._loss(unit.box, reads)
-                self.losses.append(output)
-            else:
-                layer = self._layers[operation.layer]
-                output = computing.compute(operation, layer, unit, reads, weights, self._seed)
+            tape.watch([x for x in (*reads, *weights) if x is not None])
+            output = self._computed(unit, reads, weights)
         self._outputs[unit.operation].append((unit.box, output))
         self._records[unit] = (tape, output, reads, weights)
+        if operation.kind == "batch_norm":
+            self._move_statistics(unit, reads[1], weights)
+
+    def _computed(self, unit: Unit, reads: list[Any], weights: list[Any]) -> Any:
+        operation = self._operations[unit.operation]
+        if operation.name == LOSS:
+            output = self._loss(unit.box, reads)
+            self.losses.append(output)
+            return output
+        layer = self._layers[operation.layer]
+        return computing.compute(operation, layer, unit, reads, weights, self._seed)
+
+    def _move_statistics(self, unit: Unit, moments: Any, weights: list[Any]) -> None:
+        """Keep the new moving statistics of the unit's channels, which several of its units may share."""
+        operation = self._operations[unit.operation]
+        fresh = computing.moved_statistics(operation, self._layers[operation.layer], moments, weights)
+        for weight, block in zip(operation.weights, unit.blocks, strict=True):
+            if weight.path in fresh:
+                known = self._statistics[weight.path]
+                for part in boxes.subtract(block, [box for box, _ in known]):
+                    known.append((part, pieces.taken(part, block, fresh[weight.path])))
 
     def _differentiate(self, unit: Unit) -> None:
         operation = self._operations[unit.operation]
@@ -190,28 +268,34 @@ class Player:
             if move.source.rank != self.rank or move.box & unit.box is None:
                 continue
             if move.crosses:
-                message = Message(
-                    "gradient", unit.operation, number, move.target.rank, self.rank, move.box.size
-                )
-                back.append((move.box, self._arrived[message]))
+                one = message("gradient", unit.operation, flow, number, back=True)
+                back.append((move.box, self._arrived[one]))
             else:
                 back.append((move.box, self._gradient_of_read(unit.operation, move)))
         return pieces.assembled(unit.box, back, sums=True)
 
+    def held(self, path: str, box: Box) -> Any:
+        """Return this rank's values of a box of a variable."""
+        return pieces.assembled(box, list(self.blocks[path].items()))
+
     def _update(self) -> None:
+        gradients: Owned = {}
         for path, flow in self.placement.reductions.items():
-            parts = self._arriving("part", path, flow)
-            for box in flow.need.of(self.rank):
-                values = pieces.assembled(box, list(self.blocks[path].items()))
-                gradient = pieces.assembled(box, parts, sums=True)
-                self._fresh.setdefault(path, []).append(
-                    (box, self._update_values(path, box, values, gradient))
-                )
+            if self.rank in flow.need.ranks:
+                parts = self._arriving("part", path, flow)
+                for box in flow.need.of(self.rank):
+                    gradients[path, box] = pieces.assembled(box, parts, sums=True)
+        if self._update_values is None:
+            raise ValueError("an update needs a rule")
+        for (path, box), values in self._update_values(gradients).items():
+            self._fresh[path].append((box, values))
 
     def _store(self) -> None:
         for path, flow in self.placement.returns.items():
-            if self.rank not in flow.need.ranks:
-                continue
-            parts = self._arriving("value", path, flow)
+            if self._update_values is not None and self.rank in flow.need.ranks:
+                parts = self._arriving("value", path, flow)
+                for box in self.blocks[path]:
+                    self.blocks[path][box] = pieces.assembled(box, parts)
+        for path, parts in self._statistics.items():
             for box in self.blocks[path]:
                 self.blocks[path][box] = pieces.assembled(box, parts)

@@ -2,55 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+import dataclasses
 from typing import Any
 
 import keras
-from keras import layers
 
 from trainer.errors import ModelError
-from trainer.models.attention import AttentionSum
-from trainer.planning.placement.operations import Network, Operation, Reading, Weight
-from trainer.planning.placement.windows import (
-    Axis,
-    Grouped,
-    Padding,
-    Pointwise,
-    Repeating,
-    Shifted,
-    Sliding,
-    Spreading,
-)
+from trainer.planning.placement.operations import Network, Operation, Reading
+from trainer.strategies.placed.kinds import READERS, Inputs, Shape, refused, samples_only
 
 LOSS = "loss"
-_SAME = Pointwise()
-_ELEMENTWISE = (layers.Add, layers.Multiply, layers.Average, layers.Maximum, layers.Minimum, layers.Subtract)
-_POINTWISE = (layers.Dropout, layers.ReLU, layers.LeakyReLU, layers.ELU, layers.Identity)
-_POOLS = (
-    layers.MaxPooling1D,
-    layers.MaxPooling2D,
-    layers.MaxPooling3D,
-    layers.AveragePooling1D,
-    layers.AveragePooling2D,
-    layers.AveragePooling3D,
-)
-_CONVOLUTIONS = (layers.Conv1D, layers.Conv2D, layers.Conv3D)
-_TRANSPOSED = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
-_MEANS = (layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D)
-_UPSAMPLINGS = (layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D)
-# Activations that compare channels with each other need all of them.
-_OVER_CHANNELS = ("softmax", "log_softmax", "sparsemax", "glu")
-
-Shape = tuple[int, ...]
-Inputs = Sequence[tuple[str, Shape]]
 
 
 def read(model: keras.Model, batch: int, *, training: bool = True) -> Network:
     """Describe a functional Keras model, and the loss of its outputs, for a planner.
 
     Args:
-        model: built of the layers that `LAYERS` names.
+        model: built of the layers that `kinds.LAYERS` names.
         batch: samples in a micro-batch.
         training: whether batch norm takes the statistics of the batch.
 
@@ -68,12 +36,15 @@ def read(model: keras.Model, batch: int, *, training: bool = True) -> Network:
         )
     found: list[Operation] = []
     for layer, inputs, output in _calls(model, batch):
-        kind = next((kind for kinds, kind in _READERS if isinstance(layer, kinds)), None)
+        kind = next((kind for kinds, kind in READERS if isinstance(layer, kinds)), None)
         if kind is None:
-            raise _refused(layer, "is of a kind that cannot be divided")
-        found += kind(layer, inputs, output, training)
+            raise refused(layer, "is of a kind that cannot be divided")
+        found += [
+            dataclasses.replace(one, width=_width(one, layer))
+            for one in kind(layer, inputs, output, training)
+        ]
     outputs = [(_name_of(tensor), _shape(tensor, batch)) for tensor in model.outputs]
-    whole = tuple(Reading(name, shape, _samples_only(shape)) for name, shape in outputs)
+    whole = tuple(Reading(name, shape, samples_only(shape)) for name, shape in outputs)
     found.append(Operation(LOSS, "loss", "", whole, (batch,)))
     return Network(tuple(found), tuple(name for name, _ in outputs))
 
@@ -86,10 +57,10 @@ def _calls(model: Any, batch: int) -> list[tuple[Any, Inputs, Shape]]:
         for node in model._nodes_by_depth[depth]:
             layer = node.operation
             if layer.name in seen:
-                raise _refused(layer, "is called more than once")
+                raise refused(layer, "is called more than once")
             seen.add(layer.name)
             if len(node.output_tensors) != 1:
-                raise _refused(layer, "has several outputs")
+                raise refused(layer, "has several outputs")
             inputs = [(_name_of(tensor), _shape(tensor, batch)) for tensor in node.input_tensors]
             found.append((layer, inputs, _shape(node.output_tensors[0], batch)))
     return found
@@ -103,253 +74,8 @@ def _shape(tensor: Any, batch: int) -> Shape:
     return (batch, *(int(length) for length in tensor.shape[1:]))
 
 
-def _refused(layer: Any, why: str) -> ModelError:
-    return ModelError(
-        f"Layer {layer.name} ({type(layer).__name__}) {why}.",
-        cure=f"Known: {LAYERS}. Build the network of these, or take train.strategy=data.",
-    )
-
-
-def _each(shape: Shape) -> tuple[tuple[int, Axis], ...]:
-    return tuple((axis, _SAME) for axis in range(len(shape)))
-
-
-def _samples_only(shape: Shape) -> tuple[tuple[int, Axis] | None, ...]:
-    return ((0, _SAME), *(None for _ in shape[1:]))
-
-
-def _weights(layer: Any, cuts: dict[str, tuple[int | None, ...]]) -> tuple[Weight, ...]:
-    """The layer's variables that there are, of those named."""
-    found = []
-    for name, axes in cuts.items():
-        variable = getattr(layer, name, None)
-        if variable is not None:
-            shape = tuple(int(length) for length in variable.shape)
-            found.append(Weight(variable.path, shape, axes, bool(variable.trainable)))
-    return tuple(found)
-
-
-def _channel_axis(layer: Any, shape: Shape) -> tuple[int, Axis] | None:
-    """How the activation of a layer reads channels."""
-    name = getattr(getattr(layer, "activation", None), "__name__", "linear")
-    return None if name in _OVER_CHANNELS else (len(shape) - 1, _SAME)
-
-
-def _plain(layer: Any, *, data_format: bool = True) -> None:
-    if data_format and getattr(layer, "data_format", "channels_last") != "channels_last":
-        raise _refused(layer, "has channels first")
-    if _channel_axis(layer, (1, 1)) is None and not isinstance(layer, layers.Activation | layers.Softmax):
-        raise _refused(layer, "has an activation over channels: make it a layer of its own")
-
-
-def _input(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    return [Operation(layer.name, "input", layer.name, (), output)]
-
-
-def _convolution(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    _plain(layer)
-    (name, shape), last = inputs[0], len(output) - 1
-    space = tuple(
-        (axis, Sliding(kernel, stride, dilation, _padding(layer)))
-        for axis, (kernel, stride, dilation) in enumerate(
-            zip(layer.kernel_size, layer.strides, layer.dilation_rate, strict=True), start=1
-        )
-    )
-    groups = layer.groups
-    channels = None if groups == 1 else (last, Grouped(shape[-1] // groups, output[-1] // groups))
-    reading = Reading(name, shape, ((0, _SAME), *space, channels))
-    weights = _weights(layer, {"kernel": (*(None for _ in space), None, last), "bias": (last,)})
-    flops = 2.0 * math.prod(output) * math.prod(layer.kernel_size) * shape[-1] / groups
-    return [Operation(layer.name, "convolution", layer.name, (reading,), output, weights, flops)]
-
-
-def _transposed(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    _plain(layer)
-    if getattr(layer, "output_padding", None) is not None:
-        raise _refused(layer, "has an output_padding")
-    (name, shape), last = inputs[0], len(output) - 1
-    space = tuple(
-        (axis, Spreading(kernel, stride, dilation, _padding(layer)))
-        for axis, (kernel, stride, dilation) in enumerate(
-            zip(layer.kernel_size, layer.strides, layer.dilation_rate, strict=True), start=1
-        )
-    )
-    if any(dilation > 1 for dilation in layer.dilation_rate):
-        raise _refused(layer, "is dilated")
-    reading = Reading(name, shape, ((0, _SAME), *space, None))
-    weights = _weights(layer, {"kernel": (*(None for _ in space), last, None), "bias": (last,)})
-    flops = 2.0 * math.prod(shape) * math.prod(layer.kernel_size) * output[-1]
-    return [Operation(layer.name, "transposed", layer.name, (reading,), output, weights, flops)]
-
-
-def _padding(layer: Any) -> Padding:
-    if layer.padding not in ("valid", "same"):
-        raise _refused(layer, f"has padding {layer.padding!r}")
-    padding: Padding = layer.padding
-    return padding
-
-
-def _pool(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    _plain(layer)
-    (name, shape), last = inputs[0], len(output) - 1
-    space = tuple(
-        (axis, Sliding(size, stride, 1, _padding(layer)))
-        for axis, (size, stride) in enumerate(zip(layer.pool_size, layer.strides, strict=True), start=1)
-    )
-    kind = "maximum" if "Max" in type(layer).__name__ else "average"
-    reading = Reading(name, shape, ((0, _SAME), *space, (last, _SAME)))
-    flops = float(math.prod(output) * math.prod(layer.pool_size))
-    return [Operation(layer.name, kind, layer.name, (reading,), output, (), flops)]
-
-
-def _batch_norm(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    name, shape = inputs[0]
-    last = len(shape) - 1
-    if layer.axis not in (-1, last):
-        raise _refused(layer, "does not normalise the last axis")
-    values = Reading(name, shape, _each(shape))
-    cuts: dict[str, tuple[int | None, ...]] = dict.fromkeys(
-        ("gamma", "beta", "moving_mean", "moving_variance"), (last,)
-    )
-    flops = 4.0 * math.prod(shape)
-    if not (training and layer.trainable):
-        weights = _weights(layer, cuts)
-        return [Operation(layer.name, "batch_norm_inference", layer.name, (values,), output, weights, flops)]
-    moments = f"{layer.name}/moments"
-    per_channel = (*(None for _ in shape[:-1]), (1, _SAME))
-    shift = _weights(layer, {"moving_mean": (1,)})
-    sums = Operation(
-        moments, "batch_moments", layer.name, (Reading(name, shape, per_channel),), (2, shape[-1]), shift,
-        flops, sums=True,
-    )  # fmt: skip
-    statistics = Reading(moments, (2, shape[-1]), (None, (last, _SAME)))
-    return [
-        sums,
-        Operation(
-            layer.name, "batch_norm", layer.name, (values, statistics), output, _weights(layer, cuts), flops
-        ),
-    ]
-
-
-def _group_norm(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    name, shape = inputs[0]
-    last = len(shape) - 1
-    if layer.axis not in (-1, last):
-        raise _refused(layer, "does not normalise the last axis")
-    groups = shape[-1] if layer.groups == -1 else layer.groups
-    size = shape[-1] // groups
-    moments, table = f"{layer.name}/moments", (shape[0], 2, groups)
-    per_group = ((0, _SAME), *(None for _ in shape[1:-1]), (2, Grouped(size, 1)))
-    flops = 4.0 * math.prod(shape)
-    sums = Operation(
-        moments, "group_moments", layer.name, (Reading(name, shape, per_group),), table, (), flops, sums=True
-    )
-    statistics = Reading(moments, table, ((0, _SAME), None, (last, Grouped(1, size))))
-    weights = _weights(layer, {"gamma": (last,), "beta": (last,)})
-    values = Reading(name, shape, _each(shape))
-    return [
-        sums,
-        Operation(layer.name, "group_norm", layer.name, (values, statistics), output, weights, flops),
-    ]
-
-
-def _activation(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    name, shape = inputs[0]
-    over_channels = isinstance(layer, layers.Softmax) or _channel_axis(layer, output) is None
-    axes = (*_each(shape)[:-1], None if over_channels else (len(shape) - 1, _SAME))
-    reading = Reading(name, shape, axes)
-    kind = "dropout" if isinstance(layer, layers.Dropout) else "activation"
-    return [Operation(layer.name, kind, layer.name, (reading,), output, (), float(math.prod(output)))]
-
-
-def _elementwise(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    readings = []
-    for name, shape in inputs:
-        if len(shape) != len(output):
-            raise _refused(layer, "has inputs of different ranks")
-        # An axis of length 1 is stretched.
-        axes = tuple((axis, _SAME) if size == output[axis] else None for axis, size in enumerate(shape))
-        readings.append(Reading(name, shape, axes))
-    flops = float(math.prod(output) * len(inputs))
-    return [Operation(layer.name, "elementwise", layer.name, tuple(readings), output, (), flops)]
-
-
-def _concatenate(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    axis = layer.axis % len(output)
-    offset, readings = 0, []
-    for name, shape in inputs:
-        axes: list[tuple[int, Axis] | None] = list(_each(shape))
-        axes[axis] = (axis, Shifted(offset, output[axis]))
-        readings.append(Reading(name, shape, tuple(axes)))
-        offset += shape[axis]
-    return [Operation(layer.name, "concatenate", layer.name, tuple(readings), output)]
-
-
-def _attention(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    (f, f_shape), (g, g_shape), (h, h_shape), (x, x_shape) = inputs
-    readings = (
-        Reading(f, f_shape, _samples_only(f_shape)),
-        Reading(g, g_shape, (*_each(g_shape)[:-1], None)),
-        Reading(h, h_shape, (*_samples_only(h_shape)[:-1], (len(output) - 1, _SAME))),
-        Reading(x, x_shape, _each(x_shape)),
-    )
-    keys, queries = math.prod(f_shape[1:-1]), math.prod(output[:-1])
-    flops = 2.0 * queries * keys * (f_shape[-1] + output[-1])
-    weights = _weights(layer, {"gamma": ()})
-    return [Operation(layer.name, "attention", layer.name, readings, output, weights, flops)]
-
-
-def _upsampling(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    _plain(layer)
-    if getattr(layer, "interpolation", "nearest") != "nearest":
-        raise _refused(layer, f"interpolates {layer.interpolation!r}; nearest can be divided")
-    (name, shape), last = inputs[0], len(output) - 1
-    space = tuple((axis, Repeating(output[axis] // shape[axis])) for axis in range(1, last))
-    reading = Reading(name, shape, ((0, _SAME), *space, (last, _SAME)))
-    return [Operation(layer.name, "upsampling", layer.name, (reading,), output)]
-
-
-def _dense(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    _plain(layer, data_format=False)
-    (name, shape), last = inputs[0], len(output) - 1
-    reading = Reading(name, shape, (*_each(shape)[:-1], None))
-    weights = _weights(layer, {"kernel": (None, last), "bias": (last,)})
-    flops = 2.0 * math.prod(output) * shape[-1]
-    return [Operation(layer.name, "dense", layer.name, (reading,), output, weights, flops)]
-
-
-def _reshape(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    name, shape = inputs[0]
-    return [
-        Operation(layer.name, "reshape", layer.name, (Reading(name, shape, _samples_only(shape)),), output)
-    ]
-
-
-def _mean(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
-    _plain(layer)
-    name, shape = inputs[0]
-    axes = ((0, _SAME), *(None for _ in shape[1:-1]), (len(output) - 1, _SAME))
-    flops = float(math.prod(shape))
-    return [
-        Operation(layer.name, "mean", layer.name, (Reading(name, shape, axes),), output, (), flops, sums=True)
-    ]
-
-
-Reader = Callable[[Any, Inputs, Shape, bool], list[Operation]]
-_READERS: tuple[tuple[tuple[type, ...], Reader], ...] = (
-    ((layers.InputLayer,), _input),
-    (_TRANSPOSED, _transposed),
-    (_CONVOLUTIONS, _convolution),
-    (_POOLS, _pool),
-    (_MEANS, _mean),
-    ((layers.BatchNormalization,), _batch_norm),
-    ((layers.GroupNormalization,), _group_norm),
-    ((layers.Activation, layers.Softmax, *_POINTWISE), _activation),
-    (_ELEMENTWISE, _elementwise),
-    ((layers.Concatenate,), _concatenate),
-    ((AttentionSum,), _attention),
-    (_UPSAMPLINGS, _upsampling),
-    ((layers.Dense,), _dense),
-    ((layers.Flatten, layers.Reshape), _reshape),
-)
-LAYERS = ", ".join(kind.__name__ for kinds, _ in _READERS for kind in kinds)
+def _width(operation: Operation, layer: Any) -> int:
+    """Bytes of an element of the output: statistics are never of 16 bits."""
+    width = keras.backend.standardize_dtype(layer.compute_dtype)
+    size = {"float64": 8, "float32": 4}.get(width, 2)
+    return max(size, 4) if operation.kind.endswith("_moments") else size

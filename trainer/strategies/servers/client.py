@@ -17,8 +17,8 @@ from trainer.strategies.servers import tags
 from trainer.strategies.servers.job import Job, keras_dtype
 from trainer.strategies.servers.layout import Bundle, Piece
 from trainer.strategies.servers.server_state import packed
-from trainer.strategies.servers.slots import Slots
 from trainer.strategies.servers.turns import Turns
+from trainer.strategies.slots import Slots
 
 _LOOK_S = 1.0
 # What may be under way to a server without an answer: so many messages, and at least so many bytes.

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from trainer.errors import ConfigError
 from trainer.strategies import schedule  # noqa: F401  # registers the schedule that a job may name
+from trainer.strategies import slots as slots_
 from trainer.strategies.rate_factors import scale_rates
-from trainer.strategies.servers import slots as slots_
 from trainer.strategies.servers.job import Job, keras_dtype
 from trainer.strategies.servers.layout import Bundle, Piece
 

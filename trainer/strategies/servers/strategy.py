@@ -15,12 +15,12 @@ from trainer.errors import ConfigError
 from trainer.planning.exchange import Exchange
 from trainer.ranks.agreement import agree
 from trainer.strategies import data as data_parallel
+from trainer.strategies import slots as slots_
 from trainer.strategies.base import Plan
 from trainer.strategies.distributed_optimizer import share_accumulated
 from trainer.strategies.guards import average_statistics
 from trainer.strategies.learner import Setup
 from trainer.strategies.servers import layout
-from trainer.strategies.servers import slots as slots_
 from trainer.strategies.servers.client import Client
 from trainer.strategies.servers.job import Job, describe
 from trainer.strategies.servers.layout import bytes_per_server

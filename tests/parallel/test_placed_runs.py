@@ -1,0 +1,97 @@
+"""Runs whose network is divided over ranks end with the weights of one process, and go on anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tiny_runs
+from tiny_runs import PROGRAM
+
+pytestmark = pytest.mark.slow
+
+# Adam, averaged weights, batch norm and augmentation as in every tiny run; dropout draws other masks than
+# Keras does.
+COMMON = {"train__epochs": 2, "model__options": {}, "checkpoint__every_steps": 3}
+WAYS = {
+    "spatial": (2, {"name": "spatial"}, {}),
+    "bricks": (4, {"name": "spatial", "parts": [2, 2, 1]}, {}),
+    "replicas": (4, {"name": "spatial", "replicas": 2}, {}),
+    "filters": (3, {"name": "filters", "shares": [1, 0.5, 0.25]}, {}),
+    "master": (2, {"name": "filters", "mode": "master"}, {}),
+    "idle": (2, {"name": "filters", "shares": [1, 0]}, {}),
+    "clipped": (2, {"name": "spatial"}, {"train__optimizer": {"name": "sgd", "global_clip_norm": 0.1}}),
+    "accumulated": (2, {"name": "filters"}, {"train__accumulation": 2}),
+}
+GATE = ("filters", "accumulated")
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory) -> Path:
+    return tiny_runs.make_shards(tmp_path_factory.mktemp("data") / "shards")
+
+
+def weights(folder: Path) -> list[np.ndarray]:
+    return keras.saving.load_model(folder / "model.keras").get_weights()
+
+
+def train(launch, folder, shards, name, ranks, strategy, more, *options, fault="none", step=0):
+    config = tiny_runs.write_config(folder, shards, name, **{**COMMON, **more}, train__strategy=strategy)
+    outcome = launch(ranks, PROGRAM, fault, 0, step, config, *options)
+    assert outcome.exit_code == {"none": 0, "stop": 75}.get(fault, 1), outcome.err
+    return folder / name
+
+
+@pytest.mark.parametrize("name", [n if n in GATE else pytest.param(n, marks=pytest.mark.deep) for n in WAYS])
+def test_it_ends_with_the_weights_of_one_process(tmp_path, shards, launch, name):
+    ranks, strategy, more = WAYS[name]
+    alone = train(launch, tmp_path, shards, "alone", 0, "data", more)
+    divided = train(launch, tmp_path, shards, name, ranks, strategy, more)
+    for mine, its in zip(weights(divided), weights(alone), strict=True):
+        np.testing.assert_allclose(mine, its, rtol=0, atol=1e-5)
+    kept = tiny_runs.rows(divided)[-1], tiny_runs.rows(alone)[-1]
+    for key in ("loss", "val_loss", "learning_rate"):
+        assert kept[0][key] == pytest.approx(kept[1][key], abs=1e-5)
+    plan = json.loads((divided / "plan.json").read_text())
+    assert len(plan["sent_per_update"]) == ranks and sum(plan["owned"]) == plan["parameters"]
+
+
+def test_a_stopped_run_goes_on_under_another_strategy_and_number_of_ranks(tmp_path, shards, launch):
+    alone = train(launch, tmp_path, shards, "alone", 0, "data", {})
+    moved = ({"name": "spatial"}, {})
+    folder = train(launch, tmp_path, shards, "moved", 2, *moved, fault="stop", step=4)
+    others = ({"name": "filters"}, {})
+    train(launch, tmp_path, shards, "moved", 3, *others, "--resume", fault="stop", step=8)
+    train(launch, tmp_path, shards, "moved", 0, "data", {}, "--resume")
+    for mine, its in zip(weights(folder), weights(alone), strict=True):
+        np.testing.assert_allclose(mine, its, rtol=0, atol=1e-5)
+
+
+def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(tmp_path, shards, launch):
+    strategy = {"name": "spatial"}
+    whole = train(launch, tmp_path, shards, "whole", 2, strategy, {})
+    killed = tiny_runs.write_config(tmp_path, shards, "killed", **COMMON, train__strategy=strategy)
+    assert launch(2, PROGRAM, "kill", 1, 5, killed).exit_code not in (0, 75)
+    train(launch, tmp_path, shards, "killed", 2, strategy, {}, "--resume")
+    ends = [tiny_runs.result(folder)["weights_sha256"] for folder in (whole, tmp_path / "killed")]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize(
+    "strategy, said",
+    [
+        ({"name": "spatial", "parts": [3, 1, 1]}, "3x1x1 are 3 parts, and a replica has 2 rank"),
+        ({"name": "filters", "shares": [1, 1, 1]}, "3 shares, and a replica has 2 rank"),
+        ({"name": "spatial", "replicas": 3}, "cannot be divided into 3 replicas"),
+    ],
+)
+@pytest.mark.deep
+def test_what_does_not_fit_the_ranks_is_refused(tmp_path, shards, launch, strategy, said):
+    config = tiny_runs.write_config(tmp_path, shards, "wrong", **COMMON, train__strategy=strategy)
+    outcome = launch(2, PROGRAM, "none", 0, 0, config)
+    assert outcome.exit_code == 2 and said in outcome.err
+    assert outcome.err.count("train.strategy.") == 1
+    assert not (tmp_path / "wrong").exists()

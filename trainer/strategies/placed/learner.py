@@ -1,0 +1,224 @@
+"""A network divided over ranks, as the loop trains it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.planning.placement.boxes import Box
+from trainer.planning.placement.tasks import Receive, Send
+from trainer.planning.placement.units import Placement
+from trainer.ranks.world import World
+from trainer.strategies.learner import Collected, Learner, Predictions, Setup
+from trainer.strategies.placed import state
+from trainer.strategies.placed.holdings import Holdings
+from trainer.strategies.placed.owning import Owner
+from trainer.strategies.placed.plan import PlacedPlan
+from trainer.strategies.placed.player import Owned, Player
+from trainer.strategies.placed.wire import Post, Wire
+from trainer.tasks.losses import cross_entropy, hits
+from trainer.telemetry.timeline import Timeline
+
+
+class PlacedModel(Learner):
+    """One network on all ranks of a replica; see `strategy.Placed`.
+
+    Attributes:
+        model: the whole Keras network; on rank 0 up to date after `gather`.
+        optimizer: that of the whole network; its scalars are up to date, its slots on rank 0 after `gather`.
+    """
+
+    def __init__(self, plan: PlacedPlan, setup: Setup, *, seed: int) -> None:
+        self.plan, self.world, self._seed = plan, setup.world, seed
+        self.model, self.optimizer = setup.model, setup.optimizer
+        self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
+        self._timeline = setup.timeline or Timeline(enabled=False)
+        self._layers = {layer.name: layer for layer in self.model.layers}
+        self._post = Post(setup.world.links) if setup.world.size > 1 and setup.world.links else None
+        self._wire = Wire(self._post, plan.lists, state.TAGS)
+        self._forward_wire = Wire(self._post, plan.forwards, state.TAGS + len(self._wire.tags))
+        self.holdings = Holdings(plan.placement, self.world.rank, self.model)
+        self.owner = Owner(self.optimizer, self.model, self.holdings, self.world)
+        self.spread(self.world)
+        # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
+        self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
+        self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)
+        self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
+        self._return = tf.function(self._return_step, autograph=False)
+
+    def spread(self, world: World) -> None:
+        """Give every rank its part of rank 0's network and optimizer."""
+        state.spread(self.model, self.owner, self.holdings, world)
+
+    def train_step(self, x: Any, y: Any, w: Any) -> Any:
+        """Train on one micro-batch, this replica's samples; see `Learner.train_step`.
+
+        Returns:
+            The mean weighted loss of the samples whose loss this rank computes; 0 on other ranks.
+        """
+        mean, marks = self._train(x, y, w)
+        self._timeline.add(marks)
+        return mean
+
+    def epoch_metrics(self) -> dict[str, float]:
+        """Return mean `loss` and `score` of all samples since the last call; a collective."""
+        loss, score, samples = self.world.allreduce(self._sums.value(), "sum", name="metrics").numpy()
+        self._sums.assign(tf.zeros(3, tf.float64))
+        samples = max(samples, 1.0)
+        return {"loss": float(loss / samples), "score": float(score / samples)}
+
+    def predict(self, x: Any) -> Any:
+        """Return the network's outputs, float32 `(b, ...)`, on every rank; a collective."""
+        outputs = self._first(self._outputs(x))
+        return self.world.broadcast(np.asarray(outputs)) if self.world.size > 1 else outputs
+
+    def evaluate(
+        self,
+        batches: Iterable[tuple[Any, Any, Any, Any]],
+        collected: Collected | None = None,
+        predict: Callable[[Any], Any] | None = None,
+    ) -> Predictions:
+        """Evaluate as `Learner.evaluate` says. Every rank has all batches; a collective for each."""
+        rows, targets, outputs = [], [], []
+        for row, x, y, w in batches:
+            real = np.asarray(w) > 0
+            kept = np.asarray(y), np.asarray((predict or self.predict)(x))
+            if collected is not None:
+                kept = collected(*kept)
+            rows.append(np.asarray(row)[real])
+            targets.append(kept[0][real])
+            outputs.append(kept[1][real])
+        joined = [np.concatenate(part) for part in (rows, targets, outputs)]
+        order = np.argsort(joined[0], kind="stable")
+        return Predictions(*(part[order] for part in joined))
+
+    def check(self) -> None:
+        """Check that ranks that hold the same block hold the same values; a collective.
+
+        Raises:
+            DivergenceError: on every rank.
+        """
+        state.check(self.holdings, self.world)
+
+    def gather(self) -> keras.Model:
+        """Return the ordinary Keras model, whole on rank 0, whose optimizer gets all state; a collective."""
+        state.gather(self.model, self.owner, self.holdings, self.plan.placement, self._post, self.world)
+        return self.model
+
+    @contextlib.contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Return a context in which all blocks hold averaged weights, if the optimizer keeps them (EMA)."""
+        if not getattr(self.optimizer, "inner_optimizer", self.optimizer).use_ema:
+            yield
+            return
+        kept = [tf.identity(self.holdings.owned[key].value) for key in self.owner.keys]
+        averages = self.owner.averages or []
+        try:
+            self._return([average.value for average in averages])
+            yield
+        finally:
+            self._return(kept)
+
+    def close(self) -> None:
+        """Close the mailbox."""
+        if self._post is not None:
+            self._post.close()
+
+    def _player(self, placement: Placement, wire: Wire) -> Player:
+        wire.begin()
+        return Player(placement, self.world.rank, self._layers, self.holdings.blocks(), wire)
+
+    @property
+    def _drawing(self) -> Any:
+        """Seed of this update, int32 `(2,)`, the same on all ranks."""
+        return tf.stack([self._seed % 2**31, tf.cast(self.optimizer.iterations, tf.int32)])
+
+    def _inputs(self, x: Any, first: int) -> Mapping[str, Callable[[Box], Any]]:
+        given = x if isinstance(x, list | tuple) else [x]
+        names = [tensor._keras_history.operation.name for tensor in self.model.inputs]
+
+        def reader(values: Any) -> Callable[[Box], Any]:
+            def read(box: Box) -> Any:
+                (start, stop), *rest = box.ranges
+                return values[(slice(start - first, stop - first), *(slice(*range_) for range_ in rest))]
+
+            return read
+
+        return {name: reader(values) for name, values in zip(names, given, strict=True)}
+
+    def _train_step(self, x: Any, y: Any, w: Any) -> tuple[Any, Any]:
+        with self._timeline.tracing():
+            x = self._timeline.started(x)
+            return self._update(x, y, w), self._timeline.marks()
+
+    def _update(self, x: Any, y: Any, w: Any) -> Any:
+        plan = self.plan
+        samples = plan.micro_batch * plan.replicas
+        first = (self.world.rank // plan.per_replica) * plan.micro_batch
+        means: list[Any] = []
+
+        def loss(box: Box, outputs: list[Any]) -> Any:
+            mine = slice(box.ranges[0][0] - first, box.ranges[0][1] - first)
+            output = outputs[0] if len(outputs) == 1 else outputs
+            losses = self._loss(y[mine], output)
+            # As Keras' sum_over_batch_size: divided by the number of samples, not by their weights.
+            means.append(tf.reduce_sum(losses * w[mine]) / samples)
+            real = tf.cast(w[mine] > 0, losses.dtype)
+            scores = tf.cast(self._score(y[mine], output), losses.dtype)
+            sums = [tf.reduce_sum(losses * real), tf.reduce_sum(scores * real), tf.reduce_sum(real)]
+            self._sums.assign_add(tf.cast(tf.stack(sums), tf.float64))
+            return self.owner.optimizer.scale_loss(means[-1])
+
+        def update(gradients: Owned) -> Owned:
+            ordered = [gradients[key] for key in self.owner.keys]
+            self._timeline.backward_done(ordered)
+            self.owner.apply(ordered)
+            return {key: variable.value for key, variable in self.holdings.owned.items()}
+
+        player = self._player(plan.placement, self._wire)
+        tasks, inputs = plan.lists.get(self.world.rank, ()), self._inputs(x, first)
+        for _ in player.play(tasks, inputs, loss, update, self._drawing, self._timeline.forward_done):
+            pass
+        self.holdings.store(player.blocks, updated=True)
+        if not tasks:  # nothing to compute, but part of what owners agree on
+            self._timeline.forward_done([])
+            update({})
+        return tf.add_n(means) if means else tf.zeros(())
+
+    def _outputs(self, x: Any) -> list[Any]:
+        return list(self._forward(x))
+
+    @staticmethod
+    def _first(outputs: list[Any]) -> Any:
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _forward_step(self, x: Any) -> list[Any]:
+        found: list[Any] = []
+
+        def loss(box: Box, outputs: list[Any]) -> Any:
+            found.extend(tf.cast(one, tf.float32) for one in outputs)
+            return tf.zeros(())
+
+        plan = self.plan
+        player = self._player(plan.evaluated, self._forward_wire)
+        for _ in player.play(plan.forwards.get(self.world.rank, ()), self._inputs(x, 0), loss):
+            pass
+        shapes = [one.shape for one in plan.evaluated.network.operations[-1].readings]
+        return found or [tf.zeros(shape) for shape in shapes]
+
+    def _return_step(self, values: list[Any]) -> None:
+        plan = self.plan
+        player = self._player(plan.placement, self._wire)
+        moves = [
+            task
+            for task in plan.lists.get(self.world.rank, ())
+            if isinstance(task, Send | Receive) and task.messages[0].content == "value"
+        ]
+        for _ in player.hand_out(moves, dict(zip(self.owner.keys, values, strict=True))):
+            pass
+        self.holdings.store(player.blocks, updated=False)

@@ -1,0 +1,83 @@
+"""How an update is divided by a placement: who computes what, and what crosses between ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from trainer.planning.placement.tasks import Send, TaskLists
+from trainer.planning.placement.units import Placement
+from trainer.strategies.base import Plan, Share
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacedPlan(Plan):
+    """How an update is divided.
+
+    Attributes:
+        replicas: groups of ranks, each of which takes its own samples.
+        way: how one replica is divided, for people.
+        sent_per_update: bytes that each rank sends.
+        messages_per_update: messages that each rank sends.
+        held: of each rank, parameters that it computes with.
+        owned: of each rank, parameters that it updates and keeps the optimizer's state of.
+        placement: of an update's micro-batch.
+        lists: the tasks of every rank.
+        evaluated: placement of a batch that is only evaluated.
+        forwards: the tasks of every rank for it.
+    """
+
+    replicas: int
+    way: str
+    sent_per_update: tuple[int, ...]
+    messages_per_update: tuple[int, ...]
+    held: tuple[int, ...]
+    owned: tuple[int, ...]
+    placement: Placement = dataclasses.field(repr=False)
+    lists: TaskLists = dataclasses.field(repr=False)
+    evaluated: Placement = dataclasses.field(repr=False)
+    forwards: TaskLists = dataclasses.field(repr=False)
+
+    @property
+    def per_replica(self) -> int:
+        """Ranks of a replica."""
+        return self.world_size // self.replicas
+
+    def share(self, rank: int) -> Share:
+        """Return a replica's samples; ranks of one replica read the same."""
+        return Share(rank // self.per_replica, self.replicas)
+
+    def evaluation_share(self, rank: int) -> Share:
+        """Return all samples: every rank has a part in each."""
+        return Share(0, 1)
+
+    def __str__(self) -> str:
+        busiest = max(self.sent_per_update) / 2**20
+        return (
+            f"{self.strategy}: {self.global_batch} samples per update = {self.replicas} replica(s) of "
+            f"{self.per_replica} rank(s) x {self.accumulation} micro-batch(es) x {self.micro_batch}; "
+            f"{self.way}; {self.parameters:,} parameters, at most {max(self.held):,} on a rank; "
+            f"{busiest:.2f} MiB sent by the busiest rank per update"
+        )
+
+
+def facts(placement: Placement, lists: TaskLists, world_size: int, accumulation: int) -> dict[str, Any]:
+    """Return what a plan says of a placement, by its attributes."""
+    sends = {
+        rank: [task for task in lists.get(rank, ()) if isinstance(task, Send)] for rank in range(world_size)
+    }
+    ranks = range(world_size)
+    trained = placement.reductions
+    return {
+        "sent_per_update": tuple(
+            accumulation * sum(one.bytes for task in sends[rank] for one in task.messages) for rank in ranks
+        ),
+        "messages_per_update": tuple(accumulation * len(sends[rank]) for rank in ranks),
+        "held": tuple(
+            sum(held.elements(rank) for path, held in placement.holders.items() if path in trained)
+            for rank in ranks
+        ),
+        "owned": tuple(sum(flow.need.elements(rank) for flow in trained.values()) for rank in ranks),
+        "placement": placement,
+        "lists": lists,
+    }

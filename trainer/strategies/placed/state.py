@@ -1,0 +1,126 @@
+"""Weights and optimizer state between one whole network, on rank 0, and the blocks of all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+
+import keras
+import numpy as np
+
+from trainer.errors import DivergenceError
+from trainer.planning.placement.boxes import Box, whole
+from trainer.planning.placement.units import Placement
+from trainer.ranks.world import World
+from trainer.strategies.placed.holdings import Holdings
+from trainer.strategies.placed.owning import Owner
+from trainer.strategies.placed.wire import Post
+
+# Tags of what is gathered; those of a step come after them.
+_GATHERED = 0
+TAGS = 1
+
+
+def spread(model: keras.Model, owner: Owner, holdings: Holdings, world: World) -> None:
+    """Give every rank its blocks of rank 0's weights and optimizer state; a collective."""
+    for variable in model.weights:
+        holdings.put(variable.path, world.broadcast(np.asarray(variable.value)))
+    whole_slots, own_slots = owner.slots()
+    places: dict[str, list[int]] = {}
+    for number, (path, _) in enumerate(owner.keys):
+        places.setdefault(path, []).append(number)
+    for variable, slots in zip(model.trainable_variables, whole_slots.of, strict=True):
+        for kind, slot in enumerate(slots):
+            values = world.broadcast(np.asarray(slot.value))
+            for number in places.get(variable.path, ()):
+                box = owner.keys[number][1]
+                own_slots.of[number][kind].assign(values[box.slices_in(whole(values.shape))])
+    for theirs, mine in owner.common():
+        mine.assign(world.broadcast(np.asarray(theirs.value)))
+
+
+def gather(
+    model: keras.Model,
+    owner: Owner,
+    holdings: Holdings,
+    placement: Placement,
+    post: Post | None,
+    world: World,
+) -> None:
+    """Put all ranks' blocks and optimizer state into rank 0's network and optimizer; a collective."""
+    slots, own_slots = owner.slots()
+    slots_of = {v.path: of for v, of in zip(model.trainable_variables, slots.of, strict=True)}
+    number_of = {key: number for number, key in enumerate(owner.keys)}
+
+    def mine(path: str, box: Box) -> list[np.ndarray]:
+        if path not in placement.reductions:
+            return [np.asarray(holdings.held[path][box].value)]
+        own = own_slots.of[number_of[path, box]]
+        return [np.asarray(v.value) for v in (holdings.owned[path, box], *own)]
+
+    if not world.is_main:
+        for path, box in _kept(placement, world.rank):
+            if post is None:
+                raise RuntimeError("several ranks need a mailbox")
+            joined = b"".join(np.ascontiguousarray(array).tobytes() for array in mine(path, box))
+            post.send(0, _GATHERED, np.frombuffer(joined, np.uint8))
+            post.flush()
+        return
+    variables = {variable.path: variable for variable in model.weights}
+    targets = {
+        path: [v, *slots_of.get(path, ())] for path, v in variables.items() if path in placement.holders
+    }
+    found = {path: [np.array(v.value) for v in some] for path, some in targets.items()}
+    for rank in placement.ranks:
+        for path, box in _kept(placement, rank):
+            parts = mine(path, box) if rank == 0 else _received(post, rank, box, found[path])
+            for into, part in zip(found[path], parts, strict=True):
+                into[box.slices_in(whole(into.shape))] = part
+    for path, some in targets.items():
+        for variable, values in zip(some, found[path], strict=True):
+            variable.assign(values)
+
+
+def _kept(placement: Placement, rank: int) -> list[tuple[str, Box]]:
+    """What rank 0 gets of a rank: what it owns, and what nobody owns and no lower rank holds."""
+    owned = [(path, box) for path, flow in placement.reductions.items() for box in flow.need.of(rank)]
+    lowest: dict[tuple[str, Box], int] = {}
+    for path, held in placement.holders.items():
+        if path not in placement.reductions:
+            for piece in held.pieces:
+                lowest.setdefault((path, piece.box), piece.rank)
+    return sorted([*owned, *(key for key, first in lowest.items() if first == rank)])
+
+
+def _received(post: Post | None, rank: int, box: Box, like: list[np.ndarray]) -> list[np.ndarray]:
+    if post is None:
+        raise RuntimeError("several ranks need a mailbox")
+    data = post.take([(rank, _GATHERED)])[0]
+    found, start = [], 0
+    for array in like:
+        size = box.size * array.itemsize
+        found.append(data[start : start + size].view(array.dtype).reshape(box.shape))
+        start += size
+    return found
+
+
+def check(holdings: Holdings, world: World) -> None:
+    """Compare blocks that several ranks hold; a collective.
+
+    Raises:
+        DivergenceError: on every rank, with the first block that differs.
+    """
+    digests = {
+        f"{path}{box}": hashlib.sha256(np.ascontiguousarray(np.asarray(v.value)).tobytes()).hexdigest()
+        for path, blocks in holdings.held.items()
+        for box, v in blocks.items()
+    }
+    first: dict[str, tuple[int, str]] = {}
+    for rank, told in enumerate(world.allgather_object(digests)):
+        for name, digest in told.items():
+            other, known = first.setdefault(name, (rank, digest))
+            if digest != known:
+                raise DivergenceError(
+                    f"Ranks {other} and {rank} hold different values of {name}.",
+                    cure="Resume from the last checkpoint. If it happens again, the hardware of one of the "
+                    f"hosts ({world.hosts[other]}, {world.hosts[rank]}) may be at fault.",
+                )

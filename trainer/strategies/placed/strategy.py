@@ -1,0 +1,181 @@
+"""The strategies that divide the network itself: which operation, or which part of it, each rank computes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, cast
+
+from trainer.config import FiltersConfig, RingConfig, SpatialConfig
+from trainer.errors import ConfigError
+from trainer.ranks import launch
+from trainer.ranks.members import Members
+from trainer.strategies.base import Plan, Strategy
+from trainer.strategies.learner import Learner, Setup
+
+if TYPE_CHECKING:
+    import keras
+
+    from trainer.planning.placement.operations import Network
+    from trainer.planning.placement.ways import Layouts
+
+
+class Placed(Strategy):
+    """What they have in common: a rule that divides the network over the ranks of a replica."""
+
+    @property
+    def section(self) -> SpatialConfig | FiltersConfig:
+        """Its section."""
+        return cast("SpatialConfig | FiltersConfig", self.config.train.strategy)
+
+    def members(self, processes: int) -> Members:
+        """Return that ranks send each other messages."""
+        return Members(messages=processes > 1)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of the all-reduce by which ranks agree on things."""
+        return launch.ring_environment(RingConfig())
+
+    def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
+        """Divide an update.
+
+        Raises:
+            ConfigError: ranks, replicas and samples do not fit together.
+            ModelError: a layer cannot be divided.
+        """
+        from trainer.planning.placement import ways
+        from trainer.planning.placement.checking import check
+        from trainer.planning.placement.tasks import forward_lists, task_lists
+        from trainer.planning.placement.units import place
+        from trainer.strategies.placed.plan import PlacedPlan, facts
+        from trainer.strategies.placed.reading import read
+
+        train, replicas = self.config.train, self.section.replicas
+        if world_size % replicas:
+            raise ConfigError(
+                f"train.strategy.replicas: {world_size} rank(s) cannot be divided into {replicas} replicas.",
+                cure=f"Launch a multiple of {replicas} ranks.",
+                key="train.strategy.replicas",
+            )
+        ranks = world_size // replicas
+        samples = train.global_batch // train.accumulation
+        network = read(model, samples)
+        layouts = ways.replicas(network, replicas, ranks, lambda one: self.layouts(one, ranks))
+        placement = place(network, layouts)
+        lists = task_lists(placement)
+        check(placement, lists)
+        # Evaluation takes a volume at a time through the ranks of the first replica.
+        alone = read(model, self.config.data.evaluation_batch, training=False)
+        evaluated = place(alone, self.layouts(alone, ranks))
+        return PlacedPlan.of(
+            model,
+            self.name,
+            world_size=world_size,
+            global_batch=train.global_batch,
+            accumulation=train.accumulation,
+            parts=replicas,
+            replicas=replicas,
+            way=self.way(ranks),
+            evaluated=evaluated,
+            forwards=forward_lists(evaluated),
+            **facts(placement, lists, world_size, train.accumulation),
+        )
+
+    def build(self, plan: Plan, setup: Setup) -> Learner:
+        """Make the learner: see `placed.learner`."""
+        from trainer.strategies.placed.learner import PlacedModel
+        from trainer.strategies.placed.plan import PlacedPlan
+
+        if not isinstance(plan, PlacedPlan):
+            raise TypeError("build follows a plan of this strategy")
+        return PlacedModel(plan, setup, seed=self.config.train.seed)
+
+    @abstractmethod
+    def layouts(self, network: Network, ranks: int) -> Layouts:
+        """Divide a network over the ranks of a replica.
+
+        Raises:
+            ConfigError: it cannot be.
+        """
+
+    @abstractmethod
+    def way(self, ranks: int) -> str:
+        """Return how, for people."""
+
+
+class Spatial(Placed):
+    """Depth, height and width of every feature map are cut over ranks, which swap halos."""
+
+    def parts(self, ranks: int) -> tuple[int, ...]:
+        """Return how many parts each axis is cut into.
+
+        Raises:
+            ConfigError: these are not as many as there are ranks.
+        """
+        section = cast(SpatialConfig, self.section)
+        parts = tuple(section.parts or (ranks, 1, 1))
+        count = parts[0] * parts[1] * parts[2]
+        if count != ranks:
+            raise ConfigError(
+                f"train.strategy.parts: {'x'.join(map(str, parts))} are {count} parts, and a replica has "
+                f"{ranks} rank(s).",
+                cure=f"Launch {count * section.replicas} rank(s), or choose parts whose product is {ranks}.",
+                key="train.strategy.parts",
+            )
+        return parts
+
+    def layouts(self, network: Network, ranks: int) -> Layouts:
+        """Cut space."""
+        from trainer.planning.placement import ways
+
+        parts = self.parts(ranks)
+        volume = network.inputs[0].shape[1:-1]
+        for axis, length, count in zip(("depth", "height", "width"), volume, parts, strict=True):
+            if count > length:
+                raise ConfigError(
+                    f"train.strategy.parts: a {axis} of {length} voxels cannot be cut into {count} parts.",
+                    cure="Choose fewer parts along this axis.",
+                    key="train.strategy.parts",
+                )
+        return ways.spatial(network, parts, range(ranks))
+
+    def way(self, ranks: int) -> str:
+        """Return the parts."""
+        return "cut into " + "x".join(map(str, self.parts(ranks))) + " parts of depth, height and width"
+
+
+class Filters(Placed):
+    """Every rank computes some of the filters of each convolution (Marques et al., arXiv 1712.02546)."""
+
+    def shares(self, ranks: int) -> list[float]:
+        """Return each rank's share of the filters.
+
+        Raises:
+            ConfigError: there are not as many as ranks.
+        """
+        section = cast(FiltersConfig, self.section)
+        shares = section.shares or [1.0] * ranks
+        if len(shares) != ranks:
+            raise ConfigError(
+                f"train.strategy.shares: {len(shares)} shares, and a replica has {ranks} rank(s).",
+                cure=f"Give {ranks} numbers, or leave them out for equal shares.",
+                key="train.strategy.shares",
+            )
+        return shares
+
+    def layouts(self, network: Network, ranks: int) -> Layouts:
+        """Cut channels."""
+        from trainer.planning.placement import ways
+
+        shares = dict(enumerate(self.shares(ranks)))
+        return ways.filters(network, shares, master=cast(FiltersConfig, self.section).mode == "master")
+
+    def way(self, ranks: int) -> str:
+        """Return the shares."""
+        shares = self.shares(ranks)
+        said = ":".join(f"{share:g}" for share in shares)
+        rest = (
+            "all else on the first rank"
+            if cast(FiltersConfig, self.section).mode == "master"
+            else "no master"
+        )
+        return f"filters divided {said}, {rest}"
