@@ -182,7 +182,8 @@ def training_batches(
     `stop_step` is the end of the run by default.
 
     Raises:
-        ConfigError: the global batch does not fit the ranks or the training split.
+        ConfigError: the global batch does not fit the ranks or the training split, or the share's box does
+            not lie in what the network takes.
     """
     rows = epoch_rows(config, data)
     samples = data.samples(rows)
@@ -196,6 +197,7 @@ def training_batches(
         range(start_step, stop),
         rank=share.part,
         world_size=share.parts,
+        space=share.space,
         spent=spent,
         step_of=steps,
     )
@@ -207,7 +209,9 @@ def evaluation_batches(config: RunConfig, data: Data, share: Share, split: str) 
     A batch is as large whatever the number of shares, since the last digits of an output depend on its size.
     """
     samples = data.samples(data.rows(split))
-    return pipeline.evaluation_batches(samples, config, rank=share.part, world_size=share.parts)
+    return pipeline.evaluation_batches(
+        samples, config, rank=share.part, world_size=share.parts, space=share.space
+    )
 
 
 def of_whole_volumes(config: RunConfig, data: Data, network: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -34,10 +34,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Share:
-    """What a process reads of each micro-batch: part number `part` (from 0) of `parts` equal ones."""
+    """What a process reads of each micro-batch: which of its samples, and which box of each.
+
+    Attributes:
+        part: number of its part, from 0.
+        parts: equal parts of the micro-batch.
+        space: (start, stop) along depth, height and width of what the network takes, a volume or a patch of
+            one; None for all of it. Then x of a batch is that box, (b, d, h, w, C), and label maps are whole.
+            An empty range: only targets are read. A network of patches is evaluated on whole volumes, of
+            which each process is given all.
+    """
 
     part: int
     parts: int
+    space: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ DeVries and Taylor, Improved regularization of convolutional neural networks wit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,11 +33,19 @@ class CutOut:
     starts: tuple[tuple[int, ...], ...]
     edges: tuple[tuple[int, ...], ...]
 
-    def applied(self, volume: np.ndarray) -> np.ndarray:
-        """Return a copy of a volume (D, H, W, C) with the boxes overwritten in all channels."""
+    def applied(self, volume: np.ndarray, origin: Sequence[int] = (0, 0, 0)) -> np.ndarray:
+        """Return a copy of a volume (D, H, W, C) with the boxes overwritten in all channels.
+
+        Args:
+            volume: all of it, or the part that begins at `origin`.
+            origin: in voxels along D, H, W.
+        """
         volume = volume.copy()
         for start, edge in zip(self.starts, self.edges, strict=True):
-            box = tuple(slice(first, first + size) for first, size in zip(start, edge, strict=True))
+            box = tuple(
+                slice(max(first - begin, 0), max(first + size - begin, 0))
+                for first, size, begin in zip(start, edge, origin, strict=True)
+            )
             volume[box] = FILL
         return volume
 

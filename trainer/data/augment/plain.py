@@ -56,12 +56,29 @@ class Plain:
             label_map = None if label_map is None else _shifted(label_map, self.steps)
         return volume, label_map
 
-    def toned(self, volume: np.ndarray) -> np.ndarray:
-        """Scale, and add noise; call once, since each call draws new noise."""
+    def sources(self, axis: int, places: np.ndarray, size: int) -> np.ndarray:
+        """Return which voxels along an axis of `size` voxels those at `places` were before `moved`."""
+        if self._config.shift:
+            places = np.clip(places - self.steps[axis], 0, size - 1)
+        return size - 1 - places if self.mirrored and axis == 0 else places
+
+    def toned(
+        self,
+        volume: np.ndarray,
+        whole: tuple[int, ...] | None = None,
+        part: tuple[slice, ...] = (),
+    ) -> np.ndarray:
+        """Scale, and add noise; call once, since each call draws new noise.
+
+        Args:
+            volume: float32 (D, H, W, C), or a part of one.
+            whole: shape of the volume that it is a part of: noise is drawn for all of it.
+            part: which part it is.
+        """
         if self._config.scale:
             volume = volume * np.float32(self.factor)
         if self._config.noise:
-            noise = self._random.standard_normal(volume.shape, np.float32)
+            noise = self._random.standard_normal(whole or volume.shape, np.float32)[part]
             volume = volume + np.float32(self._config.noise) * noise
         return volume
 

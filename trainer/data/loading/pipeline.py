@@ -14,8 +14,10 @@ from trainer.config import RunConfig, micro_batch
 from trainer.data import augment as augmentation
 from trainer.data.loading import order
 from trainer.data.loading.batch_reader import Arrange, Batches, Fill, Part, signature
+from trainer.data.loading.changing import read_changed
 from trainer.data.loading.patches import Patches
 from trainer.data.loading.reader_time import ReaderTime
+from trainer.data.loading.slabs import Slab, Space
 from trainer.data.shards.shards import Origin, ShardSet
 from trainer.errors import ConfigError
 
@@ -51,18 +53,34 @@ class Samples:
     class_weights: np.ndarray | None = None
     patches: Patches | None = None
 
-    def parts(self, shape: tuple[int, ...]) -> list[Part]:
-        """Return shape and type of input (and covariates), target and weight of a sample of this shape."""
+    def parts(self, shape: tuple[int, ...], slab: Slab | None = None) -> list[Part]:
+        """Return shape and type of input (and covariates), target and weight of a sample of this shape.
+
+        Of a slab only the input has the shape: a label map is whole.
+        """
         extra: list[Part] = [] if self.covariates is None else [(self.covariates.shape[1:], np.float32)]
         target: Part = shape[:3], np.uint8
         if self.targets is not None:
             target = (), np.float32 if self.targets.dtype == np.float32 else np.int32
-        return [(shape, np.float32), *extra, target, ((), np.float32)]
+        return [(shape if slab is None else slab.shape, np.float32), *extra, target, ((), np.float32)]
 
-    def read_into(self, position: int, x: np.ndarray, y: np.ndarray, origin: Origin | None = None) -> None:
-        """Read volume and target at a position of the list, or the part of both that begins at `origin`."""
+    def read_into(
+        self,
+        position: int,
+        x: np.ndarray,
+        y: np.ndarray,
+        origin: Origin | None = None,
+        slab: Slab | None = None,
+    ) -> None:
+        """Read volume and target at a position of the list, or the part of both that begins at `origin`.
+
+        Of a slab, `x` is filled with the slab alone.
+        """
         row = self.rows[position]
-        self.shards.read_into(row, x, origin)
+        if slab is None:
+            self.shards.read_into(row, x, origin)
+        elif not slab.is_empty:
+            self.shards.read_into(row, x, slab.origin(origin))
         if self.targets is None:
             self.shards.read_map_into(row, y, origin)
         else:
@@ -84,6 +102,7 @@ def training_batches(
     *,
     rank: int = 0,
     world_size: int = 1,
+    space: Space | None = None,
     spent: ReaderTime | None = None,
     step_of: Callable[[int], int] | None = None,
 ) -> Batches:
@@ -99,6 +118,8 @@ def training_batches(
         steps: first step to one after the last.
         rank: this rank.
         world_size: number of ranks.
+        space: box of each volume, or patch, that is read; None for all of it. x is then bit for bit this box
+            of what it is without; label maps stay whole.
         spent: counts the seconds of the threads.
         step_of: from 0, 1, ... to the steps to take instead of those in `steps`; called in reading threads,
             and may wait.
@@ -107,20 +128,26 @@ def training_batches(
         len(steps) * accumulation times (x, y, w): x float32 (b, D, H, W, C), or a pair of it
         and float32 (b, k) with covariates; y (b,) as `targets`, or uint8 (b, D, H, W); w float32 (b,) with 0
         for the fill of an epoch's last step, where b is global_batch / (world_size * accumulation). With
-        patches, D, H and W are theirs.
+        patches, D, H and W are theirs; with `space`, those of x are its own.
 
     Raises:
         ConfigError: the global batch cannot be cut into equal micro-batches, or is larger than the training
-            list. Iterating raises ShardError where a volume is damaged.
+            list; or the box does not lie in the input. Iterating raises ShardError where a volume is damaged.
     """
     n, shards, patches = len(samples.rows), samples.shards, samples.patches
     seed, global_batch, accumulation = config.train.seed, config.train.global_batch, config.train.accumulation
     batch = _micro_batch_size(global_batch, world_size, accumulation, n)
     per_epoch = order.steps_per_epoch(n, global_batch)
     keys = _distinct(samples.rows, len(shards))
+    shape = shards.shape if patches is None else patches.shape
+    slab = Slab.of(space, shape)
     spent = spent or ReaderTime()
-    changes = None if config.data.augment.is_idle else config.data.augment
+    reads_volumes = slab is None or not slab.is_empty
+    is_changed = not config.data.augment.is_idle and (reads_volumes or samples.targets is None)
+    changes = config.data.augment if is_changed else None
     batches = len(steps) * accumulation
+    # Where steps may have to be waited for, later ones are not announced.
+    is_announced = step_of is None and patches is None and reads_volumes
     soon = ANNOUNCED_AHEAD * config.data.reader_threads
 
     # Computed once for all samples of it: threads hold Python's lock meanwhile, one after the other.
@@ -134,8 +161,7 @@ def training_batches(
 
     def fill(number: int, places: Sequence[np.ndarray]) -> None:
         began = spent.now()
-        # Where steps may have to be waited for, later ones are not announced.
-        if step_of is None and patches is None and number + soon < batches * batch:
+        if is_announced and number + soon < batches * batch:
             later, place = divmod(number + soon, batch)
             row = samples.rows[samples_of(later).positions[place]]
             shards.will_read(row, with_map=samples.targets is None)
@@ -147,32 +173,29 @@ def training_batches(
             weight = weight * samples.class_weights[samples.targets[position]]
         key = keys[position]
         origin = None if patches is None else patches.origin(seed, epoch, key, samples.rows[position])
-        samples.read_into(position, x, y, origin)
-        read = spent.now()
-        if changes is not None:
-            changed, label_map = augmentation.augment(
-                x,
-                changes,
-                seed,
-                epoch,
-                key,
-                y if samples.targets is None else None,
-                voxel_mm=shards.voxel_size,
-            )
-            if changed is not x:
-                x[...] = changed
-            if label_map is not None and label_map is not y:
-                y[...] = label_map
+
+        def read(volume: np.ndarray, box: Slab | None) -> None:
+            samples.read_into(position, volume, y, origin, box)
+
+        starts = spent.now()
+        if changes is None:
+            read(x, slab)
+            reading_s = spent.now() - starts
+        else:
+            drawn = augmentation.draw(changes, seed, epoch, key, shape, shards.voxel_size)
+            reading_s = read_changed(read, drawn, x, y if samples.targets is None else None, slab)
         ended = spent.now()
-        spent.add(ended - began, ended - read)
+        spent.add(ended - began, ended - starts - reading_s)
         _fill_covariates(extra, samples.covariates, position)
         w[...] = weight
 
-    spec = signature(batch, *samples.parts(shards.shape if patches is None else patches.shape))
+    spec = signature(batch, *samples.parts(shape, slab))
     return _batches(samples, config, fill, batches, spec, ahead=config.data.prefetch, before=0)
 
 
-def evaluation_batches(samples: Samples, config: RunConfig, *, rank: int = 0, world_size: int = 1) -> Batches:
+def evaluation_batches(
+    samples: Samples, config: RunConfig, *, rank: int = 0, world_size: int = 1, space: Space | None = None
+) -> Batches:
     """Return batches with each row once over all ranks, equally many on every rank.
 
     Args:
@@ -180,12 +203,17 @@ def evaluation_batches(samples: Samples, config: RunConfig, *, rank: int = 0, wo
         config: of the run: `data.evaluation_batch`, and all of `data` that is about reading.
         rank: this rank.
         world_size: number of ranks.
+        space: as of `training_batches`; not heeded with patches, whose volumes are evaluated whole.
 
     Returns:
         Batches (row, x, y, w): row int64 (batch,), and x, y, w as those of `training_batches`. The last ones
         are filled up with empty volumes of row -1, target 0 and weight 0.
+
+    Raises:
+        ConfigError: the box does not lie in the volumes.
     """
     rows, batch = samples.rows, config.data.evaluation_batch
+    slab = None if samples.patches is not None else Slab.of(space, samples.shards.shape)
     steps = order.steps_per_epoch(len(rows), world_size * batch)
 
     def fill(number: int, places: Sequence[np.ndarray]) -> None:
@@ -197,11 +225,11 @@ def evaluation_batches(samples: Samples, config: RunConfig, *, rank: int = 0, wo
                 part[...] = nothing
             return
         row[...] = rows[position]
-        samples.read_into(position, x, y)
+        samples.read_into(position, x, y, slab=slab)
         _fill_covariates(extra, samples.covariates, position)
         w[...] = 1
 
-    spec = signature(batch, ((), np.int64), *samples.parts(samples.shards.shape))
+    spec = signature(batch, ((), np.int64), *samples.parts(samples.shards.shape, slab))
     return _batches(samples, config, fill, steps, spec, ahead=2, before=1)
 
 

@@ -138,7 +138,8 @@ class ShardSet:
     def read_into(self, row: int, out: np.ndarray, origin: Origin | None = None) -> None:
         """Read volume `row`, or a part of it, into an array of any real type. Threads may call it at once.
 
-        Of a set in bricks only the bricks that the part touches are read.
+        Of a set in bricks only the bricks that the part touches are read. Without bricks the whole chunk is,
+        compressed or not: its checksum is that of all of it.
 
         Args:
             row: which volume.
