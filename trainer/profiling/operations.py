@@ -63,7 +63,7 @@ def measure(network: Network, model: Any, loss: Loss, show: Callable[[int, int],
     for operation in network.operations:
         layer = layers.get(operation.layer)
         if not operation.readings:
-            dtypes[operation.name] = layer.dtype
+            dtypes[operation.name] = layers[operation.layer].dtype
             continue
         read = [network[one.tensor] for one in operation.readings]
         of_inputs = [dtypes[one.name] for one in read]
