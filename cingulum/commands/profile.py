@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,20 +60,16 @@ def profile(
 
     from trainer import atomic
     from trainer.profiling import story
-    from trainer.progress import Counting
     from trainer.ranks.agreement import agree, together
 
     def body() -> int:
         run = agree(world, lambda: loaded or load())
-        with Counting("operations", "measurements") as one, Counting("links", "pairs") as other:
-            quiet = not world.is_main
-            found = story.profile(
-                run,
-                world,
-                batch=batch,
-                operation=_silent if quiet else one.show,
-                link=_silent if quiet else other.show,
+        with contextlib.ExitStack() as bars:
+            operation, link = (
+                _bar(bars, *of) if world.is_main else _silent
+                for of in (("operations", "measurements"), ("links", "pairs"))
             )
+            found = story.profile(run, world, batch=batch, operation=operation, link=link)
         agree(world, lambda: atomic.write_text(out, found.text()) if out and world.is_main else None)
         if not world.is_main:
             return 0
@@ -86,6 +84,22 @@ def profile(
         return 0
 
     return together(world, body)
+
+
+def _bar(bars: contextlib.ExitStack, what: str, unit: str) -> Callable[[int, int], None]:
+    """Return what shows progress in a bar of its own, which takes the place of the one before."""
+    from trainer.progress import Counting
+
+    bar: Counting | None = None
+
+    def show(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None:
+            bars.close()
+            bar = bars.enter_context(Counting(what, unit))
+        bar.show(done, total)
+
+    return show
 
 
 def _silent(done: int, total: int) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from trainer import byte_sizes
 from trainer.planning.profile import Profile, ProfiledOperation
 
 # Rows of the table of layers; --json has all.
@@ -17,7 +16,7 @@ MOST_LINES = 12
 
 
 def show(profile: Profile) -> None:
-    """Print devices, the slowest layers, equal ones once, and links."""
+    """Print devices; operations, the slowest first, equal ones once with their number (`x`); links."""
     console = Console(highlight=False, markup=False)
     shape = "x".join(map(str, profile.sample_shape))
     console.print(
@@ -76,15 +75,16 @@ def _devices(profile: Profile) -> Table:
 
 def _layers(profile: Profile, rows: Sequence[Sequence[ProfiledOperation]]) -> Table:
     whole = _total(profile.operations)
-    table = Table("operation", box=None, pad_edge=False)
-    for title in ("equal", "forward", "backward", "share", "FLOP", "weights", "output"):
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("operation", overflow="fold")
+    for title in ("x", "forward", "backward", "share", "FLOP", "weights", "output"):
         table.add_column(title, justify="right", no_wrap=True)
     for group in rows:
         one = next(each for each in group if each.name == each.measured)
         slowest = max(range(profile.ranks), key=_both(one).__getitem__)
         table.add_row(
             one.name,
-            str(len(group)),
+            f"{len(group)}",
             _time(one.forward_s[slowest]),
             _time(one.backward_s[slowest]),
             f"{_total(group) / whole:.1%}" if whole else "-",
@@ -107,22 +107,32 @@ def _links(profile: Profile) -> Table:
     ]
     known.sort(key=lambda one: one[0].bytes_per_second)
     for link, name in known[:MOST_LINES]:
-        table.add_row(name, _time(link.latency_s), f"{_size(round(link.bytes_per_second))}/s")
+        table.add_row(name, _time(link.latency_s), f"{_size(link.bytes_per_second)}/s")
     return table
 
 
 def _time(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} us"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{_three(seconds / scale)} {unit}"
+    return f"{seconds * 1e6:.0f} us"
 
 
-def _size(size: int) -> str:
-    return byte_sizes.as_text(size) if size else "-"
+def _size(size: float) -> str:
+    unit, scale = "B", 1
+    for name in ("KiB", "MiB", "GiB", "TiB"):
+        if size >= 1024 * scale:
+            unit, scale = name, 1024 * scale
+    return f"{_three(size / scale)} {unit}" if size else "-"
 
 
 def _flops(flops: float) -> str:
     for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if flops >= scale:
-            return f"{flops / scale:.1f} {unit}"
+            return f"{_three(flops / scale)} {unit}"
     return f"{flops:.0f}" if flops else "-"
+
+
+def _three(value: float) -> str:
+    """Three digits; four from 1000 on."""
+    return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}"

@@ -19,8 +19,8 @@ from trainer.profiling import story, timing
 from trainer.strategies.placed import computing
 from trainer.strategies.placed.reading import read
 
-# How far a sum of operations, each measured alone, may be from the step that has them all: of small
-# operations on a machine with other work. Timed on an idle one: 1.0 to 1.3 times the step.
+# How far a sum of operations, each measured alone, may be from the step that has them all, on a machine with
+# other work. Seen: 1.0 to 2.7 times the step, the larger ones of steps of 2 ms.
 FACTOR = 4
 
 
@@ -156,7 +156,7 @@ def test_the_table_has_equal_operations_once_and_fits_into_80_columns(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("resnet18: 4 x 16x16x16x1, float32, ")
-    assert any(line.startswith("operation") and "equal" in line for line in lines)
+    assert any(line.startswith("operation") and " x " in line for line in lines)
     assert lines[-1].endswith("faster ones; --json has all")
 
 
