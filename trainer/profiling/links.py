@@ -59,10 +59,7 @@ def measure(world: World, show: Callable[[int, int], None]) -> list[list[Link | 
         mailbox.close()
     everyones = world.allgather_object([[*pair, *link] for pair, link in timed.items()])
     known = {(source, target): Link(*link) for rows in everyones for source, target, *link in rows}
-    return [
-        [None if a == b else known[chosen[a, b]] for b in range(world.size)]
-        for a in range(world.size)
-    ]
+    return [[None if a == b else known[chosen[a, b]] for b in range(world.size)] for a in range(world.size)]
 
 
 def measured(hosts: Sequence[str]) -> dict[Pair, Pair]:
