@@ -26,6 +26,7 @@ from cingulum.commands.logs import logs
 from cingulum.commands.models import models
 from cingulum.commands.phantom import phantom
 from cingulum.commands.predict import predict
+from cingulum.commands.profile import profile
 from cingulum.commands.report import report
 from cingulum.commands.requeue import requeue
 from cingulum.commands.scratch import scratch
@@ -45,6 +46,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "baseline": baseline,
     "augment": augment,
     "models": models,
+    "profile": profile,
     "train": train,
     "crossval": crossval,
     "evaluate": evaluate,

@@ -58,6 +58,20 @@ def fit(timed: Sequence[Timed], algorithm: Algorithm, hosts: Sequence[str]) -> L
     return Link(max(0.0, small.seconds - crossed[0] / rate) / rounds, rate)
 
 
+def of_round_trips(timed: Sequence[Timed]) -> Link:
+    """Return the link from messages of some sizes, each timed until an answer of next to nothing came back.
+
+    Args:
+        timed: two sizes at least, ascending.
+    """
+    small, large = timed[0], timed[-1]
+    longer = large.seconds - small.seconds
+    if longer <= 0:  # noise: the small one says nothing
+        return Link(0.0, large.size / large.seconds)
+    rate = (large.size - small.size) / longer
+    return Link(max(0.0, small.seconds - small.size / rate) / 2, rate)
+
+
 def seconds(rounds: communication.Rounds, hosts: Sequence[str], link: Link) -> float:
     """Return the seconds of an exchange between processes on these hosts."""
     return communication.predict(

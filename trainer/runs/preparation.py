@@ -115,10 +115,13 @@ def set_numerics(config: RunConfig) -> None:
         tf.config.experimental.enable_op_determinism()
 
 
-def build_network(
-    config: RunConfig, data: Data, world: World, strategy: Strategy
-) -> tuple[keras.Model, keras.Optimizer]:
-    """Build a network with initial weights, and its optimizer, divided as the strategy says.
+def build_model(config: RunConfig, data: Data, *, synchronised: bool) -> keras.Model:
+    """Build a network with initial weights.
+
+    Args:
+        config: of the run.
+        data: decides the shapes of inputs and outputs.
+        synchronised: whether batch norm takes its statistics over all ranks.
 
     Raises:
         ModelError: there is no such network, or volumes of this size do not go through it.
@@ -132,7 +135,7 @@ def build_network(
             dense=data.task.dense,
             covariates=len(data.covariates.columns) if data.covariates else 0,
             width=config.model.width,
-            sync_batch_norm=config.train.sync_batch_norm and world.size > 1,
+            sync_batch_norm=synchronised,
             **config.model.options,
         )
     except ModelError as error:
@@ -144,7 +147,18 @@ def build_network(
             error.message, cure=f"{error.cure} {hint}" if error.cure else hint, key=error.key
         ) from None
     transfer.freeze(model, config.train.transfer)
-    model = data.task.completed(model)
+    return data.task.completed(model)
+
+
+def build_network(
+    config: RunConfig, data: Data, world: World, strategy: Strategy
+) -> tuple[keras.Model, keras.Optimizer]:
+    """Build a network with initial weights, and its optimizer, divided as the strategy says.
+
+    Raises:
+        ModelError: there is no such network, or volumes of this size do not go through it.
+    """
+    model = build_model(config, data, synchronised=config.train.sync_batch_norm and world.size > 1)
     optimizer = optimizers.build(config.train, steps_per_epoch(config, data), model)
     optimizer = strategy.divided(optimizer, world)
     optimizer.build(model.trainable_variables)

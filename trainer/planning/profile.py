@@ -1,0 +1,278 @@
+"""What a network costs on the devices of some ranks, and their links: measured once, kept, edited, reused.
+
+`cingulum profile` makes it; planners and the simulator read it. Pure but for `read`: it knows neither
+TensorFlow nor ranks. docs/how-to/profile.md says what each key is.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from trainer.errors import InputError
+from trainer.planning.links import Link
+
+# Of the file's form.
+VERSION = 1
+MOST_BYTES = 64 * 2**20
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+# One number for each rank.
+PerRank = tuple[Seconds, ...]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+
+class Made(_Part):
+    """When a profile was made, and by which versions of what."""
+
+    time: str
+    versions: dict[str, str]
+
+
+class Device(_Part):
+    """What a rank computes on: its host, the name of the GPU or processor, and compute threads."""
+
+    host: str
+    name: str
+    threads: Annotated[int, Field(ge=1)]
+
+
+class ProfiledOperation(_Part):
+    """One operation of the network.
+
+    Attributes:
+        name: as in the `Network`; also that of its output.
+        kind: what it computes, such as `convolution`.
+        layer: name of the Keras layer that it is, or is a part of.
+        measured: the equal operation that was timed, often itself; empty where there is nothing to compute.
+        flops: of the forward pass.
+        parameter_bytes: of its variables; one that several operations use counts at the last of them.
+        output_bytes: of its output.
+        forward_s: median seconds of the forward pass on each rank, for the whole output.
+        forward_spread_s: from the fastest to the slowest repeat.
+        backward_s: the same of the gradients of inputs and weights.
+        backward_spread_s: see `forward_spread_s`.
+    """
+
+    name: Name
+    kind: Name
+    layer: Annotated[str, Field(max_length=1000)]
+    measured: Annotated[str, Field(max_length=1000)]
+    flops: Annotated[float, Field(ge=0)]
+    parameter_bytes: Count
+    output_bytes: Count
+    forward_s: PerRank
+    forward_spread_s: PerRank
+    backward_s: PerRank
+    backward_spread_s: PerRank
+
+
+class ProfiledUpdate(_Part):
+    """The optimizer's update of all trainable parameters, in seconds on each rank."""
+
+    parameters: Count
+    seconds: PerRank
+    spread_s: PerRank
+
+
+class ProfiledLink(_Part):
+    """From one rank to another: seconds before the first byte arrives, and bytes per second after it."""
+
+    latency_s: Seconds
+    bytes_per_second: Annotated[float, Field(gt=0)]
+
+
+class Profile(_Part):
+    """Content of a profile's file.
+
+    Attributes:
+        version: of the file's form.
+        network: name of the network.
+        sample_shape: of what the network takes, channels last.
+        batch: samples for which seconds, FLOPs and output bytes hold.
+        precision: Keras' dtype policy.
+        made: when, and by which versions.
+        devices: of each rank.
+        operations: in an order in which they can be computed; inputs first, the loss last.
+        update: of the weights.
+        links: `links[source][target]`; null from a rank to itself.
+    """
+
+    version: int
+    network: Name
+    sample_shape: tuple[Annotated[int, Field(ge=1)], ...]
+    batch: Annotated[int, Field(ge=1)]
+    precision: str
+    made: Made
+    devices: Annotated[tuple[Device, ...], Field(min_length=1)]
+    operations: Annotated[tuple[ProfiledOperation, ...], Field(min_length=1)]
+    update: ProfiledUpdate
+    links: tuple[tuple[ProfiledLink | None, ...], ...]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Profile:
+        ranks = len(self.devices)
+        lists: dict[str, Sequence[Any]] = {
+            f"operations.{one.name}.{key}": getattr(one, key)
+            for one in self.operations
+            for key in ("forward_s", "forward_spread_s", "backward_s", "backward_spread_s")
+        }
+        lists |= {f"update.{key}": getattr(self.update, key) for key in ("seconds", "spread_s")}
+        lists |= {"links": self.links, **{f"links.{rank}": row for rank, row in enumerate(self.links)}}
+        for key, values in lists.items():
+            if len(values) != ranks:
+                raise ValueError(f"{key}: has {len(values)} entries for {ranks} ranks")
+        for source, row in enumerate(self.links):
+            for target, link in enumerate(row):
+                if (link is None) != (source == target):
+                    told = "must be null" if link else "is missing"
+                    raise ValueError(f"links.{source}.{target}: the link of these ranks {told}")
+        names = [one.name for one in self.operations]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"operations.{twice}: is there twice")
+        for one in self.operations:
+            if one.measured and one.measured not in self._by_name:
+                raise ValueError(f"operations.{one.name}.measured: there is no operation {one.measured}")
+        return self
+
+    @classmethod
+    def read(cls, path: Path) -> Profile:
+        """Return the profile in a file.
+
+        Raises:
+            InputError: the file is missing, too large, no JSON, of a later version, or a key in it is wrong;
+                names file and key.
+        """
+        if not path.is_file():
+            raise InputError(
+                f"{path}: there is no such file.", cure=f"cingulum profile CONFIG --out {path}", path=path
+            )
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise InputError(f"{path}: is larger than {MOST_BYTES // 2**20} MiB: no profile.", path=path)
+        return cls.parse(content, path)
+
+    @classmethod
+    def parse(cls, content: bytes | str, path: Path) -> Profile:
+        """Return the profile that the content of a file holds; `path` is for messages. Raises as `read`."""
+        try:
+            tree = json.loads(content, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: is no JSON ({error}).", path=path) from None
+        version = tree.get("version") if isinstance(tree, dict) else None
+        if isinstance(version, int) and version > VERSION:
+            raise InputError(
+                f"{path}: is of version {version}; this cingulum reads versions up to {VERSION}.",
+                cure="Use the cingulum that made it, or make it anew: cingulum profile CONFIG --out FILE",
+                path=path,
+                key="version",
+            )
+        try:
+            # Of text and not of the tree: strict JSON has lists where Python has tuples.
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(_named(tree, first["loc"]))
+            said = first["msg"].removeprefix("Value error, ")
+            told = f"{key}: {said[:1].lower()}{said[1:]}" if key else said
+            raise InputError(
+                f"{path}: {told}.",
+                cure="Mend it there, or make the file anew: cingulum profile CONFIG --out FILE",
+                path=path,
+                key=key or said.partition(": ")[0] or None,
+            ) from None
+
+    def text(self) -> str:
+        """Return the content of the file: JSON, with a line for each operation and each row of links."""
+        tree = self.model_dump(mode="json")
+        lines = []
+        for key, value in tree.items():
+            if key in ("devices", "operations", "links"):
+                inner = ",\n".join(f"    {json.dumps(one, allow_nan=False)}" for one in value)
+                lines.append(f"  {json.dumps(key)}: [\n{inner}\n  ]")
+            else:
+                lines.append(f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, ProfiledOperation]:
+        return {one.name: one for one in self.operations}
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks that were measured."""
+        return len(self.devices)
+
+    def operation(self, name: str) -> ProfiledOperation:
+        """Return the operation of that name.
+
+        Raises:
+            InputError: there is none: the profile is of another network.
+        """
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise InputError(
+                f"The profile of {self.network} has no operation {name}.",
+                cure="Make a profile of this configuration: cingulum profile CONFIG --out FILE",
+                key=f"operations.{name}",
+            ) from None
+
+    def forward_s(self, name: str, rank: int, batch: int | None = None) -> float:
+        """Return seconds of an operation's forward pass on a rank.
+
+        Args:
+            name: of the operation.
+            rank: whose device.
+            batch: samples; seconds are taken as proportional to it. Default: the profile's own.
+        """
+        return self.operation(name).forward_s[rank] * (batch or self.batch) / self.batch
+
+    def backward_s(self, name: str, rank: int, batch: int | None = None) -> float:
+        """Return seconds of an operation's backward pass on a rank; arguments as of `forward_s`."""
+        return self.operation(name).backward_s[rank] * (batch or self.batch) / self.batch
+
+    def update_s(self, rank: int, parameters: float) -> float:
+        """Return seconds in which a rank updates so many parameters."""
+        return self.update.seconds[rank] * parameters / max(1, self.update.parameters)
+
+    def step_s(self, rank: int) -> float:
+        """Return seconds of a step of `batch` samples on a rank alone: all operations, and the update."""
+        passes = sum(one.forward_s[rank] + one.backward_s[rank] for one in self.operations)
+        return passes + self.update.seconds[rank]
+
+    def link(self, source: int, target: int) -> Link:
+        """Return the link from one rank to another.
+
+        Raises:
+            ValueError: they are the same rank.
+        """
+        found = self.links[source][target]
+        if found is None:
+            raise ValueError(f"rank {source} has no link to itself")
+        return Link(found.latency_s, found.bytes_per_second)
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not a number of JSON")
+
+
+def _named(tree: Any, loc: Sequence[int | str]) -> list[str]:
+    """The place of a value; operations by their names, where they have one."""
+    found = [str(part) for part in loc]
+    if len(loc) > 1 and loc[0] == "operations" and isinstance(loc[1], int):
+        name = tree["operations"][loc[1]]
+        if isinstance(name, dict) and isinstance(name.get("name"), str):
+            found[1] = name["name"]
+    return found

@@ -1,0 +1,1 @@
+"""Measures what `cingulum profile` tells: operations, update and links, on every rank."""

@@ -1,0 +1,190 @@
+"""Seconds of every operation of a network on this rank's device, as the strategies compute it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.errors import InputError
+from trainer.planning.placement.boxes import whole
+from trainer.planning.placement.layouts import layout
+from trainer.planning.placement.operations import Network, Operation
+from trainer.planning.placement.units import Unit, place
+from trainer.profiling import equal, timing
+from trainer.profiling.timing import Spread, Stopwatch
+from trainer.strategies.placed import computing
+from trainer.strategies.placed.reading import LOSS
+
+# From the outputs of the network to a loss.
+Loss = Callable[[Sequence[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an operation costs: see `ProfiledOperation`."""
+
+    measured: str
+    output_bytes: int
+    forward: Spread
+    backward: Spread
+
+
+def measure(network: Network, model: Any, loss: Loss, show: Callable[[int, int], None]) -> dict[str, Cost]:
+    """Time one of each equal operation, forwards and backwards, on its whole box.
+
+    What an operation computes is `computing.compute`, which the runtime calls, too. Backwards is what a
+    forward pass with the gradients of inputs and weights takes more than the forward pass alone, both
+    measured in turn. No gradient of the network's inputs is computed: nothing needs it.
+
+    Args:
+        network: `reading.read` of the model.
+        model: with its weights.
+        loss: of the network's outputs.
+        show: takes how many of how many operations are done.
+
+    Returns:
+        The cost of each operation, by its name.
+
+    Raises:
+        InputError: an operation needs more memory than the device has.
+    """
+    layers = {layer.name: layer for layer in model.layers}
+    values = {variable.path: variable.value for variable in model.weights}
+    units = {unit.operation: unit for unit in _on_one_rank(network)}
+    dtypes: dict[str, str] = {}
+    equals: dict[str, str] = {}  # key of equal operations -> the first of them
+    firsts: dict[str, str] = {}  # every operation -> the first that is equal
+    watches: dict[str, Stopwatch] = {}
+    for operation in network.operations:
+        layer = layers.get(operation.layer)
+        if not operation.readings:
+            dtypes[operation.name] = layers[operation.layer].dtype
+            continue
+        read = [network[one.tensor] for one in operation.readings]
+        of_inputs = [dtypes[one.name] for one in read]
+        wanted = [bool(one.readings) for one in read]
+        first = equals.setdefault(equal.key(operation, layer, of_inputs, wanted), operation.name)
+        firsts[operation.name] = first
+        if first == operation.name:
+            unit = units[operation.name]
+            work = _of_loss(loss) if operation.name == LOSS else _of_layer(operation, layer, unit)
+            arguments = _arguments(unit, read, of_inputs, [values[one.path] for one in operation.weights])
+            with _enough_memory(operation):
+                output = work(*arguments())
+            dtypes[first] = output.dtype.name
+            needs = [False, *wanted, *(one.trainable for one in operation.weights)]
+            watches[first] = _stopwatch(work, needs, arguments, output.shape, output.dtype)
+        dtypes[operation.name] = dtypes[first]
+    for number in range(timing.ROUNDS):
+        for done, (name, watch) in enumerate(watches.items()):
+            show(number * len(watches) + done, timing.ROUNDS * len(watches))
+            with _enough_memory(network[name]), timing.as_in_a_step():
+                watch.round()
+    show(timing.ROUNDS * len(watches), timing.ROUNDS * len(watches))
+    return {
+        one.name: _cost(one, firsts.get(one.name, ""), dtypes[one.name], watches)
+        for one in network.operations
+    }
+
+
+def parameter_bytes(network: Network, model: Any) -> dict[str, int]:
+    """Return bytes of each operation's variables; one that several use counts at the last of them."""
+    sizes = {one.path: math.prod(one.shape) * tf.as_dtype(one.dtype).size for one in model.weights}
+    found: dict[str, int] = {}
+    for operation in reversed(network.operations):
+        found[operation.name] = sum(sizes.pop(one.path, 0) for one in operation.weights)
+    return found
+
+
+def _on_one_rank(network: Network) -> Sequence[Unit]:
+    """Every operation whole, as a placement on one rank has it."""
+    shapes: Mapping[str, tuple[int, ...]] = {
+        one.name: one.readings[0].shape if one.sums else one.shape
+        for one in network.operations
+        if one.readings
+    }
+    return place(network, {name: layout(s, {0: [whole(s)]}) for name, s in shapes.items()}).units
+
+
+# From a seed, the inputs and the weights to the output.
+Work = Callable[..., Any]
+
+
+def _of_layer(operation: Operation, layer: Any, unit: Unit) -> Work:
+    count = len(operation.readings)
+
+    def work(seed: Any, *given: Any) -> Any:
+        return computing.compute(operation, layer, unit, given[:count], given[count:], seed)
+
+    return work
+
+
+def _of_loss(loss: Loss) -> Work:
+    return lambda seed, *outputs: loss(outputs)
+
+
+def _arguments(
+    unit: Unit, read: Sequence[Operation], dtypes: Sequence[str], weights: list[Any]
+) -> Callable[[], list[Any]]:
+    def made() -> list[Any]:
+        inputs = [
+            _made(box.shape, dtype, is_moments=one.kind.endswith("_moments"))
+            for box, dtype, one in zip(unit.reads, dtypes, read, strict=True)
+            if box is not None
+        ]
+        # The seed is an argument: a mask that never changes would be computed once.
+        return [tf.constant([1, 2], tf.int32), *inputs, *weights]
+
+    return made
+
+
+def _made(shape: tuple[int, ...], dtype: str, *, is_moments: bool) -> Any:
+    """Random values; moments such that there is a variance, 0.5 - 0.5^2."""
+    if is_moments:
+        return tf.fill(shape, tf.constant(0.5, dtype))
+    return tf.cast(tf.random.normal(shape), dtype)
+
+
+def _stopwatch(
+    work: Work, needs: Sequence[bool], arguments: Callable[[], list[Any]], shape: Any, dtype: Any
+) -> Stopwatch:
+    """Of the forward pass, and, where a gradient is needed, of both passes."""
+
+    def forward(back: Any, *given: Any) -> list[Any]:
+        return [work(*given)]
+
+    def both(back: Any, *given: Any) -> list[Any]:
+        sources = [x for x, is_needed in zip(given, needs, strict=True) if is_needed]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(sources)
+            y = work(*given)
+        gradients = tape.gradient(y, sources, output_gradients=back)
+        return [y, *(one for one in gradients if one is not None)]
+
+    passes = [forward, both] if any(needs) else [forward]
+    return Stopwatch([timing.loop(one) for one in passes], lambda: [tf.ones(shape, dtype), *arguments()])
+
+
+def _cost(operation: Operation, first: str, dtype: str, watches: Mapping[str, Stopwatch]) -> Cost:
+    size = math.prod(operation.shape) * int(tf.as_dtype(dtype).size)
+    if not first:
+        return Cost("", size, Spread(0.0, 0.0), Spread(0.0, 0.0))
+    times = watches[first].found
+    backwards = [each[-1] - each[0] for each in times]  # of one pass alone, 0
+    return Cost(first, size, timing.spread([each[0] for each in times]), timing.spread(backwards))
+
+
+@contextlib.contextmanager
+def _enough_memory(operation: Operation) -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError:
+        raise InputError(
+            f"{operation.name}: its inputs and outputs do not fit into the memory of the device.",
+            cure="Take fewer samples: --batch 1.",
+        ) from None

@@ -1,0 +1,148 @@
+"""The story of a profile: a run's network is built, measured on every rank, and described."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.config import RunConfig
+from trainer.planning import profile as form
+from trainer.planning.placement.operations import Network
+from trainer.planning.profile import Profile
+from trainer.profiling import links, operations, update
+from trainer.profiling.operations import Loss
+from trainer.ranks.agreement import agree
+from trainer.ranks.world import World
+from trainer.run_folder import machine, record
+from trainer.runs import preparation
+from trainer.runs.preparation import Data
+from trainer.strategies import optimizers
+from trainer.strategies.placed import reading
+
+# Takes how many of how many are done.
+Show = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    data: Data
+    model: keras.Model
+    network: Network
+    optimizer: keras.Optimizer
+    loss: Loss
+
+
+def default_batch(config: RunConfig, ranks: int) -> int:
+    """Return the samples of a micro-batch that a rank takes where all ranks share it, 1 at least."""
+    return -(-config.train.global_batch // (config.train.accumulation * ranks))
+
+
+def profile(
+    config: RunConfig, world: World, *, batch: int | None = None, operation: Show, link: Show
+) -> Profile:
+    """Measure the network of a run on all ranks, each on its own device at the same time; a collective.
+
+    No strategy of the run has a part in it: every rank measures the whole network, operation by operation.
+
+    Args:
+        config: of the run; the shapes of inputs and targets are those of its shard set.
+        world: started with `Members(messages=True)`, or of one rank.
+        batch: samples; default: `default_batch`.
+        operation: is told how many of how many operations are done.
+        link: is told how many of how many pairs of ranks are done.
+
+    Raises:
+        Agreed: what is wrong with the configuration or the data, a layer that cannot be described, or a
+            batch that a device has no memory for.
+    """
+    samples = batch or default_batch(config, world.size)
+    found = agree(world, lambda: _prepare(config, samples))
+    world.barrier()
+    costs = agree(world, lambda: operations.measure(found.network, found.model, found.loss, operation))
+    sizes = operations.parameter_bytes(found.network, found.model)
+    took = update.measure(found.optimizer, found.model)
+    between = links.measure(world, link)
+    everyones = world.allgather_object(
+        {
+            "device": {"host": world.host, **_device()},
+            "forward": [costs[one.name].forward for one in found.network.operations],
+            "backward": [costs[one.name].backward for one in found.network.operations],
+            "update": took,
+        }
+    )
+    return Profile(
+        version=form.VERSION,
+        network=config.model.name,
+        sample_shape=found.data.sample_shape,
+        batch=samples,
+        precision=config.train.precision,
+        made=_made(),
+        devices=tuple(form.Device(**one["device"]) for one in everyones),
+        operations=tuple(
+            form.ProfiledOperation(
+                name=one.name,
+                kind=one.kind,
+                layer=one.layer,
+                measured=costs[one.name].measured,
+                flops=one.flops,
+                parameter_bytes=sizes[one.name],
+                output_bytes=costs[one.name].output_bytes,
+                forward_s=tuple(each["forward"][number][0] for each in everyones),
+                forward_spread_s=tuple(each["forward"][number][1] for each in everyones),
+                backward_s=tuple(each["backward"][number][0] for each in everyones),
+                backward_spread_s=tuple(each["backward"][number][1] for each in everyones),
+            )
+            for number, one in enumerate(found.network.operations)
+        ),
+        update=form.ProfiledUpdate(
+            parameters=found.network.parameters,
+            seconds=tuple(one["update"][0] for one in everyones),
+            spread_s=tuple(one["update"][1] for one in everyones),
+        ),
+        links=tuple(tuple(one and form.ProfiledLink(**one._asdict()) for one in row) for row in between),
+    )
+
+
+def _prepare(config: RunConfig, batch: int) -> _Prepared:
+    preparation.set_numerics(config)
+    data = preparation.open_data(config)
+    # Batch norm over all ranks is an exchange of the strategy, and no part of an operation.
+    model = preparation.build_model(config, data, synchronised=False)
+    train = config.train.model_copy(update={"accumulation": 1})
+    optimizer = optimizers.build(train, preparation.steps_per_epoch(config, data), model)
+    return _Prepared(data, model, reading.read(model, batch), optimizer, _loss(data, batch))
+
+
+def _loss(data: Data, batch: int) -> Loss:
+    """The loss of the task, for targets as the shard set has them; those of label maps are background."""
+    rows = np.resize(np.asarray(data.split.train), batch)
+    targets = data.task.targets([int(row) for row in rows])
+    if targets is None:
+        targets = np.zeros((batch, *data.sample_shape[:-1]), np.uint8)
+    per_sample = data.task.loss()
+
+    def loss(outputs: Sequence[Any]) -> Any:
+        return tf.reduce_mean(per_sample(targets, outputs[0]))
+
+    return loss
+
+
+def _device() -> dict[str, Any]:
+    gpus = tf.config.get_visible_devices("GPU")
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or len(os.sched_getaffinity(0))
+    if not gpus:
+        return {"name": machine.described()["cpu"]["model"], "threads": threads}
+    details = tf.config.experimental.get_device_details(gpus[0])
+    return {"name": str(details.get("device_name", "GPU")), "threads": threads}
+
+
+def _made() -> form.Made:
+    about = machine.described()
+    versions = {"cingulum": about["cingulum"] or "unknown", "python": about["python"], **about["packages"]}
+    return form.Made(time=record.now(), versions=versions)
