@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +14,7 @@ from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.tasks import Receive, Send
 from trainer.planning.placement.units import Placement
 from trainer.ranks.world import World
+from trainer.strategies.base import Share
 from trainer.strategies.learner import Collected, Learner, Predictions, Setup
 from trainer.strategies.placed import state
 from trainer.strategies.placed.holdings import Holdings
@@ -38,6 +39,7 @@ class PlacedModel(Learner):
         self.model, self.optimizer = setup.model, setup.optimizer
         self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
         self._timeline = setup.timeline or Timeline(enabled=False)
+        self._share, self._evaluated = plan.share(self.world.rank), plan.evaluation_share(self.world.rank)
         self._layers = {layer.name: layer for layer in self.model.layers}
         self._post = Post(setup.world.links) if setup.world.size > 1 and setup.world.links else None
         self._wire = Wire(self._post, plan.lists, state.TAGS)
@@ -138,18 +140,26 @@ class PlacedModel(Learner):
         """Seed of this update, int32 `(2,)`, the same on all ranks."""
         return tf.stack([self._seed % 2**31, tf.cast(self.optimizer.iterations, tf.int32)])
 
-    def _inputs(self, x: Any, first: int) -> Mapping[str, Callable[[Box], Any]]:
+    def _inputs(self, x: Any, share: Share) -> Mapping[str, Callable[[Box], Any]]:
+        """How units read the network's inputs, of which this rank has those of its share."""
         given = x if isinstance(x, list | tuple) else [x]
         names = [tensor._keras_history.operation.name for tensor in self.model.inputs]
 
-        def reader(values: Any) -> Callable[[Box], Any]:
+        def reader(values: Any, whole: Sequence[int]) -> Callable[[Box], Any]:
+            origin = [share.part * values.shape[0], *(0 for _ in whole[1:])]
+            if share.space is not None and tuple(values.shape[1:]) != tuple(whole[1:]):
+                origin[1:4] = [start for start, _ in share.space]
+
             def read(box: Box) -> Any:
-                (start, stop), *rest = box.ranges
-                return values[(slice(start - first, stop - first), *(slice(*range_) for range_ in rest))]
+                ends = zip(box.ranges, origin, strict=True)
+                return values[tuple(slice(start - at, stop - at) for (start, stop), at in ends)]
 
             return read
 
-        return {name: reader(values) for name, values in zip(names, given, strict=True)}
+        return {
+            name: reader(values, tensor.shape)
+            for name, values, tensor in zip(names, given, self.model.inputs, strict=True)
+        }
 
     def _train_step(self, x: Any, y: Any, w: Any) -> tuple[Any, Any]:
         with self._timeline.tracing():
@@ -159,7 +169,7 @@ class PlacedModel(Learner):
     def _update(self, x: Any, y: Any, w: Any) -> Any:
         plan = self.plan
         samples = plan.micro_batch * plan.replicas
-        first = (self.world.rank // plan.per_replica) * plan.micro_batch
+        first = self._share.part * plan.micro_batch
         means: list[Any] = []
 
         def loss(box: Box, outputs: list[Any]) -> Any:
@@ -181,7 +191,7 @@ class PlacedModel(Learner):
             return {key: variable.value for key, variable in self.holdings.owned.items()}
 
         player = self._player(plan.placement, self._wire)
-        tasks, inputs = plan.lists.get(self.world.rank, ()), self._inputs(x, first)
+        tasks, inputs = plan.lists.get(self.world.rank, ()), self._inputs(x, self._share)
         for _ in player.play(tasks, inputs, loss, update, self._drawing, self._timeline.forward_done):
             pass
         self.holdings.store(player.blocks, updated=True)
@@ -206,7 +216,7 @@ class PlacedModel(Learner):
 
         plan = self.plan
         player = self._player(plan.evaluated, self._forward_wire)
-        for _ in player.play(plan.forwards.get(self.world.rank, ()), self._inputs(x, 0), loss):
+        for _ in player.play(plan.forwards.get(self.world.rank, ()), self._inputs(x, self._evaluated), loss):
             pass
         shapes = [one.shape for one in plan.evaluated.network.operations[-1].readings]
         return found or [tf.zeros(shape) for shape in shapes]

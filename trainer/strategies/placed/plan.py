@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from trainer.planning.placement.boxes import hull
 from trainer.planning.placement.tasks import Send, TaskLists
 from trainer.planning.placement.units import Placement
 from trainer.strategies.base import Plan, Share
@@ -44,12 +45,12 @@ class PlacedPlan(Plan):
         return self.world_size // self.replicas
 
     def share(self, rank: int) -> Share:
-        """Return a replica's samples; ranks of one replica read the same."""
-        return Share(rank // self.per_replica, self.replicas)
+        """Return a replica's samples, and the box of each that the rank's units read."""
+        return Share(rank // self.per_replica, self.replicas, space(self.placement, rank))
 
     def evaluation_share(self, rank: int) -> Share:
         """Return all samples: every rank has a part in each."""
-        return Share(0, 1)
+        return Share(0, 1, space(self.evaluated, rank))
 
     def __str__(self) -> str:
         busiest = max(self.sent_per_update) / 2**20
@@ -59,6 +60,15 @@ class PlacedPlan(Plan):
             f"{self.way}; {self.parameters:,} parameters, at most {max(self.held):,} on a rank; "
             f"{busiest:.2f} MiB sent by the busiest rank per update"
         )
+
+
+def space(placement: Placement, rank: int) -> tuple[tuple[int, int], ...] | None:
+    """Return the box of the volumes, `(b, D, H, W, C)`, that a rank reads; None where there are none."""
+    volumes = next((one for one in placement.network.inputs if len(one.shape) == 5), None)
+    if volumes is None:
+        return None
+    read = [unit.box for unit in placement.of(volumes.name) if unit.rank == rank]
+    return hull(read).ranges[1:4] if read else ((0, 0),) * 3
 
 
 def facts(placement: Placement, lists: TaskLists, world_size: int, accumulation: int) -> dict[str, Any]:
