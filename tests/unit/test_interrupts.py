@@ -48,6 +48,25 @@ def test_an_interrupt_that_python_drops_comes_again(strike):
     assert dropped.stdout == "" and "KeyboardInterrupt" in dropped.stderr, dropped
 
 
+def test_a_signal_that_ends_the_work_comes_again_too():
+    program = """
+import functools, logging, os, signal, subprocess, time
+from cingulum import interrupts
+from trainer.errors import Stopped
+from trainer.ranks.stopping import ended_by_signals
+interrupts.raise_again()
+os.register_at_fork(before=functools.partial(os.kill, os.getpid(), signal.SIGTERM))
+try:
+    with ended_by_signals(Stopped("as asked")):
+        subprocess.run(["true"], preexec_fn=int)
+        time.sleep(2)
+except Stopped as stopped:
+    print(stopped.message)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("as asked\n", ""), ran
+
+
 def test_other_errors_that_python_drops_are_shown_as_ever(monkeypatch):
     shown = []
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
