@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cingulum import usage
+from cingulum import interrupts, usage
 from cingulum.commands import COMMANDS
 from trainer import quiet, telling
 from trainer.errors import CingulumError, Stopped, of_files
@@ -71,6 +71,7 @@ GOING_ON = {
 
 def main() -> None:
     """Run the command line and end with the exit code of the outcome (DESIGN.md)."""
+    interrupts.raise_again()
     quiet.leave_out_what_keras_can_do_without()
     sys.exit(run(sys.argv[1:]))
 

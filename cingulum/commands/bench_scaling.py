@@ -225,7 +225,6 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
         Stopped: SIGTERM or SIGUSR2 came, as Slurm sends them before a time limit.
     """
     import functools
-    import signal
 
     from cingulum.bench.scaling import conduct
     from cingulum.bench.scaling.measure import measure
@@ -233,34 +232,19 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
     from trainer.bench.scaling import page
     from trainer.bench.scaling.cells import key
     from trainer.errors import Stopped
-    from trainer.ranks.stopping import SIGNALS
+    from trainer.ranks.stopping import ended_by_signals
 
-    asked = False
-
-    def stop(number: int, frame: object) -> None:
-        nonlocal asked
-        asked = True
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, stop) for number in SIGNALS}
     if study.emulated:
         for line in _crowded(study, max(cell.machines for cell in study.cells())):
             typer.echo(line, err=True)
-    try:
-        with results:
-            training = functools.partial(train, folder=results.folder)
-            conduct.conduct(study, results, retry=retry, measure=measure, train=training)
-            page.save(results.studies(), results.rows, results.folder)
-    except KeyboardInterrupt:
-        if not asked:
-            raise
-        raise Stopped(
-            f"stopped by a signal; {results.folder} has all that was measured.",
-            cure="The same command goes on where it stopped.",
-        ) from None
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    stopped = Stopped(
+        f"stopped by a signal; {results.folder} has all that was measured.",
+        cure="The same command goes on where it stopped.",
+    )
+    with ended_by_signals(stopped), results:
+        training = functools.partial(train, folder=results.folder)
+        conduct.conduct(study, results, retry=retry, measure=measure, train=training)
+        page.save(results.studies(), results.rows, results.folder)
     return [results.rows[key(cell)] for cell in study.cells()]
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -175,8 +172,12 @@ def _with_progress(request: ImportRequest) -> ImportResult:
     from trainer.data.importing import importing
     from trainer.data.importing.import_request import Progress as News
     from trainer.progress import Counting
+    from trainer.ranks.stopping import ended_by_signals
 
-    with _stopping_when_asked(), Counting("checking" if request.dry_run else "importing", "images") as bar:
+    stopped = Stopped(
+        "The import was asked to stop.", cure="Run the same command again: it goes on where it stopped."
+    )
+    with ended_by_signals(stopped), Counting("checking" if request.dry_run else "importing", "images") as bar:
         found, cohort = Findings(), list[Finding]()
 
         def show(news: News) -> None:
@@ -195,23 +196,6 @@ def _with_progress(request: ImportRequest) -> ImportResult:
                 bar.note(f"{finding.severity}: {finding.message} {finding.cure}", _COLOURS[finding.severity])
             for severity, line in found.lines(*severities):
                 bar.note(line, _COLOURS[severity])
-
-
-@contextlib.contextmanager
-def _stopping_when_asked() -> Iterator[None]:
-    """End the import in order on SIGTERM and SIGUSR2, with the exit code for "run me again"."""
-
-    def stop(number: int, frame: object) -> None:
-        raise Stopped(
-            "The import was asked to stop.", cure="Run the same command again: it goes on where it stopped."
-        )
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGUSR2)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tell(result: ImportResult, rehearsed: Path | None) -> None:

@@ -84,7 +84,7 @@ def run_on_ranks(load: Callable[[], RunConfig], *, resume: bool, dry_run: bool, 
 
     world = starting.init(
         config.train.threads if config else None,
-        environment=strategy.environment() if strategy else {},
+        environment=lambda: strategy.environment() if strategy else {},
         members=strategy.members(processes) if strategy else members_of_own if processes > 1 else None,
     )
     story = _Story(load, chosen, config, strategy, resume, dry_run, as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 
 import pytest
 import tiny_runs
@@ -79,6 +80,28 @@ def test_a_dead_server_ends_the_run_with_its_name(launch, tmp_path, shards):
     done = launch(3, PROGRAM, "kill-server", 2, 5, config, environment=RECOVERY, timeout=150)
     assert "error: server 0 @" in done.err and "is gone" in done.err, done
     assert not (tmp_path / "lost" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("fault", "process", "said"),
+    [
+        ("kill-start", 1, "rank 1 @ {host} (process 1) did not connect to server 0"),
+        ("kill-start", 2, "server 0 @ {host} (process 2) has not sent"),
+        pytest.param(
+            "kill-meeting", 1, "Process 1 of 3 did not connect to process 0", marks=pytest.mark.deep
+        ),
+    ],
+)
+def test_one_that_dies_before_addresses_are_exchanged_is_named_and_ends_the_run(
+    launch, tmp_path, shards, fault, process, said
+):
+    config = write(tmp_path, shards, "absent")
+    # After a process died, mpirun may not know the exit code: server 0 writes it down.
+    environment = {**RECOVERY, "CINGULUM_END_FILE": str(tmp_path / "end")}
+    done = launch(3, PROGRAM, fault, process, 5, config, environment=environment, timeout=90)
+    assert (fault, process) != ("kill-start", 1) or (tmp_path / "end").read_text() == "1\n", done
+    assert said.format(host=socket.gethostname()) in done.err and "within 5 s" in done.err, done
+    assert "Traceback" not in done.err and not (tmp_path / "absent").exists(), done
 
 
 def test_what_cannot_be_is_told_once_before_anything_is_computed(launch, tmp_path, shards):

@@ -72,7 +72,7 @@ def test_averaging_every_update_is_data_parallel_and_a_stopped_run_goes_on(tmp_p
     assert "train.strategy.options.every was 3 and is 2 now" in outcome.err
 
 
-def test_one_that_asks_for_messages_and_groups_gets_them(tmp_path, shards, launch):
+def test_one_that_asks_for_messages_groups_and_settings_of_mpi_gets_them(tmp_path, shards, launch):
     note, talks = tmp_path / "note.json", Path(__file__).parent / "programs" / "talking_sgd.py"
     strategy = {"name": f"{talks}:TalkingSgd", "options": {"note": str(note)}}
     config = tiny_runs.write_config(
@@ -80,7 +80,7 @@ def test_one_that_asks_for_messages_and_groups_gets_them(tmp_path, shards, launc
     )
     outcome = launch(2, "command.py", "train", config)
     assert outcome.exit_code == 0, outcome.err
-    assert json.loads(note.read_text()) == {"from": 1, "values": [1, 1, 1], "group": 1}
+    assert json.loads(note.read_text()) == {"from": 1, "values": [1, 1, 1], "group": 1, "algorithm": 3}
 
 
 def test_a_wrong_option_is_told_once_by_all_ranks(tmp_path, shards, launch):

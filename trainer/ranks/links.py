@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from trainer.errors import WorldError
+from trainer.ranks import meeting
 from trainer.ranks.members import Mode
 from trainer.ranks.messages import Mailbox, Message
 
@@ -107,6 +109,30 @@ class Links:
         self._comm.Allgatherv(text, [joined, lengths])
         ends = np.cumsum(lengths)
         return [json.loads(joined[end - n : end].tobytes()) for end, n in zip(ends, lengths, strict=True)]
+
+    def announce(self, value: Any) -> None:
+        """Send a value, which must survive JSON, to all other processes; returns at once."""
+        others = (process for process in range(len(self.hosts)) if process != self.process)
+        meeting.tell(self._comm, others, value)
+
+    def announced(self, process: int, what: str, within_s: float) -> Any:
+        """Return what another process has announced, waiting for it no longer than `within_s` seconds.
+
+        Args:
+            process: its number.
+            what: name of the value in messages.
+            within_s: seconds to wait.
+
+        Raises:
+            WorldError: it has announced nothing by then.
+        """
+        found = meeting.hear(self._mpi, self._comm, [process], within_s)
+        if not found:
+            raise WorldError(
+                f"{self.name_of(process)} (process {process}) has not sent {what} within {within_s:.0f} s.",
+                cure=meeting.CURE,
+            )
+        return found[process]
 
     def abort(self, exit_code: int) -> None:
         """End all processes of the launch."""

@@ -7,13 +7,12 @@ to mpi4py.
 
 from __future__ import annotations
 
-import time
+import dataclasses
+import socket
 from typing import Any
 
-import numpy as np
-
 from trainer.errors import ConfigError, WorldError
-from trainer.ranks import launch
+from trainer.ranks import launch, meeting
 from trainer.ranks.horovod_world import HorovodWorld
 from trainer.ranks.links import Links
 from trainer.ranks.members import Members
@@ -21,7 +20,7 @@ from trainer.ranks.world import World
 
 # How long processes wait for each other at the start; those on other hosts may import more slowly.
 _MEET_S = 120.0
-_NAME_BYTES = 64
+_ANSWER_S = 10.0
 
 
 def join(members: Members) -> World:
@@ -40,12 +39,11 @@ def join(members: Members) -> World:
             f"{processes} processes were launched, but MPI sees {comm.size}.",
             cure="Launch with the mpirun of the MPI that mpi4py loads. `cingulum doctor` shows both.",
         )
-    _agree_on(comm, members)
+    hosts = _meet(MPI, comm, members)
     # An asynchronous worker, a single one and a server are alone in a world of one rank.
     reduces = comm.rank in workers and members.mode == "sync" and len(workers) > 1
     world = HorovodWorld(workers, groups=members.groups) if reduces else World()
     world.is_server = comm.rank not in workers
-    hosts = _everyones(comm, world.host)
     channels = {name: comm.Dup() for name in members.channels}
     world.links = Links(
         MPI, comm.Dup(), channels, hosts=hosts, workers=workers, servers=servers, mode=members.mode
@@ -92,37 +90,40 @@ def _start() -> Any:
     return MPI
 
 
-def _agree_on(comm: Any, members: Members) -> None:
-    """Check that all processes were given the same members; one that was not may not even come."""
-    mine = [
-        members.servers,
-        members.placement == "colocated",
-        members.mode == "async",
-        members.messages,
-        members.groups,
-    ]
-    everyones = np.zeros((comm.size, len(mine)), np.int64)
-    asked = comm.Iallgather(np.array(mine, np.int64), everyones)
-    deadline = time.monotonic() + _MEET_S
-    while not asked.Test():
-        if time.monotonic() > deadline:
+def _meet(mpi: Any, comm: Any, members: Members) -> tuple[str, ...]:
+    """Check that all processes came, and with the same members; returns the host of each.
+
+    Process 0 hears all others, and sends what it has heard to them. One that was given other members may
+    not even come.
+    """
+    mine = [dataclasses.asdict(members), socket.gethostname()]
+    others = range(1, comm.size)
+    if comm.rank == 0:
+        heard = meeting.hear(mpi, comm, others, _MEET_S)
+        missing = [process for process in others if process not in heard]
+        if missing:
             raise WorldError(
-                f"Not all {comm.size} processes connected to each other within {_MEET_S:.0f} s.",
-                cure="Does every host read the same configuration?",
+                f"Process {missing[0]} of {comm.size} did not connect to process 0 within {_MEET_S:.0f} s"
+                f"{f', nor did {len(missing) - 1} others' if missing[1:] else ''}.",
+                cure=f"{meeting.CURE} Does every host read the same configuration?",
             )
-        time.sleep(0.005)
-    odd = np.flatnonzero((everyones != everyones[0]).any(axis=1))
-    if odd.size:
+        everyones = [mine, *(heard[process] for process in others)]
+        meeting.tell(comm, others, everyones)
+    else:
+        meeting.tell(comm, [0], mine)
+        # Process 0 may wait for another one, which it names.
+        heard = meeting.hear(mpi, comm, [0], _MEET_S + _ANSWER_S)
+        if not heard:
+            raise WorldError(
+                f"Process 0 of {comm.size} did not answer within {_MEET_S + _ANSWER_S:.0f} s: it, or another "
+                "process that it waits for, is missing.",
+                cure=f"{meeting.CURE} Does every host read the same configuration?",
+            )
+        everyones = heard[0]
+    odd = [process for process, one in enumerate(everyones) if one[0] != everyones[0][0]]
+    if odd:
         raise ConfigError(
             f"train.strategy: process {odd[0]} was given other values than process 0.",
             cure="Every host must read the same configuration.",
         )
-
-
-def _everyones(comm: Any, host: str) -> tuple[str, ...]:
-    mine = np.zeros(_NAME_BYTES, np.uint8)
-    name = host.encode()[:_NAME_BYTES]
-    mine[: len(name)] = np.frombuffer(name, np.uint8)
-    names = np.zeros((comm.size, _NAME_BYTES), np.uint8)
-    comm.Allgather(mine, names)
-    return tuple(row.tobytes().rstrip(b"\0").decode() for row in names)
+    return tuple(host for _, host in everyones)

@@ -24,7 +24,7 @@ from trainer.ranks.world import World, current, enter, fault_of_another, is_know
 def init(
     threads: int | None = None,
     *,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
     members: Members | Callable[[], Members] | None = None,
 ) -> World:
     """Find out who takes part; call it before anything is computed. Calling it again changes nothing.
@@ -33,7 +33,7 @@ def init(
         threads: compute threads of this rank. Default: the host's cores divided by its ranks, and for a
             world of one rank whatever TensorFlow chooses.
         environment: what MPI and Horovod read at their start (`launch.ring_environment`); it wins over
-            variables of the site, which win over our defaults.
+            variables of the site, which win over our defaults. A function is called after `members`.
         members: which processes are parameter servers, and what is prepared between ranks; default: all are
             ranks, which have collectives alone. A function is called once TensorFlow is imported, where a
             file of the user's decides, which imports it; it has no servers.
@@ -46,10 +46,8 @@ def init(
         return current()
     known = members if isinstance(members, Members) else Members()
     several = launch.expected_size() > 1
-    if several or known.servers:
-        launch.apply_settings(environment)
-        if threads is None:
-            threads = launch.threads_per_rank(local_size=launch.local_size())
+    if threads is None and (several or known.servers):
+        threads = launch.threads_per_rank(local_size=launch.local_size())
     if threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     tf = import_tensorflow()  # before Horovod: see the top of this file
@@ -60,6 +58,9 @@ def init(
         binding.keep_to_own_cores(tf, threads=threads, place=launch.unbound_place())
     if callable(members):
         known = members()
+    if several or known.servers:
+        # Read when MPI and Horovod start; TensorFlow, which a user's file needs, has no use for it.
+        launch.apply_settings(environment() if callable(environment) else environment)
     world = _world_of(known, several=several)
     enter(world)
     if several:

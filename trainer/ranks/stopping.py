@@ -19,7 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from trainer.config import EarlyStoppingConfig
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, Stopped
 
 SIGNALS = (signal.SIGUSR2, signal.SIGTERM)
 
@@ -77,6 +77,32 @@ class StopRequest:
                 # Not through sys.stderr: whoever is writing to it now may be interrupted here.
                 os.write(2, _ANSWER)
         self.requested = True
+
+
+@contextlib.contextmanager
+def ended_by_signals(stopped: Stopped) -> Iterator[None]:
+    """Return a context in which SIGUSR2 and SIGTERM end the work where it is, as Ctrl-C does.
+
+    Raises:
+        Stopped: `stopped`, for these signals.
+    """
+    asked = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, stop) for number in SIGNALS}
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not asked:
+            raise
+        raise stopped from None
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def improves(metric: str, value: float | None, best: float | None, min_delta: float = 0.0) -> bool:

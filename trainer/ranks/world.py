@@ -172,6 +172,11 @@ def current() -> World:
     return _world
 
 
+def named(ranks: Sequence[int]) -> str:
+    """Return 'rank 2', or 'ranks 2, 5', of at least one."""
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
 def fault_of_another(error: BaseException) -> str | None:
     """Return the message for an error that comes from another rank's end; None for an error of our own."""
     if not any(mark in f"{type(error).__name__}: {error}" for mark in _LEFT):

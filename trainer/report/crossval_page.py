@@ -66,7 +66,7 @@ def render(folder: Path) -> Page:
     names = [
         name for name in _NAMES if name in _part(summary, "pooled") or name in _part(summary, "over_folds")
     ]
-    figures = _figures(summary, runs, names)
+    figures = _figures(runs, names)
     first = stories[0] if stories else None
     html = template("crossval.html.j2").render(
         name=summary.get("name") or folder.resolve().name,
@@ -173,7 +173,7 @@ def _per_fold(
     return header, rows
 
 
-def _figures(summary: Mapping[str, Any], runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
+def _figures(runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
     shares = [name for name in names if name in charts_crossval.SHARES]
     figures: list[Figure | None] = []
     values = {name: [_metric(run, name) for run in runs] for name in names}

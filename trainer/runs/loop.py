@@ -9,84 +9,22 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from trainer.config import RunConfig
-from trainer.data.loading.reader_time import ReaderTime
 from trainer.errors import Fenced, NotFiniteError, Stopped
-from trainer.leases.lease import Lease
-from trainer.progress import Reporter
 from trainer.ranks import consensus
 from trainer.ranks.agreement import Agreed, agree
-from trainer.ranks.stopping import Patience, StopRequest
-from trainer.ranks.watchdog import Watchdog
-from trainer.ranks.world import World
 from trainer.run_folder import checkpoint, record, resuming
-from trainer.run_folder.checkpoint import Cursor
-from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import owner
-from trainer.runs import preparation, restoring, split_predictions
-from trainer.runs.clock import Clock
 from trainer.runs.predicting import Forecast
-from trainer.runs.preparation import Data
-from trainer.strategies.base import Plan
-from trainer.strategies.guards import check_finite
-from trainer.strategies.learner import Learner, Predictions, Start
-from trainer.telemetry.recorder import Recorder
+from trainer.runs.session import Session
+from trainer.strategies.learner import Start
 
 
 @dataclass
-class Training:
-    """One rank's training from its cursor to the last epoch.
+class Training(Session):
+    """One rank's training from its cursor to the last epoch."""
 
-    Attributes:
-        config: of the run.
-        data: volumes and splits.
-        learner: the network on all ranks.
-        plan: how an update is divided.
-        world: all ranks.
-        folder: the run folder.
-        cursor: where training stands.
-        patience: best epoch and early stopping.
-        reporter: tells people.
-        watchdog: ends the world when this rank hangs.
-        stop: whether this rank was asked to stop.
-        telemetry: writes down where the time goes.
-        scalars: writes TensorBoard scalars of a step; on rank 0.
-        spent: seconds of this rank's reading threads.
-        saved_step: of the last checkpoint that this session wrote.
-        run_id: the run's identity, on rank 0: written into its checkpoints.
-        lease: on the run folder, on rank 0.
-        start: its number, on every rank.
-    """
-
-    config: RunConfig
-    data: Data
-    learner: Learner
-    plan: Plan
-    world: World
-    folder: RunFolder
-    cursor: Cursor
-    patience: Patience
-    reporter: Reporter
-    watchdog: Watchdog
-    stop: StopRequest
-    telemetry: Recorder
-    scalars: Any = None
-    spent: ReaderTime = field(default_factory=ReaderTime)
-    saved_step: int | None = None
-    run_id: str = ""
-    lease: Lease | None = None
-    start: int = 0
     _losses: list[Any] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.clock = Clock(self.cursor.timed)
-        self._waited = 0.0
-        self._samples_per_epoch = len(preparation.epoch_rows(self.config, self.data))
-
-    @property
-    def last_step(self) -> int:
-        """Updates in the whole run."""
-        return self.config.train.epochs * self.cursor.steps_per_epoch
+    _waited: float = 0.0
 
     def run(self, batches: Iterable[Any]) -> None:
         """Train until the last epoch, until patience ends, or until asked to stop.
@@ -131,15 +69,6 @@ class Training:
             if stopping and self.learner.is_in_step and not self.is_done:
                 self._end_early()
 
-    @property
-    def is_done(self) -> bool:
-        """Whether there is nothing left to train."""
-        return self.cursor.step >= self.last_step or self.patience.exhausted
-
-    def _samples_before(self, step: int) -> int:
-        """Real samples that an epoch has taken before its step number `step`, over all ranks."""
-        return min(step * self.config.train.global_batch, self._samples_per_epoch)
-
     def _is_every(self, steps: int | None) -> bool:
         return steps is not None and self.cursor.step % steps == 0
 
@@ -163,7 +92,7 @@ class Training:
         self._losses.extend(update.losses)
         self.cursor = dataclasses.replace(self.cursor, step=self.cursor.step + 1)
         epoch, in_epoch = divmod(self.cursor.step - 1, self.cursor.steps_per_epoch)
-        seen = [self._samples_before(steps) for steps in (in_epoch, in_epoch + 1)]
+        seen = [self.samples_before(steps) for steps in (in_epoch, in_epoch + 1)]
         seconds = self.clock.now() - began
         if update.samples is None:
             self.clock.add_step(seen[1] - seen[0], seconds, self._waited)
@@ -229,7 +158,7 @@ class Training:
             self.reporter.note(f"warning: {waited}")
         timed = self.telemetry.close_epoch(self.cursor.epochs_done, self.cursor.step, self.reporter.note)
         self.telemetry.of_servers(self.learner.server_steps())
-        self._add_sums()
+        self.add_sums()
         loss, score, samples = self.cursor.sums
         row = {
             "epoch": self.cursor.epochs_done,
@@ -264,71 +193,11 @@ class Training:
         self.clock.start_epoch()
         self.telemetry.start_epoch()
 
-    def facts(self) -> dict[str, Any]:
-        """Return the strategy's part of result.json."""
-        own = self.learner.facts(self.cursor.rows)
-        return {"strategy": self.plan.strategy, "world_size": self.world.size, **own}
-
     def _tell(self, row: dict[str, Any]) -> None:
         self.reporter.epoch(row)
         self.folder.write_rows(self.cursor.rows)
         if self.scalars is not None:
             self.scalars(row, self.telemetry.hosts)
-
-    def predictions(self, split: str, *, final: bool = True) -> Predictions:
-        """Return outputs for a split with the current weights, the same on every rank; a collective.
-
-        Args:
-            split: 'train', 'validation' or 'test'.
-            final: False to leave out figures that take long.
-        """
-        share = self.plan.evaluation_share(self.world.rank)
-        return split_predictions.collect(
-            self.config, self.data, self.learner, share, split, final=final, beat=self.watchdog.beat
-        )
-
-    def save(self) -> None:
-        """Write a checkpoint of this step and drop old ones; all ranks learn whether it worked."""
-        self.watchdog.beat("preparing to save a checkpoint", collective=True)
-        self.telemetry.flush()  # the files are not behind the checkpoint
-        self.telemetry.of_servers(self.learner.server_steps())
-        self.learner.gather()
-        # A checkpoint with a NaN would be the newest, and useless.
-        where = f"after step {self.cursor.step}"
-        agree(self.world, lambda: check_finite(self.learner.model, self.world, loss=0.0, where=where))
-        if self.cursor.step % self.cursor.steps_per_epoch:
-            self._add_sums()
-        self.cursor = dataclasses.replace(self.cursor, timed=self.clock.timed, world_size=self.world.size)
-        self.watchdog.beat("saving a checkpoint", collective=not self.world.is_main)
-        agree(self.world, self._write if self.world.is_main else lambda: None)
-        self.saved_step = self.cursor.step
-
-    def _write(self) -> None:
-        restoring.save(self.folder, self.config, self.cursor, self.learner, run=self.run_id, start=self.start)
-        # What is left is to tell the others: rank 0 is not to blame when one of them does not listen.
-        self.watchdog.beat("agreeing that a checkpoint was saved", collective=True)
-
-    def _end_early(self) -> NoReturn:
-        if self.saved_step != self.cursor.step:
-            self.save()
-        agree(self.world, self.telemetry.join_traces)
-        raise Agreed(
-            Stopped(
-                f"stopped at step {self.cursor.step} of {self.last_step}, as asked; the state is saved.",
-                cure=resuming.cure(self.folder),
-                path=self.folder.path,
-            )
-        )
-
-    def _add_sums(self) -> None:
-        """Add what all ranks have seen since the last time to the cursor's sums; a collective."""
-        in_epoch = (self.cursor.step - 1) % self.cursor.steps_per_epoch + 1
-        samples = float(self._samples_before(in_epoch))
-        loss, score, before = self.cursor.sums
-        means = self.learner.epoch_metrics()
-        new = samples - before
-        sums = (loss + means["loss"] * new, score + means["score"] * new, samples)
-        self.cursor = dataclasses.replace(self.cursor, sums=sums)
 
     def _validate(self) -> dict[str, float | None]:
         if not self.data.split.validation:
@@ -343,3 +212,15 @@ class Training:
             raise Agreed(self._not_finite(self.cursor.step))
         metrics = task.metrics(found.targets, found.outputs)
         return {f"val_{name}": metrics[name] for name in task.monitored}
+
+    def _end_early(self) -> NoReturn:
+        if self.saved_step != self.cursor.step:
+            self.save()
+        agree(self.world, self.telemetry.join_traces)
+        raise Agreed(
+            Stopped(
+                f"stopped at step {self.cursor.step} of {self.last_step}, as asked; the state is saved.",
+                cure=resuming.cure(self.folder),
+                path=self.folder.path,
+            )
+        )

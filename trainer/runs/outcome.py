@@ -16,14 +16,14 @@ from trainer.run_folder import checkpoint, record
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord, owner
 from trainer.runs import preparation, split_predictions
-from trainer.runs.loop import Training
+from trainer.runs.session import Session
 from trainer.strategies.guards import weights_sha256
 from trainer.strategies.learner import Predictions
 from trainer.telemetry import records
 from trainer.telemetry.prediction import RunPrediction, compare
 
 
-def finish(training: Training, cache: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+def finish(training: Session, cache: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
     """Evaluate the best epoch's weights; write model.keras, evaluation/, report.html, and result.json last.
 
     Killed at any moment before, the run is not finished, and --resume does all of this again.
@@ -88,7 +88,7 @@ def _compared(folder: RunFolder) -> dict[str, Any]:
         return {}
 
 
-def complete(training: Training) -> dict[str, Any]:
+def complete(training: Session) -> dict[str, Any]:
     """Write the missing files of a finished run again.
 
     result.json stays as it is.
@@ -132,7 +132,7 @@ def complete(training: Training) -> dict[str, Any]:
 _OF_THE_REPORT = {"report.html", "figures"}
 
 
-def _missing(training: Training) -> list[str]:
+def _missing(training: Session) -> list[str]:
     """Names of what a finished run has, and this one has not."""
     folder, data = training.folder, training.data
     tables = [
@@ -146,7 +146,7 @@ def _missing(training: Training) -> list[str]:
     return [str(path.relative_to(folder.path)) for path in wanted if not path.exists()]
 
 
-def _check_best(training: Training, result: dict[str, Any]) -> None:
+def _check_best(training: Session, result: dict[str, Any]) -> None:
     """Refuse to evaluate other weights than those that result.json tells of."""
     if weights_sha256(training.learner.model) != result.get("best_weights_sha256"):
         raise RunError(
@@ -156,7 +156,7 @@ def _check_best(training: Training, result: dict[str, Any]) -> None:
         )
 
 
-def _take_best(training: Training) -> None:
+def _take_best(training: Session) -> None:
     """Put the best epoch's weights into the network of every rank, and write model.keras; a collective."""
     world = training.world
     training.watchdog.beat("loading the best epoch", collective=not world.is_main)
@@ -164,12 +164,12 @@ def _take_best(training: Training) -> None:
     training.learner.spread(world)
 
 
-def _predictions(training: Training) -> dict[str, Predictions]:
+def _predictions(training: Session) -> dict[str, Predictions]:
     """Outputs for each held-out split, the same on every rank; a collective."""
     return {name: training.predictions(name) for name in ("validation", "test") if training.data.rows(name)}
 
 
-def _write_evaluation(training: Training, found: dict[str, Predictions]) -> dict[str, dict[str, Any]]:
+def _write_evaluation(training: Session, found: dict[str, Predictions]) -> dict[str, dict[str, Any]]:
     """Write evaluation/ and baseline.json, on rank 0; returns the metrics of each split."""
     metrics = {
         name: split_predictions.write(training.folder, name, predictions, training.data)
@@ -180,7 +180,7 @@ def _write_evaluation(training: Training, found: dict[str, Predictions]) -> dict
     return metrics
 
 
-def _load_best(training: Training) -> None:
+def _load_best(training: Session) -> None:
     """Put the best epoch's weights, averaged where there is an average, into rank 0's network."""
     cursor, folder = training.cursor, training.folder
     step = cursor.step if cursor.best_step is None else cursor.best_step
@@ -197,7 +197,7 @@ def _load_best(training: Training) -> None:
     atomic.write_by(folder.model, lambda beside: shutil.copyfile(source, beside))
 
 
-def _write_maps(training: Training) -> None:
+def _write_maps(training: Session) -> None:
     """Keep the predicted maps of those volumes that the report draws; of rank 0 alone, no collective."""
     if not training.data.task.dense:
         return
@@ -211,7 +211,7 @@ def _write_maps(training: Training) -> None:
         case_maps.write(training.folder.path, row, labels, np.array(shards.volumes[row].affine))
 
 
-def _write_baseline(training: Training) -> None:
+def _write_baseline(training: Session) -> None:
     # Imported here: scikit-learn would cost every rank a second at its start.
     from trainer.report.baseline import tissue_baseline
 

@@ -3,7 +3,8 @@
 A strategy is a subclass of `Strategy`, found by `registry.of(config)`; nobody else asks which one it is. It
 says what each launched process does (`members`, `take_part`), divides an update (`plan`), and makes the
 `Learner` (learner.py) that the loop of trainer/runs/loop.py trains. Importing this file loads neither
-TensorFlow nor MPI: `members` and `environment` are asked before these start.
+TensorFlow nor MPI: `members` and `environment` are asked before MPI starts. A strategy of a user's own is
+asked after TensorFlow is imported, since its file imports it.
 """
 
 from __future__ import annotations
@@ -192,7 +193,10 @@ class Strategy(ABC):
         return Members()
 
     def environment(self) -> dict[str, str]:
-        """Return variables that MPI and Horovod read at their start."""
+        """Return variables that MPI and Horovod read at their start; they win over those of the site.
+
+        All processes must return the same. Called where there is more than one.
+        """
         return {}
 
     def take_part(self, world: World, story: Story) -> int:

@@ -157,7 +157,7 @@ class FirstUpdate:
         odd = [rank for rank, (theirs, _) in enumerate(everyones) if theirs != everyones[0][0]]
         if odd:
             raise ConfigError(
-                f"The network of {_named(odd)} has other weights, in number or shape, than rank 0's.",
+                f"The network of {worlds.named(odd)} has other weights, in number or shape, than rank 0's.",
                 cure="Build the same network on every rank.",
             )
         odd = [rank for rank, (_, theirs) in enumerate(everyones) if theirs != everyones[0][1]]
@@ -169,7 +169,7 @@ class FirstUpdate:
         if not self._world.is_main:
             return
         what = " and ".join(
-            f"{name} of {_named(ranks)}"
+            f"{name} of {worlds.named(ranks)}"
             for name, ranks in (("weights", odd), ("optimizer state", odd_state))
             if ranks
         )
@@ -219,7 +219,3 @@ def _broadcast(variables: Sequence[Any], world: worlds.World) -> None:
 def _value(variable: Any) -> np.ndarray:
     """A variable of Keras or of TensorFlow, as an array."""
     return np.asarray(variable.value if isinstance(variable, keras.Variable) else variable)
-
-
-def _named(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -12,7 +12,7 @@ import numpy as np
 
 from trainer.errors import DivergenceError, NotFiniteError
 from trainer.models.batch_norm import SyncBatchNormalization
-from trainer.ranks.world import World
+from trainer.ranks.world import World, named
 
 
 def weights_sha256(model: keras.Model) -> str:
@@ -38,7 +38,7 @@ def check_divergence(model: keras.Model, world: World) -> None:
     each = world.allgather_object([_digest([v]) for v in shared])
     first = next(i for i in range(len(shared)) if len({rank[i] for rank in each}) > 1)
     raise DivergenceError(
-        f"The ranks no longer hold the same weights: {_name(odd)} of {world.size} "
+        f"The ranks no longer hold the same weights: {named(odd)} of {world.size} "
         f"(on {', '.join(sorted({world.hosts[r] for r in odd}))}) differ from the others; "
         f"the first variable that differs is {shared[first].path!r}.",
         cure="Resume from the last checkpoint. If it happens again: is the optimizer wrapped in "
@@ -97,7 +97,3 @@ def _digest(variables: Iterable[Any]) -> str:
 
 def _array(variable: Any) -> np.ndarray:
     return np.asarray(variable.value)
-
-
-def _name(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -3,7 +3,9 @@
     python faulty_async.py FAULT PROCESS COUNT CONFIG [arguments of cingulum train ...]
 
 FAULT: none; kill, nan, raise, stop, freeze: of worker PROCESS when it has computed COUNT gradients; slow: it
-takes COUNT tenths of a second more for each; kill-server: PROCESS when it has applied COUNT updates.
+takes COUNT tenths of a second more for each; kill-server: PROCESS when it has applied COUNT updates;
+kill-start, kill-meeting: PROCESS before it learns or tells server 0's address, or tells its host; others wait
+COUNT seconds.
 """
 
 from __future__ import annotations
@@ -24,11 +26,18 @@ def main() -> int:
 
     quiet.leave_out_what_keras_can_do_without()
     import_tensorflow()
-    from trainer.strategies.async_servers import async_server, async_worker
+    from trainer.ranks import liveness, mpi_world
+    from trainer.strategies.async_servers import async_main, async_other, async_server, async_worker
 
+    if fault in ("kill-start", "kill-meeting"):
+        liveness.MEET_S = async_main.MEET_S = async_other.MEET_S = mpi_world._MEET_S = count
     if int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")) == at_process:
         if fault == "kill-server":
             _after(async_server.Shard, "update", lambda found: _kill())
+        elif fault == "kill-start":
+            async_main.coordinate = async_other.Other = lambda *given: _kill()
+        elif fault == "kill-meeting":
+            mpi_world._meet = lambda *given: _kill()
         elif fault != "none":
             _after(async_worker.Gradients, "of", _strike)
     return cli.run(["train", *sys.argv[4:]])

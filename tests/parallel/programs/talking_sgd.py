@@ -1,4 +1,4 @@
-"""A strategy of a user's own that needs messages and a group of ranks: found only if `members` is asked."""
+"""A strategy of a user's own that needs messages, a group and a setting of MPI, which it is asked for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import Field
 
 import trainer
 from trainer.config import Section
+from trainer.ranks import horovod_world
 from trainer.ranks.members import MESSAGES, Members
 from trainer.strategies import data
 from trainer.strategies.base import Strategy
@@ -25,6 +26,9 @@ class TalkingSgd(Strategy):
     def members(self, processes):
         return Members(messages=True, groups=True)
 
+    def environment(self):
+        return {"OMPI_MCA_coll_tuned_allreduce_algorithm": "3"}
+
     def divided(self, optimizer, world):
         return trainer.DistributedOptimizer(optimizer)
 
@@ -38,6 +42,7 @@ class TalkingSgd(Strategy):
         alone = world.group([0])
         if world.is_main:
             found = {"from": received.source, "values": received.array.tolist(), "group": alone.size}
+            found["algorithm"] = horovod_world.mpi_settings()["coll_tuned_allreduce_algorithm"]
             Path(self.options.note).write_text(json.dumps(found))
         else:
             assert alone is None

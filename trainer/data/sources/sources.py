@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,7 +123,7 @@ def _labelled(listing: Listing, classes: Sequence[str] | None) -> Listing:
         _check_spellings(listing, counts)
     images = []
     for image in listing.images:
-        findings = _label_findings(image, listing.label_name, counts, classes)
+        findings = _label_findings(image, listing.label_name, classes)
         images.append(replace(image, findings=(*image.findings, *findings)))
     usable = {
         image.label
@@ -170,9 +170,7 @@ def _check_classes(listing: Listing, counts: Collection[str], classes: Sequence[
             )
 
 
-def _label_findings(
-    image: SourceImage, name: str, counts: Iterable[str], classes: Sequence[str] | None
-) -> list[Finding]:
+def _label_findings(image: SourceImage, name: str, classes: Sequence[str] | None) -> list[Finding]:
     if image.label is None:
         return [bad("missing-label", f"has no label ({name}).", "Fill it in, or remove the image.")]
     if classes is None or image.label in classes:

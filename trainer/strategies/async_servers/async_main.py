@@ -16,6 +16,7 @@ from pathlib import Path
 from trainer import atomic
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError, as_text
+from trainer.ranks import meeting
 from trainer.ranks.agreement import Agreed
 from trainer.ranks.links import Links
 from trainer.ranks.liveness import MEET_S, LivenessPort
@@ -33,6 +34,8 @@ _RECOVERY = ("OMPI_MCA_orte_enable_recovery", "PRTE_MCA_state_base_recoverable")
 _LEAVE_S = 60.0
 _ABORT_S = 5.0
 _LOOK_S = 0.05
+# So many missing processes are named.
+_NAMED = 8
 
 # Runs training on the main process, and raises what went wrong.
 Train = Callable[[World, Coordinator], None]
@@ -55,19 +58,22 @@ def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) 
     """Do server 0's part, from start to end; returns the exit code, or ends the process."""
     others = [p for p in range(len(links.hosts)) if p != links.process]
     port = LivenessPort(links.hosts, links.hosts[links.process], lines_from=others, silence_s=silence_s)
-    links.allgather_object(dataclasses.asdict(port.address))
+    links.announce(dataclasses.asdict(port.address))  # no collective: one that is gone would not come
     post = links.mailbox(TO_SERVERS, says=TO_WORKERS)
     ahead = min(HEADER - 3, -(-config.data.prefetch // config.train.accumulation) + 1)
     coordinator = Coordinator(
         links, port, post, bound=getattr(config.train.strategy, "staleness", None), ahead=ahead
     )
     code = 0
+    late: list[int] = []
     try:
-        late = port.wait_for_all()
+        late = port.wait_for_all(MEET_S)
         if late:
+            names = ", ".join(f"{links.name_of(process)} (process {process})" for process in late[:_NAMED])
             raise WorldError(
-                f"{links.name_of(late[0])} did not connect to server 0 within {MEET_S:.0f} s.",
-                cure="Does it still run? Is there a firewall between its host and that of server 0?",
+                f"{names}{' and others' if late[_NAMED:] else ''} did not connect to server 0 within "
+                f"{MEET_S:.0f} s.",
+                cure=meeting.CURE,
             )
         if all(os.environ.get(name, "0") in ("0", "false") for name in _RECOVERY):
             sys.stderr.write(
@@ -84,7 +90,8 @@ def coordinate(config: RunConfig, links: Links, silence_s: float, train: Train) 
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    clean = _all_leave(port, others, coordinator, code)
+    lost = bool(late or coordinator.dead) or coordinator.lost_server
+    clean = _all_leave(port, others, code, lost=lost)
     with contextlib.suppress(OSError):
         if END_FILE in os.environ:
             atomic.write_text(Path(os.environ[END_FILE]), f"{code}\n")
@@ -104,14 +111,13 @@ def _tell(error: CingulumError) -> int:
     return error.exit_code
 
 
-def _all_leave(port: LivenessPort, others: list[int], coordinator: Coordinator, code: int) -> bool:
+def _all_leave(port: LivenessPort, others: list[int], code: int, *, lost: bool) -> bool:
     """Tell all processes to end; returns whether all answered, so that MPI can be finalized.
 
     First they stop, then they are told how to leave: MPI_Finalize would wait for one who is gone.
     """
     port.say_all({"end": code})
     leaving: set[int] = set()
-    lost = bool(coordinator.dead) or coordinator.lost_server
     deadline = time.monotonic() + _LEAVE_S
     while not lost and len(leaving) < len(others) and time.monotonic() < deadline:
         with contextlib.suppress(queue.Empty):

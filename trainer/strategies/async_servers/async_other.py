@@ -18,7 +18,7 @@ import numpy as np
 from trainer.config import RunConfig
 from trainer.errors import CingulumError, WorldError
 from trainer.ranks.links import Links
-from trainer.ranks.liveness import Address, Lifeline
+from trainer.ranks.liveness import MEET_S, Address, Lifeline
 from trainer.ranks.members import TO_SERVERS, TO_WORKERS
 from trainer.ranks.messages import Mailbox
 from trainer.ranks.stopping import StopRequest
@@ -47,7 +47,7 @@ class Other:
         self._staging: Path | None = None
         self._name = links.name_of(links.process)
         try:
-            address = Address(**links.allgather_object(None)[links.servers[0]])
+            address = Address(**links.announced(links.servers[0], "its address", MEET_S))
             self._line = Lifeline(address, links.process, self._hear, silence_s, name=links.name_of_server(0))
         except WorldError as error:
             raise WorldError(f"[{self._name}] {error.message}", cure=error.cure) from None

@@ -1,0 +1,136 @@
+"""What one rank holds while a run is trained, and how its state is saved; loop.py trains it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.config import RunConfig
+from trainer.data.loading.reader_time import ReaderTime
+from trainer.leases.lease import Lease
+from trainer.progress import Reporter
+from trainer.ranks.agreement import agree
+from trainer.ranks.stopping import Patience, StopRequest
+from trainer.ranks.watchdog import Watchdog
+from trainer.ranks.world import World
+from trainer.run_folder.checkpoint import Cursor
+from trainer.run_folder.record import RunFolder
+from trainer.runs import preparation, restoring, split_predictions
+from trainer.runs.clock import Clock
+from trainer.runs.preparation import Data
+from trainer.strategies.base import Plan
+from trainer.strategies.guards import check_finite
+from trainer.strategies.learner import Learner, Predictions
+from trainer.telemetry.recorder import Recorder
+
+
+@dataclass
+class Session:
+    """One rank's network, data and place in the training of a run.
+
+    Attributes:
+        config: of the run.
+        data: volumes and splits.
+        learner: the network on all ranks.
+        plan: how an update is divided.
+        world: all ranks.
+        folder: the run folder.
+        cursor: where training stands.
+        patience: best epoch and early stopping.
+        reporter: tells people.
+        watchdog: ends the world when this rank hangs.
+        stop: whether this rank was asked to stop.
+        telemetry: writes down where the time goes.
+        scalars: writes TensorBoard scalars of a step; on rank 0.
+        spent: seconds of this rank's reading threads.
+        saved_step: of the last checkpoint that this session wrote.
+        run_id: the run's identity, on rank 0: written into its checkpoints.
+        lease: on the run folder, on rank 0.
+        start: its number, on every rank.
+    """
+
+    config: RunConfig
+    data: Data
+    learner: Learner
+    plan: Plan
+    world: World
+    folder: RunFolder
+    cursor: Cursor
+    patience: Patience
+    reporter: Reporter
+    watchdog: Watchdog
+    stop: StopRequest
+    telemetry: Recorder
+    scalars: Any = None
+    spent: ReaderTime = field(default_factory=ReaderTime)
+    saved_step: int | None = None
+    run_id: str = ""
+    lease: Lease | None = None
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.cursor.timed)
+        self._samples_per_epoch = len(preparation.epoch_rows(self.config, self.data))
+
+    @property
+    def last_step(self) -> int:
+        """Updates in the whole run."""
+        return self.config.train.epochs * self.cursor.steps_per_epoch
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.cursor.step >= self.last_step or self.patience.exhausted
+
+    def samples_before(self, step: int) -> int:
+        """Real samples that an epoch has taken before its step number `step`, over all ranks."""
+        return min(step * self.config.train.global_batch, self._samples_per_epoch)
+
+    def predictions(self, split: str, *, final: bool = True) -> Predictions:
+        """Return outputs for a split with the current weights, the same on every rank; a collective.
+
+        Args:
+            split: 'train', 'validation' or 'test'.
+            final: False to leave out figures that take long.
+        """
+        share = self.plan.evaluation_share(self.world.rank)
+        return split_predictions.collect(
+            self.config, self.data, self.learner, share, split, final=final, beat=self.watchdog.beat
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return the strategy's part of result.json."""
+        own = self.learner.facts(self.cursor.rows)
+        return {"strategy": self.plan.strategy, "world_size": self.world.size, **own}
+
+    def save(self) -> None:
+        """Write a checkpoint of this step and drop old ones; all ranks learn whether it worked."""
+        self.watchdog.beat("preparing to save a checkpoint", collective=True)
+        self.telemetry.flush()  # the files are not behind the checkpoint
+        self.telemetry.of_servers(self.learner.server_steps())
+        self.learner.gather()
+        # A checkpoint with a NaN would be the newest, and useless.
+        where = f"after step {self.cursor.step}"
+        agree(self.world, lambda: check_finite(self.learner.model, self.world, loss=0.0, where=where))
+        if self.cursor.step % self.cursor.steps_per_epoch:
+            self.add_sums()
+        self.cursor = dataclasses.replace(self.cursor, timed=self.clock.timed, world_size=self.world.size)
+        self.watchdog.beat("saving a checkpoint", collective=not self.world.is_main)
+        agree(self.world, self._write if self.world.is_main else lambda: None)
+        self.saved_step = self.cursor.step
+
+    def _write(self) -> None:
+        restoring.save(self.folder, self.config, self.cursor, self.learner, run=self.run_id, start=self.start)
+        # What is left is to tell the others: rank 0 is not to blame when one of them does not listen.
+        self.watchdog.beat("agreeing that a checkpoint was saved", collective=True)
+
+    def add_sums(self) -> None:
+        """Add what all ranks have seen since the last time to the cursor's sums; a collective."""
+        in_epoch = (self.cursor.step - 1) % self.cursor.steps_per_epoch + 1
+        samples = float(self.samples_before(in_epoch))
+        loss, score, before = self.cursor.sums
+        means = self.learner.epoch_metrics()
+        new = samples - before
+        sums = (loss + means["loss"] * new, score + means["score"] * new, samples)
+        self.cursor = dataclasses.replace(self.cursor, sums=sums)
