@@ -20,7 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 HOROVOD_BUILD = ROOT / "docker" / "horovod" / "build.py"
 HOROVOD_CHANGES = HOROVOD_BUILD.with_name("changes.py")
-COMPILED = sorted((ROOT / "trainer" / "data" / "shards").glob("*halves.[ch]"))
+COMPILED = (
+    *sorted((ROOT / "trainer" / "data" / "shards").glob("*halves.[ch]")),
+    ROOT / "trainer" / "ranks" / "exchange_op.cc",
+)
 OLDEST, NEWEST = (3, 10), (3, 13)
 
 
@@ -175,6 +178,15 @@ def install_cingulum(python: Path, log: Path) -> None:
         follow(command, stage, lambda line: "", log)
 
 
+def compile_exchange(python: Path, log: Path) -> None:
+    """Compile what moves tensors between ranks; a run goes without it, only slower."""
+    try:
+        with Stage("messages of networks that are divided over ranks") as stage:
+            follow([str(python), "-m", "trainer.ranks.compile_exchange"], stage, lambda line: "", log)
+    except SetupError as error:
+        print(f"warning: {error}\n  Such networks will train, but more slowly.", file=sys.stderr)
+
+
 def set_up(venv: Path) -> None:
     """Bring `venv` up to date; a finished one costs milliseconds."""
     check_python()
@@ -193,6 +205,7 @@ def set_up(venv: Path) -> None:
     let_mpirun_start_without_ssh(venv)
     install_horovod(python, log)
     install_cingulum(python, log)
+    compile_exchange(python, log)
     stamp.write_text(wanted)
     print(
         f"Set up in {time.monotonic() - started:.0f} s. Check it: .venv/bin/cingulum doctor", file=sys.stderr

@@ -13,6 +13,7 @@ import tensorflow as tf
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.tasks import Receive, Send
 from trainer.planning.placement.units import Placement
+from trainer.ranks.exchange import Exchange, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
 from trainer.strategies.learner import Collected, Learner, Predictions, Setup
@@ -21,7 +22,7 @@ from trainer.strategies.placed.holdings import Holdings
 from trainer.strategies.placed.owning import Owner
 from trainer.strategies.placed.plan import PlacedPlan
 from trainer.strategies.placed.player import Owned, Player
-from trainer.strategies.placed.wire import Post, Wire
+from trainer.strategies.placed.wire import Wire
 from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
 
@@ -32,6 +33,7 @@ class PlacedModel(Learner):
     Attributes:
         model: the whole Keras network; on rank 0 up to date after `gather`.
         optimizer: that of the whole network; its scalars are up to date, its slots on rank 0 after `gather`.
+        exchange: between this rank and the others; None without others.
     """
 
     def __init__(self, plan: PlacedPlan, setup: Setup, *, seed: int) -> None:
@@ -41,9 +43,9 @@ class PlacedModel(Learner):
         self._timeline = setup.timeline or Timeline(enabled=False)
         self._share, self._evaluated = plan.share(self.world.rank), plan.evaluation_share(self.world.rank)
         self._layers = {layer.name: layer for layer in self.model.layers}
-        self._post = Post(setup.world.links) if setup.world.size > 1 and setup.world.links else None
-        self._wire = Wire(self._post, plan.lists, state.TAGS)
-        self._forward_wire = Wire(self._post, plan.forwards, state.TAGS + len(self._wire.tags))
+        self.exchange: Exchange | None = open_exchange(self.world) if self.world.size > 1 else None
+        self._wire = Wire(self.exchange, plan.lists, state.TAGS)
+        self._forward_wire = Wire(self.exchange, plan.forwards, state.TAGS + len(self._wire.tags))
         self.holdings = Holdings(plan.placement, self.world.rank, self.model)
         self.owner = Owner(self.optimizer, self.model, self.holdings, self.world)
         self.spread(self.world)
@@ -109,7 +111,7 @@ class PlacedModel(Learner):
 
     def gather(self) -> keras.Model:
         """Return the ordinary Keras model, whole on rank 0, whose optimizer gets all state; a collective."""
-        state.gather(self.model, self.owner, self.holdings, self.plan.placement, self._post, self.world)
+        state.gather(self.model, self.owner, self.holdings, self.plan.placement, self.exchange, self.world)
         return self.model
 
     @contextlib.contextmanager
@@ -127,9 +129,9 @@ class PlacedModel(Learner):
             self._return(kept)
 
     def close(self) -> None:
-        """Close the mailbox."""
-        if self._post is not None:
-            self._post.close()
+        """Send what is left to send."""
+        if self.exchange is not None:
+            self.exchange.close()
 
     def _player(self, placement: Placement, wire: Wire) -> Player:
         wire.begin()

@@ -6,14 +6,15 @@ import hashlib
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from trainer.errors import DivergenceError
 from trainer.planning.placement.boxes import Box, whole
 from trainer.planning.placement.units import Placement
+from trainer.ranks.exchange import Exchange, Parcel
 from trainer.ranks.world import World
 from trainer.strategies.placed.holdings import Holdings
 from trainer.strategies.placed.owning import Owner
-from trainer.strategies.placed.wire import Post
 
 # Tags of what is gathered; those of a step come after them.
 _GATHERED = 0
@@ -43,7 +44,7 @@ def gather(
     owner: Owner,
     holdings: Holdings,
     placement: Placement,
-    post: Post | None,
+    exchange: Exchange | None,
     world: World,
 ) -> None:
     """Put all ranks' blocks and optimizer state into rank 0's network and optimizer; a collective."""
@@ -59,11 +60,9 @@ def gather(
 
     if not world.is_main:
         for path, box in _kept(placement, world.rank):
-            if post is None:
-                raise RuntimeError("several ranks need a mailbox")
             joined = b"".join(np.ascontiguousarray(array).tobytes() for array in mine(path, box))
-            post.send(0, _GATHERED, np.frombuffer(joined, np.uint8))
-            post.flush()
+            data = np.frombuffer(joined, np.uint8)
+            _given(exchange).move([data], [Parcel(0, _GATHERED, data.size, tf.uint8)], [])
         return
     variables = {variable.path: variable for variable in model.weights}
     targets = {
@@ -72,7 +71,7 @@ def gather(
     found = {path: [np.array(v.value) for v in some] for path, some in targets.items()}
     for rank in placement.ranks:
         for path, box in _kept(placement, rank):
-            parts = mine(path, box) if rank == 0 else _received(post, rank, box, found[path])
+            parts = mine(path, box) if rank == 0 else _received(exchange, rank, box, found[path])
             for into, part in zip(found[path], parts, strict=True):
                 into[box.slices_in(whole(into.shape))] = part
     for path, some in targets.items():
@@ -91,10 +90,16 @@ def _kept(placement: Placement, rank: int) -> list[tuple[str, Box]]:
     return sorted([*owned, *(key for key, first in lowest.items() if first == rank)])
 
 
-def _received(post: Post | None, rank: int, box: Box, like: list[np.ndarray]) -> list[np.ndarray]:
-    if post is None:
-        raise RuntimeError("several ranks need a mailbox")
-    data = post.take([(rank, _GATHERED)])[0]
+def _given(exchange: Exchange | None) -> Exchange:
+    if exchange is None:
+        raise RuntimeError("several ranks send each other messages")
+    return exchange
+
+
+def _received(exchange: Exchange | None, rank: int, box: Box, like: list[np.ndarray]) -> list[np.ndarray]:
+    size = sum(box.size * array.itemsize for array in like)
+    received, _ = _given(exchange).move([], [], [Parcel(rank, _GATHERED, size, tf.uint8)])
+    data = received[0].numpy()
     found, start = [], 0
     for array in like:
         size = box.size * array.itemsize

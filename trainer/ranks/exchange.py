@@ -1,0 +1,218 @@
+"""Tensors sent between ranks from inside a compiled step.
+
+Two ways that do the same: an operation of our own (`exchange_op.cc`, compiled by `make setup`), and Python
+called from the graph, where that was not compiled. All ranks of a run use the same one: `open_exchange`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainer.ranks.links import Links
+from trainer.ranks.members import MESSAGES
+from trainer.ranks.messages import Message
+from trainer.ranks.world import World
+
+# A message that is waited for is looked for without a pause for so long, then with pauses.
+_AT_ONCE_S = 0.005
+_PAUSE_S = 0.0002
+# MPI counts the bytes of a message in 32 bits.
+MOST_BYTES = 2**31 - 1
+
+
+class Parcel(NamedTuple):
+    """One message: the rank at its other end, its tag, its length and TensorFlow's type."""
+
+    rank: int
+    tag: int
+    elements: int
+    dtype: Any
+
+
+class Exchange(ABC):
+    """Sends and receives between this rank and all others. Not for servers."""
+
+    @abstractmethod
+    def move(
+        self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
+    ) -> tuple[list[Any], Any]:
+        """Send tensors, and return those that are waited for; eagerly, or while a step is traced.
+
+        Messages of one sender and one tag are received in the order in which they are sent.
+
+        Args:
+            values: `(n,)` each, as many as `leaving`.
+            leaving: where they go.
+            wanted: what is to come.
+
+        Returns:
+            Tensors `(n,)`, and what later calls must be made to wait for with `tf.control_dependencies`.
+        """
+
+    @abstractmethod
+    def sent(self, rank: int) -> int:
+        """Return the bytes sent to a rank so far."""
+
+    @abstractmethod
+    def received(self, rank: int) -> int:
+        """Return the bytes received from a rank so far."""
+
+    @property
+    @abstractmethod
+    def waited_s(self) -> float:
+        """Return the seconds spent in calls that received something."""
+
+    def close(self) -> None:  # noqa: B027  most have nothing to close
+        """Send what is left to send."""
+
+
+def open_exchange(world: World) -> Exchange:
+    """Return the faster of the two ways that all ranks have; a collective.
+
+    Raises:
+        RuntimeError: the world was started without `Members(messages=True)`.
+    """
+    if world.links is None:
+        raise RuntimeError("this world was started without messages")
+    library = compiled()
+    if world.any(library is None) or library is None:
+        return Interpreted(world.links)
+    return Compiled(world.links, library)
+
+
+def file() -> Path:
+    """Return where the compiled operation lies: one for each version of TensorFlow."""
+    import tensorflow as tf
+
+    return Path(__file__).with_name(f"exchange_op-{tf.__version__}.so")
+
+
+def compiled() -> Any:
+    """Return TensorFlow's module of the compiled operation; None where there is none that it can load."""
+    import tensorflow as tf
+
+    if os.environ.get("CINGULUM_EXCHANGE") == "python" or not file().is_file():
+        return None
+    try:
+        return tf.load_op_library(str(file()))
+    except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, OSError):
+        return None
+
+
+class Compiled(Exchange):
+    """The operation of our own; see `open_exchange`."""
+
+    def __init__(self, links: Links, library: Any) -> None:
+        self._processes, self._address = links.workers, links.address(MESSAGES)
+        self._operation = library.cingulum_exchange
+        self._counts = ctypes.CDLL(str(file()))
+        for name in ("cingulum_sent", "cingulum_received", "cingulum_waited_ns"):
+            getattr(self._counts, name).restype = ctypes.c_uint64
+
+    def move(
+        self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
+    ) -> tuple[list[Any], Any]:
+        """Move as `Exchange.move` says."""
+        found = self._operation(
+            values=list(values),
+            receive_types=[one.dtype for one in wanted],
+            comm=self._address,
+            targets=[self._processes[one.rank] for one in leaving],
+            target_tags=[one.tag for one in leaving],
+            sources=[self._processes[one.rank] for one in wanted],
+            source_tags=[one.tag for one in wanted],
+            sizes=[one.elements for one in wanted],
+        )
+        return (list(found), found[0]) if wanted else ([], found)
+
+    def sent(self, rank: int) -> int:
+        """Return the bytes sent to a rank so far."""
+        return int(self._counts.cingulum_sent(self._processes[rank]))
+
+    def received(self, rank: int) -> int:
+        """Return the bytes received from a rank so far."""
+        return int(self._counts.cingulum_received(self._processes[rank]))
+
+    @property
+    def waited_s(self) -> float:
+        """Return the seconds spent in calls that received something."""
+        return float(self._counts.cingulum_waited_ns()) / 1e9
+
+
+class Interpreted(Exchange):
+    """Python called from the graph, and a mailbox that the waiting thread drives; see `open_exchange`."""
+
+    def __init__(self, links: Links) -> None:
+        self._there: dict[tuple[int, int], deque[np.ndarray]] = {}
+        self._processes = links.workers
+        self._waited_s = 0.0
+        self.mailbox = links.mailbox(MESSAGES, listens=False, arrived=self._arrived)
+
+    def move(
+        self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
+    ) -> tuple[list[Any], Any]:
+        """Move as `Exchange.move` says."""
+        import tensorflow as tf
+
+        done = np.int32(0)
+        kinds = [one.dtype.as_numpy_dtype for one in wanted]
+
+        def call(*arrays: np.ndarray) -> list[Any]:
+            for one, array in zip(leaving, arrays, strict=True):
+                # TensorFlow may use the memory again as soon as this call returns.
+                self.mailbox.send(self._processes[one.rank], one.tag, np.array(array), wake=False)
+            found = [array.view(kind) for array, kind in zip(self._take(wanted), kinds, strict=True)]
+            return [*found, done]
+
+        found = tf.numpy_function(call, list(values), [*(one.dtype for one in wanted), tf.int32])
+        whole = zip(found[:-1], wanted, strict=True)
+        return [tf.ensure_shape(tensor, [one.elements]) for tensor, one in whole], found[-1]
+
+    def _arrived(self, message: Message) -> bool:
+        self._there.setdefault((message.source, message.tag), deque()).append(message.array)
+        return True
+
+    def _take(self, wanted: Sequence[Parcel]) -> list[np.ndarray]:
+        """The next message, uint8 `(bytes,)`, of each sender and tag; waits until all are there."""
+        began = time.monotonic()
+        self.mailbox.turn()
+        found: list[np.ndarray] = []
+        for one in wanted:
+            key = self._processes[one.rank], one.tag
+            while not self._there.get(key):
+                if not self.mailbox.turn():
+                    if time.monotonic() - began < _AT_ONCE_S:
+                        os.sched_yield()
+                    else:
+                        time.sleep(_PAUSE_S)
+            found.append(self._there[key].popleft())
+        self.mailbox.leave()
+        if wanted:
+            self._waited_s += time.monotonic() - began
+        return found
+
+    def sent(self, rank: int) -> int:
+        """Return the bytes sent to a rank so far."""
+        return self.mailbox.sent[self._processes[rank]]
+
+    def received(self, rank: int) -> int:
+        """Return the bytes received from a rank so far."""
+        return self.mailbox.received[self._processes[rank]]
+
+    @property
+    def waited_s(self) -> float:
+        """Return the seconds spent in calls that received something."""
+        return self._waited_s
+
+    def close(self) -> None:
+        """Send what is left to send, and end the mailbox's thread."""
+        self.mailbox.close()

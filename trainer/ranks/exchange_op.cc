@@ -1,0 +1,198 @@
+// A TensorFlow operation that sends tensors to other ranks and waits for those that it is to receive.
+//
+// It sends from and receives into the tensors themselves. While it waits, its thread looks for messages without
+// a pause, then with short ones: it has nothing else to do. What is still leaving when it returns is watched by
+// a thread of its own, since MPI moves large messages only while somebody calls it.
+//
+// Processors only: on a GPU, TensorFlow brings tensors to the host and back. Not run on a GPU.
+
+#include <mpi.h>
+#include <sched.h>
+#include <time.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace {
+
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+constexpr int64_t kAtOnceNs = 5'000'000;
+constexpr long kPauseNs = 50'000;
+constexpr int kRanks = 4096;
+
+std::atomic<uint64_t> sent_bytes[kRanks];
+std::atomic<uint64_t> received_bytes[kRanks];
+std::atomic<uint64_t> waited_ns;
+
+int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+void pause() {
+  timespec t{0, kPauseNs};
+  nanosleep(&t, nullptr);
+}
+
+// Messages that are leaving, with the tensors that they leave from.
+class Leaving {
+ public:
+  void add(MPI_Request request, const Tensor& tensor) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    requests_.push_back(request);
+    tensors_.push_back(tensor);
+  }
+
+  void look() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    test();
+  }
+
+  // Leave the rest to a thread.
+  void leave() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    test();
+    if (requests_.empty()) return;
+    if (!started_) {
+      started_ = true;
+      std::thread([this] { run(); }).detach();
+    }
+    there_.notify_one();
+  }
+
+ private:
+  void test() {
+    while (!requests_.empty()) {
+      int done = 0;
+      MPI_Test(&requests_.front(), &done, MPI_STATUS_IGNORE);
+      if (!done) return;
+      requests_.pop_front();
+      tensors_.pop_front();
+    }
+  }
+
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      there_.wait(lock, [this] { return !requests_.empty(); });
+      test();
+      lock.unlock();
+      pause();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable there_;
+  std::deque<MPI_Request> requests_;
+  std::deque<Tensor> tensors_;
+  bool started_ = false;
+};
+
+Leaving& leaving() {
+  static Leaving* one = new Leaving;  // lives as long as its thread
+  return *one;
+}
+
+class ExchangeOp : public tensorflow::OpKernel {
+ public:
+  explicit ExchangeOp(OpKernelConstruction* c) : OpKernel(c) {
+    int64_t address = 0;
+    OP_REQUIRES_OK(c, c->GetAttr("comm", &address));
+    comm_ = *reinterpret_cast<MPI_Comm*>(address);
+    OP_REQUIRES_OK(c, c->GetAttr("targets", &targets_));
+    OP_REQUIRES_OK(c, c->GetAttr("target_tags", &target_tags_));
+    OP_REQUIRES_OK(c, c->GetAttr("sources", &sources_));
+    OP_REQUIRES_OK(c, c->GetAttr("source_tags", &source_tags_));
+    OP_REQUIRES_OK(c, c->GetAttr("sizes", &sizes_));
+  }
+
+  void Compute(OpKernelContext* c) override {
+    const int64_t began = now_ns();
+    std::vector<MPI_Request> arriving(sources_.size());
+    std::vector<int64_t> bytes(sources_.size());
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      Tensor* into = nullptr;
+      OP_REQUIRES_OK(c, c->allocate_output(i, TensorShape({sizes_[i]}), &into));
+      bytes[i] = into->TotalBytes();
+      check(c, MPI_Irecv(into->data(), bytes[i], MPI_BYTE, sources_[i], source_tags_[i], comm_, &arriving[i]));
+    }
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      const Tensor& from = c->input(i);
+      MPI_Request request;
+      check(c, MPI_Isend(from.data(), from.TotalBytes(), MPI_BYTE, targets_[i], target_tags_[i], comm_, &request));
+      leaving().add(request, from);
+      sent_bytes[targets_[i] % kRanks] += from.TotalBytes();
+    }
+    while (!arriving.empty()) {
+      int done = 0;
+      MPI_Testall(arriving.size(), arriving.data(), &done, MPI_STATUSES_IGNORE);
+      if (done) break;
+      leaving().look();
+      if (now_ns() - began < kAtOnceNs) {
+        sched_yield();
+      } else {
+        pause();
+      }
+    }
+    for (size_t i = 0; i < sources_.size(); ++i) received_bytes[sources_[i] % kRanks] += bytes[i];
+    leaving().leave();
+    if (!arriving.empty()) waited_ns += now_ns() - began;
+  }
+
+ private:
+  void check(OpKernelContext* c, int code) {
+    if (code == MPI_SUCCESS) return;
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    c->SetStatus(tensorflow::errors::Internal(std::string(text, length)));
+  }
+
+  MPI_Comm comm_;
+  std::vector<int32_t> targets_, target_tags_, sources_, source_tags_;
+  std::vector<int64_t> sizes_;
+};
+
+}  // namespace
+
+REGISTER_OP("CingulumExchange")
+    .Input("values: send_types")
+    .Output("found: receive_types")
+    .Attr("send_types: list(type) >= 0")
+    .Attr("receive_types: list(type) >= 0")
+    .Attr("comm: int")
+    .Attr("targets: list(int) >= 0")
+    .Attr("target_tags: list(int) >= 0")
+    .Attr("sources: list(int) >= 0")
+    .Attr("source_tags: list(int) >= 0")
+    .Attr("sizes: list(int) >= 0")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
+      std::vector<int64_t> sizes;
+      TF_RETURN_IF_ERROR(c->GetAttr("sizes", &sizes));
+      for (size_t i = 0; i < sizes.size(); ++i) c->set_output(i, c->Vector(sizes[i]));
+      return absl::OkStatus();
+    });
+REGISTER_KERNEL_BUILDER(Name("CingulumExchange").Device(tensorflow::DEVICE_CPU), ExchangeOp);
+
+extern "C" {
+uint64_t cingulum_sent(int rank) { return sent_bytes[rank % kRanks]; }
+uint64_t cingulum_received(int rank) { return received_bytes[rank % kRanks]; }
+uint64_t cingulum_waited_ns() { return waited_ns; }
+}
