@@ -6,6 +6,7 @@ from collections import Counter
 
 from trainer.errors import ConfigError
 from trainer.planning.placement import boxes
+from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.tasks import (
     Compute,
     Differentiate,
@@ -133,12 +134,12 @@ class _Place:
             unit not in self._computed for unit in own if unit.operation == message.name
         ):
             raise self._error(what, f"{message.name}, which is not computed yet")
-        if message.content == "gradient" and any(
-            unit not in self._differentiated
-            for unit in own
-            if message.name in (reading.tensor for reading in self._network[unit.operation].readings)
-        ):
-            raise self._error(what, "gradients of all that read it")
+        if message.content == "gradient":
+            moved = self._placement.flows[message.name].moves[message.number].box
+            if any(
+                unit not in self._differentiated and self._reads(unit, message.name, moved) for unit in own
+            ):
+                raise self._error(what, "gradients of all that read it")
         if message.content == "part" and any(
             unit not in self._differentiated
             for unit in own
@@ -147,6 +148,13 @@ class _Place:
             raise self._error(what, "gradients of all that use it")
         if message.content == "value" and not self._updated:
             raise self._error(what, "the update")
+
+    def _reads(self, unit: Unit, tensor: str, part: Box) -> bool:
+        readings = self._network[unit.operation].readings
+        return any(
+            reading.tensor == tensor and box is not None and box & part is not None
+            for reading, box in zip(readings, unit.reads, strict=True)
+        )
 
     def _check_gradient(self, unit: Unit) -> None:
         """The unit was computed, and all gradients of its output are here."""

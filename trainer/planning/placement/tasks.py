@@ -145,12 +145,10 @@ def _of(placement: Placement, rank: int) -> Iterator[Task]:
 
 
 def _forward(placement: Placement, own: _Own, rank: int) -> Iterator[Task]:
-    received: set[str] = set()
+    first = _first_users(placement, own, rank)
     for operation, units in own:
-        for reading in operation.readings if units else ():
-            if reading.tensor not in received:
-                received.add(reading.tensor)
-                yield from _receive([(reading.tensor, placement.flows[reading.tensor])], "output", rank)
+        for tensor in first.get(operation.name, ()):
+            yield from _receive([(tensor, placement.flows[tensor])], "output", rank)
         for unit in units:
             yield Compute(unit)
         if operation.name in placement.flows:
@@ -158,10 +156,7 @@ def _forward(placement: Placement, own: _Own, rank: int) -> Iterator[Task]:
 
 
 def _backward(placement: Placement, own: _Own, rank: int, together: list[tuple[str, ...]]) -> Iterator[Task]:
-    first_reader: dict[str, str] = {}
-    for operation, units in own:
-        for reading in operation.readings if units else ():
-            first_reader.setdefault(reading.tensor, operation.name)
+    first = _first_users(placement, own, rank)
     with_gradient = {one.name for one in placement.network.operations if one.readings}
     last_user = _last_users(own, together)
     for operation, units in reversed(own):
@@ -172,11 +167,33 @@ def _backward(placement: Placement, own: _Own, rank: int, together: list[tuple[s
             yield from _receive([(operation.name, flow)], "gradient", rank, back=True)
         for unit in units:
             yield Differentiate(unit)
-        for tensor in dict.fromkeys(reading.tensor for reading in operation.readings):
-            if units and first_reader[tensor] == operation.name and tensor in with_gradient:
+        for tensor in first.get(operation.name, ()):
+            if tensor in with_gradient:
                 yield from _send([(tensor, placement.flows[tensor])], "gradient", rank, back=True)
         for paths in last_user.get(operation.name, ()):
             yield from _send([(path, placement.reductions[path]) for path in paths], "part", rank)
+
+
+def _first_users(placement: Placement, own: _Own, rank: int) -> dict[str, list[str]]:
+    """For each operation, the tensors of other ranks that it is the first one to use on this rank.
+
+    Before it, they must be there; after it, backwards, all of their gradients are.
+    """
+    found: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for operation, units in own:
+        for number, reading in enumerate(operation.readings):
+            wanted = [box for unit in units if (box := unit.reads[number]) is not None]
+            if reading.tensor in seen or not wanted:
+                continue
+            flow = placement.flows[reading.tensor]
+            if any(
+                move.target.rank == rank and any(move.box & box is not None for box in wanted)
+                for move in flow.messages
+            ):
+                seen.add(reading.tensor)
+                found.setdefault(operation.name, []).append(reading.tensor)
+    return found
 
 
 def _last_users(own: _Own, together: list[tuple[str, ...]]) -> dict[str, list[tuple[str, ...]]]:

@@ -10,6 +10,7 @@ from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.layouts import Layout, grid, layout, replicated
 from trainer.planning.placement.operations import Network, Operation
+from trainer.planning.placement.units import MAY_OVERLAP
 
 Layouts = dict[str, Layout]
 # From a shape to who computes which box of it, by rank; None where it cannot be cut so.
@@ -36,7 +37,39 @@ def spatial(network: Network, parts: Sequence[int], ranks: Sequence[int]) -> Lay
         fits = len(shape) == len(parts) + 2 and all(shape[axis] >= count for axis, count in axes.items())
         return grid(shape, axes, ranks) if fits else None
 
-    return _by(network, divided, ranks[0])
+    return with_borders(network, _by(network, divided, ranks[0]))
+
+
+_WINDOWED = ("convolution", "maximum", "average")
+
+
+def with_borders(network: Network, layouts: Mapping[str, Layout]) -> Layouts:
+    """Let every rank compute, of normalisations and activations, the borders that its windows read, too.
+
+    Then what crosses is the output of the convolution before, together with the sums of its batch norm: one
+    exchange in place of two, forwards and backwards.
+    """
+    found = dict(layouts)
+    needed: dict[tuple[str, int], Box] = {}
+    for operation in reversed(network.operations):
+        if operation.kind not in (*MAY_OVERLAP, *_WINDOWED):
+            continue
+        held = found[operation.name]
+        if len(held.pieces) != len(held.ranks):
+            continue
+        if operation.kind in MAY_OVERLAP:
+            wider = {}
+            for piece in held.pieces:
+                box = boxes.hull([piece.box, needed.get((operation.name, piece.rank), piece.box)])
+                # What would be computed twice must be less than what is computed once.
+                wider[piece.rank] = [box if box.size < 2 * piece.box.size else piece.box]
+            held = found[operation.name] = layout(held.shape, wider)
+        for piece in held.pieces:
+            for reading in operation.readings:
+                if (read := reading.box(piece.box)) is not None:
+                    key = reading.tensor, piece.rank
+                    needed[key] = boxes.hull([read, needed.get(key, read)])
+    return found
 
 
 def filters(network: Network, shares: Mapping[int, float], *, master: bool) -> Layouts:

@@ -174,11 +174,14 @@ class Player:
             return pieces.assembled(move.box, self._weight[name], sums=True)
         return pieces.assembled(move.box, self._fresh[name])
 
-    def _arriving(self, content: Content, name: str, flow: Exchange) -> list[Part]:
-        """Everything that moves to this rank, its own parts too, in the order of moves."""
+    def _arriving(self, content: Content, name: str, flow: Exchange, wanted: Box | None = None) -> list[Part]:
+        """Everything that moves to this rank, its own parts too, in the order of moves.
+
+        With `wanted`, only what has a part in that box.
+        """
         found = []
         for number, move in enumerate(flow.moves):
-            if move.target.rank != self.rank:
+            if move.target.rank != self.rank or (wanted is not None and move.box & wanted is None):
                 continue
             if move.crosses:
                 found.append((move.box, self._arrived[message(content, name, flow, number)]))
@@ -199,7 +202,7 @@ class Player:
                 reads.append(None)
                 continue
             flow = self.placement.flows[reading.tensor]
-            parts = self._arriving("output", reading.tensor, flow)
+            parts = self._arriving("output", reading.tensor, flow, box)
             sums = self._operations[reading.tensor].sums
             reads.append(pieces.assembled(box, parts, sums=sums, ordered=sums))
         weights = [
@@ -239,7 +242,7 @@ class Player:
     def _differentiate(self, unit: Unit) -> None:
         operation = self._operations[unit.operation]
         tape, output, reads, weights = self._records.pop(unit)
-        seed = None if operation.name == LOSS else self._gradient_of_output(unit)
+        seed = None if operation.name == LOSS else self._gradient_of_output(unit, output)
         there = [x for x in reads if x is not None]
         found = tape.gradient(
             output,
@@ -260,18 +263,20 @@ class Player:
         """The gradient of what has moved to this rank: a sum over all that read it here."""
         return pieces.assembled(move.box, self._read[tensor], sums=True)
 
-    def _gradient_of_output(self, unit: Unit) -> Any:
+    def _gradient_of_output(self, unit: Unit, output: Any) -> Any:
         """The sum of what comes back along all moves that took a part of the unit's output."""
-        flow = self.placement.flows[unit.operation]
+        flow = self.placement.flows.get(unit.operation)
         back = []
-        for number, move in enumerate(flow.moves):
-            if move.source.rank != self.rank or move.box & unit.box is None:
+        for number, move in enumerate(flow.moves if flow else ()):
+            if flow is None or move.source.rank != self.rank or move.box & unit.box is None:
                 continue
             if move.crosses:
                 one = message("gradient", unit.operation, flow, number, back=True)
                 back.append((move.box, self._arrived[one]))
             else:
                 back.append((move.box, self._gradient_of_read(unit.operation, move)))
+        if not back:  # nobody reads it
+            return tf.zeros_like(output)
         return pieces.assembled(unit.box, back, sums=True)
 
     def held(self, path: str, box: Box) -> Any:
