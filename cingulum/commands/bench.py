@@ -14,7 +14,7 @@ from cingulum.commands.bench_scaling import bench_scaling
 from cingulum.commands.options import Batch, Figures, Model, Repeats, Size, Steps, SyncBatchNorm, Width
 
 bench = typer.Typer(
-    help="Measure what training costs on this machine: the step, the ring, the loader, the input, scaling.",
+    help="Measure what training costs here: the step, the ring, placements, the loader, the input, scaling.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -104,6 +104,52 @@ def bench_ring(
     rows = [
         f"{name:32s} {1000 * time['median']:8.1f} ms  "
         f"(from {1000 * time['median_min']:.1f} to {1000 * time['median_max']:.1f})"
+        for name, time in figures["step_s"].items()
+    ]
+    typer.echo(json.dumps(figures, indent=2) if as_json else _told(rows, figures))
+    return 0
+
+
+@bench.command("placement")
+def bench_placement(
+    model: Model = "resnet18",
+    size: Size = 96,
+    batch: Batch = 1,
+    width: Width = 16,
+    steps: Steps = 10,
+    repeats: Repeats = 15,
+    ranks: Annotated[int, typer.Option(help="Ranks that share a volume.", min=2, max=64)] = 2,
+    strategy: Annotated[str, typer.Option(help="spatial or filters.")] = "spatial",
+    as_json: Figures = False,
+) -> int:
+    """Measure a network that is divided over ranks, one thread per rank, in turn with what it is up against.
+
+    `of_limit` is the step time of as many processes that each train a part of the volume and exchange
+    nothing, over that of the ranks: 1 is what dividing could reach. `speedup` is the step time of one rank
+    over it; `overhead` what dividing costs where there is one rank.
+
+    \b
+    Example:
+      cingulum bench placement --size 64 --repeats 5
+      cingulum bench placement --strategy filters --json
+    """
+    from cingulum.bench import placement
+    from trainer.bench.placement_worker import PlacementJob
+    from trainer.errors import ConfigError
+    from trainer.progress import Counting
+
+    if strategy not in ("spatial", "filters"):
+        raise ConfigError(f"--strategy must be spatial or filters, not {strategy!r}.")
+    job = PlacementJob({"name": strategy}, model, size, size, batch, width, steps)
+    with Counting("measuring", "blocks") as shown:
+        figures = placement.placement(job, ranks=ranks, repeats=repeats, progress=shown.show, tell=shown.note)
+    rows = [
+        f"{name.replace('_', ' '):10s} {figures[name]:8.2f}  "
+        f"(95 %: {figures[name + '_low']:.2f} to {figures[name + '_high']:.2f})"
+        for name in ("of_limit", "speedup", "overhead")
+    ]
+    rows += [
+        f"{name.replace('_', ' '):16s} {1000 * time['median']:8.1f} ms a step"
         for name, time in figures["step_s"].items()
     ]
     typer.echo(json.dumps(figures, indent=2) if as_json else _told(rows, figures))

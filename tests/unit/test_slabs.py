@@ -26,8 +26,6 @@ from trainer.errors import ConfigError, ShardError
 from trainer.runs import preparation
 from trainer.strategies.base import Share
 
-pytestmark = pytest.mark.drawn
-
 SHAPE = (7, 6, 8, 2)
 MAPPED = (6, 5, 4, 2)
 ROWS = (0, 2, 2, 4)

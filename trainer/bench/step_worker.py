@@ -50,22 +50,23 @@ def main() -> None:
     world = starting.init(threads=1)
     block = _in_turn(job) if job.kind == "overhead" else _our_block(job)
     block()
-    for _ in _asked(world):
+    for _ in asked(world):
         everyones = world.allgather_object(block())
         if world.is_main:
-            _say(f"done {json.dumps(everyones)}")
+            say(f"done {json.dumps(everyones)}")
 
 
-def _asked(world: Any) -> Iterator[None]:
+def asked(world: Any) -> Iterator[None]:
     """Yield on all ranks for each line `go` that rank 0 reads; write the process ids first."""
     everyones = world.allgather_object(os.getpid())
     if world.is_main:
-        _say(f"ready {json.dumps(everyones)}")
+        say(f"ready {json.dumps(everyones)}")
     while world.broadcast_object(world.is_main and sys.stdin.readline() == "go\n"):
         yield
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Write a line to standard output at once."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

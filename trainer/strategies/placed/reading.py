@@ -39,6 +39,7 @@ def read(model: keras.Model, batch: int, *, training: bool = True) -> Network:
         kind = next((kind for kinds, kind in READERS if isinstance(layer, kinds)), None)
         if kind is None:
             raise refused(layer, "is of a kind that cannot be divided")
+        _check_penalties(layer)
         found += [
             dataclasses.replace(one, width=_width(one, layer))
             for one in kind(layer, inputs, output, training)
@@ -72,6 +73,13 @@ def _name_of(tensor: Any) -> str:
 
 def _shape(tensor: Any, batch: int) -> Shape:
     return (batch, *(int(length) for length in tensor.shape[1:]))
+
+
+def _check_penalties(layer: Any) -> None:
+    """Refuse what adds to the loss, or changes weights, of a whole variable."""
+    for name in vars(layer):
+        if name.endswith(("_regularizer", "_constraint")) and getattr(layer, name) is not None:
+            raise refused(layer, f"has a {name}")
 
 
 def _width(operation: Operation, layer: Any) -> int:

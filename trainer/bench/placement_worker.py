@@ -1,0 +1,103 @@
+"""One process of a placement benchmark: a network divided over ranks, or one alone, timed block by block.
+
+Run by `cingulum.bench.placement` as `python -m trainer.bench.placement_worker JOB`, where JOB is a
+`PlacementJob` as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trainer.bench.step_worker import asked, say
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacementJob:
+    """What to time.
+
+    Attributes:
+        strategy: section of `train.strategy`.
+        model: name of a registered network.
+        size: edge of the cubic volumes, in voxels.
+        depth: of the volumes that this process gets, in voxels; less than `size` for a part of them.
+        batch: samples per step.
+        width: channels of the first stage.
+        steps: steps per block.
+    """
+
+    strategy: dict[str, Any]
+    model: str = "resnet18"
+    size: int = 96
+    depth: int = 96
+    batch: int = 1
+    width: int | None = 16
+    steps: int = 10
+
+
+def main() -> None:
+    """Time what the job on the command line describes, a block each time that a line comes."""
+    job = PlacementJob(**json.loads(sys.argv[1]))
+    from trainer import config as configuration
+    from trainer import quiet
+    from trainer.ranks import launch, starting
+    from trainer.strategies import registry
+
+    quiet.leave_out_what_keras_can_do_without()
+    tree = {
+        "name": "placement",
+        "data": {"shards": "none"},
+        "model": {"name": job.model},
+        "train": {"global_batch": job.batch, "strategy": job.strategy},
+    }
+    config = configuration.parse(json.dumps(tree), [])
+    strategy = registry.of(config)
+    members = strategy.members(launch.expected_size())
+    world = starting.init(1, environment=strategy.environment(), members=members)
+    block = _block(job, strategy, world)
+    block()
+    for _ in asked(world):
+        everyones = world.allgather_object(block())
+        if world.is_main:
+            say(f"done {json.dumps(everyones)}")
+
+
+def _block(job: PlacementJob, strategy: Any, world: Any) -> Callable[[], list[float]]:
+    """A function that trains one block; returns seconds per step."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from trainer import models
+    from trainer.strategies.learner import Setup
+
+    keras.utils.set_random_seed(1)
+    shape = (job.depth, job.size, job.size, 1)
+    model = models.build(job.model, shape, 2, width=job.width)
+    optimizer = strategy.divided(keras.optimizers.SGD(1e-3, momentum=0.9), world)
+    optimizer.build(model.trainable_variables)
+    plan = strategy.plan(model, optimizer, world.size)
+    learner = strategy.build(plan, Setup(model, optimizer, world))
+    x = np.random.default_rng(0).normal(size=(job.batch, *shape)).astype(np.float32)
+    share = plan.share(world.rank)
+    if share is not None and share.space is not None:
+        x = x[(slice(None), *(slice(*ends) for ends in share.space))]
+    batch = tf.constant(x), tf.range(job.batch) % 2, tf.ones(job.batch)
+
+    def block() -> list[float]:
+        seconds = []
+        for _ in range(job.steps):
+            started = time.perf_counter()
+            np.asarray(learner.train_step(*batch))
+            seconds.append(time.perf_counter() - started)
+        return seconds
+
+    return block
+
+
+if __name__ == "__main__":
+    main()
