@@ -23,7 +23,7 @@ NETWORK = small()
 def tree(**more):
     """A plan of two ranks: the convolution cut along space, all else on rank 0."""
     layouts = ways.spatial(NETWORK, (2,), range(2))
-    made = PlanFile.of(NETWORK, layouts, name="small", strategy="spatial", ranks=2)
+    made = PlanFile.of(place(NETWORK, layouts), name="small", strategy="spatial", ranks=2)
     return {**json.loads(made.text()), **more}
 
 
@@ -50,7 +50,7 @@ def refused(tmp_path, content, **more):
 
 def test_a_plan_is_read_as_it_was_written_and_has_a_line_for_each_operation(tmp_path):
     layouts = ways.spatial(NETWORK, (2,), range(2))
-    text = PlanFile.of(NETWORK, layouts, name="small", strategy="spatial", ranks=2).text()
+    text = PlanFile.of(place(NETWORK, layouts), name="small", strategy="spatial", ranks=2).text()
     found = read(tmp_path, text)
     assert found.layouts == layouts and found.placement == place(NETWORK, layouts)
     assert sorted(found.lists) == [0, 1]
@@ -69,7 +69,7 @@ def test_random_layouts_come_back_whatever_the_order_of_their_boxes(tmp_path_fac
                 box = whole(shape).with_range(1, (at, at + 1)) if len(shape) > 1 else whole(shape)
                 held.setdefault(data.draw(st.integers(0, 2)), []).append(box)
             layouts[one.name] = layout(shape, held)
-    made = json.loads(PlanFile.of(NETWORK, layouts, name="small", strategy="", ranks=3).text())
+    made = json.loads(PlanFile.of(place(NETWORK, layouts), name="small", strategy="", ranks=3).text())
     for one in made["operations"]:
         one["pieces"] = data.draw(st.permutations(one["pieces"]))
     data.draw(st.randoms()).shuffle(made["operations"])
@@ -158,7 +158,7 @@ def test_a_plan_whose_ranks_wait_for_each_other_for_ever_is_refused(tmp_path, mo
 
 def test_samples_stay_with_their_replica(tmp_path):
     layouts = ways.replicas(NETWORK, 2, 1, lambda one: ways.spatial(one, (1,), [0]))
-    made = PlanFile.of(NETWORK, layouts, name="small", strategy="spatial", ranks=2, replicas=2)
+    made = PlanFile.of(place(NETWORK, layouts), name="small", strategy="spatial", ranks=2, replicas=2)
     content = json.loads(made.text())
     assert read(tmp_path, content, replicas=2).layouts == layouts
     for piece in content["operations"][-1]["pieces"]:

@@ -105,19 +105,17 @@ class PlanFile(KeptFile):
         return self
 
     @classmethod
-    def of(
-        cls, network: Network, layouts: Layouts, *, name: str, strategy: str, ranks: int, replicas: int = 1
-    ) -> PlanFile:
-        """Return the file of some layouts.
+    def of(cls, placement: Placement, *, name: str, strategy: str, ranks: int, replicas: int = 1) -> PlanFile:
+        """Return the file of a placement.
 
         Args:
-            network: that they divide.
-            layouts: of all its operations but inputs.
+            placement: of a network whose shapes hold the samples of a micro-batch of all replicas.
             name: of the network.
-            strategy: that made them.
+            strategy: that made it.
             ranks: in all replicas; some may have nothing to do.
             replicas: see `PlanFile`.
         """
+        divided = layouts_of(placement)
         return cls(
             version=VERSION,
             strategy=strategy,
@@ -128,10 +126,10 @@ class PlanFile(KeptFile):
                 PlannedOperation(
                     name=one.name,
                     kind=one.kind,
-                    shape=layouts[one.name].shape,
-                    pieces=tuple((piece.rank, piece.box.ranges) for piece in layouts[one.name].pieces),
+                    shape=divided[one.name].shape,
+                    pieces=tuple((piece.rank, piece.box.ranges) for piece in divided[one.name].pieces),
                 )
-                for one in network.operations
+                for one in placement.network.operations
                 if one.readings
             ),
         )
@@ -174,6 +172,18 @@ class PlanFile(KeptFile):
             except ConfigError as error:
                 raise ConfigError(error.message, cure=error.cure, key=key) from None
         return found
+
+
+def layouts_of(placement: Placement) -> Layouts:
+    """Return the layouts that a placement was made of."""
+    held: dict[str, dict[int, list[Box]]] = {}
+    operations = {one.name: one for one in placement.network.operations if one.readings}
+    for unit in placement.units:
+        if unit.operation in operations:
+            part = unit.reads[0] if operations[unit.operation].sums else unit.box
+            if part is not None:
+                held.setdefault(unit.operation, {}).setdefault(unit.rank, []).append(part)
+    return {name: layout(placed_shape(one), held[name]) for name, one in operations.items()}
 
 
 @dataclass(frozen=True)
