@@ -153,6 +153,31 @@ def test_a_strategy_that_is_not_possible_is_refused_where_it_was_asked_for_and_s
     assert "is not a plan that can be replaced" in capsys.readouterr().err and kept.read_text() == "{}"
 
 
+def test_a_plan_of_a_file_is_compared_like_any_other_and_refused_for_other_ranks_or_networks(config, capsys):
+    out = config.parent / "plan.json"
+    assert cli.run(["plan", str(config), "--ranks", "2", "--strategy", "spatial", "--out", str(out)]) == 0
+    tree = json.loads(out.read_text())
+    (one,) = [one for one in tree["operations"] if one["name"] == "stage2_conv"]
+    one["pieces"] = [[1, [[0, length] for length in one["shape"]]]]
+    out.write_text(json.dumps(tree))
+    capsys.readouterr()
+    follow = ["train.strategy=spatial", f"train.plan={out}"]
+    found = planned(capsys, config, *follow, "--ranks", "2")
+    assert found["strategies"][0]["way"].startswith(f"divided as {out} says (SHA-256 ")
+    assert found["plan"] == tree
+    by_rule = rows(planned(capsys, config, "--strategy", "spatial", "--ranks", "2"))["spatial"]
+    held = found["strategies"][0]["parameters_held"]
+    assert held[0] < by_rule["parameters_held"][0] and held[1] == by_rule["parameters_held"][1]
+    for more, said in (
+        (("--ranks", "3"), "is a plan for 2 rank(s), and 3 would train"),
+        (("--ranks", "2", "model.name=resnet10"), "is a plan for the network tiny, not for resnet10"),
+        (("--ranks", "2", "model.width=4"), "stage1_conv is of shape"),
+        (("--ranks", "2", "train.strategy.replicas=2"), "is a plan for 1 replica(s), not 2"),
+    ):
+        assert cli.run(["plan", str(config), *follow, *more]) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_a_strip_shows_who_computes_which_part(config):
     run = configuration.load(config, ["train.strategy=filters", "train.strategy.shares=[1, 0, 1]"])
     found = plans.compare(run, 3).chosen

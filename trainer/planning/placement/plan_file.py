@@ -6,6 +6,7 @@ neither TensorFlow nor ranks. docs/how-to/plan.md says what each key is.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,9 @@ from pydantic import Field, model_validator
 
 from trainer.errors import ConfigError
 from trainer.planning.kept_files import FilePart, KeptFile, Name
-from trainer.planning.placement import checking
+from trainer.planning.placement import checking, ways
 from trainer.planning.placement.boxes import Box
-from trainer.planning.placement.layouts import Layout, Piece, layout
+from trainer.planning.placement.layouts import Layout, Piece, layout, replicated
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.tasks import TaskLists, task_lists
 from trainer.planning.placement.units import Placement, Unit, place
@@ -194,11 +195,13 @@ class Planned:
         layouts: of its operations.
         placement: that follows.
         lists: the tasks of every rank, which were found to be possible.
+        sha256: of what the file says.
     """
 
     layouts: Layouts
     placement: Placement
     lists: TaskLists
+    sha256: str
 
 
 def read(path: Path, network: Network, *, name: str, ranks: int, replicas: int = 1) -> Planned:
@@ -234,7 +237,18 @@ def read(path: Path, network: Network, *, name: str, ranks: int, replicas: int =
     except ConfigError as error:
         cure = error.cure or f"Mend it there, or make the file anew: {again}"
         raise ConfigError(f"{path}: {error.message}", cure=cure, path=path, key=error.key) from None
-    return Planned(layouts, placement, lists)
+    return Planned(layouts, placement, lists, hashlib.sha256(file.text().encode()).hexdigest())
+
+
+def to_evaluate(layouts: Layouts, network: Network) -> Layouts:
+    """Return layouts by which the same network is evaluated: every rank has the weights that it uses.
+
+    Args:
+        layouts: of an update.
+        network: with the samples of a batch that is evaluated. Its outputs are gathered on rank 0.
+    """
+    loss = network.operations[-1]
+    return ways.resampled(layouts, network) | {loss.name: replicated(loss.shape, [0])}
 
 
 def _for_another(path: Path, key: str, said: str, cure: str) -> ConfigError:
