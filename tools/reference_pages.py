@@ -32,13 +32,14 @@ def type_name(annotation: Any) -> str:
         return type_name(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) is typing.Literal:
         return " \\| ".join(f"`{value}`" for value in typing.get_args(annotation))
-    if typing.get_origin(annotation) is tuple:
+    if typing.get_origin(annotation) in (tuple, list):
         element = typing.get_args(annotation)[0]
         if typing.get_origin(element) is typing.Annotated:
             element = typing.get_args(element)[0]
         if typing.get_origin(element) is typing.Literal:
             return f"list of {type_name(element)}"
-        return {"str": "list of texts", "int": "list of whole numbers"}[element.__name__]
+        names = {"str": "list of texts", "int": "list of whole numbers", "float": "list of numbers"}
+        return names[element.__name__]
     if typing.get_origin(annotation) is dict:
         return "mapping"
     members = [m for m in typing.get_args(annotation) if m is not type(None)]

@@ -25,6 +25,7 @@ from cingulum.commands.leaks import leaks
 from cingulum.commands.logs import logs
 from cingulum.commands.models import models
 from cingulum.commands.phantom import phantom
+from cingulum.commands.plan import plan
 from cingulum.commands.predict import predict
 from cingulum.commands.profile import profile
 from cingulum.commands.report import report
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "augment": augment,
     "models": models,
     "profile": profile,
+    "plan": plan,
     "train": train,
     "crossval": crossval,
     "evaluate": evaluate,

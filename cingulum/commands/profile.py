@@ -41,13 +41,15 @@ def profile(
       cingulum profile examples/demo.yaml
       mpirun -np 2 cingulum profile examples/demo.yaml --out profile.json
     """
+    from cingulum.commands import kept_out
     from trainer import config as configuration
     from trainer.errors import InputError
+    from trainer.planning.profile import Profile
     from trainer.ranks import launch, starting
     from trainer.ranks.members import Members
 
     def load() -> RunConfig:
-        _check_out(out)
+        kept_out.check(out, Profile)
         return configuration.load(config, overrides or [])
 
     loaded: RunConfig | None = None
@@ -104,27 +106,3 @@ def _bar(bars: contextlib.ExitStack, what: str, unit: str) -> Callable[[int, int
 
 def _silent(done: int, total: int) -> None:
     pass
-
-
-def _check_out(out: Path | None) -> None:
-    """Refuse, before anything is measured, a place where no profile can be written."""
-    from trainer.errors import InputError
-    from trainer.planning.profile import Profile
-
-    if out is None:
-        return
-    if not out.absolute().parent.is_dir():
-        raise InputError(
-            f"{out.absolute().parent}: there is no such folder.",
-            cure="Make it, or name another --out.",
-            path=out,
-        )
-    if out.exists():
-        try:
-            Profile.read(out)
-        except InputError as error:
-            raise InputError(
-                f"{out}: is there already, and is not a profile that can be replaced ({error.message})",
-                cure="Name another file: --out FILE",
-                path=out,
-            ) from None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from cingulum.commands import sizes
 from trainer.planning.profile import Profile, ProfiledOperation
 
 # Rows of the table of layers; --json has all.
@@ -21,7 +22,7 @@ def show(profile: Profile) -> None:
     shape = "x".join(map(str, profile.sample_shape))
     console.print(
         f"{profile.network}: {profile.batch} x {shape}, {profile.precision}, "
-        f"{_flops(sum(one.flops for one in profile.operations))} FLOP forward"
+        f"{sizes.flops(sum(one.flops for one in profile.operations))} FLOP forward"
     )
     console.print(_devices(profile))
     console.print()
@@ -64,9 +65,9 @@ def _devices(profile: Profile) -> Table:
             device.host,
             device.name,
             str(device.threads),
-            _time(sum(one.forward_s[rank] for one in profile.operations)),
-            _time(sum(one.backward_s[rank] for one in profile.operations)),
-            _time(profile.update.seconds[rank]),
+            sizes.time(sum(one.forward_s[rank] for one in profile.operations)),
+            sizes.time(sum(one.backward_s[rank] for one in profile.operations)),
+            sizes.time(profile.update.seconds[rank]),
         )
     if profile.ranks > MOST_LINES:
         table.add_row("...", f"{profile.ranks - MOST_LINES} more", *[""] * 5)
@@ -85,12 +86,12 @@ def _layers(profile: Profile, rows: Sequence[Sequence[ProfiledOperation]]) -> Ta
         table.add_row(
             one.name,
             f"{len(group)}",
-            _time(one.forward_s[slowest]),
-            _time(one.backward_s[slowest]),
+            sizes.time(one.forward_s[slowest]),
+            sizes.time(one.backward_s[slowest]),
             f"{_total(group) / whole:.1%}" if whole else "-",
-            _flops(one.flops),
-            _size(one.parameter_bytes),
-            _size(one.output_bytes),
+            sizes.flops(one.flops),
+            sizes.size(one.parameter_bytes),
+            sizes.size(one.output_bytes),
         )
     return table
 
@@ -107,32 +108,5 @@ def _links(profile: Profile) -> Table:
     ]
     known.sort(key=lambda one: one[0].bytes_per_second)
     for link, name in known[:MOST_LINES]:
-        table.add_row(name, _time(link.latency_s), f"{_size(link.bytes_per_second)}/s")
+        table.add_row(name, sizes.time(link.latency_s), f"{sizes.size(link.bytes_per_second)}/s")
     return table
-
-
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{_three(seconds / scale)} {unit}"
-    return f"{seconds * 1e6:.0f} us"
-
-
-def _size(size: float) -> str:
-    unit, scale = "B", 1
-    for name in ("KiB", "MiB", "GiB", "TiB"):
-        if size >= 1024 * scale:
-            unit, scale = name, 1024 * scale
-    return f"{_three(size / scale)} {unit}" if size else "-"
-
-
-def _flops(flops: float) -> str:
-    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if flops >= scale:
-            return f"{_three(flops / scale)} {unit}"
-    return f"{flops:.0f}" if flops else "-"
-
-
-def _three(value: float) -> str:
-    """Three digits; four from 1000 on."""
-    return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}"

@@ -53,3 +53,33 @@ def test_a_bad_configuration_is_named_with_its_cure(text, overrides, said):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="no such file"):
         config.load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    "train, overrides",
+    [
+        ("{strategy: {name: spatial, plan: p.json}}", []),
+        ("{strategy: spatial, plan: p.json}", []),
+        ("{strategy: filters}", ["train.plan=p.json"]),
+        ("{strategy: spatial, plan: other.json}", ["train.strategy.plan=p.json"]),
+        ("{strategy: {name: spatial, plan: other.json}}", ["train.plan=p.json"]),
+    ],
+)
+def test_train_plan_is_the_plan_of_the_strategy(train, overrides):
+    made = config.parse(f"{MINIMAL}train: {train}", overrides)
+    assert str(made.train.strategy.plan) == "p.json" and made.train.plan is None
+    assert config.parse(config.dump(made)) == made
+
+
+@pytest.mark.parametrize(
+    "train, said",
+    [
+        ("{plan: p.json}", "plan is for strategies that divide the network, .* the strategy is data"),
+        ("{plan: p.json, strategy: {name: spatial, plan: p.json}}", "plan is given twice"),
+        ("{strategy: {name: data, plan: p.json}}", "plan"),
+        ("{plan: 3, strategy: spatial}", "train.plan: must be a path"),
+    ],
+)
+def test_a_plan_for_no_strategy_or_given_twice_is_refused(train, said):
+    with pytest.raises(ConfigError, match=said):
+        config.parse(f"{MINIMAL}train: {train}")

@@ -10,10 +10,11 @@ import pytest
 
 from trainer.errors import InputError
 from trainer.planning import links
+from trainer.planning.kept_files import MOST_BYTES
 from trainer.planning.links import Link, Timed
 from trainer.planning.placement.operations import Operation, Reading, Weight
 from trainer.planning.placement.windows import Sliding
-from trainer.planning.profile import MOST_BYTES, Profile
+from trainer.planning.profile import Profile
 from trainer.profiling import equal
 from trainer.profiling import links as link_probe
 

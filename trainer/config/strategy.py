@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -149,6 +150,12 @@ class PlacedConfig(StrategySection):
 
     replicas: int = may_change(
         1, ge=1, le=1024, description="groups of ranks that each hold a whole network and take other samples"
+    )
+    plan: Path | None = may_change(
+        None,
+        strict=False,
+        description="file of `cingulum plan --out`, perhaps edited, that says which rank computes what, "
+        "instead of the strategy's own rule",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from trainer.config.section import LARGEST_SEED, MAY_GROW, MOST_SAMPLES, Section, may_change, number
-from trainer.config.strategy import AnyStrategy, RingConfig, ServerConfig, named
+from trainer.config.strategy import AnyStrategy, PlacedConfig, RingConfig, ServerConfig, named
 from trainer.errors import ConfigError
 
 
@@ -126,6 +126,8 @@ class TrainConfig(Section):
     # As the sections of two strategies were written before each strategy had `train.strategy` to itself.
     ring: RingConfig | None = Field(None, exclude=True)
     server: ServerConfig | None = Field(None, exclude=True)
+    # A short name of `train.strategy.plan`.
+    plan: Path | None = Field(None, strict=False, exclude=True)
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = Field(
         "float32", description="type of the arithmetic"
     )
@@ -180,6 +182,21 @@ class TrainConfig(Section):
                 object.__setattr__(self, "strategy", joined)
         for key in ("ring", "server"):
             object.__setattr__(self, key, None)
+        return self
+
+    @model_validator(mode="after")
+    def _plan_is_of_the_strategy(self) -> TrainConfig:
+        """Read `train.plan` as `train.strategy.plan`."""
+        if self.plan is not None:
+            if not isinstance(self.strategy, PlacedConfig):
+                raise ValueError(
+                    f"plan is for strategies that divide the network, spatial and filters; "
+                    f"the strategy is {self.strategy.name}"
+                )
+            if self.strategy.plan is not None:
+                raise ValueError("plan is given twice; give it in train.strategy only")
+            object.__setattr__(self, "strategy", self.strategy.model_copy(update={"plan": self.plan}))
+            object.__setattr__(self, "plan", None)
         return self
 
 

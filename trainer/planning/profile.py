@@ -7,39 +7,32 @@ TensorFlow nor ranks. docs/how-to/profile.md says what each key is.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from trainer.errors import InputError
+from trainer.planning.kept_files import FilePart, KeptFile, Name
 from trainer.planning.links import Link
 
 # Of the file's form.
 VERSION = 1
-MOST_BYTES = 64 * 2**20
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
-Name = Annotated[str, Field(min_length=1, max_length=1000)]
 # One number for each rank.
 PerRank = tuple[Seconds, ...]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
-
-
-class Made(_Part):
+class Made(FilePart):
     """When a profile was made, and by which versions of what."""
 
     time: str
     versions: dict[str, str]
 
 
-class Device(_Part):
+class Device(FilePart):
     """What a rank computes on: its host, the name of the GPU or processor, and compute threads."""
 
     host: str
@@ -47,7 +40,7 @@ class Device(_Part):
     threads: Annotated[int, Field(ge=1)]
 
 
-class ProfiledOperation(_Part):
+class ProfiledOperation(FilePart):
     """One operation of the network.
 
     Attributes:
@@ -77,7 +70,7 @@ class ProfiledOperation(_Part):
     backward_spread_s: PerRank
 
 
-class ProfiledUpdate(_Part):
+class ProfiledUpdate(FilePart):
     """The optimizer's update of all trainable parameters, in seconds on each rank."""
 
     parameters: Count
@@ -85,14 +78,14 @@ class ProfiledUpdate(_Part):
     spread_s: PerRank
 
 
-class ProfiledLink(_Part):
+class ProfiledLink(FilePart):
     """From one rank to another: seconds before the first byte arrives, and bytes per second after it."""
 
     latency_s: Seconds
     bytes_per_second: Annotated[float, Field(gt=0)]
 
 
-class Profile(_Part):
+class Profile(KeptFile):
     """Content of a profile's file.
 
     Attributes:
@@ -108,7 +101,10 @@ class Profile(_Part):
         links: `links[source][target]`; null from a rank to itself.
     """
 
-    version: int
+    VERSION: ClassVar[int] = VERSION
+    WHAT: ClassVar[str] = "profile"
+    REMAKE: ClassVar[str] = "cingulum profile CONFIG --out FILE"
+
     network: Name
     sample_shape: tuple[Annotated[int, Field(ge=1)], ...]
     batch: Annotated[int, Field(ge=1)]
@@ -144,66 +140,6 @@ class Profile(_Part):
             if one.measured and one.measured not in self._by_name:
                 raise ValueError(f"operations.{one.name}.measured: there is no operation {one.measured}")
         return self
-
-    @classmethod
-    def read(cls, path: Path) -> Profile:
-        """Return the profile in a file.
-
-        Raises:
-            InputError: the file is missing, too large, no JSON, of a later version, or a key in it is wrong;
-                names file and key.
-        """
-        if not path.is_file():
-            raise InputError(
-                f"{path}: there is no such file.", cure=f"cingulum profile CONFIG --out {path}", path=path
-            )
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise InputError(f"{path}: is larger than {MOST_BYTES // 2**20} MiB: no profile.", path=path)
-        return cls.parse(content, path)
-
-    @classmethod
-    def parse(cls, content: bytes | str, path: Path) -> Profile:
-        """Return the profile that the content of a file holds; `path` is for messages. Raises as `read`."""
-        try:
-            tree = json.loads(content, parse_constant=_refuse)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: is no JSON ({error}).", path=path) from None
-        version = tree.get("version") if isinstance(tree, dict) else None
-        if isinstance(version, int) and version > VERSION:
-            raise InputError(
-                f"{path}: is of version {version}; this cingulum reads versions up to {VERSION}.",
-                cure="Use the cingulum that made it, or make it anew: cingulum profile CONFIG --out FILE",
-                path=path,
-                key="version",
-            )
-        try:
-            # Of text and not of the tree: strict JSON has lists where Python has tuples.
-            return cls.model_validate_json(content)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(_named(tree, first["loc"]))
-            said = first["msg"].removeprefix("Value error, ")
-            told = f"{key}: {said[:1].lower()}{said[1:]}" if key else said
-            raise InputError(
-                f"{path}: {told}.",
-                cure="Mend it there, or make the file anew: cingulum profile CONFIG --out FILE",
-                path=path,
-                key=key or said.partition(": ")[0] or None,
-            ) from None
-
-    def text(self) -> str:
-        """Return the content of the file: JSON, with a line for each operation and each row of links."""
-        tree = self.model_dump(mode="json")
-        lines = []
-        for key, value in tree.items():
-            if key in ("devices", "operations", "links"):
-                inner = ",\n".join(f"    {json.dumps(one, allow_nan=False)}" for one in value)
-                lines.append(f"  {json.dumps(key)}: [\n{inner}\n  ]")
-            else:
-                lines.append(f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}")
-        return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @functools.cached_property
     def _by_name(self) -> dict[str, ProfiledOperation]:
@@ -262,17 +198,3 @@ class Profile(_Part):
         if found is None:
             raise ValueError(f"rank {source} has no link to itself")
         return Link(found.latency_s, found.bytes_per_second)
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is not a number of JSON")
-
-
-def _named(tree: Any, loc: Sequence[int | str]) -> list[str]:
-    """The place of a value; operations by their names, where they have one."""
-    found = [str(part) for part in loc]
-    if len(loc) > 1 and loc[0] == "operations" and isinstance(loc[1], int):
-        name = tree["operations"][loc[1]]
-        if isinstance(name, dict) and isinstance(name.get("name"), str):
-            found[1] = name["name"]
-    return found

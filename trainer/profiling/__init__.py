@@ -1,1 +1,1 @@
-"""Measures what `cingulum profile` tells: operations, update and links, on every rank."""
+"""Measures what `cingulum profile` tells, on every rank, and compares what `cingulum plan` tells."""

@@ -151,6 +151,7 @@ def _check(operation: Operation, held: Layout) -> None:
                 raise ConfigError(
                     f"{operation.name}: ranks {one.rank} and {other.rank} both compute {twice}.",
                     cure="Let one of them compute it; the other receives it.",
+                    key=f"operations.{operation.name}",
                 )
 
 

@@ -136,6 +136,26 @@ def replicas(network: Network, count: int, ranks: int, one: Callable[[Network], 
     return found
 
 
+def resampled(layouts: Layouts, network: Network) -> Layouts:
+    """The same layouts for another number of samples: no rank uses weights that it did not use before.
+
+    Args:
+        layouts: of the same operations, or more.
+        network: with the other number of samples.
+    """
+    found: Layouts = {}
+    for operation in network.operations:
+        if operation.readings:
+            held, shape = layouts[operation.name], placed_shape(operation)
+            pieces: dict[int, list[Box]] = {}
+            for piece in held.pieces:
+                start, stop = (-(-end * shape[0] // held.shape[0]) for end in piece.box.ranges[0])
+                if start < stop:
+                    pieces.setdefault(piece.rank, []).append(piece.box.with_range(0, (start, stop)))
+            found[operation.name] = layout(shape, pieces)
+    return found
+
+
 def placed_shape(operation: Operation) -> tuple[int, ...]:
     """Return the shape that a layout divides: of an operation that sums, that of its input."""
     return operation.readings[0].shape if operation.sums else operation.shape

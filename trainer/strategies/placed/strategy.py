@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from trainer.config import FiltersConfig, RingConfig, SpatialConfig
@@ -16,7 +17,19 @@ if TYPE_CHECKING:
     import keras
 
     from trainer.planning.placement.operations import Network
+    from trainer.planning.placement.tasks import TaskLists
+    from trainer.planning.placement.units import Placement
     from trainer.planning.placement.ways import Layouts
+
+
+@dataclass(frozen=True)
+class _Divided:
+    """What a rule or a file makes of a network: see `PlacedPlan`."""
+
+    placement: Placement
+    lists: TaskLists
+    evaluated: Placement
+    way: str
 
 
 class Placed(Strategy):
@@ -42,10 +55,7 @@ class Placed(Strategy):
             ConfigError: ranks, replicas and samples do not fit together.
             ModelError: a layer cannot be divided.
         """
-        from trainer.planning.placement import ways
-        from trainer.planning.placement.checking import check
-        from trainer.planning.placement.tasks import forward_lists, task_lists
-        from trainer.planning.placement.units import place
+        from trainer.planning.placement.tasks import forward_lists
         from trainer.strategies.placed.plan import PlacedPlan, facts
         from trainer.strategies.placed.reading import read
 
@@ -56,16 +66,11 @@ class Placed(Strategy):
                 cure=f"Launch a multiple of {replicas} ranks.",
                 key="train.strategy.replicas",
             )
-        ranks = world_size // replicas
         samples = train.global_batch // train.accumulation
-        network = read(model, samples)
-        layouts = ways.replicas(network, replicas, ranks, lambda one: self.layouts(one, ranks))
-        placement = place(network, layouts)
-        lists = task_lists(placement)
-        check(placement, lists)
-        # Evaluation takes a volume at a time through the ranks of the first replica.
-        alone = read(model, self.config.data.evaluation_batch, training=False)
-        evaluated = place(alone, self.layouts(alone, ranks))
+        # Evaluation takes a volume at a time.
+        networks = read(model, samples), read(model, self.config.data.evaluation_batch, training=False)
+        divide = self._by_rule if self.section.plan is None else self._by_file
+        divided = divide(*networks, world_size)
         return PlacedPlan.of(
             model,
             self.name,
@@ -74,11 +79,42 @@ class Placed(Strategy):
             accumulation=train.accumulation,
             parts=replicas,
             replicas=replicas,
-            way=self.way(ranks),
-            evaluated=evaluated,
-            forwards=forward_lists(evaluated),
-            **facts(placement, lists, world_size, train.accumulation),
+            way=divided.way,
+            evaluated=divided.evaluated,
+            forwards=forward_lists(divided.evaluated),
+            **facts(divided.placement, divided.lists, world_size, train.accumulation),
         )
+
+    def _by_rule(self, network: Network, evaluated: Network, world_size: int) -> _Divided:
+        """Divide by the strategy's own rule; what is evaluated, over the ranks of the first replica."""
+        from trainer.planning.placement import ways
+        from trainer.planning.placement.checking import check
+        from trainer.planning.placement.tasks import task_lists
+        from trainer.planning.placement.units import place
+
+        replicas = self.section.replicas
+        ranks = world_size // replicas
+        placement = place(
+            network, ways.replicas(network, replicas, ranks, lambda one: self.layouts(one, ranks))
+        )
+        lists = task_lists(placement)
+        check(placement, lists)
+        return _Divided(placement, lists, place(evaluated, self.layouts(evaluated, ranks)), self.way(ranks))
+
+    def _by_file(self, network: Network, evaluated: Network, world_size: int) -> _Divided:
+        """Divide as `train.strategy.plan` says; what is evaluated, too, where the weights are."""
+        from trainer.planning.placement import plan_file
+        from trainer.planning.placement.units import place
+
+        path, replicas = self.section.plan, self.section.replicas
+        if path is None:
+            raise TypeError("no file to divide by")
+        found = plan_file.read(
+            path, network, name=self.config.model.name, ranks=world_size, replicas=replicas
+        )
+        layouts = plan_file.to_evaluate(found.layouts, evaluated)
+        way = f"divided as {path} says (SHA-256 {found.sha256[:12]})"
+        return _Divided(found.placement, found.lists, place(evaluated, layouts), way)
 
     def build(self, plan: Plan, setup: Setup) -> Learner:
         """Make the learner: see `placed.learner`."""

@@ -1,0 +1,99 @@
+"""A plan beside others as tables for people, 80 columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from cingulum.commands import sizes
+from trainer.planning.placement.drawing import Strip, strips
+from trainer.planning.placement.plan_file import layouts_of
+from trainer.profiling.outlooks import Comparison, Impossible, Outlook
+
+# Rows of the drawing, and ranks that have a line each; --json has all.
+MOST_ROWS = 20
+MOST_RANKS = 16
+
+
+def show(found: Comparison) -> None:
+    """Print all strategies, then of the chosen one each rank's part, and who computes what."""
+    console = Console(highlight=False, markup=False)
+    shape = "x".join(map(str, found.sample_shape))
+    times = f", {found.accumulation} times per update" if found.accumulation > 1 else ""
+    console.print(
+        f"{found.network}: {found.batch} x {shape}{times}, {found.precision}, {found.parameters:,} parameters"
+    )
+    console.print()
+    console.print(_strategies(found))
+    for one in found.others:
+        if isinstance(one, Impossible):
+            console.print(f"{one.label}: not possible. {one.reason}")
+    if found.chosen.cost is None:
+        console.print("Seconds are predicted with --profile FILE; imbalance is that of FLOPs.")
+    console.print()
+    console.print(f"{found.chosen.label}: {found.chosen.way}")
+    console.print(_ranks(found.chosen, found.ranks))
+    if found.ranks > MOST_RANKS:
+        console.print(f"and {found.ranks - MOST_RANKS} more ranks; --json has all")
+    console.print()
+    drawn = strips(layouts_of(found.chosen.placement))
+    console.print(_drawing(drawn[:MOST_ROWS]))
+    if len(drawn) > MOST_ROWS:
+        console.print(f"and {len(drawn) - MOST_ROWS} more rows; --out has every operation")
+
+
+def _table(*titles: str, numbers: Sequence[str] = ()) -> Table:
+    table = Table(*titles, box=None, pad_edge=False)
+    for title in numbers:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def _strategies(found: Comparison) -> Table:
+    """A row for each strategy that is possible; of bytes, messages and memory those of the rank with most."""
+    seconds = ["step", "waits"] if found.chosen.cost else []
+    table = _table(f"on {found.ranks} rank(s)", numbers=[*seconds, "sent", "messages", "memory", "imbalance"])
+    for one in (found.chosen, *found.others):
+        if not isinstance(one, Impossible):
+            times = []
+            if one.cost is not None:
+                waits = max(one.cost.waiting_s) / one.cost.step_s if one.cost.step_s else 0.0
+                times = [sizes.time(one.cost.step_s), f"{waits:.0%}"]
+            table.add_row(
+                one.label,
+                *times,
+                sizes.size(max(rank.bytes for rank in one.sent)),
+                str(max(rank.messages for rank in one.sent)),
+                sizes.size(max(rank.total for rank in one.memory)),
+                f"{one.imbalance:.1%}",
+            )
+    return table
+
+
+def _ranks(one: Outlook, ranks: int) -> Table:
+    work = ["busy"] if one.cost else ["FLOP"]
+    table = _table(numbers=["rank", *work, "sent", "parameters", "updates", "variables", "slots", "working"])
+    for rank in range(min(ranks, MOST_RANKS)):
+        memory = one.memory[rank]
+        table.add_row(
+            str(rank),
+            sizes.time(one.cost.busy_s[rank]) if one.cost else sizes.flops(one.flops[rank]),
+            sizes.size(one.sent[rank].bytes),
+            f"{one.held[rank]:,}",
+            f"{one.owned[rank]:,}",
+            *map(sizes.size, (memory.variables, memory.slots, memory.working)),
+        )
+    return table
+
+
+def _drawing(drawn: Sequence[Strip]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("from operation", overflow="fold")
+    table.add_column("x", justify="right")
+    table.add_column("cut along", overflow="fold")
+    table.add_column("by ranks", no_wrap=True)
+    for one in drawn:
+        table.add_row(one.first, str(one.count), ", ".join(one.axes) or "-", one.signs)
+    return table

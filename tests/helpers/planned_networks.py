@@ -1,0 +1,49 @@
+"""A network that planners divide, small enough for figures that follow by hand; no TensorFlow."""
+
+from __future__ import annotations
+
+from trainer.planning.placement.operations import Network, Operation, Reading, Weight
+from trainer.planning.placement.windows import Pointwise, Sliding
+
+SAME = Pointwise()
+
+
+def small(samples: int = 2, length: int = 8) -> Network:
+    """`x` (n, l, 2), a convolution of kernel 3 to 4 channels, `relu`, `mean` over l, and the loss."""
+    volume, features, mean = (samples, length, 2), (samples, length, 4), (samples, 4)
+    each = tuple((axis, SAME) for axis in range(3))
+    kernel = Weight("conv/kernel", (3, 2, 4), (None, None, 2))
+    near = ((0, SAME), (1, Sliding(3, padding="same")), None)
+    return Network(
+        (
+            Operation("x", "input", "x", (), volume),
+            Operation(
+                "conv",
+                "convolution",
+                "conv",
+                (Reading("x", volume, near),),
+                features,
+                (kernel,),
+                flops=500.0 * samples,
+            ),
+            Operation(
+                "relu",
+                "activation",
+                "relu",
+                (Reading("conv", features, each),),
+                features,
+                flops=5.0 * samples,
+            ),
+            Operation(
+                "mean",
+                "mean",
+                "mean",
+                (Reading("relu", features, ((0, SAME), None, (1, SAME))),),
+                mean,
+                flops=5.0 * samples,
+                sums=True,
+            ),
+            Operation("loss", "loss", "", (Reading("mean", mean, ((0, SAME), None)),), (samples,)),
+        ),
+        ("mean",),
+    )

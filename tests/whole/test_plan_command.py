@@ -1,0 +1,189 @@
+"""`cingulum plan`: every strategy beside the one that is asked for, and the plan that can be trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import keras
+import pytest
+from tiny_runs import make_shards, write_config
+
+from cingulum import cli
+from trainer import config as configuration
+from trainer.planning.placement.drawing import WIDTH, strips
+from trainer.planning.placement.plan_file import PlanFile
+from trainer.planning.profile import Profile
+from trainer.profiling import plans, timing
+from trainer.runs import preparation
+from trainer.strategies import registry
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory) -> Path:
+    return make_shards(tmp_path_factory.mktemp("data") / "shards")
+
+
+@pytest.fixture(autouse=True)
+def _one_precision():
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def config(tmp_path, shards) -> Path:
+    # Repeatable operations cannot be switched off again in this process.
+    return write_config(tmp_path, shards, "run", train__deterministic=False, model__options={})
+
+
+def planned(capsys, config: Path, *arguments: str) -> dict:
+    assert cli.run(["plan", str(config), *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def rows(tree: dict) -> dict[str, dict]:
+    return {one["strategy"]: one for one in tree["strategies"]}
+
+
+def test_all_strategies_are_in_one_table_of_80_columns_and_the_plan_is_written(config, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = config.parent / "plan.json"
+    assert cli.run(["plan", str(config), "--ranks", "2", "--strategy", "spatial", "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    start = next(i for i, line in enumerate(lines) if line.startswith("on 2 rank(s)"))
+    named = [line.split("  ")[0] for line in lines[start + 1 : start + 5]]
+    assert named == ["spatial", "data", "filters", "filters, master"]
+    assert any(line.split()[:3] == ["stage1_conv", "13", "depth"] for line in lines)
+    assert lines[-1] == f"plan: {out}"
+    file = PlanFile.read(out)
+    assert (file.strategy, file.network, file.ranks) == ("spatial", "tiny", 2)
+    assert {rank for one in file.operations for rank, _ in one.pieces} == {0, 1}
+
+
+def test_the_figures_are_those_of_the_plan_that_a_run_would_follow(config, capsys):
+    changes = ["train.strategy=filters", "train.strategy.shares=[1, 0.5, 0.25]", "train.accumulation=2"]
+    tree = planned(capsys, config, *changes, "--ranks", "3")
+    run = configuration.load(config, changes)
+    data = preparation.open_data(run)
+    model = preparation.build_model(run, data, synchronised=False)
+    plan = registry.of(run).plan(model, keras.optimizers.SGD(), 3)
+    found = tree["strategies"][0]
+    assert found["strategy"] == "filters" and found["way"] == plan.way
+    assert tuple(found["sent_bytes"]) == plan.sent_per_update
+    assert tuple(found["messages"]) == plan.messages_per_update
+    assert tuple(found["parameters_owned"]) == plan.owned and sum(plan.owned) == tree["parameters"]
+    # Adam's two moments and the average of the weights, where the weights are.
+    assert tree["slots"] == 3
+    slots = [one["slots"] for one in found["memory_bytes"]]
+    assert slots == [3 * 4 * own for own in plan.owned]
+    assert found["step_s"] is None and found["imbalance"] > 0.5
+
+
+def test_data_parallelism_sends_what_a_ring_does_once_in_an_update(config, capsys):
+    sent = {}
+    for batches in (1, 2):
+        changes = ("train.sync_batch_norm=false", "train.global_batch=8", f"train.accumulation={batches}")
+        found = rows(planned(capsys, config, *changes, "--ranks", "4" if batches == 1 else "2"))["data"]
+        sent[batches] = sum(found["sent_bytes"])
+        assert {one["slots"] for one in found["memory_bytes"]} == {3 * 4 * 1180}
+    assert sent == {1: 2 * 3 * 4 * 1180, 2: 2 * 1 * 4 * 1180}
+    moments = rows(planned(capsys, config, "train.global_batch=8", "--ranks", "2"))["data"]
+    assert sum(moments["sent_bytes"]) > sent[2]
+
+
+def profile_of_two(config: Path, factor: float) -> Path:
+    """A profile whose second rank takes `factor` times the seconds of this process."""
+    out = config.parent / "profile.json"
+    assert cli.run(["profile", str(config), "--out", str(out)]) == 0
+    tree = json.loads(out.read_text())
+    tree["devices"] *= 2
+    lists = [(tree["update"], ("seconds", "spread_s"))]
+    keys = ("forward_s", "forward_spread_s", "backward_s", "backward_spread_s")
+    lists += [(one, keys) for one in tree["operations"]]
+    for one, names in lists:
+        for key in names:
+            one[key] *= 2
+            one[key][1] *= factor
+    link = {"latency_s": 1e-6, "bytes_per_second": 1e12}
+    tree["links"] = [[None, link], [link, None]]
+    out.write_text(json.dumps(tree))
+    return out
+
+
+def test_with_a_profile_seconds_are_predicted_and_filters_follow_the_speed_of_devices(
+    config, capsys, monkeypatch
+):
+    monkeypatch.setattr(timing, "ROUNDS", 1)
+    monkeypatch.setattr(timing, "CALL_S", 0.0)
+    path = profile_of_two(config, 3.0)
+    capsys.readouterr()
+    found = rows(planned(capsys, config, "--ranks", "2", "--profile", str(path)))
+    whole = Profile.read(path).step_s(0)
+    for one in found.values():
+        assert max(one["busy_s"]) <= one["step_s"]
+        assert one["step_s"] == pytest.approx(one["busy_s"][0] + one["waiting_s"][0])
+    assert found["data"]["busy_s"][0] == pytest.approx(
+        (whole + Profile.read(path).update.seconds[0]) / 2, rel=1e-3
+    )
+    assert found["data"]["imbalance"] == pytest.approx(0.5, rel=0.05)  # three times as long: 3 / 2 - 1
+    assert found["filters"]["way"] == "filters divided 1:0.333, no master"
+    assert found["filters"]["imbalance"] < 0.5
+    assert cli.run(["plan", str(config), "--ranks", "2", "--profile", str(path)]) == 0
+    assert " waits " in capsys.readouterr().out
+    assert cli.run(["plan", str(config), "model.width=4", "--ranks", "2", "--profile", str(path)]) == 2
+    assert "FLOPs per sample for stage1_conv" in capsys.readouterr().err
+
+
+def test_a_strategy_that_is_not_possible_is_refused_where_it_was_asked_for_and_said_beside_others(
+    config, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run(["plan", str(config), "--ranks", "3"]) == 2
+    assert "4 samples cannot be shared evenly by 3 rank(s)" in capsys.readouterr().err
+    assert cli.run(["plan", str(config), "--ranks", "3", "--strategy", "filters"]) == 0
+    assert "data: not possible. train.global_batch: 4 samples" in capsys.readouterr().out
+    assert cli.run(["plan", str(config), "--ranks", "32", "--strategy", "spatial"]) == 2
+    assert "a depth of 16 voxels cannot be cut into 32 parts" in capsys.readouterr().err
+    assert cli.run(["plan", str(config), "--ranks", "2", "train.strategy=parameter-server"]) == 2
+    assert "parameter-server is not one that can be planned" in capsys.readouterr().err
+    kept = config.parent / "notes.json"
+    kept.write_text("{}")
+    assert cli.run(["plan", str(config), "--ranks", "2", "--out", str(kept)]) == 2
+    assert "is not a plan that can be replaced" in capsys.readouterr().err and kept.read_text() == "{}"
+
+
+def test_a_plan_of_a_file_is_compared_like_any_other_and_refused_for_other_ranks_or_networks(config, capsys):
+    out = config.parent / "plan.json"
+    assert cli.run(["plan", str(config), "--ranks", "2", "--strategy", "spatial", "--out", str(out)]) == 0
+    tree = json.loads(out.read_text())
+    (one,) = [one for one in tree["operations"] if one["name"] == "stage2_conv"]
+    one["pieces"] = [[1, [[0, length] for length in one["shape"]]]]
+    out.write_text(json.dumps(tree))
+    capsys.readouterr()
+    follow = ["train.strategy=spatial", f"train.plan={out}"]
+    found = planned(capsys, config, *follow, "--ranks", "2")
+    assert found["strategies"][0]["way"].startswith(f"divided as {out} says (SHA-256 ")
+    assert found["plan"] == tree
+    by_rule = rows(planned(capsys, config, "--strategy", "spatial", "--ranks", "2"))["spatial"]
+    held = found["strategies"][0]["parameters_held"]
+    assert held[0] < by_rule["parameters_held"][0] and held[1] == by_rule["parameters_held"][1]
+    for more, said in (
+        (("--ranks", "3"), "is a plan for 2 rank(s), and 3 would train"),
+        (("--ranks", "2", "model.name=resnet10"), "is a plan for the network tiny, not for resnet10"),
+        (("--ranks", "2", "model.width=4"), "stage1_conv is of shape"),
+        (("--ranks", "2", "train.strategy.replicas=2"), "is a plan for 1 replica(s), not 2"),
+    ):
+        assert cli.run(["plan", str(config), *follow, *more]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_strip_shows_who_computes_which_part(config):
+    run = configuration.load(config, ["train.strategy=filters", "train.strategy.shares=[1, 0, 1]"])
+    found = plans.compare(run, 3).chosen
+    drawn = strips(found.file.layouts(found.placement.network))
+    assert sum(one.count for one in drawn) == len(found.file.operations)
+    assert {len(one.signs) for one in drawn} == {WIDTH}
+    assert drawn[0].axes == ("channels",) and drawn[0].ranks == (0, 2)
+    assert drawn[0].signs == "0" * (WIDTH // 2) + "2" * (WIDTH // 2)
+    assert drawn[-1].axes == () and drawn[-1].signs == "0" * WIDTH

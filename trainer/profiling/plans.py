@@ -1,0 +1,252 @@
+"""What dividing a run's network over ranks would cost, by each strategy: nothing is trained or measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from trainer.config import FiltersConfig, RingConfig, RunConfig, SpatialConfig, micro_batch
+from trainer.config.strategy import StrategySection
+from trainer.errors import ConfigError, InputError
+from trainer.planning.placement import costs, ways
+from trainer.planning.placement.costs import Cost, Sent
+from trainer.planning.placement.layouts import replicated
+from trainer.planning.placement.memory import memory
+from trainer.planning.placement.operations import Network
+from trainer.planning.placement.plan_file import PlanFile
+from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Send, TaskLists, task_lists
+from trainer.planning.placement.units import Placement, place
+from trainer.planning.profile import Profile
+from trainer.profiling.outlooks import Comparison, Impossible, Outlook
+from trainer.runs import preparation
+from trainer.strategies import optimizers, registry, slots
+from trainer.strategies.placed import reading
+from trainer.strategies.placed.plan import PlacedPlan
+
+NAMES = ("data", "spatial", "filters")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    config: RunConfig
+    model: keras.Model
+    network: Network
+    ranks: int
+    slots: int
+    profile: Profile | None
+
+    def under(self, section: StrategySection) -> RunConfig:
+        """Return the configuration with another strategy."""
+        train = self.config.train.model_copy(update={"strategy": section})
+        return self.config.model_copy(update={"train": train})
+
+
+# Lists that are played, and how often in an update.
+_Rounds = list[tuple[TaskLists, int]]
+
+
+def compare(
+    config: RunConfig, ranks: int, *, strategy: str | None = None, profile: Profile | None = None
+) -> Comparison:
+    """Build a run's network, divide it over ranks by each strategy, and predict what an update costs.
+
+    Args:
+        config: of the run; the shapes of inputs are those of its shard set.
+        ranks: that would train; none is needed.
+        strategy: of `NAMES`, that is asked for; default: that of the configuration, with its keys.
+        profile: of the same network; without it no seconds are predicted.
+
+    Raises:
+        InputError: the configuration, the data or the profile cannot be used, a layer cannot be divided, or
+            the strategy that is asked for cannot divide the network over these ranks.
+    """
+    own = config.train.strategy
+    name = strategy or own.name
+    if name not in NAMES:
+        raise ConfigError(
+            f"train.strategy: {name} is not one that can be planned.",
+            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in NAMES),
+            key="train.strategy.name",
+        )
+    preparation.set_numerics(config)
+    data = preparation.open_data(config)
+    model = preparation.build_model(config, data, synchronised=False)
+    samples = config.train.global_batch // config.train.accumulation
+    network = reading.read(model, max(1, samples))
+    if profile is not None:
+        costs.check_profile(profile, network, ranks)
+    asked = _Asked(
+        config,
+        model,
+        network,
+        ranks,
+        _slots(config, preparation.steps_per_epoch(config, data), model),
+        profile,
+    )
+    sections = _sections(asked)
+    first = own if own.name == name else next(one for one in sections if one.name == name)
+    others = [_tried(asked, one) for one in sections if _label(one) != _label(first)]
+    return Comparison(
+        network=config.model.name,
+        sample_shape=data.sample_shape,
+        precision=config.train.precision,
+        ranks=ranks,
+        batch=samples,
+        accumulation=config.train.accumulation,
+        parameters=network.parameters,
+        slots=asked.slots,
+        chosen=_outlook(asked, first),
+        others=tuple(others),
+    )
+
+
+def _sections(asked: _Asked) -> list[StrategySection]:
+    shares = None if asked.profile is None else _speeds(asked.network, asked.profile, asked.ranks)
+    return [
+        RingConfig(),
+        SpatialConfig(name="spatial"),
+        FiltersConfig(name="filters", shares=shares),
+        FiltersConfig(name="filters", mode="master", shares=shares),
+    ]
+
+
+def _label(section: StrategySection) -> str:
+    """What tells one row of a table from another."""
+    return section.name + (", master" if getattr(section, "mode", "") == "master" else "")
+
+
+def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
+    """Shares in proportion to the speed of each rank's convolutions, to three digits."""
+    names = [one.name for one in network.operations if one.kind in ("convolution", "transposed")]
+    took = [
+        sum(profile.forward_s(name, rank) + profile.backward_s(name, rank) for name in names)
+        for rank in range(ranks)
+    ]
+    if not names or min(took) <= 0:
+        return [1.0] * ranks
+    return [round(min(took) / one, 3) for one in took]
+
+
+def _slots(config: RunConfig, steps: int, model: keras.Model) -> int:
+    """Numbers that the optimizer keeps for each parameter, at most."""
+    optimizer: Any = optimizers.build(config.train, steps, model)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    small = [keras.Variable(np.zeros(1, np.float32), name=v.name) for v in model.trainable_variables]
+    return max((len(of) for of in slots.build(inner, small).of), default=0)
+
+
+def _tried(asked: _Asked, section: StrategySection) -> Outlook | Impossible:
+    try:
+        return _outlook(asked, section)
+    except InputError as error:
+        return Impossible(_label(section), error.message)
+
+
+def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
+    if section.name == "data":
+        return _of_data(asked)
+    train, ranks = asked.config.train, asked.ranks
+    plan = registry.of(asked.under(section)).plan(asked.model, optimizers.build(train, 1), ranks)
+    if not isinstance(plan, PlacedPlan):
+        raise TypeError(f"{section.name} has no placement")
+    file = PlanFile.of(
+        plan.placement,
+        name=asked.config.model.name,
+        strategy=section.name,
+        ranks=ranks,
+        replicas=plan.replicas,
+    )
+    rounds = [(plan.lists, train.accumulation)]
+    return _described(asked, _label(section), plan.way, file, plan.placement, rounds)
+
+
+def _of_data(asked: _Asked) -> Outlook:
+    """Data parallelism as a placement: samples are cut, every rank holds and updates all."""
+    train, ranks = asked.config.train, asked.ranks
+    each = micro_batch(train.global_batch, world_size=ranks, accumulation=train.accumulation)
+
+    def alone(network: Network) -> ways.Layouts:
+        shapes = {one.name: ways.placed_shape(one) for one in network.operations if one.readings}
+        return {name: replicated(shape, [0]) for name, shape in shapes.items()}
+
+    placement = place(asked.network, ways.replicas(asked.network, ranks, 1, alone))
+    dropped = () if train.sync_batch_norm else ("output", "gradient")
+    lists = _without(task_lists(placement), dropped)
+    # Gradients are summed once in an update, with its last micro-batch.
+    rounds = [(lists, 1)]
+    if train.accumulation > 1:
+        passes = _without(lists, ("part", "value"), updates=False)
+        rounds.append((passes, train.accumulation - 1))
+    file = PlanFile.of(placement, name=asked.config.model.name, strategy="data", ranks=ranks, replicas=ranks)
+    way = f"{each} sample(s) of each micro-batch on every rank, which holds the whole network"
+    return _described(asked, "data", way, file, placement, rounds, is_whole=True)
+
+
+def _without(lists: TaskLists, contents: tuple[str, ...], *, updates: bool = True) -> TaskLists:
+    """The lists without messages of these contents, and, if so wished, without updates."""
+    return {
+        rank: tuple(
+            task
+            for task in tasks
+            if (
+                task.messages[0].content not in contents
+                if isinstance(task, Send | Receive)
+                else updates or isinstance(task, Compute | Differentiate)
+            )
+        )
+        for rank, tasks in lists.items()
+    }
+
+
+def _described(
+    asked: _Asked,
+    label: str,
+    way: str,
+    file: PlanFile,
+    placement: Placement,
+    rounds: _Rounds,
+    *,
+    is_whole: bool = False,
+) -> Outlook:
+    """The figures of a placement; `is_whole`: every rank updates all that it holds."""
+    ranks = asked.ranks
+    trained = [held for path, held in placement.holders.items() if path in placement.reductions]
+    held = tuple(sum(one.elements(rank) for one in trained) for rank in range(ranks))
+    owned = held if is_whole else costs.owned(placement, ranks)
+    each = [(costs.sent(lists, ranks), times) for lists, times in rounds]
+    micro_batches = sum(times for _, times in rounds)
+    return Outlook(
+        label=label,
+        way=way,
+        file=file,
+        placement=placement,
+        sent=tuple(
+            Sent(
+                sum(times * one[rank].bytes for one, times in each),
+                sum(times * one[rank].messages for one, times in each),
+            )
+            for rank in range(ranks)
+        ),
+        memory=memory(placement, rounds[0][0], ranks, slots=asked.slots, whole_update=is_whole),
+        held=held,
+        owned=owned,
+        flops=tuple(micro_batches * one for one in costs.flops(placement, ranks)),
+        cost=_cost(asked.profile, placement, rounds, ranks, owned) if asked.profile is not None else None,
+    )
+
+
+def _cost(
+    profile: Profile, placement: Placement, rounds: _Rounds, ranks: int, updated: tuple[int, ...]
+) -> Cost:
+    """Seconds of an update, one round after the other."""
+    parts = [
+        (costs.predict(placement, lists, profile, ranks, updated=dict(enumerate(updated))), times)
+        for lists, times in rounds
+    ]
+    step = math.fsum(times * one.step_s for one, times in parts)
+    busy = tuple(math.fsum(times * one.busy_s[rank] for one, times in parts) for rank in range(ranks))
+    return Cost(step, busy, tuple(step - one for one in busy))
