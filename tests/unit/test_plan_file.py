@@ -117,8 +117,8 @@ HALF = [0, [[0, 2], [0, 4], [0, 4]]]
         (with_operation("relu", pieces=[HALF]), "operations.relu", "no rank holds [0:2, 4:8, 0:4]"),
         (with_operation("relu", pieces=[HALF, HALF]), "operations.relu", "which overlap"),
         (
-            with_operation("relu", pieces=[[0, [[0, 2], [0, 8], [0, 4]]], [1, HALF[1]]]),
-            "operations.relu",
+            with_operation("conv", pieces=[[0, [[0, 2], [0, 8], [0, 4]]], [1, HALF[1]]]),
+            "operations.conv",
             "ranks 0 and 1 both compute [0:2, 0:4, 0:4]",
         ),
         (with_operation("relu", pieces=[[0, [[0, 2], [0, 9], [0, 4]]]]), "operations.relu", "not inside"),
