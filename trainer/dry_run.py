@@ -34,7 +34,7 @@ def describe(
     strategy = strategy or registry.of(config)
     folder = RunFolder(config.folder)
     agree(world, lambda: starting.check_folder(folder, config, resume) if world.is_main else None)
-    data, model, optimizer, plan = agree(world, lambda: run.prepare(config, world, strategy))
+    data, model, optimizer, plan = run.prepare(config, world, strategy, folder)
     share = plan.share(world.rank) or Share(0, 1)
     agree(world, lambda: preparation.training_batches(config, data, share, 0))
     agree(world, lambda: _check_start(folder, config, data, model) if world.is_main else None)

@@ -77,7 +77,7 @@ def train(
         )
         for line in world.links.separate_servers() if world.links else ():
             reporter.note(line)
-        data, model, optimizer, plan = agree(world, lambda: prepare(config, world, strategy))
+        data, model, optimizer, plan = prepare(config, world, strategy, folder)
 
         watchdog.beat("restoring", collective=True)
         cursor = restore(folder, config, data, model, optimizer, world, reporter)
@@ -135,20 +135,29 @@ def train(
 
 
 def prepare(
-    config: RunConfig, world: World, strategy: Strategy
+    config: RunConfig, world: World, strategy: Strategy, folder: RunFolder
 ) -> tuple[Data, keras.Model, keras.Optimizer, Plan]:
-    """Open the data and build the network with its optimizer, refusing what cannot be trained.
+    """Open the data, build the network with its optimizer, and plan; what cannot be trained is refused.
 
     Raises:
-        CingulumError: what is wrong with the configuration or the data.
+        Agreed: what is wrong with the configuration or the data.
     """
-    preparation.set_numerics(config)
-    data = preparation.open_data(config)
-    _patience(config, data)
-    model, optimizer = preparation.build_network(config, data, world, strategy)
-    plan = strategy.plan(model, optimizer, world.size)
-    strategy.check(world)
-    return data, model, optimizer, plan
+
+    def build() -> tuple[Data, keras.Model, keras.Optimizer]:
+        preparation.set_numerics(config)
+        data = preparation.open_data(config)
+        _patience(config, data)
+        return data, *preparation.build_network(config, data, world, strategy)
+
+    def divide() -> Plan:
+        plan = strategy.plan(model, optimizer, world.size)
+        strategy.check(world)
+        return plan
+
+    data, model, optimizer = agree(world, build)
+    recorded = world.broadcast_object(folder.read_plan() if world.is_main else None)
+    strategy.calibrate(model, world, recorded)
+    return data, model, optimizer, agree(world, divide)
 
 
 def _check_leaks(

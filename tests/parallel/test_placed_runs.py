@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import keras
@@ -22,6 +23,8 @@ WAYS = {
     "replicas": (4, {"name": "spatial", "replicas": 2}, {}),
     "filters": (3, {"name": "filters", "shares": [1, 0.5, 0.25]}, {}),
     "master": (2, {"name": "filters", "mode": "master"}, {}),
+    "speed": (3, {"name": "filters", "balance": "speed"}, {}),
+    "bandwidth": (4, {"name": "filters", "balance": "bandwidth", "mode": "master", "replicas": 2}, {}),
     "idle": (2, {"name": "filters", "shares": [1, 0]}, {}),
     "clipped": (2, {"name": "spatial"}, {"train__optimizer": {"name": "sgd", "global_clip_norm": 0.1}}),
     "accumulated": (2, {"name": "filters"}, {"train__accumulation": 2}),
@@ -78,6 +81,34 @@ def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
     train(launch, tmp_path, shards, "killed", 2, strategy, {}, "--resume")
     ends = [tiny_runs.result(folder)["weights_sha256"] for folder in (whole, tmp_path / "killed")]
     assert ends[0] == ends[1]
+
+
+def test_what_was_measured_of_the_ranks_goes_on_with_the_run(tmp_path, shards, launch):
+    strategy = {"name": "filters", "balance": "bandwidth"}
+    killed = tiny_runs.write_config(tmp_path, shards, "killed", **COMMON, train__strategy=strategy)
+    assert launch(2, PROGRAM, "kill", 1, 5, killed).exit_code not in (0, 75)
+    plan = tmp_path / "killed" / "plan.json"
+    about = json.loads(plan.read_text())["balance"]
+    measured = about["measured"]
+    assert [one["threads"] for one in measured["devices"]] == [1, 1]
+    assert all(1e-3 < seconds < 1e3 for seconds in measured["seconds_per_gflop"])
+    assert measured["links"][0] is None and measured["links"][1]["bytes_per_second"] > 1e6
+    assert [sum(split) for split in about["filters"].values()] == [2, 4, 8]
+    # As if rank 1 had been a quarter as fast when the run began; its filters are fewer than are measured now.
+    measured["seconds_per_gflop"][1] = 4 * measured["seconds_per_gflop"][0]
+    plan.write_text(json.dumps({"balance": about}))
+    train(launch, tmp_path, shards, "killed", 2, strategy, {}, "--resume", fault="stop", step=8)
+    kept = json.loads(plan.read_text())["balance"]
+    assert kept["measured"] == measured and kept["filters"] != about["filters"]
+    ends = []
+    for name in ("once", "again"):
+        shutil.copytree(tmp_path / "killed", tmp_path / name)
+        folder = train(launch, tmp_path, shards, name, 2, strategy, {}, "--resume")
+        ends.append(tiny_runs.result(folder)["weights_sha256"])
+    assert ends[0] == ends[1]
+    plan.write_text(json.dumps({"balance": {**about, "measured": {**measured, "devices": []}}}))
+    train(launch, tmp_path, shards, "killed", 2, strategy, {}, "--resume")
+    assert json.loads(plan.read_text())["balance"]["measured"] not in (measured, None)
 
 
 @pytest.mark.parametrize(

@@ -185,13 +185,22 @@ class FiltersConfig(PlacedConfig):
         None,
         max_length=1024,
         description="how much of the filters each rank of a replica takes, such as [1, 0.5]; 0 is allowed; "
-        "default: equal shares",
+        "default: as `balance` says",
+    )
+    balance: Literal["equal", "speed", "bandwidth"] = may_change(
+        "equal",
+        description="without `shares`: equal shares, or measured when the run starts: in proportion to each "
+        "device's speed, or those with which the slowest rank is done first, messages included",
     )
 
     @model_validator(mode="after")
     def _shares_are_shares(self) -> FiltersConfig:
         if self.shares is not None and not sum(self.shares) > 0:
             raise ValueError(f"shares must not all be 0, as in {self.shares}")
+        if self.shares is not None and self.balance != "equal":
+            raise ValueError(
+                f"balance={self.balance} measures what shares={self.shares} say; leave one of them out"
+            )
         return self
 
 

@@ -6,25 +6,19 @@ A rank sends to another, which answers with next to nothing; one pair at a time,
 from __future__ import annotations
 
 import itertools
-import statistics
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from trainer.planning import links
-from trainer.planning.links import Link, Timed
+from trainer.planning.links import Link
 from trainer.ranks.members import MESSAGES
-from trainer.ranks.messages import Mailbox
 from trainer.ranks.world import World
-from trainer.telemetry.link_probe import SIZES, expected
+from trainer.telemetry import round_trips
+from trainer.telemetry.link_probe import SIZES
 
-REPEATS = 7
-# A further size is left out where its repeats would take longer than this at the rate seen so far.
-MOST_S = 0.3
 # Of more ranks, pairs on the same two hosts are taken as equal, and one of them is measured.
 MOST_RANKS = 16
-_LOAD, _ANSWER, _END = 1, 2, 3
 
 # Source and target.
 Pair = tuple[int, int]
@@ -49,10 +43,10 @@ def measure(world: World, show: Callable[[int, int], None]) -> list[list[Link | 
         for number, (source, target) in enumerate(pairs):
             show(number, len(pairs))
             if world.rank == source:
-                round_trips = _send(mailbox, world.links.workers[target])
-                timed[source, target] = links.of_round_trips(round_trips)
+                took = round_trips.measure(mailbox, world.links.workers[target])
+                timed[source, target] = links.of_round_trips(took)
             elif world.rank == target:
-                _answer(mailbox, world.links.workers[source])
+                round_trips.answer(mailbox)
             world.barrier()
         show(len(pairs), len(pairs))
     finally:
@@ -73,27 +67,3 @@ def measured(hosts: Sequence[str]) -> dict[Pair, Pair]:
         return {pair: pair for pair in pairs}
     first: dict[tuple[str, str], Pair] = {}
     return {(a, b): first.setdefault((hosts[a], hosts[b]), (a, b)) for a, b in pairs}
-
-
-def _send(mailbox: Mailbox, process: int) -> list[Timed]:
-    """Time messages of each size until their answer; the first of a size is dropped."""
-    load = np.zeros(max(SIZES), np.uint8)
-    found: list[Timed] = []
-    for size in SIZES:
-        if (REPEATS + 1) * expected(found, size) > MOST_S:
-            break
-        took = []
-        for _ in range(REPEATS + 1):
-            began = time.perf_counter()
-            mailbox.send(process, _LOAD, load[:size])
-            mailbox.wait()
-            took.append(time.perf_counter() - began)
-        found.append(Timed(size, statistics.median(took[1:])))
-    mailbox.send(process, _END, load[:1])
-    return found
-
-
-def _answer(mailbox: Mailbox, process: int) -> None:
-    answer = np.zeros(1, np.uint8)
-    while mailbox.wait().tag != _END:
-        mailbox.send(process, _ANSWER, answer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from trainer.run_folder import machine, record
 from trainer.runs import preparation
 from trainer.runs.preparation import Data
 from trainer.strategies import optimizers
-from trainer.strategies.placed import reading
+from trainer.strategies.placed import calibration, reading
 
 # Takes how many of how many are done.
 Show = Callable[[int, int], None]
@@ -70,7 +69,7 @@ def profile(
     between = links.measure(world, link)
     everyones = world.allgather_object(
         {
-            "device": {"host": world.host, **_device()},
+            "device": {"host": world.host, **calibration.device()},
             "forward": [costs[one.name].forward for one in found.network.operations],
             "backward": [costs[one.name].backward for one in found.network.operations],
             "update": took,
@@ -131,15 +130,6 @@ def _loss(data: Data, batch: int) -> Loss:
         return tf.reduce_mean(per_sample(targets, outputs[0]))
 
     return loss
-
-
-def _device() -> dict[str, Any]:
-    gpus = tf.config.get_visible_devices("GPU")
-    threads = tf.config.threading.get_intra_op_parallelism_threads() or len(os.sched_getaffinity(0))
-    if not gpus:
-        return {"name": machine.described()["cpu"]["model"], "threads": threads}
-    details = tf.config.experimental.get_device_details(gpus[0])
-    return {"name": str(details.get("device_name", "GPU")), "threads": threads}
 
 
 def _made() -> form.Made:

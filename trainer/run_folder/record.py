@@ -106,6 +106,14 @@ class RunFolder:
         """Write the whole configuration."""
         write_text(self.config, configuration.dump(config))
 
+    def read_plan(self) -> dict[str, Any] | None:
+        """Return the plan of the run's last start; None where there is none that can be read."""
+        try:
+            found = read_json(self.plan)
+        except RunError:
+            return None
+        return found if isinstance(found, dict) else None
+
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write metrics.jsonl anew: a line that is added could be one of a start that was fenced off."""
         write_text(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))

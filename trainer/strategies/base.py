@@ -1,10 +1,10 @@
 """The contract of a strategy: one way to divide training over processes.
 
 A strategy is a subclass of `Strategy`, found by `registry.of(config)`; nobody else asks which one it is. It
-says what each launched process does (`members`, `take_part`), divides an update (`plan`), and makes the
-`Learner` (learner.py) that the loop of trainer/runs/loop.py trains. Importing this file loads neither
-TensorFlow nor MPI: `members` and `environment` are asked before MPI starts. A strategy of a user's own is
-asked after TensorFlow is imported, since its file imports it.
+says what each launched process does (`members`, `take_part`), measures ranks (`calibrate`), divides an update
+(`plan`), and makes the `Learner` (learner.py) that the loop of trainer/runs/loop.py trains. Importing this
+file loads neither TensorFlow nor MPI: `members` and `environment` are asked before MPI starts. A strategy of
+a user's own is asked after TensorFlow is imported, since its file imports it.
 """
 
 from __future__ import annotations
@@ -214,6 +214,21 @@ class Strategy(ABC):
     def divided(self, optimizer: keras.Optimizer, world: World) -> keras.Optimizer:
         """Return the optimizer as ranks use it, made of an ordinary Keras one."""
         return optimizer
+
+    def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
+        """Measure what `plan` needs to know of the ranks, and keep it, the same on all of them; a collective.
+
+        Called before `plan`, on every rank. Whatever it decides by must go into the plan, and be taken from
+        there when a run goes on with the same ranks, so that it ends with the same weights. Default: nothing.
+
+        Args:
+            model: the network, built.
+            world: all ranks.
+            recorded: plan.json of the run that goes on, the same on every rank; None for a new one.
+
+        Raises:
+            Agreed: it cannot be measured.
+        """
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
         """Divide an update; pure: no rank is asked. Default: ranks share each micro-batch evenly.

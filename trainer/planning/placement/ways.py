@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from trainer.errors import ConfigError
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
-from trainer.planning.placement.layouts import Layout, grid, layout, replicated
+from trainer.planning.placement.layouts import Layout, cut, grid, layout, replicated
 from trainer.planning.placement.operations import Network, Operation
 from trainer.planning.placement.units import MAY_OVERLAP
 
@@ -16,6 +16,8 @@ Layouts = dict[str, Layout]
 # From a shape to who computes which box of it, by rank; None where it cannot be cut so.
 Cut = Callable[[tuple[int, ...]], Layout | None]
 _IMAGE_AXES = 3  # samples, one of space, channels
+# Kinds of operations whose channels are filters.
+CONVOLUTIONS = ("convolution", "transposed")
 
 
 def spatial(network: Network, parts: Sequence[int], ranks: Sequence[int]) -> Layouts:
@@ -72,7 +74,13 @@ def with_borders(network: Network, layouts: Mapping[str, Layout]) -> Layouts:
     return found
 
 
-def filters(network: Network, shares: Mapping[int, float], *, master: bool) -> Layouts:
+def filters(
+    network: Network,
+    shares: Mapping[int, float],
+    *,
+    master: bool,
+    splits: Mapping[str, Sequence[int]] | None = None,
+) -> Layouts:
     """Cut the channels of convolutions in proportion to the shares.
 
     Args:
@@ -80,24 +88,24 @@ def filters(network: Network, shares: Mapping[int, float], *, master: bool) -> L
         shares: of each rank; the first one is the master.
         master: whether all other operations are on the first rank (Marques et al., arXiv 1712.02546), or keep
             their channels where they are.
+        splits: of some operations, channels of each rank, in the order of `shares`. What reads such a
+            channel by itself, such as an activation, is computed by the rank that has it.
     """
     first = next(iter(shares))
-
-    def divided(shape: tuple[int, ...]) -> Layout | None:
-        if len(shape) < _IMAGE_AXES:
-            return None
-        ranges = boxes.divided(shape[-1], list(shares.values()))
-        held = {
-            rank: [boxes.whole(shape).with_range(-1, range_)]
-            for rank, range_ in zip(shares, ranges, strict=True)
-            if range_ is not None
-        }
-        return layout(shape, held)
-
-    found = _by(network, divided, first)
-    for operation in network.operations if master else ():
-        if operation.readings and operation.kind not in ("convolution", "transposed"):
-            found[operation.name] = replicated(placed_shape(operation), [first])
+    counts: dict[str, Sequence[float]] = dict(splits or {})
+    found: Layouts = {}
+    for operation in network.operations:
+        if not operation.readings:
+            continue
+        shape = placed_shape(operation)
+        before = counts.get(operation.readings[0].tensor)
+        if operation.name not in counts and before is not None and sum(before) == shape[-1]:
+            counts[operation.name] = before
+        if len(shape) < _IMAGE_AXES or (master and operation.kind not in CONVOLUTIONS):
+            found[operation.name] = replicated(shape, [first])
+        else:
+            share = dict(zip(shares, counts.get(operation.name, list(shares.values())), strict=True))
+            found[operation.name] = cut(shape, len(shape) - 1, share)
     return found
 
 

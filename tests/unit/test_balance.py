@@ -1,0 +1,119 @@
+"""Filters of a whole network over unequal ranks, by what was measured of their devices and links."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from trainer.planning.placement import balance, shares, ways
+from trainer.planning.placement.balance import Measured
+from trainer.planning.placement.operations import Network, Operation, Reading
+from trainer.planning.placement.windows import Pointwise
+from trainer.planning.profile import Device, ProfiledLink
+
+SAME = tuple((axis, Pointwise()) for axis in range(4))
+FAST, SLOW = (
+    ProfiledLink(latency_s=1e-4, bytes_per_second=1e9),
+    ProfiledLink(latency_s=1e-3, bytes_per_second=1e6),
+)
+
+
+def operation(name, kind, source, channels, flops=0.0):
+    shape, before = (2, 8, 8, channels), (2, 8, 8, source[1])
+    axes = SAME if kind == "activation" else (*SAME[:3], None)
+    return Operation(name, kind, name, (Reading(source[0], before, axes),), shape, flops=flops)
+
+
+def network():
+    return Network(
+        (
+            Operation("images", "input", "images", (), (2, 8, 8, 3)),
+            operation("conv1", "convolution", ("images", 3), 10, 1e7),
+            operation("relu", "activation", ("conv1", 10), 10),
+            operation("conv2", "convolution", ("relu", 10), 30, 9e7),
+        ),
+        ("conv2",),
+    )
+
+
+def measured(*seconds, links=(None, FAST, SLOW)):
+    devices = tuple(Device(host=f"n{i}", name="CPU", threads=1) for i in range(len(seconds)))
+    return Measured(devices=devices, seconds_per_gflop=seconds, links=tuple(links)[: len(seconds)])
+
+
+def channels(layouts, name, ranks):
+    return tuple(layouts[name].elements(rank) // (2 * 8 * 8) for rank in range(ranks))
+
+
+def test_by_speed_every_convolution_is_divided_in_proportion():
+    found = balance.splits(network(), measured(0.1, 0.2, 0.4), "speed", master=True)
+    assert found == {"conv1": (6, 3, 1), "conv2": (17, 9, 4)}
+
+
+def test_a_slow_link_takes_filters_from_its_rank_and_the_input_that_every_rank_reads_costs_nothing():
+    unequal = measured(0.1, 0.1, 0.1)
+    found = balance.splits(network(), unequal, "bandwidth", master=True)
+    assert found["conv1"][2] < found["conv1"][1] <= found["conv1"][0]
+    of_input, of_map = (balance.costs(network(), network()[name], unequal, master=True) for name in found)
+    assert of_input[0] == shares.Cost(0.0, 1e-4, 0.0)
+    assert of_input[2] == shares.Cost(2e-3, 1e-4, 2 * (2 * 64 * 4) / 1e6)
+    assert of_map[2].fixed_s == pytest.approx(4e-3 + 2 * (2 * 64 * 10 * 4) / 1e6)
+
+
+def test_without_a_master_the_first_rank_has_a_link_too_and_sends_to_all_others():
+    first = balance.costs(network(), network()["conv1"], measured(0.1, 0.1, 0.1), master=False)[0]
+    assert first.link_s == pytest.approx(2 * 2 * (2 * 64 * 4) / 1e9)
+    alone = balance.costs(network(), network()["conv1"], measured(0.1), master=False)
+    assert alone == [shares.Cost(0.0, 1e-4, 0.0)]
+
+
+@pytest.mark.parametrize("master", [True, False])
+def test_by_bandwidth_no_update_is_predicted_to_take_longer_than_by_speed_or_with_equal_shares(master):
+    for links in ((None, FAST, SLOW), (None, SLOW, SLOW), (None, FAST, FAST)):
+        what = measured(0.1, 0.3, 0.05, links=links)
+        seconds = {
+            by: balance.slowest(
+                network(), what, balance.splits(network(), what, by, master=master), master=master
+            )
+            for by in ("speed", "bandwidth")
+        }
+        same = {name: shares.equal(count, 3) for name, count in (("conv1", 10), ("conv2", 30))}
+        equal = balance.slowest(network(), what, same, master=master)
+        assert seconds["bandwidth"][0] <= min(seconds["speed"][0], equal[0])
+        assert seconds["speed"][1] < equal[1], "proportional shares balance computing"
+
+
+def test_what_reads_a_channel_by_itself_stays_with_the_rank_that_has_it():
+    splits = {"conv1": (7, 0, 3), "conv2": (5, 20, 5)}
+    kept = ways.filters(network(), {0: 1.0, 1: 1.0, 2: 1.0}, master=False, splits=splits)
+    assert channels(kept, "conv1", 3) == channels(kept, "relu", 3) == (7, 0, 3)
+    assert channels(kept, "conv2", 3) == (5, 20, 5)
+    returned = ways.filters(network(), {0: 1.0, 1: 1.0, 2: 1.0}, master=True, splits=splits)
+    assert channels(returned, "relu", 3) == (10, 0, 0)
+
+
+def test_of_several_replicas_the_slowest_device_and_link_count():
+    four = measured(0.1, 0.2, 0.3, 0.1, links=(None, FAST, None, SLOW)).of_a_replica(2)
+    assert four.seconds_per_gflop == (0.3, 0.2)
+    assert four.links == (None, SLOW)
+
+
+def test_what_was_measured_goes_through_json_and_back_and_is_checked():
+    one = measured(0.1, 1 / 3)
+    assert Measured.model_validate_json(one.model_dump_json()) == one
+    tree = json.loads(one.model_dump_json())
+    for wrong in ({"seconds_per_gflop": [0.0, 1.0]}, {"links": [None]}, {"speed": 1}):
+        with pytest.raises(ValidationError):
+            Measured.model_validate_json(json.dumps({**tree, **wrong}))
+
+
+def test_samples_of_the_network_decide_what_crosses():
+    twice = dataclasses.replace(network()["conv1"], shape=(4, 8, 8, 10))
+    small, large = (
+        balance.costs(network(), one, measured(0.1, 0.1), master=True)[1].link_s
+        for one in (network()["conv1"], twice)
+    )
+    assert large == 2 * small

@@ -1,0 +1,171 @@
+"""Which filters of each convolution a rank computes, from what its device and its link can do. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trainer.planning.placement import shares
+from trainer.planning.placement.operations import Network, Operation
+from trainer.planning.placement.shares import Cost, Split
+from trainer.planning.placement.ways import CONVOLUTIONS
+from trainer.planning.profile import Device, Profile, ProfiledLink
+
+By = Literal["speed", "bandwidth"]
+
+
+class Measured(BaseModel):
+    """What the ranks' devices and links can do.
+
+    Attributes:
+        devices: of each rank.
+        seconds_per_gflop: of each rank, seconds of a convolution, forward and backward, for 1e9
+            floating-point operations of its forward pass.
+        links: between each rank and the first one of its replica; None of that one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+    devices: tuple[Device, ...]
+    seconds_per_gflop: tuple[Annotated[float, Field(gt=0)], ...]
+    links: tuple[ProfiledLink | None, ...]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Measured:
+        if not len(self.devices) == len(self.seconds_per_gflop) == len(self.links):
+            raise ValueError("devices, seconds_per_gflop and links must have one entry for each rank")
+        return self
+
+    @classmethod
+    def of_profile(cls, profile: Profile, *, replicas: int = 1) -> Measured:
+        """Return what a profile says of convolutions and of links to the first rank of each replica.
+
+        Raises:
+            ValueError: it has no convolution, or its ranks cannot be divided into so many replicas.
+        """
+        found = [one for one in profile.operations if one.kind in CONVOLUTIONS and one.flops]
+        ranks = len(profile.devices)
+        if not found or ranks % replicas:
+            raise ValueError("a profile needs a convolution, and a multiple of as many ranks as replicas")
+        gflop = sum(one.flops for one in found) / 1e9
+        first = [rank - rank % (ranks // replicas) for rank in range(ranks)]
+        return cls(
+            devices=profile.devices,
+            seconds_per_gflop=tuple(
+                max(sum(one.forward_s[rank] + one.backward_s[rank] for one in found) / gflop, 1e-12)
+                for rank in range(ranks)
+            ),
+            links=tuple(profile.links[rank][first[rank]] for rank in range(ranks)),
+        )
+
+    def of_a_replica(self, replicas: int) -> Measured:
+        """Return what holds for each place of a replica: the slowest device and link over all replicas."""
+        ranks = len(self.devices) // replicas
+        places = [range(place, ranks * replicas, ranks) for place in range(ranks)]
+        return Measured(
+            devices=self.devices[:ranks],
+            seconds_per_gflop=tuple(max(self.seconds_per_gflop[rank] for rank in one) for one in places),
+            links=tuple(_slowest([self.links[rank] for rank in one]) for one in places),
+        )
+
+
+def splits(network: Network, measured: Measured, by: By, *, master: bool) -> dict[str, Split]:
+    """Return how many filters of each convolution each rank of a replica computes.
+
+    Args:
+        network: with the samples that one replica takes of a micro-batch.
+        measured: of a replica.
+        by: `speed`: in proportion to it; `bandwidth`: done first, messages included.
+        master: see `ways.filters`.
+    """
+    found = {}
+    for operation in network.operations:
+        if operation.kind in CONVOLUTIONS:
+            filters = operation.shape[-1]
+            if by == "speed":
+                found[operation.name] = shares.by_speed(filters, measured.seconds_per_gflop)
+            else:
+                found[operation.name] = shares.fastest(
+                    filters, costs(network, operation, measured, master=master)
+                )
+    return found
+
+
+def costs(network: Network, operation: Operation, measured: Measured, *, master: bool) -> list[Cost]:
+    """Return what filters of a convolution cost each rank.
+
+    With a master, its own filters cross no link. To others go the input, and back its gradient; the output
+    comes from them, and back goes its gradient. What the network takes is read by every rank, and does not
+    cross. Without a master every rank receives the input from all others, and sends its filters' output to
+    each of them; the master's link is as good as the best that leads to it.
+
+    Args:
+        network: that has the operation.
+        operation: a convolution.
+        measured: of a replica.
+        master: see `ways.filters`.
+    """
+    filters, ranks = operation.shape[-1], len(measured.devices)
+    reading = operation.readings[0]
+    source = network[reading.tensor]
+    input_bytes = math.prod(reading.shape) * source.width if source.readings else 0
+    filter_bytes = math.prod(operation.shape) / filters * operation.width
+    gflop = operation.flops / filters / 1e9
+    links = list(measured.links)
+    if not master:
+        known = [link for link in links if link is not None]
+        best = max(known, key=lambda link: link.bytes_per_second, default=None)
+        links = [link or best for link in links]
+    receivers = 1 if master else ranks - 1
+    found = []
+    for link, seconds in zip(links, measured.seconds_per_gflop, strict=True):
+        if link is None:
+            found.append(Cost(0.0, gflop * seconds, 0.0))
+            continue
+        messages = 4 if input_bytes else 2
+        found.append(
+            Cost(
+                fixed_s=messages * link.latency_s + 2 * input_bytes / link.bytes_per_second,
+                compute_s=gflop * seconds,
+                link_s=2 * receivers * filter_bytes / link.bytes_per_second,
+            )
+        )
+    return found
+
+
+def slowest(
+    network: Network, measured: Measured, divided: Mapping[str, Split], *, master: bool
+) -> tuple[float, float]:
+    """Return seconds of all convolutions of an update's micro-batch, and the imbalance of computing them.
+
+    Args:
+        network: see `splits`.
+        measured: of a replica.
+        divided: the split of each convolution.
+        master: see `ways.filters`.
+
+    Returns:
+        The slowest rank's seconds, messages included, added up over convolutions; and the largest of the
+        ranks' seconds of computing over their mean, minus 1.
+    """
+    total, computing = 0.0, [0.0] * len(measured.devices)
+    for name, split in divided.items():
+        each = costs(network, network[name], measured, master=master)
+        total += shares.slowest(each, split)
+        for rank, (cost, count) in enumerate(zip(each, split, strict=True)):
+            computing[rank] += cost.compute_s * count
+    mean = sum(computing) / len(computing)
+    return total, max(computing) / mean - 1 if mean else 0.0
+
+
+def _slowest(links: Sequence[ProfiledLink | None]) -> ProfiledLink | None:
+    known = [link for link in links if link is not None]
+    if not known:
+        return None
+    return ProfiledLink(
+        latency_s=max(link.latency_s for link in known),
+        bytes_per_second=min(link.bytes_per_second for link in known),
+    )
