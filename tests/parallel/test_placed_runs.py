@@ -1,4 +1,7 @@
-"""Runs whose network is divided over ranks end with the weights of one process, and go on anywhere."""
+"""Runs whose network is divided over ranks end with the weights of one process, and go on anywhere.
+
+Every strategy, option and number of ranks: test_placed_cases.py, without the rest of a run.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,6 @@ pytestmark = pytest.mark.slow
 # Adam, averaged weights, batch norm and augmentation as in every tiny run; dropout draws other masks than
 # Keras does.
 COMMON = {"train__epochs": 2, "model__options": {}, "checkpoint__every_steps": 3}
-WAYS = {
-    "spatial": (2, {"name": "spatial"}, {}),
-    "bricks": (4, {"name": "spatial", "parts": [2, 2, 1]}, {}),
-    "replicas": (4, {"name": "spatial", "replicas": 2}, {}),
-    "filters": (3, {"name": "filters", "shares": [1, 0.5, 0.25]}, {}),
-    "master": (2, {"name": "filters", "mode": "master"}, {}),
-    "speed": (3, {"name": "filters", "balance": "speed"}, {}),
-    "bandwidth": (4, {"name": "filters", "balance": "bandwidth", "mode": "master", "replicas": 2}, {}),
-    "idle": (2, {"name": "filters", "shares": [1, 0]}, {}),
-    "clipped": (2, {"name": "spatial"}, {"train__optimizer": {"name": "sgd", "global_clip_norm": 0.1}}),
-    "accumulated": (2, {"name": "filters"}, {"train__accumulation": 2}),
-}
-GATE = ("filters", "accumulated")
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +38,11 @@ def train(launch, folder, shards, name, ranks, strategy, more, *options, fault="
     return folder / name
 
 
-@pytest.mark.parametrize("name", [n if n in GATE else pytest.param(n, marks=pytest.mark.deep) for n in WAYS])
-def test_it_ends_with_the_weights_of_one_process(tmp_path, shards, launch, name):
-    ranks, strategy, more = WAYS[name]
+def test_it_ends_with_the_weights_of_one_process(tmp_path, shards, launch):
+    ranks, more = 3, {"train__accumulation": 2}
     alone = train(launch, tmp_path, shards, "alone", 0, "data", more)
-    divided = train(launch, tmp_path, shards, name, ranks, strategy, more)
+    strategy = {"name": "filters", "shares": [1, 0.5, 0.25]}
+    divided = train(launch, tmp_path, shards, "divided", ranks, strategy, more)
     for mine, its in zip(weights(divided), weights(alone), strict=True):
         np.testing.assert_allclose(mine, its, rtol=0, atol=1e-5)
     kept = tiny_runs.rows(divided)[-1], tiny_runs.rows(alone)[-1]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import random
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from divided_networks import mixed_network, on_random_ranks
 from keras import layers
 
 from trainer import models
@@ -18,11 +18,10 @@ from trainer.models import layers as parts
 from trainer.planning.placement import ways
 from trainer.planning.placement.boxes import whole
 from trainer.planning.placement.checking import check
-from trainer.planning.placement.layouts import layout
 from trainer.planning.placement.tasks import Receive, Send, task_lists
 from trainer.planning.placement.units import place
 from trainer.strategies.placed.player import Player
-from trainer.strategies.placed.reading import LOSS, read
+from trainer.strategies.placed.reading import read
 
 
 @pytest.fixture(autouse=True)
@@ -152,59 +151,6 @@ def compare(model, layouts, *, steps=3, rate=0.01, batch=2, close=1e-9):
         np.testing.assert_allclose(weights[path], value, rtol=100 * close, atol=close, err_msg=path)
     assert sent == {pair: n for pair, n in placement.elements_sent().items() if n}
     return placement
-
-
-def on_random_ranks(seed, ranks):
-    """Boxes split at random, each on a random rank."""
-    draw = random.Random(seed)
-
-    def layouts(network):
-        found = {}
-        for operation in network.operations:
-            if not operation.readings:
-                continue
-            shape = ways.placed_shape(operation)
-            parts = [whole(shape)]
-            for _ in range(draw.randint(0, 3)):
-                box = parts.pop(draw.randrange(len(parts)))
-                long = [axis for axis, n in enumerate(box.shape) if n > 1]
-                if not long or (operation.name == LOSS):
-                    parts.append(box)
-                    continue
-                axis = draw.choice(long)
-                start, stop = box.ranges[axis]
-                middle = draw.randint(start + 1, stop - 1)
-                parts += [box.with_range(axis, (start, middle)), box.with_range(axis, (middle, stop))]
-            held = {}
-            for box in parts:
-                held.setdefault(draw.randrange(ranks), []).append(box)
-            found[operation.name] = layout(shape, held)
-        for name in [n for n in found if n.endswith("/moments")]:
-            found[name] = found[name.removesuffix("/moments")]
-        return found
-
-    return layouts
-
-
-def mixed_network():
-    """Skips, concatenations, strides, dilation, groups, up and down, two inputs and two outputs."""
-    volume = keras.Input((6, 5, 4, 2), name="volume")
-    table = keras.Input((3,), name="table")
-    a = layers.Conv3D(4, 3, padding="same", use_bias=False, name="a")(volume)
-    a = layers.Activation("relu", name="a_relu")(layers.BatchNormalization(name="a_norm")(a))
-    b = layers.Conv3D(4, 3, padding="same", name="b")(a)
-    s = layers.Add(name="s")([a, b])
-    s = layers.GroupNormalization(2, name="s_norm")(s)
-    d = layers.MaxPooling3D(2, padding="same", dtype="float32", name="d")(s)
-    e = layers.Conv3D(6, 3, strides=2, padding="same", activation="tanh", name="e")(s)
-    f = layers.Concatenate(name="f")([d, e])
-    u = layers.Conv3DTranspose(3, 3, strides=2, padding="same", name="u")(f)
-    g = layers.AveragePooling3D((2, 2, 1), strides=1, dtype="float32", name="g")(f)
-    first = layers.Dense(2, name="first")(
-        layers.Concatenate(name="with_table")([layers.GlobalAveragePooling3D(name="pool")(g), table])
-    )
-    second = layers.Dense(2, name="second")(layers.Flatten(name="flat")(layers.Conv3D(1, 1, name="v")(u)))
-    return keras.Model([volume, table], [first, second])
 
 
 deep = pytest.mark.deep

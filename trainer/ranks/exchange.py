@@ -10,7 +10,7 @@ import ctypes
 import os
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,13 @@ class Parcel(NamedTuple):
     dtype: Any
 
 
+class Traffic(NamedTuple):
+    """Bytes and messages of one direction."""
+
+    bytes: int
+    messages: int
+
+
 class Exchange(ABC):
     """Sends and receives between this rank and all others. Not for servers."""
 
@@ -59,12 +66,12 @@ class Exchange(ABC):
         """
 
     @abstractmethod
-    def sent(self, rank: int) -> int:
-        """Return the bytes sent to a rank so far."""
+    def sent(self, rank: int) -> Traffic:
+        """Return what was sent to a rank so far."""
 
     @abstractmethod
-    def received(self, rank: int) -> int:
-        """Return the bytes received from a rank so far."""
+    def received(self, rank: int) -> Traffic:
+        """Return what was received from a rank so far."""
 
     @property
     @abstractmethod
@@ -115,8 +122,8 @@ class Compiled(Exchange):
         self._processes, self._address = links.workers, links.address(MESSAGES)
         self._operation = library.cingulum_exchange
         self._counts = ctypes.CDLL(str(file()))
-        for name in ("cingulum_sent", "cingulum_received", "cingulum_waited_ns"):
-            getattr(self._counts, name).restype = ctypes.c_uint64
+        for name in ("sent", "received", "sent_messages", "received_messages", "waited_ns"):
+            getattr(self._counts, f"cingulum_{name}").restype = ctypes.c_uint64
 
     def move(
         self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
@@ -134,13 +141,17 @@ class Compiled(Exchange):
         )
         return (list(found), found[0]) if wanted else ([], found)
 
-    def sent(self, rank: int) -> int:
-        """Return the bytes sent to a rank so far."""
-        return int(self._counts.cingulum_sent(self._processes[rank]))
+    def sent(self, rank: int) -> Traffic:
+        """Return what was sent to a rank so far."""
+        process = self._processes[rank]
+        return Traffic(self._counts.cingulum_sent(process), self._counts.cingulum_sent_messages(process))
 
-    def received(self, rank: int) -> int:
-        """Return the bytes received from a rank so far."""
-        return int(self._counts.cingulum_received(self._processes[rank]))
+    def received(self, rank: int) -> Traffic:
+        """Return what was received from a rank so far."""
+        process = self._processes[rank]
+        return Traffic(
+            self._counts.cingulum_received(process), self._counts.cingulum_received_messages(process)
+        )
 
     @property
     def waited_s(self) -> float:
@@ -154,6 +165,7 @@ class Interpreted(Exchange):
     def __init__(self, links: Links) -> None:
         self._there: dict[tuple[int, int], deque[np.ndarray]] = {}
         self._processes = links.workers
+        self._sent, self._received = Counter[int](), Counter[int]()
         self._waited_s = 0.0
         self.mailbox = links.mailbox(MESSAGES, listens=False, arrived=self._arrived)
 
@@ -168,16 +180,19 @@ class Interpreted(Exchange):
 
         def call(*arrays: np.ndarray) -> list[Any]:
             for one, array in zip(leaving, arrays, strict=True):
+                self._sent[self._processes[one.rank]] += 1
                 # TensorFlow may use the memory again as soon as this call returns.
                 self.mailbox.send(self._processes[one.rank], one.tag, np.array(array), wake=False)
             found = [array.view(kind) for array, kind in zip(self._take(wanted), kinds, strict=True)]
             return [*found, done]
 
         found = tf.numpy_function(call, list(values), [*(one.dtype for one in wanted), tf.int32])
+        found = found if isinstance(found, list | tuple) else [found]  # eagerly, one tensor is no list
         whole = zip(found[:-1], wanted, strict=True)
         return [tf.ensure_shape(tensor, [one.elements]) for tensor, one in whole], found[-1]
 
     def _arrived(self, message: Message) -> bool:
+        self._received[message.source] += 1
         self._there.setdefault((message.source, message.tag), deque()).append(message.array)
         return True
 
@@ -200,13 +215,15 @@ class Interpreted(Exchange):
             self._waited_s += time.monotonic() - began
         return found
 
-    def sent(self, rank: int) -> int:
-        """Return the bytes sent to a rank so far."""
-        return self.mailbox.sent[self._processes[rank]]
+    def sent(self, rank: int) -> Traffic:
+        """Return what was sent to a rank so far."""
+        process = self._processes[rank]
+        return Traffic(self.mailbox.sent[process], self._sent[process])
 
-    def received(self, rank: int) -> int:
-        """Return the bytes received from a rank so far."""
-        return self.mailbox.received[self._processes[rank]]
+    def received(self, rank: int) -> Traffic:
+        """Return what was received from a rank so far."""
+        process = self._processes[rank]
+        return Traffic(self.mailbox.received[process], self._received[process])
 
     @property
     def waited_s(self) -> float:

@@ -36,6 +36,8 @@ constexpr int kRanks = 4096;
 
 std::atomic<uint64_t> sent_bytes[kRanks];
 std::atomic<uint64_t> received_bytes[kRanks];
+std::atomic<uint64_t> sent_messages[kRanks];
+std::atomic<uint64_t> received_messages[kRanks];
 std::atomic<uint64_t> waited_ns;
 
 int64_t now_ns() {
@@ -138,6 +140,7 @@ class ExchangeOp : public tensorflow::OpKernel {
       check(c, MPI_Isend(from.data(), from.TotalBytes(), MPI_BYTE, targets_[i], target_tags_[i], comm_, &request));
       leaving().add(request, from);
       sent_bytes[targets_[i] % kRanks] += from.TotalBytes();
+      ++sent_messages[targets_[i] % kRanks];
     }
     while (!arriving.empty()) {
       int done = 0;
@@ -150,7 +153,10 @@ class ExchangeOp : public tensorflow::OpKernel {
         pause();
       }
     }
-    for (size_t i = 0; i < sources_.size(); ++i) received_bytes[sources_[i] % kRanks] += bytes[i];
+    for (size_t i = 0; i < sources_.size(); ++i) {
+      received_bytes[sources_[i] % kRanks] += bytes[i];
+      ++received_messages[sources_[i] % kRanks];
+    }
     leaving().leave();
     if (!arriving.empty()) waited_ns += now_ns() - began;
   }
@@ -194,5 +200,7 @@ REGISTER_KERNEL_BUILDER(Name("CingulumExchange").Device(tensorflow::DEVICE_CPU),
 extern "C" {
 uint64_t cingulum_sent(int rank) { return sent_bytes[rank % kRanks]; }
 uint64_t cingulum_received(int rank) { return received_bytes[rank % kRanks]; }
+uint64_t cingulum_sent_messages(int rank) { return sent_messages[rank % kRanks]; }
+uint64_t cingulum_received_messages(int rank) { return received_messages[rank % kRanks]; }
 uint64_t cingulum_waited_ns() { return waited_ns; }
 }

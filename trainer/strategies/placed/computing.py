@@ -146,8 +146,14 @@ def _batch_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors
     x = ops.cast(inputs[0], _wide(inputs[0]))
     share = math.prod(x.shape[:-1]) / math.prod(operation.readings[0].shape[:-1])
     mean, variance = ops.moments(x, axes=tuple(range(len(x.shape) - 1)))
-    apart = mean - ops.cast(weights[0], mean.dtype)
+    apart = mean - _shift(weights[0], mean.dtype)
     return share * ops.stack([apart, variance + ops.square(apart)])
+
+
+def _shift(moving_mean: Any, dtype: Any) -> Any:
+    """The moving mean; 0 where a batch that overflowed left no number: the next batch has its own mean."""
+    mean = ops.cast(moving_mean, dtype)
+    return ops.where(ops.isfinite(mean), mean, ops.zeros_like(mean))
 
 
 def batch_statistics(moments: Any, shift: Any) -> tuple[Any, Any]:
@@ -159,7 +165,7 @@ def moved_statistics(operation: Operation, layer: Any, moments: Any, weights: Te
     """Return the moving mean and variance `(c,)` after this batch, by their paths, as Keras moves them."""
     named = _by_name(operation, weights)
     paths = {weight.path.rsplit("/", 1)[-1]: weight.path for weight in operation.weights}
-    mean, variance = batch_statistics(moments, ops.cast(named["moving_mean"], moments.dtype))
+    mean, variance = batch_statistics(moments, _shift(named["moving_mean"], moments.dtype))
     found = {}
     for name, value in (("moving_mean", mean), ("moving_variance", variance)):
         before = named[name]
@@ -171,7 +177,7 @@ def moved_statistics(operation: Operation, layer: Any, moments: Any, weights: Te
 def _batch_norm(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
     x, moments = inputs
     named = _by_name(operation, weights)
-    mean, variance = batch_statistics(moments, ops.cast(named["moving_mean"], moments.dtype))
+    mean, variance = batch_statistics(moments, _shift(named["moving_mean"], moments.dtype))
     return _normalised(x, mean, variance, named, layer.epsilon)
 
 

@@ -37,7 +37,8 @@ class Owner:
 
     def __init__(self, whole: keras.Optimizer, model: keras.Model, holdings: Holdings, world: World) -> None:
         inner: Any = getattr(whole, "inner_optimizer", whole)
-        mine: Any = type(inner).from_config(inner.get_config())
+        # Keras numbers optimizers, and the name of a sum over ranks begins with the optimizer's.
+        mine: Any = type(inner).from_config({**inner.get_config(), "name": "owner"})
         if hasattr(inner, "rate_factors"):
             object.__setattr__(mine, "rate_factors", inner.rate_factors)
         paths = [variable.path for variable in model.trainable_variables]
@@ -56,7 +57,7 @@ class Owner:
         self._whole_outer: list[Any] = []
         self._outer: list[Any] = []
         if isinstance(whole, LossScaleOptimizer):
-            self.optimizer = LossScaleOptimizer.from_config(whole.get_config())
+            self.optimizer = LossScaleOptimizer.from_config({**whole.get_config(), "name": "owner_scale"})
             self.optimizer.inner_optimizer = mine
             self.optimizer.build(self.variables)
             if world.size > 1:
@@ -77,7 +78,9 @@ class Owner:
         Args:
             gradients: in the order of `keys`.
         """
-        self.optimizer.apply(gradients or [keras.ops.zeros(())], self.variables)
+        # The gradient of nothing is 0, but no constant: TensorFlow would leave out of the graph what is
+        # multiplied by it, the sum over all ranks.
+        self.optimizer.apply(gradients or [self.variables[0].value], self.variables)
         # So that people and checkpoints see how far training is.
         for whole, mine in self.common():
             whole.assign(mine.value)
@@ -113,7 +116,8 @@ class _Owners:
         """Return sums of squares of whole variables' gradients `(variables,)`, and each block's own."""
         import tensorflow as tf
 
-        own = tf.stack([tf.reduce_sum(tf.square(tf.cast(g, tf.float32))) for g in gradients])
+        wide = [g if g.dtype == tf.float64 else tf.cast(g, tf.float32) for g in gradients]
+        own = tf.stack([tf.cast(tf.reduce_sum(tf.square(g)), tf.float64) for g in wide])
         summed = tf.math.unsorted_segment_sum(own, self._numbers, self._variables)
         everywhere = self._world.allreduce(summed, "sum", name="squared_norms")
         return everywhere, [everywhere[number] for number in self._numbers]

@@ -1,0 +1,287 @@
+"""What the proofs of divided networks train: networks, strategies, options and the data of each case.
+
+`placed.py` takes its cases from here, and so does its test. Nothing here starts MPI.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import network_cases
+import numpy as np
+import tensorflow as tf
+from divided_networks import mixed_network
+
+from trainer import models
+from trainer.config import DataConfig, RunConfig, TrainConfig
+from trainer.models import attention
+from trainer.models import layers as parts
+from trainer.tasks import losses
+
+EVALUATED = 2
+SGD = {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9}
+# From a number of ranks to a section `train.strategy`.
+Strategy = Callable[[int], dict[str, Any]]
+
+
+def section(name: str, **options: Any) -> Strategy:
+    """The same section for any number of ranks."""
+    return lambda ranks: {"name": name, **options}
+
+
+SPATIAL, FILTERS = section("spatial"), section("filters")
+WAYS: dict[str, Strategy] = {
+    "spatial": SPATIAL,
+    "filters": FILTERS,
+    "master": lambda ranks: {
+        "name": "filters",
+        "mode": "master",
+        "shares": [1 / (1 + i) for i in range(ranks)],
+    },
+}
+MASTER = WAYS["master"]
+
+
+def both(targets: Any, outputs: Any) -> Any:
+    """A loss that both outputs of a network take part in, the second one twice as much."""
+    first, second = (tf.reduce_mean(tf.square(one - 0.1), axis=1) for one in outputs)
+    return first + 2 * second
+
+
+def nothing(targets: Any, outputs: Any) -> Any:
+    """A score that says nothing."""
+    return 0.0 * both(targets, outputs)
+
+
+LOSSES = {
+    "classes": (losses.cross_entropy(), losses.hits),
+    "numbers": (losses.huber(), losses.absolute()),
+    "maps": (losses.dice_cross_entropy(), losses.mean_dice),
+    "both": (both, nothing),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training of an update's `batch` samples for some `steps`, and how near it must come.
+
+    Attributes:
+        network: builds it.
+        strategy: `train.strategy`.
+        seed: of layouts at random, instead of the strategy's own.
+        train: further keys of `train`.
+        loss: a key of `LOSSES`.
+        policy: of dtypes. In float64, rounding hides no other algorithm than that of one process.
+        tolerance: largest difference of a number.
+        ranks: numbers of ranks that it needs; () for any.
+        overflow_at: a micro-batch in which one sample overflows float16.
+        alone: compare with the same strategy on one rank: dropout draws other masks than Keras does.
+    """
+
+    network: Callable[[], keras.Model]
+    strategy: Strategy = SPATIAL
+    seed: int | None = None
+    train: dict[str, Any] = field(default_factory=dict)
+    loss: str = "classes"
+    policy: str = "float64"
+    tolerance: float = 1e-9
+    steps: int = 3
+    batch: int = 2
+    ranks: tuple[int, ...] = ()
+    overflow_at: int | None = None
+    alone: bool = False
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches per update."""
+        return int(self.train.get("accumulation", 1))
+
+    def config(self, ranks: int) -> RunConfig:
+        """The configuration of such a run on so many ranks."""
+        return RunConfig(
+            name="case",
+            data=DataConfig(shards=Path("nowhere"), evaluation_batch=EVALUATED),
+            train=TrainConfig(
+                **{
+                    "epochs": 2,
+                    "global_batch": self.batch * self.accumulation,
+                    "schedule": {"name": "constant", "warmup_epochs": 0},
+                    "optimizer": SGD,
+                    "seed": 5,
+                    "strategy": self.strategy(ranks),
+                    **self.train,
+                }
+            ),
+        )
+
+
+def registered(name: str, **options: Any) -> Callable[[], keras.Model]:
+    """A registered network at the smallest size there is."""
+    return lambda: network_cases.small(name, **options)
+
+
+def own(outputs: int = 2, *, covariates: int = 0) -> keras.Model:
+    """A network of few layers whose logits are float64 where all else is."""
+    layers = keras.layers
+    x = volume = keras.Input((8, 8, 8, 1), name="volume")
+    for stage, width in ((1, 4), (2, 6)):
+        x = layers.Conv3D(width, 3, strides=stage, padding="same", name=f"stage{stage}_conv")(x)
+        x = layers.BatchNormalization(momentum=0.9, name=f"stage{stage}_norm")(x)
+        x = layers.Activation("tanh", name=f"stage{stage}_tanh")(x)
+    x = layers.GlobalAveragePooling3D(name="head_pool")(x)
+    inputs = [volume]
+    if covariates:
+        inputs.append(keras.Input((covariates,), name="covariates"))
+        x = layers.Concatenate(name="head_covariates")([x, inputs[1]])
+    logits = layers.Dense(outputs, dtype=keras.config.floatx(), name="head_logits")(x)
+    return keras.Model(inputs, logits)
+
+
+def _registered(name: str, way: str) -> Case:
+    strategy, network = WAYS[way], models.describe(name)
+    options: dict[str, Any] = {"dropout": 0.0} if name == "sfcn" else {}
+    if network.dimensions == 2 and way == "spatial":
+        strategy = lambda ranks: {"name": "spatial", "parts": [1, ranks, 1]}  # noqa: E731
+    loss = "maps" if network.dense else "classes"
+    return Case(registered(name, **options), strategy, loss=loss, steps=2, tolerance=NETWORK)
+
+
+# Three steps add up gradients of about 0.1, rounded to 2^-8 and 2^-11 of what they are sums of.
+BFLOAT16, FLOAT16 = 3e-3, 4e-4
+OVERFLOW: dict[str, Any] = {
+    "policy": "mixed_float16",
+    "tolerance": FLOAT16,
+    "train": {"precision": "mixed_float16"},
+    "overflow_at": 1,
+}
+# Maxima over windows are of float32, in which they may fall to either side.
+NETWORK = 1e-5
+
+
+def _optimizer(name: str, **options: Any) -> dict[str, Any]:
+    return {"optimizer": {"name": name, "learning_rate": 0.01, **options}}
+
+
+def _own(strategy: Strategy = FILTERS, **changes: Any) -> Case:
+    return dataclasses.replace(Case(own, strategy), **changes)
+
+
+CASES: dict[str, Case] = {
+    **{f"{name} {way}": _registered(name, way) for name in models.names() for way in WAYS},
+    **{
+        f"mixed at random {seed}": Case(mixed_network, seed=seed, loss="both", tolerance=NETWORK)
+        for seed in range(4)
+    },
+    "adam": _own(train=_optimizer("adam")),
+    "adamw": _own(MASTER, train=_optimizer("adamw", weight_decay=0.1)),
+    "clip norm": _own(train=_optimizer("sgd", clip_norm=0.01)),
+    "clip norm in space": _own(SPATIAL, train=_optimizer("adam", clip_norm=0.01)),
+    "global clip norm": _own(train=_optimizer("sgd", global_clip_norm=0.02)),
+    "global clip norm in space": _own(SPATIAL, train=_optimizer("adam", global_clip_norm=0.02)),
+    "clip value": _own(train=_optimizer("sgd", clip_value=0.003)),
+    "averaged": _own(train=_optimizer("adam", ema=0.8)),
+    "averaged in space": _own(SPATIAL, train=_optimizer("sgd", ema=0.8)),
+    "accumulation": _own(train={"accumulation": 2}),
+    "accumulation clipped in space": _own(
+        SPATIAL, train={"accumulation": 3, **_optimizer("adam", global_clip_norm=0.02)}
+    ),
+    "schedule": _own(train={"schedule": {"name": "cosine", "warmup_epochs": 0.5}}, steps=6),
+    "moved": _own(
+        SPATIAL,
+        train={
+            "schedule": {"name": "cosine", "warmup_epochs": 0.5},
+            **_optimizer("adamw", weight_decay=0.1, ema=0.8, global_clip_norm=0.05),
+        },
+        steps=8,
+    ),
+    "rate factors": _own(
+        train={
+            "transfer": {"rate_factors": {"stage1_*": 0.25, "head*": 3.0}},
+            **_optimizer("adamw", weight_decay=0.1),
+        }
+    ),
+    "frozen": _own(train={"transfer": {"freeze": ("stage1_*",)}}),
+    "replicas": _own(section("spatial", replicas=2), batch=4, ranks=(2, 4)),
+    "replicas of filters": _own(
+        section("filters", replicas=2), batch=4, ranks=(2, 4), train={"accumulation": 2}
+    ),
+    "bricks": _own(section("spatial", parts=[2, 2, 1]), ranks=(4,)),
+    "one with nothing to do": _own(
+        section("filters", shares=[1, 0]), ranks=(2,), train=_optimizer("sgd", global_clip_norm=0.02)
+    ),
+    "numbers": _own(SPATIAL, network=lambda: own(1), loss="numbers"),
+    "covariates": _own(network=lambda: own(covariates=2)),
+    "bfloat16": _own(policy="mixed_bfloat16", tolerance=BFLOAT16, train={"precision": "mixed_bfloat16"}),
+    "bfloat16 in space": _own(
+        SPATIAL, policy="mixed_bfloat16", tolerance=BFLOAT16, train={"precision": "mixed_bfloat16"}
+    ),
+    "float16": _own(policy="mixed_float16", tolerance=FLOAT16, train={"precision": "mixed_float16"}),
+    "overflow": _own(**OVERFLOW),
+    "overflow in space": _own(SPATIAL, **OVERFLOW),
+    "dropout": _own(network=registered("sfcn"), alone=True, tolerance=NETWORK),
+    "dropout in space": _own(SPATIAL, network=registered("sfcn"), alone=True, tolerance=NETWORK),
+}
+
+# Of "moved": the strategy of each leg, and whether rank 0 trains it alone.
+STEPS_OF_LEG = 2
+LEGS = ((SPATIAL, False), (MASTER, False), (FILTERS, True), (FILTERS, False))
+
+
+def use(policy: str) -> None:
+    """Forget what was built, and choose the policy of what is built from now on."""
+    keras.backend.clear_session()
+    keras.config.set_floatx("float64" if policy == "float64" else "float32")
+    keras.config.set_dtype_policy(policy)
+    # On a CPU, TensorFlow has no maximum over windows of float64.
+    for module in (parts, attention):
+        module.pooling_dtype = (lambda: "float32") if policy == "float64" else POOLING
+
+
+POOLING = parts.pooling_dtype
+
+
+def batches(case: Case, model: keras.Model) -> list[tuple[list[np.ndarray], np.ndarray, np.ndarray]]:
+    """All micro-batches, of all ranks: inputs, targets, weights (0 for what fills up the last one)."""
+    rng = np.random.default_rng(7)
+    wide = keras.config.floatx()
+    found = []
+    count = case.steps * case.accumulation
+    for step in range(count):
+        x = [rng.normal(0.5, 1, (case.batch, *one.shape[1:])).astype(wide) for one in model.inputs]
+        if step == case.overflow_at:
+            x[0][-1] *= 1e6
+        w = np.ones(case.batch, model.outputs[0].dtype)
+        if step == count - 1:
+            w[:] = case.batch / (case.batch - 1)
+            w[-1] = 0
+        found.append((x, targets(case, model, rng), w))
+    return found
+
+
+def targets(case: Case, model: keras.Model, rng: np.random.Generator) -> np.ndarray:
+    """Targets of a micro-batch as the case's loss takes them."""
+    if case.loss == "classes":
+        return rng.integers(0, 2, case.batch).astype(np.int32)
+    if case.loss == "maps":
+        return rng.integers(0, 2, (case.batch, *model.outputs[0].shape[1:-1])).astype(np.uint8)
+    return rng.normal(size=case.batch).astype(keras.config.floatx())
+
+
+def evaluated(model: keras.Model) -> list[np.ndarray]:
+    """Inputs of a batch that is only predicted."""
+    rng = np.random.default_rng(8)
+    return [
+        rng.normal(0.5, 1, (EVALUATED, *one.shape[1:])).astype(keras.config.floatx()) for one in model.inputs
+    ]
+
+
+def state(model: keras.Model, optimizer: keras.Optimizer) -> dict[str, np.ndarray]:
+    """All weights and all of the optimizer's variables."""
+    named = {f"weight {v.path}": v for v in model.weights}
+    named |= {f"optimizer {i} {v.name}": v for i, v in enumerate(optimizer.variables)}
+    return {name.replace("/", "."): np.asarray(v.value) for name, v in named.items()}
