@@ -73,6 +73,7 @@ def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
     assert ends[0] == ends[1]
 
 
+@pytest.mark.deep
 def test_what_was_measured_of_the_ranks_goes_on_with_the_run(tmp_path, shards, launch):
     strategy = {"name": "filters", "balance": "bandwidth"}
     killed = tiny_runs.write_config(tmp_path, shards, "killed", **COMMON, train__strategy=strategy)
