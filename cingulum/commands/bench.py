@@ -114,9 +114,9 @@ def bench_ring(
 def bench_placement(
     model: Model = "resnet18",
     size: Size = 96,
-    batch: Batch = 1,
+    batch: Annotated[int, typer.Option(help="Samples per step, of all ranks.", min=1)] = 1,
     width: Width = 16,
-    steps: Steps = 10,
+    steps: Annotated[int, typer.Option(help="Steps per block; the first is not counted.", min=2)] = 10,
     repeats: Repeats = 15,
     ranks: Annotated[int, typer.Option(help="Ranks that share a volume.", min=2, max=64)] = 2,
     strategy: Annotated[str, typer.Option(help="spatial or filters.")] = "spatial",
@@ -140,6 +140,7 @@ def bench_placement(
 
     if strategy not in ("spatial", "filters"):
         raise ConfigError(f"--strategy must be spatial or filters, not {strategy!r}.")
+    _check_model(model)
     job = PlacementJob({"name": strategy}, model, size, size, batch, width, steps)
     with Counting("measuring", "blocks") as shown:
         figures = placement.placement(job, ranks=ranks, repeats=repeats, progress=shown.show, tell=shown.note)
@@ -163,15 +164,21 @@ bench.command("scaling")(bench_scaling)
 
 def _job(model: str, size: int, batch: int, width: int, steps: int, sync_batch_norm: bool) -> Any:
     from trainer.bench.step_worker import StepJob
+
+    _check_model(model)
+    return StepJob(
+        model=model, size=size, batch=batch, width=width, steps=steps, sync_batch_norm=sync_batch_norm
+    )
+
+
+def _check_model(model: str) -> None:
+    """Refuse an unknown name once, not by every process."""
     from trainer.quiet import import_tensorflow
 
     import_tensorflow()
     from trainer import models
 
-    models.describe(model)  # an unknown name is refused once, not by every process
-    return StepJob(
-        model=model, size=size, batch=batch, width=width, steps=steps, sync_batch_norm=sync_batch_norm
-    )
+    models.describe(model)
 
 
 def _told(rows: list[str], figures: dict[str, Any]) -> str:

@@ -109,7 +109,7 @@ def _check_batch(config: RunConfig, resources: Resources, *, any_size: bool) -> 
         try:
             configuration.micro_batch(
                 config.train.global_batch,
-                world_size=nodes * resources.ranks_per_node,
+                world_size=_readers(config, nodes * resources.ranks_per_node),
                 accumulation=config.train.accumulation,
             )
         except ConfigError as error:
@@ -119,3 +119,18 @@ def _check_batch(config: RunConfig, resources: Resources, *, any_size: bool) -> 
                 f"With --shrink the job may go on with {nodes} of {resources.nodes} nodes: {error.message}",
                 cure="Choose a global batch that all these numbers of ranks can share, or --least-nodes.",
             ) from None
+
+
+def _readers(config: RunConfig, processes: int) -> int:
+    """How many share a batch, of so many processes.
+
+    Raises:
+        ConfigError: the strategy cannot have so many processes.
+    """
+    try:
+        return config.train.strategy.readers(processes)
+    except ValueError as error:
+        raise ConfigError(
+            f"train.strategy: {error}.",
+            cure="Ask for other numbers of nodes or ranks, or change train.strategy.",
+        ) from None

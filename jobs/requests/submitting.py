@@ -159,7 +159,7 @@ def prepare(request: Request, looks: Checks) -> Prepared:
         image=request.image,
         # A step of asynchronous training is one worker's: any number of them will do.
         global_batch=None
-        if config.train.strategy.is_asynchronous
+        if config.train.strategy.is_asynchronous or not config.train.strategy.divides_samples
         else config.train.global_batch // config.train.accumulation,
         outlives=config.train.strategy.is_asynchronous,
         binds=run.binds,

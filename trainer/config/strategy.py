@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -19,6 +20,16 @@ class StrategySection(Section):
     name: str
     # Whether workers do not wait for each other, and outlive each other.
     is_asynchronous: ClassVar[bool] = False
+    # Whether every rank takes its own samples of a batch, so that the number of ranks must divide it.
+    divides_samples: ClassVar[bool] = True
+
+    def readers(self, processes: int) -> int:
+        """Return how many parts each micro-batch is divided into, of so many launched processes.
+
+        Raises:
+            ValueError: there cannot be so many processes.
+        """
+        return processes
 
     def check(self, config: Any) -> None:
         """Refuse what this strategy cannot do of the rest of a RunConfig.
@@ -120,6 +131,13 @@ class ServerConfig(StrategySection):
             raise ValueError("staleness is for mode=async: synchronous workers are never ahead")
         return self
 
+    def readers(self, processes: int) -> int:
+        """Return the number of workers; see `StrategySection.readers`."""
+        workers = processes - self.count if self.placement == "separate" else processes
+        if workers < 1:
+            raise ValueError(f"no process is left for a worker ({processes} launched, {self.count} servers)")
+        return workers
+
     def check(self, config: Any) -> None:
         """Refuse what asynchronous workers cannot do."""
         if not self.is_asynchronous:
@@ -148,6 +166,7 @@ ShareOfFilters = Annotated[float, Field(ge=0, le=1e6)]
 class PlacedConfig(StrategySection):
     """What strategies that divide the network itself have in common."""
 
+    divides_samples: ClassVar[bool] = False
     replicas: int = may_change(
         1, ge=1, le=1024, description="groups of ranks that each hold a whole network and take other samples"
     )
@@ -157,6 +176,21 @@ class PlacedConfig(StrategySection):
         description="file of `cingulum plan --out`, perhaps edited, that says which rank computes what, "
         "instead of the strategy's own rule",
     )
+
+    def readers(self, processes: int) -> int:
+        """Return the number of replicas; see `StrategySection.readers`."""
+        if processes % self.replicas:
+            raise ValueError(f"{processes} rank(s) cannot be divided into {self.replicas} replicas")
+        fixed = self.of_a_replica()
+        if fixed is not None and processes != fixed * self.replicas:
+            raise ValueError(
+                f"{fixed} parts or shares in {self.replicas} replica(s) do not fit {processes} rank(s)"
+            )
+        return self.replicas
+
+    def of_a_replica(self) -> int | None:
+        """Return how many ranks a replica must have; None for any number."""
+        return None
 
 
 class SpatialConfig(PlacedConfig):
@@ -170,6 +204,10 @@ class SpatialConfig(PlacedConfig):
         description="parts along depth, height and width, such as [2, 2, 1]; their product is the number of "
         "ranks of a replica; default: all along depth",
     )
+
+    def of_a_replica(self) -> int | None:
+        """Return the number of parts."""
+        return None if self.parts is None else math.prod(self.parts)
 
 
 class FiltersConfig(PlacedConfig):
@@ -193,10 +231,16 @@ class FiltersConfig(PlacedConfig):
         "device's speed, or those with which the slowest rank is done first, messages included",
     )
 
+    def of_a_replica(self) -> int | None:
+        """Return the number of shares."""
+        return None if self.shares is None else len(self.shares)
+
     @model_validator(mode="after")
     def _shares_are_shares(self) -> FiltersConfig:
         if self.shares is not None and not sum(self.shares) > 0:
             raise ValueError(f"shares must not all be 0, as in {self.shares}")
+        if self.plan is not None and (self.shares is not None or self.balance != "equal"):
+            raise ValueError(f"plan={self.plan} says who computes what; leave shares and balance out")
         if self.shares is not None and self.balance != "equal":
             raise ValueError(
                 f"balance={self.balance} measures what shares={self.shares} say; leave one of them out"

@@ -6,27 +6,32 @@ called from the graph, where that was not compiled. All ranks of a run use the s
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import hashlib
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainer.errors import WorldError
 from trainer.ranks.links import Links
 from trainer.ranks.members import MESSAGES
-from trainer.ranks.messages import Message
+from trainer.ranks.messages import MOST_BYTES, Message
 from trainer.ranks.world import World
 
 # A message that is waited for is looked for without a pause for so long, then with pauses.
 _AT_ONCE_S = 0.005
 _PAUSE_S = 0.0002
-# MPI counts the bytes of a message in 32 bits.
-MOST_BYTES = 2**31 - 1
+# A rank that computes for longer between two messages hangs; `exchange_op.cc` has the same limit.
+_LIMIT_S = 3600.0
+_LATE = re.compile(r"no message within \d+ s from process [\d, ]+")
 
 
 class Parcel(NamedTuple):
@@ -91,16 +96,40 @@ def open_exchange(world: World) -> Exchange:
     if world.links is None:
         raise RuntimeError("this world was started without messages")
     library = compiled()
-    if world.any(library is None) or library is None:
+    names = set(world.allgather_object(file().name if library is not None else None))
+    if library is None or len(names) > 1:
         return Interpreted(world.links)
     return Compiled(world.links, library)
 
 
-def file() -> Path:
-    """Return where the compiled operation lies: one for each version of TensorFlow."""
+@contextlib.contextmanager
+def naming_who_is_late(world: World) -> Iterator[None]:
+    """Return a context for compiled steps in which a message that does not come is an error of ours.
+
+    Raises:
+        WorldError: names the ranks that were waited for.
+    """
     import tensorflow as tf
 
-    return Path(__file__).with_name(f"exchange_op-{tf.__version__}.so")
+    try:
+        yield
+    except tf.errors.OpError as error:
+        late = _LATE.search(error.message or "")
+        if late is None:
+            raise
+        raise WorldError(
+            f"{world.name}: {late[0].replace('process', 'rank')}.",
+            cure="Is its host overloaded, or the process stopped? Resume from the last checkpoint.",
+        ) from None
+
+
+def file() -> Path:
+    """Return where the compiled operation lies: one for each source and version of TensorFlow."""
+    import tensorflow as tf
+
+    source = Path(__file__).with_name("exchange_op.cc")
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12] if source.is_file() else "none"
+    return Path(__file__).with_name(f"exchange_op-{digest}-{tf.__version__}.so")
 
 
 def compiled() -> Any:
@@ -128,7 +157,14 @@ class Compiled(Exchange):
     def move(
         self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
     ) -> tuple[list[Any], Any]:
-        """Move as `Exchange.move` says."""
+        """Move as `Exchange.move` says.
+
+        Raises:
+            ValueError: a message has 2 GiB or more.
+        """
+        largest = max(one.elements * one.dtype.size for one in (*leaving, *wanted))
+        if largest > MOST_BYTES:
+            raise ValueError(f"a message of {largest} bytes: MPI takes less than 2 GiB")
         found = self._operation(
             values=list(values),
             receive_types=[one.dtype for one in wanted],
@@ -205,7 +241,10 @@ class Interpreted(Exchange):
             key = self._processes[one.rank], one.tag
             while not self._there.get(key):
                 if not self.mailbox.turn():
-                    if time.monotonic() - began < _AT_ONCE_S:
+                    waited = time.monotonic() - began
+                    if waited > _LIMIT_S:
+                        raise TimeoutError(f"no message within {_LIMIT_S:.0f} s from process {key[0]}")
+                    if waited < _AT_ONCE_S:
                         os.sched_yield()
                     else:
                         time.sleep(_PAUSE_S)

@@ -32,6 +32,8 @@ using tensorflow::TensorShape;
 
 constexpr int64_t kAtOnceNs = 5'000'000;
 constexpr long kPauseNs = 50'000;
+// A rank that computes for longer between two messages hangs.
+constexpr int64_t kLimitNs = 3'600'000'000'000;
 constexpr int kRanks = 4096;
 
 std::atomic<uint64_t> sent_bytes[kRanks];
@@ -79,12 +81,15 @@ class Leaving {
 
  private:
   void test() {
-    while (!requests_.empty()) {
+    for (size_t i = 0; i < requests_.size();) {
       int done = 0;
-      MPI_Test(&requests_.front(), &done, MPI_STATUS_IGNORE);
-      if (!done) return;
-      requests_.pop_front();
-      tensors_.pop_front();
+      MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
+      if (!done) {
+        ++i;
+        continue;
+      }
+      requests_.erase(requests_.begin() + i);
+      tensors_.erase(tensors_.begin() + i);
     }
   }
 
@@ -126,48 +131,80 @@ class ExchangeOp : public tensorflow::OpKernel {
 
   void Compute(OpKernelContext* c) override {
     const int64_t began = now_ns();
-    std::vector<MPI_Request> arriving(sources_.size());
-    std::vector<int64_t> bytes(sources_.size());
-    for (size_t i = 0; i < sources_.size(); ++i) {
-      Tensor* into = nullptr;
-      OP_REQUIRES_OK(c, c->allocate_output(i, TensorShape({sizes_[i]}), &into));
-      bytes[i] = into->TotalBytes();
-      check(c, MPI_Irecv(into->data(), bytes[i], MPI_BYTE, sources_[i], source_tags_[i], comm_, &arriving[i]));
+    const size_t count = sources_.size();
+    std::vector<Tensor*> into(count);
+    for (size_t i = 0; i < count; ++i) {
+      OP_REQUIRES_OK(c, c->allocate_output(i, TensorShape({sizes_[i]}), &into[i]));
+    }
+    std::vector<MPI_Request> arriving(count, MPI_REQUEST_NULL);
+    for (size_t i = 0; i < count; ++i) {
+      const int code = MPI_Irecv(into[i]->data(), into[i]->TotalBytes(), MPI_BYTE, sources_[i], source_tags_[i],
+                                 comm_, &arriving[i]);
+      if (code != MPI_SUCCESS) return give_up(c, arriving, into, told(code));
     }
     for (size_t i = 0; i < targets_.size(); ++i) {
       const Tensor& from = c->input(i);
-      MPI_Request request;
-      check(c, MPI_Isend(from.data(), from.TotalBytes(), MPI_BYTE, targets_[i], target_tags_[i], comm_, &request));
+      MPI_Request request = MPI_REQUEST_NULL;
+      const int code =
+          MPI_Isend(from.data(), from.TotalBytes(), MPI_BYTE, targets_[i], target_tags_[i], comm_, &request);
+      if (code != MPI_SUCCESS) return give_up(c, arriving, into, told(code));
       leaving().add(request, from);
       sent_bytes[targets_[i] % kRanks] += from.TotalBytes();
       ++sent_messages[targets_[i] % kRanks];
     }
-    while (!arriving.empty()) {
-      int done = 0;
-      MPI_Testall(arriving.size(), arriving.data(), &done, MPI_STATUSES_IGNORE);
+    std::vector<MPI_Status> statuses(count);
+    for (int done = count == 0; !done;) {
+      const int code = MPI_Testall(count, arriving.data(), &done, statuses.data());
+      if (code != MPI_SUCCESS) return give_up(c, arriving, into, told(code));
       if (done) break;
       leaving().look();
-      if (now_ns() - began < kAtOnceNs) {
+      const int64_t waited = now_ns() - began;
+      if (waited > kLimitNs) {
+        std::string late;
+        for (int32_t source : sources_) late += (late.empty() ? "" : ", ") + std::to_string(source);
+        return give_up(c, arriving, into, "no message within 3600 s from process " + late);
+      }
+      if (waited < kAtOnceNs) {
         sched_yield();
       } else {
         pause();
       }
     }
-    for (size_t i = 0; i < sources_.size(); ++i) {
-      received_bytes[sources_[i] % kRanks] += bytes[i];
+    for (size_t i = 0; i < count; ++i) {
+      int bytes = 0;
+      MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
+      if (static_cast<size_t>(bytes) != into[i]->TotalBytes()) {
+        c->SetStatus(tensorflow::errors::Internal("a message of ", bytes, " bytes came from process ", sources_[i],
+                                                  " in place of ", into[i]->TotalBytes()));
+        return;
+      }
+      received_bytes[sources_[i] % kRanks] += bytes;
       ++received_messages[sources_[i] % kRanks];
     }
     leaving().leave();
-    if (!arriving.empty()) waited_ns += now_ns() - began;
+    if (count != 0) waited_ns += now_ns() - began;
   }
 
  private:
-  void check(OpKernelContext* c, int code) {
-    if (code == MPI_SUCCESS) return;
+  static std::string told(int code) {
     char text[MPI_MAX_ERROR_STRING];
     int length = 0;
     MPI_Error_string(code, text, &length);
-    c->SetStatus(tensorflow::errors::Internal(std::string(text, length)));
+    return std::string(text, length);
+  }
+
+  // MPI may still write into tensors whose messages were asked for: they are kept for ever.
+  void give_up(OpKernelContext* c, std::vector<MPI_Request>& arriving, const std::vector<Tensor*>& into,
+               const std::string& why) {
+    static std::mutex mutex;
+    static std::vector<Tensor>* kept = new std::vector<Tensor>;
+    std::lock_guard<std::mutex> lock(mutex);
+    for (size_t i = 0; i < arriving.size(); ++i) {
+      if (arriving[i] == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&arriving[i]);
+      kept->push_back(*into[i]);
+    }
+    c->SetStatus(tensorflow::errors::Internal(why));
   }
 
   MPI_Comm comm_;

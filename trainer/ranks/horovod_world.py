@@ -85,8 +85,16 @@ class HorovodWorld(World):
         part.local_size = part.hosts.count(self.host)
         return part
 
-    def allreduce(self, tensor: Any, op: Op = "mean", *, name: str | None = None) -> Any:
-        return self._hvd.allreduce(as_tensor(tensor), op=self._ops[op], name=name, process_set=self._set)
+    def allreduce(
+        self, tensor: Any, op: Op = "mean", *, name: str | None = None, unscoped: bool = False
+    ) -> Any:
+        return self._hvd.allreduce(
+            as_tensor(tensor),
+            op=self._ops[op],
+            name=name,
+            process_set=self._set,
+            ignore_name_scope=unscoped,
+        )
 
     def grouped_allreduce(self, tensors: Sequence[Any], op: Op, *, name: str) -> list[Any]:
         return list(

@@ -24,7 +24,7 @@ _LONGEST_S = 0.002
 _GROWTH = 1.3
 _CLOSING_S = 10.0
 # MPI counts the bytes of a message in 32 bits.
-_MOST_BYTES = 2**31 - 1
+MOST_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Mailbox:
         Raises:
             ValueError: the array is not contiguous, or has 2 GiB or more.
         """
-        if not array.flags.c_contiguous or array.nbytes > _MOST_BYTES:
+        if not array.flags.c_contiguous or array.nbytes > MOST_BYTES:
             raise ValueError(
                 f"a message of {array.nbytes} bytes: the array must be contiguous and below 2 GiB"
             )

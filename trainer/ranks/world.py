@@ -86,8 +86,13 @@ class World:
             raise ValueError(f"a group must be ascending ranks below {self.size}, not {list(ranks)}")
         return self
 
-    def allreduce(self, tensor: Any, op: Op = "mean", *, name: str | None = None) -> Any:
-        """Combine a tensor or array of the same shape and dtype over all ranks; returns a tensor."""
+    def allreduce(
+        self, tensor: Any, op: Op = "mean", *, name: str | None = None, unscoped: bool = False
+    ) -> Any:
+        """Combine a tensor or array of the same shape and dtype over all ranks; returns a tensor.
+
+        `unscoped`: the name is taken as it is, where graphs of ranks are not alike.
+        """
         return as_tensor(tensor)
 
     def grouped_allreduce(self, tensors: Sequence[Any], op: Op, *, name: str) -> list[Any]:

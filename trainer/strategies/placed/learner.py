@@ -13,7 +13,7 @@ import tensorflow as tf
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.tasks import Receive, Send
 from trainer.planning.placement.units import Placement
-from trainer.ranks.exchange import Exchange, open_exchange
+from trainer.ranks.exchange import Exchange, naming_who_is_late, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
 from trainer.strategies.learner import Collected, Learner, Predictions, Setup
@@ -65,7 +65,8 @@ class PlacedModel(Learner):
         Returns:
             The mean weighted loss of the samples whose loss this rank computes; 0 on other ranks.
         """
-        mean, marks = self._train(x, y, w)
+        with naming_who_is_late(self.world):
+            mean, marks = self._train(x, y, w)
         self._timeline.add(marks)
         return mean
 
@@ -78,8 +79,15 @@ class PlacedModel(Learner):
 
     def predict(self, x: Any) -> Any:
         """Return the network's outputs, float32 `(b, ...)`, on every rank; a collective."""
-        outputs = self._first(self._outputs(x))
-        return self.world.broadcast(np.asarray(outputs)) if self.world.size > 1 else outputs
+        given = x if isinstance(x, list | tuple) else [x]
+        batch, count = self.plan.evaluated.network.inputs[0].shape[0], given[0].shape[0]
+        found = []
+        for start in range(0, count, batch):
+            # The placement is of so many samples: what is missing is filled up, and cut off again.
+            some = [_filled(values[start : start + batch], batch) for values in given]
+            outputs = np.asarray(self._first(self._outputs(some if len(some) > 1 else some[0])))
+            found.append(self.world.broadcast(outputs)[: count - start])
+        return np.concatenate(found)
 
     def evaluate(
         self,
@@ -190,6 +198,8 @@ class PlacedModel(Learner):
             ordered = [gradients[key] for key in self.owner.keys]
             self._timeline.backward_done(ordered)
             self.owner.apply(ordered)
+            # What owners agree on by all-reduce comes before anybody waits for new values.
+            self._wire.after([variable.value for variable in self.owner.variables])
             return {key: variable.value for key, variable in self.holdings.owned.items()}
 
         player = self._player(plan.placement, self._wire)
@@ -203,7 +213,8 @@ class PlacedModel(Learner):
         return tf.add_n(means) if means else tf.zeros(())
 
     def _outputs(self, x: Any) -> list[Any]:
-        return list(self._forward(x))
+        with naming_who_is_late(self.world):
+            return list(self._forward(x))
 
     @staticmethod
     def _first(outputs: list[Any]) -> Any:
@@ -234,3 +245,8 @@ class PlacedModel(Learner):
         for _ in player.hand_out(moves, dict(zip(self.owner.keys, values, strict=True))):
             pass
         self.holdings.store(player.blocks, updated=False)
+
+
+def _filled(values: Any, batch: int) -> Any:
+    missing = batch - values.shape[0]
+    return tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])]) if missing else values

@@ -119,7 +119,7 @@ class _Owners:
         wide = [g if g.dtype == tf.float64 else tf.cast(g, tf.float32) for g in gradients]
         own = tf.stack([tf.cast(tf.reduce_sum(tf.square(g)), tf.float64) for g in wide])
         summed = tf.math.unsorted_segment_sum(own, self._numbers, self._variables)
-        everywhere = self._world.allreduce(summed, "sum", name="squared_norms")
+        everywhere = self._world.allreduce(summed, "sum", name="squared_norms", unscoped=True)
         return everywhere, [everywhere[number] for number in self._numbers]
 
 

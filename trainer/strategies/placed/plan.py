@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from trainer.errors import ConfigError
 from trainer.planning.placement.boxes import hull
 from trainer.planning.placement.tasks import Send, TaskLists
 from trainer.planning.placement.units import Placement
+from trainer.ranks.messages import MOST_BYTES
 from trainer.strategies.base import Plan, Share
 
 
@@ -91,3 +93,19 @@ def facts(placement: Placement, lists: TaskLists, world_size: int, accumulation:
         "placement": placement,
         "lists": lists,
     }
+
+
+def check_sizes(lists: TaskLists) -> None:
+    """Check that MPI takes every message.
+
+    Raises:
+        ConfigError: one has 2 GiB or more.
+    """
+    for task in (task for tasks in lists.values() for task in tasks if isinstance(task, Send)):
+        size = sum(one.bytes for one in task.messages)
+        if size > MOST_BYTES:
+            raise ConfigError(
+                f"{task.messages[0]} has {size / 2**30:.1f} GiB, and MPI sends less than 2 GiB at once.",
+                cure="Cut volumes into more parts, or take fewer samples at once "
+                "(train.accumulation, data.evaluation_batch).",
+            )

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from trainer.config import FiltersConfig, RingConfig, RunConfig, SpatialConfig
+from trainer.config import FiltersConfig, RingConfig, RunConfig, SpatialConfig, micro_batch
 from trainer.errors import ConfigError
 from trainer.ranks import launch
 from trainer.ranks.members import Members
@@ -59,7 +59,7 @@ class Placed(Strategy):
             ModelError: a layer cannot be divided.
         """
         from trainer.planning.placement.tasks import forward_lists
-        from trainer.strategies.placed.plan import PlacedPlan, facts
+        from trainer.strategies.placed.plan import PlacedPlan, check_sizes, facts
         from trainer.strategies.placed.reading import read
 
         train, replicas = self.config.train, self.section.replicas
@@ -69,11 +69,16 @@ class Placed(Strategy):
                 cure=f"Launch a multiple of {replicas} ranks.",
                 key="train.strategy.replicas",
             )
-        samples = train.global_batch // train.accumulation
+        samples = replicas * micro_batch(
+            train.global_batch, world_size=replicas, accumulation=train.accumulation
+        )
         # Evaluation takes a volume at a time.
         networks = read(model, samples), read(model, self.config.data.evaluation_batch, training=False)
         divide = self._by_rule if self.section.plan is None else self._by_file
         divided = divide(*networks, world_size)
+        forwards = forward_lists(divided.evaluated)
+        for lists in (divided.lists, forwards):
+            check_sizes(lists)
         return PlacedPlan.of(
             model,
             self.name,
@@ -84,7 +89,7 @@ class Placed(Strategy):
             replicas=replicas,
             way=divided.way,
             evaluated=divided.evaluated,
-            forwards=forward_lists(divided.evaluated),
+            forwards=forwards,
             **facts(divided.placement, divided.lists, world_size, train.accumulation),
         )
 
@@ -214,7 +219,9 @@ class Filters(Placed):
             return
         devices = calibration.devices(world)
         known = measured_in(recorded)
-        if known is not None and known.devices == devices:
+        # Links are measured to the first rank of each replica.
+        same = recorded is not None and recorded.get("replicas") == replicas
+        if known is not None and known.devices == devices and same:
             self.measured = known
             return
         network = agree(world, lambda: read(model, self._samples))

@@ -42,6 +42,10 @@ class Wire:
         """Forget the graph that was traced before."""
         self._leaving, self._before = [], []
 
+    def after(self, tensors: Sequence[Any]) -> None:
+        """Let the moves that follow wait for these, which a waiting move might keep from being computed."""
+        self._before = [*self._before, *tensors]
+
     def send(self, messages: Sequence[Message], values: Sequence[Any]) -> None:
         """Hand over arrays, which travel as one; they leave with the next `receive` or `flush`."""
         flat = [tf.reshape(one, [-1]) for one in values]
