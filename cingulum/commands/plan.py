@@ -21,7 +21,7 @@ class StrategyName(str, Enum):
 
 def plan(
     config: Config,
-    ranks: Annotated[int, typer.Option(min=1, max=1024, help="Ranks that would train, in all replicas.")],
+    ranks: Annotated[int, typer.Option(min=1, max=1024, help="Ranks that would train, in all replicas.")] = 2,
     overrides: Overrides = None,
     strategy: Annotated[
         StrategyName | None, typer.Option(help="Strategy that is planned.  [default: train.strategy]")

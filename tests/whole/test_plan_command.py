@@ -50,11 +50,11 @@ def test_all_strategies_are_in_one_table_of_80_columns_and_the_plan_is_written(c
     out = config.parent / "plan.json"
     assert cli.run(["plan", str(config), "--ranks", "2", "--strategy", "spatial", "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines[:-1])) <= 80  # the last one is a path
     start = next(i for i, line in enumerate(lines) if line.startswith("on 2 rank(s)"))
     named = [line.split("  ")[0] for line in lines[start + 1 : start + 5]]
     assert named == ["spatial", "data", "filters", "filters, master"]
-    assert any(line.split()[:3] == ["stage1_conv", "13", "depth"] for line in lines)
+    assert any(line.split()[:3] == ["stage1_conv", "2", "depth"] for line in lines)
     assert lines[-1] == f"plan: {out}"
     file = PlanFile.read(out)
     assert (file.strategy, file.network, file.ranks) == ("spatial", "tiny", 2)
