@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -51,6 +52,39 @@ class Mover(Protocol):
     def flush(self) -> None:
         """Let everything leave that was handed over, before something else is computed."""
 
+    def meanwhile(self, compute: Callable[[], list[Any]]) -> list[Any]:
+        """Compute tensors after what was flushed has left, and before anything else is received."""
+
+
+@dataclass
+class _Record:
+    """What is kept of a unit until it is differentiated.
+
+    Attributes:
+        tape: that saw it computed.
+        output: of it.
+        reads: boxes of its inputs; None where one is not needed.
+        weights: blocks.
+        seed: the gradient of its output, once it is known; None for the loss.
+    """
+
+    tape: Any
+    output: Any
+    reads: list[Any]
+    weights: list[Any]
+    seed: Any = None
+
+    def gradients(self, sources: list[Any]) -> list[Any]:
+        """Return the gradients of some of `reads` and `weights`."""
+        return list(
+            self.tape.gradient(
+                self.output,
+                sources,
+                output_gradients=self.seed,
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+        )
+
 
 class Player:
     """See the top of this file.
@@ -72,7 +106,7 @@ class Player:
         self._update_values: Callable[[Owned], Owned] | None = None
         self.losses: list[Any] = []
         self._outputs: dict[str, list[Part]] = defaultdict(list)
-        self._records: dict[Unit, tuple[Any, Any, list[Any], list[Any]]] = {}
+        self._records: dict[Unit, _Record] = {}
         self._arrived: dict[Message, Any] = {}
         # Gradients by tensor: of what this rank needs, and by variable: of what it holds.
         self._read: dict[str, list[Part]] = defaultdict(list)
@@ -114,7 +148,7 @@ class Player:
                     if task is final and forward_done is not None:
                         forward_done([values for _, values in self._outputs[task.unit.operation]])
                 elif isinstance(task, Differentiate):
-                    self._differentiate(task.unit)
+                    self._differentiate(task)
                 else:
                     self._update()
         self._store()
@@ -212,11 +246,11 @@ class Player:
         if self._update_values is None:
             self._outputs[unit.operation].append((unit.box, self._computed(unit, reads, weights)))
             return
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
+        with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
             tape.watch([x for x in (*reads, *weights) if x is not None])
             output = self._computed(unit, reads, weights)
         self._outputs[unit.operation].append((unit.box, output))
-        self._records[unit] = (tape, output, reads, weights)
+        self._records[unit] = _Record(tape, output, reads, weights)
         if operation.kind == "batch_norm":
             self._move_statistics(unit, reads[1], weights)
 
@@ -239,25 +273,32 @@ class Player:
                 for part in boxes.subtract(block, [box for box, _ in known]):
                     known.append((part, pieces.taken(part, block, fresh[weight.path])))
 
-    def _differentiate(self, unit: Unit) -> None:
-        operation = self._operations[unit.operation]
-        tape, output, reads, weights = self._records.pop(unit)
-        seed = None if operation.name == LOSS else self._gradient_of_output(unit, output)
-        there = [x for x in reads if x is not None]
-        found = tape.gradient(
-            output,
-            [*there, *weights],
-            output_gradients=seed,
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )
-        gradients = iter(found)
-        for reading, box in zip(operation.readings, unit.reads, strict=True):
-            if box is not None:
-                self._read[reading.tensor].append((box, next(gradients)))
-        for weight, block in zip(operation.weights, unit.blocks, strict=True):
-            gradient = next(gradients)
-            if weight.trainable:
-                self._weight[weight.path].append((block, gradient))
+    def _differentiate(self, task: Differentiate) -> None:
+        unit, operation = task.unit, self._operations[task.unit.operation]
+        record = self._records[unit]
+        if record.seed is None and operation.name != LOSS:
+            record.seed = self._gradient_of_output(unit, record.output)
+        read = [
+            (reading.tensor, box, x)
+            for reading, box, x in zip(operation.readings, unit.reads, record.reads, strict=True)
+        ]
+        read = [one for one in read if one[1] is not None and task.of != "weights"]
+        used = [
+            (weight.path, block, x)
+            for weight, block, x in zip(operation.weights, unit.blocks, record.weights, strict=True)
+            if weight.trainable and task.of != "inputs"
+        ]
+
+        def gradients() -> list[Any]:
+            return record.gradients([x for *_, x in (*read, *used)])
+
+        found = iter(self._mover.meanwhile(gradients) if task.of == "weights" else gradients())
+        for name, box, _ in read:
+            self._read[name].append((box, next(found)))
+        for name, box, _ in used:
+            self._weight[name].append((box, next(found)))
+        if task.of != "inputs":
+            del self._records[unit]
 
     def _gradient_of_read(self, tensor: str, move: Move) -> Any:
         """The gradient of what has moved to this rank: a sum over all that read it here."""
