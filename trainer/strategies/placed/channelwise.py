@@ -1,8 +1,8 @@
 """Statistics of each channel, and a scale and an offset for each, in few passes over the values.
 
-Gradients that TensorFlow composes of single operations take twice as long. What only scales is its fused batch
-norm with fixed statistics. Sums are not: the fused operation adds float32 up one after the other, and loses a
-digit of a large volume's mean.
+Gradients that TensorFlow composes of single operations take twice as long. What only scales is its fused
+batch norm with fixed statistics. Sums are not: the fused operation adds float32 up one after the other, and
+loses a digit of a large volume's mean.
 """
 
 from __future__ import annotations
