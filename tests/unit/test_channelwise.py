@@ -1,4 +1,4 @@
-"""Statistics and scaling of channels: the values and gradients of the same in float64, of plain operations."""
+"""Statistics and scaling of channels: values and gradients of the same of plain operations in float64."""
 
 import numpy as np
 import pytest
