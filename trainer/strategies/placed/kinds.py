@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from keras import layers
 
-from trainer.errors import ModelError
-from trainer.models.attention import AttentionSum
 from trainer.planning.placement.operations import Operation, Reading, Weight
 from trainer.planning.placement.windows import (
     Axis,
@@ -22,42 +20,15 @@ from trainer.planning.placement.windows import (
     Sliding,
     Spreading,
 )
+from trainer.strategies.placed import divisible
+from trainer.strategies.placed.divisible import refused
 
 _SAME = Pointwise()
-_ELEMENTWISE = (layers.Add, layers.Multiply, layers.Average, layers.Maximum, layers.Minimum, layers.Subtract)
-_POINTWISE = (
-    layers.Dropout,
-    layers.ReLU,
-    layers.LeakyReLU,
-    layers.ELU,
-    layers.Identity,
-    layers.Rescaling,
-)
-_POOLS = (
-    layers.MaxPooling1D,
-    layers.MaxPooling2D,
-    layers.MaxPooling3D,
-    layers.AveragePooling1D,
-    layers.AveragePooling2D,
-    layers.AveragePooling3D,
-)
-_CONVOLUTIONS = (layers.Conv1D, layers.Conv2D, layers.Conv3D)
-_TRANSPOSED = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
-_MEANS = (layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D)
-_UPSAMPLINGS = (layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D)
 # Activations that compare channels with each other need all of them.
 _OVER_CHANNELS = ("softmax", "log_softmax", "sparsemax", "glu")
 
 Shape = tuple[int, ...]
 Inputs = Sequence[tuple[str, Shape]]
-
-
-def refused(layer: Any, why: str) -> ModelError:
-    """Return the error for a layer that cannot be divided."""
-    return ModelError(
-        f"Layer {layer.name} ({type(layer).__name__}) {why}.",
-        cure=f"Known: {LAYERS}. Build the network of these, or take train.strategy=data.",
-    )
 
 
 def _each(shape: Shape) -> tuple[tuple[int, Axis], ...]:
@@ -289,19 +260,18 @@ def _mean(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Ope
 
 Reader = Callable[[Any, Inputs, Shape, bool], list[Operation]]
 READERS: tuple[tuple[tuple[type, ...], Reader], ...] = (
-    ((layers.InputLayer,), _input),
-    (_TRANSPOSED, _transposed),
-    (_CONVOLUTIONS, _convolution),
-    (_POOLS, _pool),
-    (_MEANS, _mean),
-    ((layers.BatchNormalization,), _batch_norm),
-    ((layers.GroupNormalization,), _group_norm),
-    ((layers.Activation, layers.Softmax, *_POINTWISE), _activation),
-    (_ELEMENTWISE, _elementwise),
-    ((layers.Concatenate,), _concatenate),
-    ((AttentionSum,), _attention),
-    (_UPSAMPLINGS, _upsampling),
-    ((layers.Dense,), _dense),
-    ((layers.Flatten, layers.Reshape), _reshape),
+    (divisible.INPUTS, _input),
+    (divisible.TRANSPOSED, _transposed),
+    (divisible.CONVOLUTIONS, _convolution),
+    (divisible.POOLS, _pool),
+    (divisible.MEANS, _mean),
+    (divisible.BATCH_NORMS, _batch_norm),
+    (divisible.GROUP_NORMS, _group_norm),
+    (divisible.ACTIVATIONS, _activation),
+    (divisible.ELEMENTWISE, _elementwise),
+    (divisible.CONCATENATIONS, _concatenate),
+    (divisible.ATTENTIONS, _attention),
+    (divisible.UPSAMPLINGS, _upsampling),
+    (divisible.DENSE, _dense),
+    (divisible.RESHAPES, _reshape),
 )
-LAYERS = ", ".join(kind.__name__ for kinds, _ in READERS for kind in kinds)

@@ -16,19 +16,17 @@ from keras import ops
 
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
-from trainer.planning.placement.exchanges import Exchange, Move
 from trainer.planning.placement.tasks import (
     Compute,
-    Content,
     Differentiate,
     Message,
     Receive,
     Send,
     Task,
-    message,
 )
 from trainer.planning.placement.units import Placement, Unit
-from trainer.strategies.placed import computing, pieces
+from trainer.strategies.placed import computing, normalising, pieces
+from trainer.strategies.placed.parts import Parts
 from trainer.strategies.placed.pieces import Part
 from trainer.strategies.placed.reading import LOSS
 
@@ -71,13 +69,8 @@ class Player:
         self._operations = {one.name: one for one in placement.network.operations}
         self._update_values: Callable[[Owned], Owned] | None = None
         self.losses: list[Any] = []
-        self._outputs: dict[str, list[Part]] = defaultdict(list)
+        self._parts = Parts(placement, rank)
         self._records: dict[Unit, tuple[Any, Any, list[Any], list[Any]]] = {}
-        self._arrived: dict[Message, Any] = {}
-        # Gradients by tensor: of what this rank needs, and by variable: of what it holds.
-        self._read: dict[str, list[Part]] = defaultdict(list)
-        self._weight: dict[str, list[Part]] = defaultdict(list)
-        self._fresh: dict[str, list[Part]] = defaultdict(list)
         self._statistics: dict[str, list[Part]] = defaultdict(list)
 
     def play(
@@ -112,7 +105,7 @@ class Player:
                 if isinstance(task, Compute):
                     self._compute(task.unit)
                     if task is final and forward_done is not None:
-                        forward_done([values for _, values in self._outputs[task.unit.operation]])
+                        forward_done([values for _, values in self._parts.outputs[task.unit.operation]])
                 elif isinstance(task, Differentiate):
                     self._differentiate(task.unit)
                 else:
@@ -128,7 +121,7 @@ class Player:
         """
         self._update_values = lambda _: values
         for (path, box), one in values.items():
-            self._fresh[path].append((box, one))
+            self._parts.fresh[path].append((box, one))
         yield from self._move(tasks)
         self._store()
 
@@ -136,7 +129,7 @@ class Player:
         """Send and receive what lies between two tasks that compute; nothing sent depends on what arrives."""
         for task in tasks:
             if isinstance(task, Send):
-                self._mover.send(task.messages, [self._values_of(one) for one in task.messages])
+                self._mover.send(task.messages, [self._parts.leaving(one) for one in task.messages])
         awaited = [task.messages for task in tasks if isinstance(task, Receive)]
         if not awaited:
             self._mover.flush()
@@ -144,10 +137,10 @@ class Player:
         yield tuple(one for messages in awaited for one in messages)
         wanted: list[Wanted] = []
         for messages in awaited:
-            shapes = [self._flow(one).moves[one.number].box.shape for one in messages]
+            shapes = [self._parts.flow(one).moves[one.number].box.shape for one in messages]
             wanted.append((messages, shapes, self._dtype_of(messages[0])))
         for messages, found in zip(awaited, self._mover.receive(wanted), strict=True):
-            self._arrived.update(zip(messages, found, strict=True))
+            self._parts.arrived.update(zip(messages, found, strict=True))
 
     def _dtype_of(self, one: Message) -> Any:
         if one.content in ("output", "gradient"):
@@ -155,46 +148,12 @@ class Player:
             return computing.dtype_of(operation, self._layers.get(operation.layer))
         return next(iter(self.blocks[one.name].values())).dtype
 
-    def _flow(self, one: Message) -> Exchange:
-        if one.content in ("output", "gradient"):
-            return self.placement.flows[one.name]
-        return (self.placement.reductions if one.content == "part" else self.placement.returns)[one.name]
-
-    def _values_of(self, one: Message) -> Any:
-        move = self._flow(one).moves[one.number]
-        if one.content == "gradient":
-            return self._gradient_of_read(one.name, move)
-        return self._of_source(one.content, one.name, move)
-
-    def _of_source(self, content: Content, name: str, move: Move) -> Any:
-        """What a move takes along, from the piece that this rank has."""
-        if content == "output":
-            return pieces.assembled(move.box, self._outputs[name], sums=self._operations[name].sums)
-        if content == "part":
-            return pieces.assembled(move.box, self._weight[name], sums=True)
-        return pieces.assembled(move.box, self._fresh[name])
-
-    def _arriving(self, content: Content, name: str, flow: Exchange, wanted: Box | None = None) -> list[Part]:
-        """Everything that moves to this rank, its own parts too, in the order of moves.
-
-        With `wanted`, only what has a part in that box.
-        """
-        found = []
-        for number, move in enumerate(flow.moves):
-            if move.target.rank != self.rank or (wanted is not None and move.box & wanted is None):
-                continue
-            if move.crosses:
-                found.append((move.box, self._arrived[message(content, name, flow, number)]))
-            else:
-                found.append((move.box, self._of_source(content, name, move)))
-        return found
-
     def _compute(self, unit: Unit) -> None:
         operation = self._operations[unit.operation]
         if operation.kind == "input":
             values = self._inputs[unit.operation](unit.box)
             values = ops.cast(values, self._layers[operation.layer].dtype)  # as Keras does
-            self._outputs[unit.operation].append((unit.box, values))
+            self._parts.outputs[unit.operation].append((unit.box, values))
             return
         reads: list[Any] = []
         for reading, box in zip(operation.readings, unit.reads, strict=True):
@@ -202,7 +161,7 @@ class Player:
                 reads.append(None)
                 continue
             flow = self.placement.flows[reading.tensor]
-            parts = self._arriving("output", reading.tensor, flow, box)
+            parts = self._parts.arriving("output", reading.tensor, flow, box)
             sums = self._operations[reading.tensor].sums
             reads.append(pieces.assembled(box, parts, sums=sums, ordered=sums))
         weights = [
@@ -210,12 +169,12 @@ class Player:
             for weight, block in zip(operation.weights, unit.blocks, strict=True)
         ]
         if self._update_values is None:
-            self._outputs[unit.operation].append((unit.box, self._computed(unit, reads, weights)))
+            self._parts.outputs[unit.operation].append((unit.box, self._computed(unit, reads, weights)))
             return
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([x for x in (*reads, *weights) if x is not None])
             output = self._computed(unit, reads, weights)
-        self._outputs[unit.operation].append((unit.box, output))
+        self._parts.outputs[unit.operation].append((unit.box, output))
         self._records[unit] = (tape, output, reads, weights)
         if operation.kind == "batch_norm":
             self._move_statistics(unit, reads[1], weights)
@@ -232,7 +191,7 @@ class Player:
     def _move_statistics(self, unit: Unit, moments: Any, weights: list[Any]) -> None:
         """Keep the new moving statistics of the unit's channels, which several of its units may share."""
         operation = self._operations[unit.operation]
-        fresh = computing.moved_statistics(operation, self._layers[operation.layer], moments, weights)
+        fresh = normalising.moved_statistics(operation, self._layers[operation.layer], moments, weights)
         for weight, block in zip(operation.weights, unit.blocks, strict=True):
             if weight.path in fresh:
                 known = self._statistics[weight.path]
@@ -242,7 +201,7 @@ class Player:
     def _differentiate(self, unit: Unit) -> None:
         operation = self._operations[unit.operation]
         tape, output, reads, weights = self._records.pop(unit)
-        seed = None if operation.name == LOSS else self._gradient_of_output(unit, output)
+        seed = None if operation.name == LOSS else self._parts.gradient_of_output(unit, output)
         there = [x for x in reads if x is not None]
         found = tape.gradient(
             output,
@@ -253,31 +212,11 @@ class Player:
         gradients = iter(found)
         for reading, box in zip(operation.readings, unit.reads, strict=True):
             if box is not None:
-                self._read[reading.tensor].append((box, next(gradients)))
+                self._parts.read[reading.tensor].append((box, next(gradients)))
         for weight, block in zip(operation.weights, unit.blocks, strict=True):
             gradient = next(gradients)
             if weight.trainable:
-                self._weight[weight.path].append((block, gradient))
-
-    def _gradient_of_read(self, tensor: str, move: Move) -> Any:
-        """The gradient of what has moved to this rank: a sum over all that read it here."""
-        return pieces.assembled(move.box, self._read[tensor], sums=True)
-
-    def _gradient_of_output(self, unit: Unit, output: Any) -> Any:
-        """The sum of what comes back along all moves that took a part of the unit's output."""
-        flow = self.placement.flows.get(unit.operation)
-        back = []
-        for number, move in enumerate(flow.moves if flow else ()):
-            if flow is None or move.source.rank != self.rank or move.box & unit.box is None:
-                continue
-            if move.crosses:
-                one = message("gradient", unit.operation, flow, number, back=True)
-                back.append((move.box, self._arrived[one]))
-            else:
-                back.append((move.box, self._gradient_of_read(unit.operation, move)))
-        if not back:  # nobody reads it
-            return tf.zeros_like(output)
-        return pieces.assembled(unit.box, back, sums=True)
+                self._parts.weight[weight.path].append((block, gradient))
 
     def held(self, path: str, box: Box) -> Any:
         """Return this rank's values of a box of a variable."""
@@ -287,18 +226,18 @@ class Player:
         gradients: Owned = {}
         for path, flow in self.placement.reductions.items():
             if self.rank in flow.need.ranks:
-                parts = self._arriving("part", path, flow)
+                parts = self._parts.arriving("part", path, flow)
                 for box in flow.need.of(self.rank):
                     gradients[path, box] = pieces.assembled(box, parts, sums=True)
         if self._update_values is None:
             raise ValueError("an update needs a rule")
         for (path, box), values in self._update_values(gradients).items():
-            self._fresh[path].append((box, values))
+            self._parts.fresh[path].append((box, values))
 
     def _store(self) -> None:
         for path, flow in self.placement.returns.items():
             if self._update_values is not None and self.rank in flow.need.ranks:
-                parts = self._arriving("value", path, flow)
+                parts = self._parts.arriving("value", path, flow)
                 for box in self.blocks[path]:
                     self.blocks[path][box] = pieces.assembled(box, parts)
         for path, parts in self._statistics.items():

@@ -9,7 +9,8 @@ import keras
 
 from trainer.errors import ModelError
 from trainer.planning.placement.operations import Network, Operation, Reading
-from trainer.strategies.placed.kinds import READERS, Inputs, Shape, refused, samples_only
+from trainer.strategies.placed.divisible import refused
+from trainer.strategies.placed.kinds import READERS, Inputs, Shape, samples_only
 
 LOSS = "loss"
 
@@ -18,7 +19,7 @@ def read(model: keras.Model, batch: int, *, training: bool = True) -> Network:
     """Describe a functional Keras model, and the loss of its outputs, for a planner.
 
     Args:
-        model: built of the layers that `kinds.LAYERS` names.
+        model: built of the layers that `divisible.LAYERS` has.
         batch: samples in a micro-batch.
         training: whether batch norm takes the statistics of the batch.
 
