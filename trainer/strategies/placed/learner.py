@@ -16,7 +16,7 @@ from trainer.planning.placement.units import Placement
 from trainer.ranks.exchange import Exchange, naming_who_is_late, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
-from trainer.strategies.learner import Collected, Learner, Predictions, Setup
+from trainer.strategies.learner import Collected, Learner, Predictions, Setup, evaluated
 from trainer.strategies.placed import state
 from trainer.strategies.placed.holdings import Holdings
 from trainer.strategies.placed.owning import Owner
@@ -96,18 +96,7 @@ class PlacedModel(Learner):
         predict: Callable[[Any], Any] | None = None,
     ) -> Predictions:
         """Evaluate as `Learner.evaluate` says. Every rank has all batches; a collective for each."""
-        rows, targets, outputs = [], [], []
-        for row, x, y, w in batches:
-            real = np.asarray(w) > 0
-            kept = np.asarray(y), np.asarray((predict or self.predict)(x))
-            if collected is not None:
-                kept = collected(*kept)
-            rows.append(np.asarray(row)[real])
-            targets.append(kept[0][real])
-            outputs.append(kept[1][real])
-        joined = [np.concatenate(part) for part in (rows, targets, outputs)]
-        order = np.argsort(joined[0], kind="stable")
-        return Predictions(*(part[order] for part in joined))
+        return evaluated(batches, predict or self.predict, collected)
 
     def check(self) -> None:
         """Check that ranks that hold the same block hold the same values; a collective.
