@@ -88,7 +88,8 @@ def load(
     # Without `..`, which leads out of what a container sees; links stay, by which the run will open them.
     files = [Path(os.path.abspath(path)) for path in _read_by(config)]  # noqa: PTH100
     readonly = [shards] if has_data else []
-    readonly += [str(path) for path in files if not any(map(path.is_relative_to, (here, runs, shards)))]
+    seen = (here, runs, shards)
+    readonly += [str(path) for path in files if not any(path.is_relative_to(folder) for folder in seen)]
     return Checked(config, text, kept, binds, tuple(dict.fromkeys(readonly)))
 
 
