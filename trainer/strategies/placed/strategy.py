@@ -58,6 +58,13 @@ class Placed(Strategy):
         """Return the variables of the all-reduce by which ranks agree on things."""
         return launch.ring_environment(RingConfig())
 
+    def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
+        """See that all ranks divide by the same file, where one is given; see `Strategy.calibrate`."""
+        from trainer.strategies.placed import same_plan
+
+        if self.section.plan is not None:
+            same_plan.check(world, self.section.plan)
+
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
         """Divide an update.
 
@@ -222,6 +229,7 @@ class Filters(Placed):
         from trainer.strategies.placed.filters_plan import measured_in
         from trainer.strategies.placed.reading import read
 
+        super().calibrate(model, world, recorded)
         replicas = self._filters.replicas
         if self._filters.balance == "equal" or world.size % replicas or world.size == replicas:
             return
