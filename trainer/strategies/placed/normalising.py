@@ -15,10 +15,7 @@ from keras import ops
 
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.units import Unit
-<<<<<<< HEAD
 from trainer.strategies.placed import channelwise
-=======
->>>>>>> h-plan
 
 Tensors = Sequence[Any]
 
@@ -27,14 +24,10 @@ def batch_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors,
     """Parts of mean and mean square about the moving mean, `(2, c)`: a shift that keeps the digits."""
     x = ops.cast(inputs[0], _wide(inputs[0]))
     share = math.prod(x.shape[:-1]) / math.prod(operation.readings[0].shape[:-1])
-<<<<<<< HEAD
     if channelwise.can_take(x):
         mean, variance = channelwise.moments(x)
     else:
         mean, variance = ops.moments(x, axes=tuple(range(len(x.shape) - 1)))
-=======
-    mean, variance = ops.moments(x, axes=tuple(range(len(x.shape) - 1)))
->>>>>>> h-plan
     apart = mean - _shift(weights[0], mean.dtype)
     return share * ops.stack([apart, variance + ops.square(apart)])
 
@@ -92,11 +85,8 @@ def _normalised(x: Any, mean: Any, variance: Any, named: dict[str, Any], epsilon
     offset = -ops.cast(mean, wide) * scale
     if "beta" in named:
         offset = offset + ops.cast(named["beta"], wide)
-<<<<<<< HEAD
     if len(scale.shape) == 1 and channelwise.can_take(x):
         return channelwise.scaled(x, scale, offset)
-=======
->>>>>>> h-plan
     return ops.cast(ops.cast(x, wide) * scale + offset, x.dtype)
 
 
