@@ -51,6 +51,10 @@ class Placed(Strategy):
         """Return the variables of the all-reduce by which ranks agree on things."""
         return launch.ring_environment(RingConfig())
 
+    def keeps_slots(self, world: World) -> bool:
+        """Return whether this is rank 0, which writes checkpoints: the others have those of their blocks."""
+        return world.is_main
+
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
         """Divide an update.
 
