@@ -182,17 +182,26 @@ class PlacedModel(Learner):
         first = self._share.part * plan.micro_batch
         means: list[Any] = []
 
-        def loss(box: Box, outputs: list[Any]) -> Any:
-            mine = slice(box.ranges[0][0] - first, box.ranges[0][1] - first)
-            output = outputs[0] if len(outputs) == 1 else outputs
-            losses = self._loss(y[mine], output)
+        def of(box: Box) -> slice:
+            return slice(box.ranges[0][0] - first, box.ranges[0][1] - first)
+
+        def mean(losses: Any, mine: slice) -> Any:
             # As Keras' sum_over_batch_size: divided by the number of samples, not by their weights.
-            means.append(tf.reduce_sum(losses * w[mine]) / samples)
+            return tf.reduce_sum(losses * w[mine]) / samples
+
+        def loss(box: Box, outputs: list[Any]) -> Any:
+            mine, output = of(box), self._first(outputs)
+            losses = self._loss(y[mine], output)
+            means.append(mean(losses, mine))
             real = tf.cast(w[mine] > 0, losses.dtype)
             scores = tf.cast(self._score(y[mine], output), losses.dtype)
             sums = [tf.reduce_sum(losses * real), tf.reduce_sum(scores * real), tf.reduce_sum(real)]
             self._sums.assign_add(tf.cast(tf.stack(sums), tf.float64))
-            return self.owner.optimizer.scale_loss(means[-1])
+            return means[-1]
+
+        def objective(box: Box, outputs: list[Any]) -> Any:
+            losses = self._loss(y[of(box)], self._first(outputs))
+            return self.owner.optimizer.scale_loss(mean(losses, of(box)))
 
         def update(gradients: Owned) -> Owned:
             ordered = [gradients[key] for key in self.owner.keys]
@@ -204,7 +213,8 @@ class PlacedModel(Learner):
 
         player = self._player(plan.placement, self._wire)
         tasks, inputs = plan.lists.get(self.world.rank, ()), self._inputs(x, self._share)
-        for _ in player.play(tasks, inputs, loss, update, self._drawing, self._timeline.forward_done):
+        done = self._timeline.forward_done
+        for _ in player.play(tasks, inputs, loss, update, self._drawing, done, objective):
             pass
         self.holdings.store(player.blocks, updated=True)
         if not tasks:  # nothing to compute, but part of what owners agree on
