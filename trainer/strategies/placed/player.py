@@ -236,8 +236,10 @@ class Player:
     def _differentiate(self, task: Differentiate) -> None:
         unit, operation = task.unit, self._operations[task.unit.operation]
         if operation.keeps == "output":
-            output = self._parts.to_differentiate(unit.operation, unit.box)
-            gradient = gradients.from_output(output, self._upstream(unit))
+            upstream = self._upstream(unit)
+            with tf.control_dependencies([upstream]):
+                output = self._parts.to_differentiate(unit.operation, unit.box)
+                gradient = gradients.from_output(output, upstream)
             self._parts.read[operation.readings[0].tensor].append((unit.box, gradient))
             return
         record = self._records[unit] = self._records.get(unit) or self._recorded(unit)
