@@ -1,4 +1,4 @@
-"""Statistics and scaling of channels: values and gradients of the same of plain operations in float64."""
+"""Scaling of channels: values and gradients of the same of plain operations in float64."""
 
 import numpy as np
 import pytest
@@ -13,18 +13,19 @@ def test_normalising_gives_the_values_and_gradients_of_float64(shape):
     given = [random.normal(3, 2, shape), *(random.uniform(0.5, 2, shape[-1]) for _ in range(2))]
     back = random.normal(size=shape)
 
-    def normalised(moments, scaled, dtype):
+    axes = list(range(len(shape) - 1))
+
+    def normalised(scaled, dtype):
         x, gamma, beta = (tf.constant(one, dtype) for one in given)
         with tf.GradientTape() as tape:
             tape.watch([x, gamma, beta])
-            mean, variance = moments(x)
+            mean, variance = tf.nn.moments(x, axes)
             scale = gamma * tf.math.rsqrt(variance + 1e-2)
             y = scaled(x, scale, beta - mean * scale)
-        return [y, mean, variance, *tape.gradient(y, [x, gamma, beta], tf.constant(back, dtype))]
+        return [y, *tape.gradient(y, [x, gamma, beta], tf.constant(back, dtype))]
 
-    axes = list(range(len(shape) - 1))
-    found = normalised(channelwise.moments, channelwise.scaled, "float32")
-    expected = normalised(lambda x: tf.nn.moments(x, axes), lambda x, a, b: x * a + b, "float64")
+    found = normalised(channelwise.scaled, "float32")
+    expected = normalised(lambda x, scale, offset: x * scale + offset, "float64")
     for mine, its in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-4)
 

@@ -1,4 +1,4 @@
-"""Statistics of each channel, and a scale and an offset for each, in few passes over the values.
+"""A scale and an offset for each channel, in one pass over the values.
 
 Gradients that TensorFlow composes of single operations take twice as long. What only scales is its fused
 batch norm with fixed statistics. Sums are not: the fused operation adds float32 up one after the other, and
@@ -7,7 +7,6 @@ loses a digit of a large volume's mean.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import tensorflow as tf
@@ -19,21 +18,6 @@ _EPSILON = 1e-3
 def can_take(x: Any) -> bool:
     """Return whether an array `(..., c)` is of the type that is scaled in one pass."""
     return bool(x.dtype == tf.float32)
-
-
-@tf.custom_gradient
-def moments(x: Any) -> Any:
-    """Return mean and variance, float32 `(c,)` each, of float32 `(..., c)`."""
-    axes = list(range(len(x.shape) - 1))
-    mean = tf.reduce_mean(x, axes)
-    variance = tf.reduce_mean(tf.math.squared_difference(x, mean), axes)
-
-    def gradient(of_mean: Any, of_variance: Any) -> Any:
-        count = math.prod(x.shape[:-1])
-        scale = of_variance * (2 / count)
-        return _scaled(x, scale, of_mean / count - scale * mean)
-
-    return (mean, variance), gradient
 
 
 @tf.custom_gradient

@@ -63,7 +63,10 @@ def _needs(operation: Operation, unit: Unit, which: int = 0) -> tuple[Need, ...]
 def _padded(x: Any, needs: Sequence[Need], value: float = 0.0) -> Any:
     if not any(need.before or need.after for need in needs):
         return x
-    return ops.pad(x, [(need.before, need.after) for need in needs], constant_values=value)
+    # Not `Pad`, which TensorFlow 2.21 makes a part of the convolution that follows, and then takes the output
+    # for one without padding: mean and variance of a map of 3^3 fail ("Can not squeeze").
+    widths = [(need.before, need.after) for need in needs]
+    return tf.raw_ops.PadV2(input=x, paddings=widths, constant_values=tf.constant(value, x.dtype))
 
 
 def _taken(x: Any, axis: int, skip: int, count: int) -> Any:
@@ -104,7 +107,7 @@ def _convolution(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, 
             parts.append(convolve(x[..., start : start + taken], weights[0][..., channel : channel + count]))
             channel += count
         y = ops.concatenate(parts, axis=-1)
-    return _activated(layer, y + weights[1] if layer.use_bias else y)
+    return y + weights[1] if layer.use_bias else y
 
 
 def _transposed(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
@@ -113,11 +116,7 @@ def _transposed(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, w
     )
     for axis, need in enumerate(_needs(operation, unit)[1:-1], start=1):
         y = _taken(y, axis, need.skip, unit.box.shape[axis])
-    return _activated(layer, y + weights[1] if layer.use_bias else y)
-
-
-def _activated(layer: Any, y: Any) -> Any:
-    return y if layer.activation is None else layer.activation(y)
+    return y + weights[1] if layer.use_bias else y
 
 
 def _maximum(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
@@ -143,7 +142,7 @@ def _average(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weig
 
 
 def _activation(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
-    y = layer(inputs[0])
+    y = getattr(layer, "activation", layer)(inputs[0])
     return (
         _taken(y, len(y.shape) - 1, unit.box.ranges[-1][0], unit.box.shape[-1])
         if (operation.readings[0].axes[-1] is None)
@@ -180,7 +179,7 @@ def _upsampling(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, w
 
 def _dense(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
     y = ops.matmul(inputs[0], weights[0])
-    return _activated(layer, y + weights[1] if layer.use_bias else y)
+    return y + weights[1] if layer.use_bias else y
 
 
 def _reshape(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:

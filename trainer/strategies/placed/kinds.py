@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import layers
 
@@ -83,7 +84,7 @@ def _convolution(layer: Any, inputs: Inputs, output: Shape, training: bool) -> l
     reading = Reading(name, shape, ((0, _SAME), *space, channels))
     weights = _weights(layer, {"kernel": (*(None for _ in space), None, last), "bias": (last,)})
     flops = 2.0 * math.prod(output) * math.prod(layer.kernel_size) * shape[-1] / groups
-    return [Operation(layer.name, "convolution", layer.name, (reading,), output, weights, flops)]
+    return _activated(layer, "convolution", reading, output, weights, flops)
 
 
 def _transposed(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
@@ -102,7 +103,20 @@ def _transposed(layer: Any, inputs: Inputs, output: Shape, training: bool) -> li
     reading = Reading(name, shape, ((0, _SAME), *space, None))
     weights = _weights(layer, {"kernel": (*(None for _ in space), last, None), "bias": (last,)})
     flops = 2.0 * math.prod(shape) * math.prod(layer.kernel_size) * output[-1]
-    return [Operation(layer.name, "transposed", layer.name, (reading,), output, weights, flops)]
+    return _activated(layer, "transposed", reading, output, weights, flops)
+
+
+def _activated(
+    layer: Any, kind: str, reading: Reading, output: Shape, weights: tuple[Weight, ...], flops: float
+) -> list[Operation]:
+    """What a layer of linear operation and activation is: one operation for each that there is."""
+    if layer.activation is keras.activations.linear:
+        return [Operation(layer.name, kind, layer.name, (reading,), output, weights, flops)]
+    before = f"{layer.name}/linear"
+    return [
+        Operation(before, kind, layer.name, (reading,), output, weights, flops),
+        *_activation(layer, [(before, output)], output, True),
+    ]
 
 
 def _padding(layer: Any) -> Padding:
@@ -238,7 +252,7 @@ def _dense(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Op
     reading = Reading(name, shape, (*_each(shape)[:-1], None))
     weights = _weights(layer, {"kernel": (None, last), "bias": (last,)})
     flops = 2.0 * math.prod(output) * shape[-1]
-    return [Operation(layer.name, "dense", layer.name, (reading,), output, weights, flops)]
+    return _activated(layer, "dense", reading, output, weights, flops)
 
 
 def _reshape(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:

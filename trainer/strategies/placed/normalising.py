@@ -6,11 +6,12 @@ Functions that take an operation and a unit are of the form that `computing` des
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
 from trainer.planning.placement.operations import Operation
@@ -22,14 +23,24 @@ Tensors = Sequence[Any]
 
 def batch_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
     """Parts of mean and mean square about the moving mean, `(2, c)`: a shift that keeps the digits."""
-    x = ops.cast(inputs[0], _wide(inputs[0]))
-    share = math.prod(x.shape[:-1]) / math.prod(operation.readings[0].shape[:-1])
-    if channelwise.can_take(x):
-        mean, variance = channelwise.moments(x)
-    else:
-        mean, variance = ops.moments(x, axes=tuple(range(len(x.shape) - 1)))
-    apart = mean - _shift(weights[0], mean.dtype)
-    return share * ops.stack([apart, variance + ops.square(apart)])
+    count = math.prod(operation.readings[0].shape[:-1])
+    wide = _wide(inputs[0])
+    shift = _shift(weights[0], wide)
+
+    @tf.custom_gradient
+    def parts(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+        share = math.prod(x.shape[:-1]) / count
+        mean, variance = ops.moments(ops.cast(x, wide), axes=tuple(range(len(x.shape) - 1)))
+        apart = mean - shift
+
+        def gradient(upstream: Any) -> Any:
+            # Of sums of x - shift and of its square, which needs neither mean nor variance.
+            scale = 2 / count * upstream[1]
+            return _scaled(x, scale, upstream[0] / count - shift * scale)
+
+        return share * ops.stack([apart, variance + ops.square(apart)]), gradient
+
+    return parts(inputs[0])
 
 
 def _shift(moving_mean: Any, dtype: Any) -> Any:
@@ -85,9 +96,13 @@ def _normalised(x: Any, mean: Any, variance: Any, named: dict[str, Any], epsilon
     offset = -ops.cast(mean, wide) * scale
     if "beta" in named:
         offset = offset + ops.cast(named["beta"], wide)
+    return _scaled(x, scale, offset)
+
+
+def _scaled(x: Any, scale: Any, offset: Any) -> Any:
     if len(scale.shape) == 1 and channelwise.can_take(x):
         return channelwise.scaled(x, scale, offset)
-    return ops.cast(ops.cast(x, wide) * scale + offset, x.dtype)
+    return ops.cast(ops.cast(x, scale.dtype) * scale + offset, x.dtype)
 
 
 def _wide(x: Any) -> str:

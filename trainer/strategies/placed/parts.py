@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.exchanges import Exchange, Move
+from trainer.planning.placement.keeping import Kept
 from trainer.planning.placement.tasks import Content, Message, message
 from trainer.planning.placement.units import Placement, Unit
 from trainer.strategies.placed import pieces
@@ -20,6 +21,7 @@ class Parts:
 
     Attributes:
         outputs: of units, by operation.
+        joined: boxes that units read, by tensor and box.
         arrived: what messages brought.
         read: gradients of what units have read, by tensor.
         weight: gradients of blocks, by variable.
@@ -29,7 +31,9 @@ class Parts:
     def __init__(self, placement: Placement, rank: int) -> None:
         self._placement, self._rank = placement, rank
         self._sums = {one.name for one in placement.network.operations if one.sums}
+        self._kept = Kept(placement, rank)
         self.outputs: dict[str, list[Part]] = defaultdict(list)
+        self.joined: dict[tuple[str, Box], Any] = {}
         self.arrived: dict[Message, Any] = {}
         self.read: dict[str, list[Part]] = defaultdict(list)
         self.weight: dict[str, list[Part]] = defaultdict(list)
@@ -71,11 +75,27 @@ class Parts:
                 found.append((move.box, self._of_source(content, name, move)))
         return found
 
+    def to_compute(self, tensor: str, box: Box) -> Any:
+        """Return a box that a unit reads, put together of what is here and what has arrived."""
+        if (tensor, box) not in self.joined:
+            sums = tensor in self._sums
+            parts = self.arriving("output", tensor, self._placement.flows[tensor], box)
+            self.joined[tensor, box] = pieces.assembled(box, parts, sums=sums, ordered=sums)
+        return self.joined[tensor, box]
+
+    def to_differentiate(self, tensor: str, box: Box) -> Any:
+        """Return a box that was read, or computed here, from what is kept of the tensor."""
+        around = self._kept.around(tensor, box)
+        values = self.joined.get((tensor, around))
+        if values is None:
+            values = next(values for held, values in self.outputs[tensor] if held == around)
+        return pieces.taken(box, around, values)
+
     def _gradient_of_read(self, tensor: str, move: Move) -> Any:
         """The gradient of what has moved to this rank: a sum over all that read it here."""
         return pieces.assembled(move.box, self.read[tensor], sums=True)
 
-    def gradient_of_output(self, unit: Unit, output: Any) -> Any:
+    def gradient_of_output(self, unit: Unit, dtype: Any) -> Any:
         """Return the sum of what comes back along all moves that took a part of the unit's output."""
         flow = self._placement.flows.get(unit.operation)
         back = []
@@ -88,5 +108,5 @@ class Parts:
             else:
                 back.append((move.box, self._gradient_of_read(unit.operation, move)))
         if not back:  # nobody reads it
-            return tf.zeros_like(output)
+            return tf.zeros(unit.box.shape, dtype)
         return pieces.assembled(unit.box, back, sums=True)

@@ -1,7 +1,8 @@
 """One rank's part of an update, played from its task list.
 
-A `Player` computes its units under a gradient tape each, from this rank's blocks of the variables, and hands
-messages to whatever moves them. It works eagerly and while a graph is traced; one player is one update.
+A `Player` computes its units from this rank's blocks of the variables, and hands messages to whatever moves
+them. For its gradients, a unit is computed again from what is kept: while a graph is traced, which does only
+what the gradients need. It works eagerly and while a graph is traced; one player is one update.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from keras import ops
 
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
+from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.tasks import (
     Compute,
     Differentiate,
@@ -26,7 +28,7 @@ from trainer.planning.placement.tasks import (
     Task,
 )
 from trainer.planning.placement.units import Placement, Unit
-from trainer.strategies.placed import computing, normalising, pieces
+from trainer.strategies.placed import computing, gradients, normalising, pieces
 from trainer.strategies.placed.parts import Parts
 from trainer.strategies.placed.pieces import Part
 from trainer.strategies.placed.reading import LOSS
@@ -56,21 +58,21 @@ class Mover(Protocol):
 
 @dataclass
 class _Record:
-    """What is kept of a unit until it is differentiated.
+    """A unit that is being differentiated.
 
     Attributes:
-        tape: that saw it computed.
+        tape: that saw it computed again.
         output: of it.
         reads: boxes of its inputs; None where one is not needed.
         weights: blocks.
-        seed: the gradient of its output, once it is known; None for the loss.
+        seed: the gradient of its output; None: 1.
     """
 
     tape: Any
     output: Any
     reads: list[Any]
     weights: list[Any]
-    seed: Any = None
+    seed: Any
 
     def gradients(self, sources: list[Any]) -> list[Any]:
         """Return the gradients of some of `reads` and `weights`."""
@@ -103,6 +105,8 @@ class Player:
         self._operations = {one.name: one for one in placement.network.operations}
         self._update_values: Callable[[Owned], Owned] | None = None
         self.losses: list[Any] = []
+        # Gradients of the losses by themselves, once they are known to be there; empty: 1.
+        self._began: list[Any] = []
         self._parts = Parts(placement, rank)
         self._records: dict[Unit, _Record] = {}
         self._statistics: dict[str, list[Part]] = defaultdict(list)
@@ -114,7 +118,8 @@ class Player:
         loss: Callable[[Box, list[Any]], Any],
         update: Callable[[Owned], Owned] | None = None,
         seed: Any = (0, 0),
-        forward_done: Callable[[list[Any]], None] | None = None,
+        forward_done: Callable[[list[Any]], Any] | None = None,
+        objective: Callable[[Box, list[Any]], Any] | None = None,
     ) -> Iterator[tuple[Message, ...]]:
         """Do the tasks; yields the messages that must be there before it can go on.
 
@@ -126,11 +131,14 @@ class Player:
             update: from the gradients of all that this rank owns to the new values; None where nothing is
                 differentiated.
             seed: int32 `(2,)`, for dropout.
-            forward_done: called with the outputs of the last unit when all are computed.
+            forward_done: called with the outputs of the last operation when all are computed; may return the
+                gradients of these by themselves, for which the backward pass of this rank then waits.
+            objective: what is differentiated, where `loss` does more than to compute it.
         """
         last = max((n for n, task in enumerate(tasks) if isinstance(task, Compute)), default=-1)
         final = tasks[last] if last >= 0 else None
         self._inputs, self._loss, self._update_values, self._seed = inputs, loss, update, seed
+        self._objective = objective or loss
         for moves, some in groupby(tasks, key=lambda task: isinstance(task, Send | Receive)):
             if moves:
                 yield from self._move(list(some))
@@ -139,7 +147,8 @@ class Player:
                 if isinstance(task, Compute):
                     self._compute(task.unit)
                     if task is final and forward_done is not None:
-                        forward_done([values for _, values in self._parts.outputs[task.unit.operation]])
+                        done = forward_done([out for _, out in self._parts.outputs[task.unit.operation]])
+                        self._began = (done or []) if task.unit.operation == LOSS else []
                 elif isinstance(task, Differentiate):
                     self._differentiate(task)
                 else:
@@ -189,36 +198,28 @@ class Player:
             values = ops.cast(values, self._layers[operation.layer].dtype)  # as Keras does
             self._parts.outputs[unit.operation].append((unit.box, values))
             return
-        reads: list[Any] = []
-        for reading, box in zip(operation.readings, unit.reads, strict=True):
-            if box is None:
-                reads.append(None)
-                continue
-            flow = self.placement.flows[reading.tensor]
-            parts = self._parts.arriving("output", reading.tensor, flow, box)
-            sums = self._operations[reading.tensor].sums
-            reads.append(pieces.assembled(box, parts, sums=sums, ordered=sums))
-        weights = [
-            pieces.assembled(block, list(self.blocks[weight.path].items()))
-            for weight, block in zip(operation.weights, unit.blocks, strict=True)
+        reads = [
+            None if box is None else self._parts.to_compute(reading.tensor, box)
+            for reading, box in zip(operation.readings, unit.reads, strict=True)
         ]
-        if self._update_values is None:
-            self._parts.outputs[unit.operation].append((unit.box, self._computed(unit, reads, weights)))
-            return
-        with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
-            tape.watch([x for x in (*reads, *weights) if x is not None])
-            output = self._computed(unit, reads, weights)
+        weights = self._weights(unit)
+        output = self._computed(unit, reads, weights, self._loss)
         self._parts.outputs[unit.operation].append((unit.box, output))
-        self._records[unit] = _Record(tape, output, reads, weights)
-        if operation.kind == "batch_norm":
+        if operation.name == LOSS:
+            self.losses.append(output)
+        if operation.kind == "batch_norm" and self._update_values is not None:
             self._move_statistics(unit, reads[1], weights)
 
-    def _computed(self, unit: Unit, reads: list[Any], weights: list[Any]) -> Any:
+    def _weights(self, unit: Unit) -> list[Any]:
+        weights = self._operations[unit.operation].weights
+        return [self.held(weight.path, block) for weight, block in zip(weights, unit.blocks, strict=True)]
+
+    def _computed(
+        self, unit: Unit, reads: list[Any], weights: list[Any], loss: Callable[[Box, list[Any]], Any]
+    ) -> Any:
         operation = self._operations[unit.operation]
         if operation.name == LOSS:
-            output = self._loss(unit.box, reads)
-            self.losses.append(output)
-            return output
+            return loss(unit.box, reads)
         layer = self._layers[operation.layer]
         return computing.compute(operation, layer, unit, reads, weights, self._seed)
 
@@ -234,9 +235,14 @@ class Player:
 
     def _differentiate(self, task: Differentiate) -> None:
         unit, operation = task.unit, self._operations[task.unit.operation]
-        record = self._records[unit]
-        if record.seed is None and operation.name != LOSS:
-            record.seed = self._parts.gradient_of_output(unit, record.output)
+        if operation.keeps == "output":
+            upstream = self._upstream(unit)
+            with tf.control_dependencies([upstream]):
+                output = self._parts.to_differentiate(unit.operation, unit.box)
+                gradient = gradients.from_output(output, upstream)
+            self._parts.read[operation.readings[0].tensor].append((unit.box, gradient))
+            return
+        record = self._records[unit] = self._records.get(unit) or self._recorded(unit)
         read = [
             (reading.tensor, box, x)
             for reading, box, x in zip(operation.readings, unit.reads, record.reads, strict=True)
@@ -248,10 +254,10 @@ class Player:
             if weight.trainable and task.of != "inputs"
         ]
 
-        def gradients() -> list[Any]:
+        def wanted() -> list[Any]:
             return record.gradients([x for *_, x in (*read, *used)])
 
-        found = iter(self._mover.meanwhile(gradients) if task.of == "weights" else gradients())
+        found = iter(self._mover.meanwhile(wanted) if task.of == "weights" else wanted())
         for name, box, _ in read:
             self._parts.read[name].append((box, next(found)))
         for name, box, _ in used:
@@ -259,20 +265,53 @@ class Player:
         if task.of != "inputs":
             del self._records[unit]
 
+    def _upstream(self, unit: Unit) -> Any:
+        """The gradient of a unit's output; None where it is 1, and need not be waited for."""
+        if unit.operation == LOSS:
+            units = [one for one in self.placement.of(LOSS) if one.rank == self.rank]
+            return self._began[units.index(unit)] if self._began else None
+        operation = self._operations[unit.operation]
+        kind = computing.dtype_of(operation, self._layers[operation.layer])
+        return self._parts.gradient_of_output(unit, kind)
+
+    def _recorded(self, unit: Unit) -> _Record:
+        """Compute a unit again, now under a tape, from what is kept: only what its gradients need is done."""
+        operation, upstream = self._operations[unit.operation], self._upstream(unit)
+        after = self.losses if upstream is None else [upstream]
+        # Not earlier: TensorFlow would do it as soon as the inputs are there, and keep what comes of it.
+        with (
+            tf.control_dependencies(after),
+            tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape,
+        ):
+            reads = [
+                None if box is None else self._read_again(operation, reading.tensor, box)
+                for reading, box in zip(operation.readings, unit.reads, strict=True)
+            ]
+            weights = self._weights(unit)
+            tape.watch([x for x in (*reads, *weights) if x is not None])
+            output = self._computed(unit, reads, weights, self._objective)
+        return _Record(tape, output, reads, weights, upstream)
+
+    def _read_again(self, operation: Operation, tensor: str, box: Box) -> Any:
+        if operation.keeps == "inputs":
+            return self._parts.to_differentiate(tensor, box)
+        read = self._operations[tensor]
+        return tf.zeros(box.shape, computing.dtype_of(read, self._layers[read.layer]))
+
     def held(self, path: str, box: Box) -> Any:
         """Return this rank's values of a box of a variable."""
         return pieces.assembled(box, list(self.blocks[path].items()))
 
     def _update(self) -> None:
-        gradients: Owned = {}
+        summed: Owned = {}
         for path, flow in self.placement.reductions.items():
             if self.rank in flow.need.ranks:
                 parts = self._parts.arriving("part", path, flow)
                 for box in flow.need.of(self.rank):
-                    gradients[path, box] = pieces.assembled(box, parts, sums=True)
+                    summed[path, box] = pieces.assembled(box, parts, sums=True)
         if self._update_values is None:
             raise ValueError("an update needs a rule")
-        for (path, box), values in self._update_values(gradients).items():
+        for (path, box), values in self._update_values(summed).items():
             self._parts.fresh[path].append((box, values))
 
     def _store(self) -> None:

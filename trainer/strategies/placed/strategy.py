@@ -65,6 +65,10 @@ class Placed(Strategy):
         if self.section.plan is not None:
             same_plan.check(world, self.section.plan)
 
+    def keeps_slots(self, world: World) -> bool:
+        """Return whether this is rank 0, which writes checkpoints: the others have those of their blocks."""
+        return world.is_main
+
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
         """Divide an update.
 
