@@ -126,19 +126,20 @@ def registered(name: str, **options: Any) -> Callable[[], keras.Model]:
 
 
 def own(outputs: int = 2, *, covariates: int = 0) -> keras.Model:
-    """A network of few layers whose logits are float64 where all else is."""
-    layers = keras.layers
+    """A network of few layers whose logits and second norm are float32 where all else is of 16 bits."""
+    layers, kind = keras.layers, keras.config.floatx()
     x = volume = keras.Input((8, 8, 8, 1), name="volume")
     for stage, width in ((1, 4), (2, 6)):
         x = layers.Conv3D(width, 3, strides=stage, padding="same", name=f"stage{stage}_conv")(x)
-        x = layers.BatchNormalization(momentum=0.9, name=f"stage{stage}_norm")(x)
-        x = layers.Activation("tanh", name=f"stage{stage}_tanh")(x)
+        dtype, activation = (None, "tanh") if stage == 1 else (kind, "relu")
+        x = layers.BatchNormalization(momentum=0.9, dtype=dtype, name=f"stage{stage}_norm")(x)
+        x = layers.Activation(activation, name=f"stage{stage}_{activation}")(x)
     x = layers.GlobalAveragePooling3D(name="head_pool")(x)
     inputs = [volume]
     if covariates:
         inputs.append(keras.Input((covariates,), name="covariates"))
         x = layers.Concatenate(name="head_covariates")([x, inputs[1]])
-    logits = layers.Dense(outputs, dtype=keras.config.floatx(), name="head_logits")(x)
+    logits = layers.Dense(outputs, dtype=kind, name="head_logits")(x)
     return keras.Model(inputs, logits)
 
 

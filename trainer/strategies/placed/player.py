@@ -187,9 +187,12 @@ class Player:
 
     def _dtype_of(self, one: Message) -> Any:
         if one.content in ("output", "gradient"):
-            operation = self._operations[one.name]
-            return computing.dtype_of(operation, self._layers.get(operation.layer))
+            return self._dtype_of_output(one.name)
         return next(iter(self.blocks[one.name].values())).dtype
+
+    def _dtype_of_output(self, name: str) -> Any:
+        operation = self._operations[name]
+        return computing.dtype_of(operation, self._layers.get(operation.layer))
 
     def _compute(self, unit: Unit) -> None:
         operation = self._operations[unit.operation]
@@ -240,7 +243,9 @@ class Player:
             with tf.control_dependencies([upstream]):
                 output = self._parts.to_differentiate(unit.operation, unit.box)
                 gradient = gradients.from_output(output, upstream)
-            self._parts.read[operation.readings[0].tensor].append((unit.box, gradient))
+            (reading,) = operation.readings
+            gradient = tf.cast(gradient, self._dtype_of_output(reading.tensor))
+            self._parts.read[reading.tensor].append((unit.box, gradient))
             return
         record = self._records[unit] = self._records.get(unit) or self._recorded(unit)
         read = [
@@ -270,9 +275,7 @@ class Player:
         if unit.operation == LOSS:
             units = [one for one in self.placement.of(LOSS) if one.rank == self.rank]
             return self._began[units.index(unit)] if self._began else None
-        operation = self._operations[unit.operation]
-        kind = computing.dtype_of(operation, self._layers[operation.layer])
-        return self._parts.gradient_of_output(unit, kind)
+        return self._parts.gradient_of_output(unit, self._dtype_of_output(unit.operation))
 
     def _recorded(self, unit: Unit) -> _Record:
         """Compute a unit again, now under a tape, from what is kept: only what its gradients need is done."""
@@ -295,8 +298,7 @@ class Player:
     def _read_again(self, operation: Operation, tensor: str, box: Box) -> Any:
         if operation.keeps == "inputs":
             return self._parts.to_differentiate(tensor, box)
-        read = self._operations[tensor]
-        return tf.zeros(box.shape, computing.dtype_of(read, self._layers[read.layer]))
+        return tf.zeros(box.shape, self._dtype_of_output(tensor))
 
     def held(self, path: str, box: Box) -> Any:
         """Return this rank's values of a box of a variable."""
