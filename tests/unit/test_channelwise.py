@@ -34,3 +34,10 @@ def test_only_float32_is_taken():
     assert channelwise.can_take(tf.zeros((2, 3)))
     assert not channelwise.can_take(tf.zeros((2, 3), "float64"))
     assert not channelwise.can_take(tf.zeros((2, 3), "bfloat16"))
+
+
+def test_a_mean_over_a_million_voxels_has_all_digits_of_float32():
+    x = np.random.default_rng(0).normal(1, 1, (4, 64, 64, 64, 3)).astype(np.float32)
+    found = channelwise.reduced(tf.reduce_mean, tf.constant(x))
+    np.testing.assert_allclose(found, x.mean(axis=(0, 1, 2, 3), dtype=np.float64), rtol=1e-6)
+    assert channelwise.reduced(tf.reduce_sum, tf.constant(x[:, :2, :2, :2]), kept=1).shape == (4, 3)

@@ -1,12 +1,13 @@
-"""A scale and an offset for each channel, in one pass over the values.
+"""What is done to each channel: a scale and an offset in one pass over the values, and sums that keep digits.
 
 Gradients that TensorFlow composes of single operations take twice as long. What only scales is its fused
-batch norm with fixed statistics. Sums are not: the fused operation adds float32 up one after the other, and
-loses a digit of a large volume's mean.
+batch norm with fixed statistics. Its sums are not taken, nor those of all axes at once: on processors both add
+float32 up one after the other, and a variance over two million voxels is wrong by up to a thousandth.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -20,14 +21,27 @@ def can_take(x: Any) -> bool:
     return bool(x.dtype == tf.float32)
 
 
+def reduced(by: Callable[[Any, int], Any], x: Any, kept: int = 0) -> Any:
+    """Reduce `(..., c)` to `(c,)`, one axis after the other.
+
+    Args:
+        by: `tf.reduce_mean` or `tf.reduce_sum`.
+        x: the values.
+        kept: first axes that stay.
+    """
+    while len(x.shape) > kept + 1:
+        x = by(x, -2)
+    return x
+
+
 @tf.custom_gradient
 def scaled(x: Any, scale: Any, offset: Any) -> Any:
     """Return `x * scale + offset` of float32 `(..., c)` and `(c,)`."""
 
     def gradient(of_result: Any) -> Any:
-        axes = list(range(len(x.shape) - 1))
-        of_scale = tf.reduce_sum(of_result * x, axes)
-        return _scaled(of_result, scale, tf.zeros_like(offset)), of_scale, tf.reduce_sum(of_result, axes)
+        of_scale = reduced(tf.reduce_sum, of_result * x)
+        of_offset = reduced(tf.reduce_sum, of_result)
+        return _scaled(of_result, scale, tf.zeros_like(offset)), of_scale, of_offset
 
     return _scaled(x, scale, offset), gradient
 

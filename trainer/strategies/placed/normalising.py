@@ -30,7 +30,9 @@ def batch_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors,
     @tf.custom_gradient
     def parts(x: Any) -> tuple[Any, Callable[[Any], Any]]:
         share = math.prod(x.shape[:-1]) / count
-        mean, variance = ops.moments(ops.cast(x, wide), axes=tuple(range(len(x.shape) - 1)))
+        values = ops.cast(x, wide)
+        mean = channelwise.reduced(tf.reduce_mean, values)
+        variance = channelwise.reduced(tf.reduce_mean, tf.math.squared_difference(values, mean))
         apart = mean - shift
 
         def gradient(upstream: Any) -> Any:
@@ -118,9 +120,10 @@ def group_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors,
     first = unit.box.ranges[-1][0]
     member = np.zeros((stop - start, unit.box.shape[-1]))
     member[np.arange(stop - start), np.arange(start, stop) // size - first] = 1
-    space = tuple(range(1, len(shape) - 1))
     share = math.prod(x.shape[1:-1]) / (math.prod(shape[1:-1]) * size)
-    mean, variance = ops.moments(x, axes=space)
+    mean = channelwise.reduced(tf.reduce_mean, x, kept=1)
+    about = tf.reshape(mean, (x.shape[0], *(1 for _ in x.shape[1:-1]), x.shape[-1]))
+    variance = channelwise.reduced(tf.reduce_mean, tf.math.squared_difference(x, about), kept=1)
     parts = ops.stack([mean, variance + ops.square(mean)], axis=1)
     return share * ops.matmul(parts, ops.cast(member, parts.dtype))
 
