@@ -27,6 +27,7 @@ GATE = (
     "replicas of filters",
     "overflow",
     "covariates",
+    "small maps",
     "moved",
 )
 RANKS = (1, 2, 3, 4)

@@ -219,6 +219,13 @@ class Strategy(ABC):
         """Return the optimizer as ranks use it, made of an ordinary Keras one."""
         return optimizer
 
+    def keeps_slots(self, world: World) -> bool:
+        """Return whether this rank needs the slots of the whole network's optimizer; default: yes.
+
+        Where it does not, they are of one number each, and the learner has slots of what it updates.
+        """
+        return True
+
     def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
         """Measure what `plan` needs to know of the ranks, and keep it, the same on all of them; a collective.
 

@@ -43,6 +43,13 @@ class Placed(Strategy):
         """Its section."""
         return cast("SpatialConfig | FiltersConfig", self.config.train.strategy)
 
+    @property
+    def _samples(self) -> int:
+        """Samples that one replica takes of a micro-batch."""
+        return max(
+            1, self.config.train.global_batch // self.config.train.accumulation // self.section.replicas
+        )
+
     def members(self, processes: int) -> Members:
         """Return that ranks send each other messages."""
         return Members(messages=processes > 1)
@@ -57,6 +64,10 @@ class Placed(Strategy):
 
         if self.section.plan is not None:
             same_plan.check(world, self.section.plan)
+
+    def keeps_slots(self, world: World) -> bool:
+        """Return whether this is rank 0, which writes checkpoints: the others have those of their blocks."""
+        return world.is_main
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
         """Divide an update.
@@ -187,7 +198,8 @@ class Spatial(Placed):
                     cure="Choose fewer parts along this axis.",
                     key="train.strategy.parts",
                 )
-        return ways.spatial(network, parts, range(ranks))
+        small = cast(SpatialConfig, self.section).small_maps == "channels"
+        return ways.spatial(network, parts, range(ranks), samples=self._samples if small else None)
 
     def way(self, ranks: int) -> str:
         """Return the parts."""
@@ -235,13 +247,6 @@ class Filters(Placed):
         network = agree(world, lambda: read(model, self._samples))
         self.measured = calibration.measure(
             world, calibration.sample_of(network, model), devices, replicas=replicas
-        )
-
-    @property
-    def _samples(self) -> int:
-        """Samples that one replica takes of a micro-batch."""
-        return max(
-            1, self.config.train.global_batch // self.config.train.accumulation // self._filters.replicas
         )
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
