@@ -68,6 +68,8 @@ def told_what_it_moves_and_waits_for(folder: Path, plan: dict[str, Any]) -> None
             assert {one.kind for one in step.transfers} == {"wait"} and peers <= {0, 1, 2} - {rank}
             assert sum(one.bytes for one in step.transfers) == predicted["received"][rank]
             assert 0 < step.exposed < step.seconds
+    assert sum(size for _, _, size in plan["drawing"]["pairs"]) == sum(plan["sent_per_update"])
+    assert "<h2>Who holds what</h2>" in (folder / "report.html").read_text()
     counted = tiny_runs.result(folder)["prediction"]["counted_bytes"]
     assert counted["predicted"] == counted["measured"] == max(predicted["received"])
 

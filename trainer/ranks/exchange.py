@@ -24,7 +24,7 @@ from trainer.errors import WorldError
 from trainer.ranks.links import Links
 from trainer.ranks.members import MESSAGES
 from trainer.ranks.messages import MOST_BYTES, Message
-from trainer.ranks.world import World
+from trainer.ranks.world import World, named, report
 
 # A message that is waited for is looked for without a pause for so long, then with pauses.
 _AT_ONCE_S = 0.005
@@ -102,10 +102,16 @@ def open_exchange(world: World) -> Exchange:
     if world.links is None:
         raise RuntimeError("this world was started without messages")
     library = compiled()
-    names = set(world.allgather_object(file().name if library is not None else None))
-    if library is None or len(names) > 1:
-        return Interpreted(world.links)
-    return Compiled(world.links, library)
+    names = world.allgather_object(file().name if library is not None else None)
+    if library is not None and set(names) == {file().name}:
+        return Compiled(world.links, library)
+    if world.is_main and os.environ.get("CINGULUM_EXCHANGE") != "python":
+        lacking = named([rank for rank, name in enumerate(names) if name is None] or range(world.size))
+        report(
+            "warning: messages between ranks go through Python, which is slower: the compiled operation is "
+            f"missing, or not the same, on {lacking}. On each host: python -m trainer.ranks.compile_exchange"
+        )
+    return Interpreted(world.links)
 
 
 @contextlib.contextmanager

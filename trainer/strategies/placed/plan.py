@@ -9,7 +9,7 @@ from typing import Any
 from trainer.errors import ConfigError
 from trainer.planning.communication import Flow
 from trainer.planning.exchange import Exchange
-from trainer.planning.placement import costs
+from trainer.planning.placement import costs, holding
 from trainer.planning.placement.boxes import hull
 from trainer.planning.placement.tasks import Send, TaskLists
 from trainer.planning.placement.units import Placement
@@ -67,6 +67,10 @@ class PlacedPlan(Plan):
         received = [sum(one.size for one in flows if one.target == rank) for rank in range(self.world_size)]
         counted, messages = round(max(received)), self.messages_per_update
         return Exchange((flows,), self.world_size, parts=1, counted=counted, messages=messages)
+
+    def drawn(self) -> dict[str, Any]:
+        """Return who holds what, and what crosses for it."""
+        return {"drawing": holding.figures(self.placement, self.lists, self.world_size, self.accumulation)}
 
     def __str__(self) -> str:
         busiest = max(self.sent_per_update) / 2**20
