@@ -62,7 +62,7 @@ DEEP_bench      := $(addprefix tests/parallel/test_,bench.py bench_scaling.py pe
                    $(addprefix tests/cluster/test_,scaling_on_hosts.py peers_on_hosts.py)
 DEEP_docs       := tests/docs $(addprefix tests/cluster/test_,testbed_page.py apptainer_hosts.py)
 DEEP_runs       := $(addprefix tests/parallel/test_,resume.py attendant.py) tests/cluster/test_preemption.py
-DEEP_leases     := tests/whole/test_lease_search.py tests/cluster/test_one_writer_matrix.py $(DEEP_runs)
+DEEP_leases     := $(addprefix tests/whole/test_,lease_search.py one_writer.py) tests/cluster/test_one_writer_matrix.py $(DEEP_runs)
 DEEP_strategies := $(addprefix tests/parallel/test_,equivalence.py reductions.py own_script.py guards.py \
                    parameter_server_runs.py async_training.py waking.py other_mpis.py placed_cases.py \
                    placed_runs.py edited_plans.py) \

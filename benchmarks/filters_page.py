@@ -130,10 +130,7 @@ slowest, the mean and the fastest device.
 
 {verdicts}
 
-Why losses differ: SGD first makes those of `conv2` explode, which makes a last digit large. `vgg` has batch
-norm, whose sums TensorFlow forms in float32 one voxel after the other on processors: over 1.8 million voxels
-of noise, a variance is wrong by 2e-4 for 16 channels at a time and by 1e-3 for 9. So the result depends on
-how channels are cut, already in the first step; one process, which has all channels, is not exact either.
+Why losses differ: SGD first makes those of `conv2` explode, which makes a last digit large.
 
 ## Figures
 

@@ -171,6 +171,7 @@ def test_a_start_that_stood_still_while_a_later_one_took_over_stops_and_touches_
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_a_run_folder_that_is_renamed_ends_its_training_and_goes_on_where_it_lies(
     tmp_path, shards, reference, start
 ):

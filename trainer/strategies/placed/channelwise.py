@@ -1,8 +1,8 @@
 """What is done to each channel: a scale and an offset in one pass over the values, and sums that keep digits.
 
 Gradients that TensorFlow composes of single operations take twice as long. What only scales is its fused
-batch norm with fixed statistics. Its sums are not taken, nor those of all axes at once: on processors both add
-float32 up one after the other, and a variance over two million voxels is wrong by up to a thousandth.
+batch norm with fixed statistics. Its sums are not taken, nor those over all axes at once: on processors both
+add float32 up one after the other, and a variance over two million voxels is wrong by up to a thousandth.
 """
 
 from __future__ import annotations
