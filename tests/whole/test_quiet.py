@@ -1,6 +1,11 @@
+import json
 import os
 import subprocess
 import sys
+
+import pytest
+
+from trainer.strategies import registry
 
 PROGRAM = (
     "import os; from trainer.quiet import import_tensorflow; import_tensorflow(); os.write(2, b'after\\n')"
@@ -48,5 +53,21 @@ def test_no_rank_imports_scikit_learn_before_it_trains():
         "import sys; from trainer import quiet; quiet.leave_out_what_keras_can_do_without()\n"
         "quiet.import_tensorflow(); import trainer.run\n"
         "print({'sklearn', 'pandas', 'matplotlib', 'scipy.stats'} & set(sys.modules), file=sys.stderr)"
+    )
+    assert said(program) == "set()\n"
+
+
+@pytest.mark.parametrize("name", registry._OURS)
+def test_a_strategy_is_chosen_before_anything_imports_keras(name):
+    """What Keras can do without is left out of TensorFlow's own import only; so are its notes."""
+    name, _, mode = name.partition(" ")
+    strategy = {"name": name, **({"mode": mode} if mode else {})}
+    tree = {"name": "a", "data": {"shards": "b"}, "train": {"global_batch": 4, "strategy": strategy}}
+    program = (
+        "import sys; from trainer import config; from trainer.ranks import starting\n"
+        "from trainer.strategies import registry\n"
+        f"found = registry.of(config.parse({json.dumps(json.dumps(tree))}, []))\n"
+        "found.environment(); found.members(4)\n"
+        "print({'keras', 'tensorflow'} & set(sys.modules), file=sys.stderr)"
     )
     assert said(program) == "set()\n"

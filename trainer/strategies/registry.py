@@ -8,7 +8,6 @@ from pydantic import ValidationError
 
 from trainer.config import RunConfig, explaining
 from trainer.errors import ConfigError
-from trainer.models import own
 from trainer.strategies.base import Strategy
 
 _OURS = {
@@ -45,6 +44,8 @@ def _key(config: RunConfig) -> str:
 
 
 def _own(name: str, config: RunConfig) -> Strategy:
+    from trainer.models import own  # which imports Keras
+
     found = own.find(name, what="strategy", error=ConfigError)
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise ConfigError(
