@@ -63,8 +63,6 @@ def _needs(operation: Operation, unit: Unit, which: int = 0) -> tuple[Need, ...]
 def _padded(x: Any, needs: Sequence[Need], value: float = 0.0) -> Any:
     if not any(need.before or need.after for need in needs):
         return x
-    # Not `Pad`, which TensorFlow 2.21 makes a part of the convolution that follows, and then takes the output
-    # for one without padding: mean and variance of a map of 3^3 fail ("Can not squeeze").
     widths = [(need.before, need.after) for need in needs]
     return tf.raw_ops.PadV2(input=x, paddings=widths, constant_values=tf.constant(value, x.dtype))
 

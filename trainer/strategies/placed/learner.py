@@ -37,6 +37,7 @@ class PlacedModel(Learner):
     """
 
     def __init__(self, plan: PlacedPlan, setup: Setup, *, seed: int) -> None:
+        _merge_no_operations()
         self.plan, self.world, self._seed = plan, setup.world, seed
         self.model, self.optimizer = setup.model, setup.optimizer
         self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
@@ -262,3 +263,13 @@ class PlacedModel(Learner):
 def _filled(values: Any, batch: int) -> Any:
     missing = batch - values.shape[0]
     return tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])]) if missing else values
+
+
+def _merge_no_operations() -> None:
+    """Keep TensorFlow from making one operation of several, in this process.
+
+    TensorFlow 2.21 makes padding a part of the convolution that follows. Where nothing crosses between ranks,
+    it then computes others in float64, and takes outputs for smaller ones ("Can not squeeze"). A step that
+    has gradients gains nothing by it.
+    """
+    tf.config.optimizer.set_experimental_options({"remapping": False})
