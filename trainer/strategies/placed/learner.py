@@ -24,6 +24,7 @@ from trainer.strategies.placed.plan import PlacedPlan
 from trainer.strategies.placed.player import Owned, Player
 from trainer.strategies.placed.wire import Wire
 from trainer.tasks.losses import cross_entropy, hits
+from trainer.telemetry.peak_memory import PeakMemory
 from trainer.telemetry.timeline import Timeline
 
 
@@ -49,6 +50,9 @@ class PlacedModel(Learner):
         self.holdings = Holdings(plan.placement, self.world.rank, self.model)
         self.owner = Owner(self.optimizer, self.model, self.holdings, self.world)
         self._is_whole = True
+        self._peak = PeakMemory()
+        # Of all ranks, as of the last `epoch_metrics`: what tensors took at most, and what the process did.
+        self._peaks: list[list[int | None]] = []
         self.spread(self.world)
         # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
@@ -75,6 +79,7 @@ class PlacedModel(Learner):
             The mean weighted loss of the samples whose loss this rank computes; 0 on other ranks.
         """
         self._let_go()
+        self._peak.begin()
         with naming_who_is_late(self.world):
             mean, marks = self._train(x, y, w)
         self._timeline.add(marks)
@@ -82,6 +87,8 @@ class PlacedModel(Learner):
 
     def epoch_metrics(self) -> dict[str, float]:
         """Return mean `loss` and `score` of all samples since the last call; a collective."""
+        self._peak.end()
+        self._peaks = self.world.allgather_object([self._peak.tensors, self._peak.resident])
         loss, score, samples = self.world.allreduce(self._sums.value(), "sum", name="metrics").numpy()
         self._sums.assign(tf.zeros(3, tf.float64))
         samples = max(samples, 1.0)
@@ -118,6 +125,7 @@ class PlacedModel(Learner):
 
     def gather(self) -> keras.Model:
         """Return the ordinary Keras model, whole on rank 0, whose optimizer gets all state; a collective."""
+        self._peak.end()
         state.gather(self.model, self.owner, self.holdings, self.plan.placement, self.exchange, self.world)
         self._is_whole = self.world.is_main
         return self.model
@@ -135,6 +143,18 @@ class PlacedModel(Learner):
             yield
         finally:
             self._return(kept)
+
+    def facts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what each rank was estimated to need, and took; no collective."""
+        predicted = [rank.total for rank in self.plan.memory()]
+        tensors, resident = zip(*self._peaks, strict=True) if self._peaks else ((), ())
+        return {
+            "memory": {
+                "predicted_bytes": predicted,
+                "tensors_bytes": list(tensors),
+                "resident_bytes": list(resident),
+            }
+        }
 
     def close(self) -> None:
         """Send what is left to send."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainer.errors import ConfigError
 from trainer.planning.placement.boxes import hull
+from trainer.planning.placement.memory import Memory, memory
 from trainer.planning.placement.tasks import Send, TaskLists
 from trainer.planning.placement.units import Placement
 from trainer.ranks.messages import MOST_BYTES
@@ -28,6 +29,7 @@ class PlacedPlan(Plan):
         lists: the tasks of every rank.
         evaluated: placement of a batch that is only evaluated.
         forwards: the tasks of every rank for it.
+        slots: numbers that the optimizer keeps for each parameter.
     """
 
     replicas: int
@@ -40,6 +42,7 @@ class PlacedPlan(Plan):
     lists: TaskLists = dataclasses.field(repr=False)
     evaluated: Placement = dataclasses.field(repr=False)
     forwards: TaskLists = dataclasses.field(repr=False)
+    slots: int = dataclasses.field(repr=False)
 
     @property
     def per_replica(self) -> int:
@@ -53,6 +56,10 @@ class PlacedPlan(Plan):
     def evaluation_share(self, rank: int) -> Share:
         """Return all samples: every rank has a part in each."""
         return Share(0, 1, space(self.evaluated, rank))
+
+    def memory(self) -> tuple[Memory, ...]:
+        """Return what each rank is estimated to need."""
+        return memory(self.placement, self.lists, self.world_size, slots=self.slots)
 
     def __str__(self) -> str:
         busiest = max(self.sent_per_update) / 2**20
