@@ -13,7 +13,7 @@ from trainer.report.paper import write_png
 
 Row = dict[str, Any]
 PUBLISHED = {"four CPUs": 3.28, "three GPUs": 2.45}
-_LEAST_ROOM = 0.15
+_ROOM_ABOVE = 0.15
 
 
 def seconds(row: Row) -> float:
@@ -82,11 +82,10 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
     for quotas in _sets(rows):
         by_name = _by_network(rows, quotas)
         named = " : ".join(f"{one:g}" for one in quotas)
-        proportional = [ways["master", "equal"] / ways["master", "speed"] for ways in by_name.values()]
+        proportional = [ways["master", "speed"] / ways["master", "equal"] for ways in by_name.values()]
         found.append(
-            f"- {named}: filters in proportion to speed take {_range([1 / p for p in proportional])} of the "
-            f"time of equal ones; {sum(p > 1 for p in proportional)} of {len(proportional)} networks are "
-            "faster."
+            f"- {named}: filters in proportion to speed take {_range(proportional)} of the time of equal "
+            f"ones; {sum(p < 1 for p in proportional)} of {len(proportional)} networks are faster."
         )
         aware = [
             ways["master", "bandwidth"] / min(ways["master", "equal"], ways["master", "speed"])
@@ -131,6 +130,11 @@ slowest, the mean and the fastest device.
 
 {verdicts}
 
+Why losses differ: SGD first makes those of `conv2` explode, which makes a last digit large. `vgg` has batch
+norm, whose sums TensorFlow forms in float32 one voxel after the other on processors: over 1.8 million voxels
+of noise, a variance is wrong by 2e-4 for 16 channels at a time and by 1e-3 for 9. So the result depends on
+how channels are cut, already in the first step; one process, which has all channels, is not exact either.
+
 ## Figures
 
 `imbalance` is that of computing convolutions, predicted: slowest over mean, minus 1. Seconds are medians of
@@ -174,9 +178,11 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         for row in rows
         if row["network"] == name and row["quotas"] == quotas and row["way"] == ["master", "bandwidth"]
     }
-    most = max(*found.values(), *PUBLISHED.values()) * (1 + _LEAST_ROOM)
+    most = max(*found.values(), *PUBLISHED.values()) * (1 + _ROOM_ABOVE)
+    # Beside the last network there is room for words.
+    end = len(names) + 1.9
     axes = Axes(
-        (0.5, len(names) + 0.5),
+        (0.5, end),
         (0, most),
         x_label="network",
         y_label="speed-up against the slowest device",
@@ -197,8 +203,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         (f"s{number}", " : ".join(f"{q:g}" for q in quotas)) for number, quotas in enumerate(sets, start=1)
     ]
     for devices, value in PUBLISHED.items():
-        axes.line([(0.5, value), (len(names) + 0.5, value)], "chance")
-        axes.text(len(names) + 0.5, value + most / 100, f"published, {devices}", anchor="end")
+        axes.line([(0.5, value), (end, value)], "chance")
+        axes.text(end, value + most / 100, f"published, {devices}", anchor="end")
     write_png(axes, legend, path)
 
 

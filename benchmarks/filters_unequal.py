@@ -40,7 +40,8 @@ DEVICES = ((1.0, 0.5, 0.25), (0.45, 0.45, 0.45, 0.45))
 # How filters are divided; the published way is the second.
 WAYS = (("master", "equal"), ("master", "speed"), ("master", "bandwidth"), ("masterless", "speed"))
 CGROUPS = Path("/sys/fs/cgroup")
-PERIOD_US = 100_000
+# Short, or steps would come in lengths of periods: ranks wait for each other to be let on.
+PERIOD_US = 10_000
 # Steps before the timed ones: the first traces the graph.
 WARM_UP = 1
 
@@ -103,11 +104,7 @@ def measure(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def worker(cell: dict[str, Any]) -> None:
-    """Be one rank: enter its group, then train."""
-    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
-    # Before any thread is started.
-    (Path(cell["groups"][rank]) / "cgroup.procs").write_text(str(os.getpid()))
-
+    """Be one rank: start, enter its group with all threads, then measure, plan and train."""
     from trainer import config as configuration
     from trainer.ranks import launch, starting
     from trainer.strategies import registry
@@ -135,6 +132,8 @@ def worker(cell: dict[str, Any]) -> None:
     optimizer = keras.optimizers.SGD(0.01)
     optimizer.build(model.trainable_variables)
     setup = Setup(model, optimizer, world)
+    (Path(cell["groups"][world.rank]) / "cgroup.procs").write_text(str(os.getpid()))
+    world.barrier()
     about: dict[str, Any] = {}
     if world.size == 1:
         learner: Any = data.build(setup)

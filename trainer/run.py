@@ -119,7 +119,9 @@ def train(
         training.run_id = agree(
             world,
             lambda: (
-                starting.open_folder(folder, config, plan.tree(), cursor, ran, lease.start) if lease else ""
+                starting.open_folder(folder, config, plan.tree() | plan.drawn(), cursor, ran, lease.start)
+                if lease
+                else ""
             ),
         )
         telemetry.write_under(Path(staging), steps=share is not None)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tiny_runs
 from tiny_runs import PROGRAM
+
+from trainer.telemetry import records
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +53,25 @@ def test_it_ends_with_the_weights_of_one_process(tmp_path, shards, launch):
         assert kept[0][key] == pytest.approx(kept[1][key], abs=1e-5)
     plan = json.loads((divided / "plan.json").read_text())
     assert len(plan["sent_per_update"]) == ranks and sum(plan["owned"]) == plan["parameters"]
+    told_what_it_moves_and_waits_for(divided, plan)
+
+
+def told_what_it_moves_and_waits_for(folder: Path, plan: dict[str, Any]) -> None:
+    """Bytes as predicted, from each peer in each step; waiting is no part of what a rank computes."""
+    predicted = json.loads((folder / "prediction.json").read_text())
+    assert predicted["sent"] == plan["sent_per_update"] and predicted["link"] is None
+    assert predicted["messages"] == plan["messages_per_update"]
+    for rank, steps in records.read(folder).steps.items():
+        assert len(steps) == tiny_runs.rows(folder)[-1]["step"]
+        for step in steps:
+            peers = {one.peer for one in step.transfers}
+            assert {one.kind for one in step.transfers} == {"wait"} and peers <= {0, 1, 2} - {rank}
+            assert sum(one.bytes for one in step.transfers) == predicted["received"][rank]
+            assert 0 < step.exposed < step.seconds
+    assert sum(size for _, _, size in plan["drawing"]["pairs"]) == sum(plan["sent_per_update"])
+    assert "<h2>Who holds what</h2>" in (folder / "report.html").read_text()
+    counted = tiny_runs.result(folder)["prediction"]["counted_bytes"]
+    assert counted["predicted"] == counted["measured"] == max(predicted["received"])
 
 
 def test_a_stopped_run_goes_on_under_another_strategy_and_number_of_ranks(tmp_path, shards, launch):

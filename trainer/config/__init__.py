@@ -15,6 +15,7 @@ from trainer.config.section import Section
 from trainer.config.strategy import (
     FiltersConfig,
     OwnStrategyConfig,
+    PlacedConfig,
     RingConfig,
     ServerConfig,
     SpatialConfig,
@@ -31,8 +32,8 @@ from trainer.config.training import (
 
 __all__ = [
     "LOSSES", "AugmentConfig", "CheckpointConfig", "DataConfig", "EarlyStoppingConfig", "FiltersConfig",
-    "GuardConfig", "ModelConfig", "OptimizerConfig", "OwnStrategyConfig", "PatchConfig", "RingConfig",
-    "RunConfig", "ScheduleConfig", "Section", "ServerConfig", "SpatialConfig", "SplitConfig",
+    "GuardConfig", "ModelConfig", "OptimizerConfig", "OwnStrategyConfig", "PatchConfig", "PlacedConfig",
+    "RingConfig", "RunConfig", "ScheduleConfig", "Section", "ServerConfig", "SpatialConfig", "SplitConfig",
     "StrategySection", "TaskConfig", "TelemetryConfig", "TrainConfig", "TransferConfig", "dump", "fields",
     "load", "micro_batch", "on_resume", "parse", "section_of", "sections_of",
 ]  # fmt: skip

@@ -128,6 +128,10 @@ class Plan:
         """Return every attribute as it goes into plan.json."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.repr}
 
+    def drawn(self) -> dict[str, Any]:
+        """Return what plan.json says besides: figures for the report. Default: none."""
+        return {}
+
     def json(self) -> str:
         """Return the plan as a JSON object, one key per line."""
         return json.dumps(self.tree(), indent=2)

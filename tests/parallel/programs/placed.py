@@ -150,6 +150,8 @@ class Counted:
     def __init__(self, learner: Any) -> None:
         self.exchange, self.world = learner.exchange, learner.world
         self.before = self.now()
+        if self.exchange is not None:
+            self.exchange.arrivals()
 
     def now(self) -> list[list[int]]:
         if self.exchange is None:
@@ -174,6 +176,11 @@ class Counted:
             [n - m for n, m in zip(*two, strict=True)] for two in zip(self.now(), self.before, strict=True)
         ]
         mine = dict(zip(names, counted, strict=bool(counted)))
+        if self.exchange is not None:
+            rows = self.exchange.arrivals()
+            assert (rows[:, 0] <= rows[:, 1]).all()
+            sums = [rows[rows[:, 2] == rank, 3] for rank in range(world.size)]
+            mine |= {"arrived bytes": [int(one.sum()) for one in sums], "arrived messages": [*map(len, sums)]}
         return {
             "plan": [[*key, count] for key, count in sorted(expected.items())],
             "per rank": each,

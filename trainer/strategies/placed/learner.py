@@ -83,6 +83,8 @@ class PlacedModel(Learner):
         with naming_who_is_late(self.world):
             mean, marks = self._train(x, y, w)
         self._timeline.add(marks)
+        if self.exchange is not None and self._timeline.enabled:
+            self._timeline.arrived(self.exchange.arrivals())
         return mean
 
     def epoch_metrics(self) -> dict[str, float]:

@@ -16,6 +16,7 @@ from keras import ops
 
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.units import Unit
+from trainer.strategies.placed import channelwise
 
 Tensors = Sequence[Any]
 
@@ -35,7 +36,7 @@ def batch_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors,
         def gradient(upstream: Any) -> Any:
             # Of sums of x - shift and of its square, which needs neither mean nor variance.
             scale = 2 / count * upstream[1]
-            return ops.cast(ops.cast(x, wide) * scale + (upstream[0] / count - shift * scale), x.dtype)
+            return _scaled(x, scale, upstream[0] / count - shift * scale)
 
         return share * ops.stack([apart, variance + ops.square(apart)]), gradient
 
@@ -95,7 +96,13 @@ def _normalised(x: Any, mean: Any, variance: Any, named: dict[str, Any], epsilon
     offset = -ops.cast(mean, wide) * scale
     if "beta" in named:
         offset = offset + ops.cast(named["beta"], wide)
-    return ops.cast(ops.cast(x, wide) * scale + offset, x.dtype)
+    return _scaled(x, scale, offset)
+
+
+def _scaled(x: Any, scale: Any, offset: Any) -> Any:
+    if len(scale.shape) == 1 and channelwise.can_take(x):
+        return channelwise.scaled(x, scale, offset)
+    return ops.cast(ops.cast(x, scale.dtype) * scale + offset, x.dtype)
 
 
 def _wide(x: Any) -> str:

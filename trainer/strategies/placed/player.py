@@ -199,8 +199,8 @@ class Player:
         read = [
             (reading.tensor, box, x)
             for reading, box, x in zip(operation.readings, unit.reads, record.reads, strict=True)
+            if box is not None and task.of != "weights"
         ]
-        read = [one for one in read if one[1] is not None and task.of != "weights"]
         used = [
             (weight.path, block, x)
             for weight, block, x in zip(operation.weights, unit.blocks, record.weights, strict=True)

@@ -43,6 +43,13 @@ class Placed(Strategy):
         """Its section."""
         return cast("SpatialConfig | FiltersConfig", self.config.train.strategy)
 
+    @property
+    def _samples(self) -> int:
+        """Samples that one replica takes of a micro-batch."""
+        return max(
+            1, self.config.train.global_batch // self.config.train.accumulation // self.section.replicas
+        )
+
     def members(self, processes: int) -> Members:
         """Return that ranks send each other messages."""
         return Members(messages=processes > 1)
@@ -50,6 +57,13 @@ class Placed(Strategy):
     def environment(self) -> dict[str, str]:
         """Return the variables of the all-reduce by which ranks agree on things."""
         return launch.ring_environment(RingConfig())
+
+    def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
+        """See that all ranks divide by the same file, where one is given; see `Strategy.calibrate`."""
+        from trainer.strategies.placed import same_plan
+
+        if self.section.plan is not None:
+            same_plan.check(world, self.section.plan)
 
     def keeps_slots(self, world: World) -> bool:
         """Return whether this is rank 0, which writes checkpoints: the others have those of their blocks."""
@@ -186,7 +200,8 @@ class Spatial(Placed):
                     cure="Choose fewer parts along this axis.",
                     key="train.strategy.parts",
                 )
-        return ways.spatial(network, parts, range(ranks))
+        small = cast(SpatialConfig, self.section).small_maps == "channels"
+        return ways.spatial(network, parts, range(ranks), samples=self._samples if small else None)
 
     def way(self, ranks: int) -> str:
         """Return the parts."""
@@ -220,6 +235,7 @@ class Filters(Placed):
         from trainer.strategies.placed.filters_plan import measured_in
         from trainer.strategies.placed.reading import read
 
+        super().calibrate(model, world, recorded)
         replicas = self._filters.replicas
         if self._filters.balance == "equal" or world.size % replicas or world.size == replicas:
             return
@@ -233,13 +249,6 @@ class Filters(Placed):
         network = agree(world, lambda: read(model, self._samples))
         self.measured = calibration.measure(
             world, calibration.sample_of(network, model), devices, replicas=replicas
-        )
-
-    @property
-    def _samples(self) -> int:
-        """Samples that one replica takes of a micro-batch."""
-        return max(
-            1, self.config.train.global_batch // self.config.train.accumulation // self._filters.replicas
         )
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
