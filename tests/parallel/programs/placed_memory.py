@@ -1,11 +1,12 @@
 """Bytes of parameters and activations on each rank, predicted and counted.
 
-    TF_ONEDNN_USE_SYSTEM_ALLOCATOR=1 MALLOC_MMAP_THRESHOLD_=65536 python placed_memory.py OUT NETWORK STRATEGY [NETWORK STRATEGY ...]
+    python placed_memory.py OUT NETWORK STRATEGY [NETWORK STRATEGY ...]     with `ENVIRONMENT` of the test
 
 NETWORK is a key of `NETWORKS`, STRATEGY one of `train.strategy`. Writes to the file OUT, for each pair and rank,
-bytes of: blocks of variables and slots; what is there when the forward pass is done, the batch included; and
-the most that is there at any moment of a step. Counted are the blocks of 64 KiB and more that glibc's `malloc`
-has given out, of which TensorFlow then takes its tensors; and for the most the process's resident set.
+bytes, predicted and counted, of: `state`, blocks of variables and slots; `kept`, what is there when the forward
+pass is done, the batch included; `most`, what is there at most during a step. Variables are those that Python
+has; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow is told to take its
+tensors; and for the most, the growth of the process's resident set.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from trainer import models
 from trainer.config import DataConfig, RunConfig, TrainConfig
-from trainer.planning.placement.memory import memory
 from trainer.ranks import launch, starting
 from trainer.ranks.members import Members
 from trainer.ranks.world import World
@@ -37,9 +38,8 @@ NETWORKS = {
     "resnet18": ("resnet18", 64, 4, 16),
     "unet": ("unet3d", 48, 1, 8),
     "vgg": ("vgg", 64, 1, 8),
-    "tiny": ("tiny", 48, 2, 8),
 }
-STEPS = 3
+STEPS = 2
 
 
 class _Given(ctypes.Structure):
@@ -56,6 +56,12 @@ def given() -> int:
 
 _mallinfo2 = ctypes.CDLL(None).mallinfo2
 _mallinfo2.restype = _Given
+
+
+def variables() -> list[Any]:
+    """All variables of this process that hold more than scalars."""
+    found = [one for one in gc.get_objects() if isinstance(one, BaseResourceVariable)]
+    return [one for one in found if one.handle.dtype == tf.resource and len(one.shape)]
 
 
 def resident(key: str) -> int:
@@ -88,31 +94,29 @@ def measure(name: str, strategy: str, world: World) -> dict[str, Any]:
     train = TrainConfig(global_batch=samples, strategy={"name": strategy})
     config = RunConfig(name="memory", data=DataConfig(shards=Path("nowhere")), train=train)
     keras.utils.set_random_seed(1)
+    others = {id(one): one for one in variables()}
     model = models.build(registered, shape, 2, dense=dense, width=width)
     optimizer = keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     way = registry.of(config)
     plan: Any = way.plan(model, optimizer, world.size)
     judged = (losses.dice_cross_entropy(), losses.mean_dice) if dense else (None, None)
-    watching, before = Watching(), given()
+    watching = Watching()
     learner: Any = way.build(plan, Setup(model, optimizer, world, *judged, watching))
-    learner._let_go()
-    gc.collect()
-    whole = sum(4 * int(np.prod(v.shape)) for v in (*model.weights, *optimizer.variables))
-    state = given() - before + whole
     share = plan.share(world.rank)
     cut = (slice(None), *(slice(*ends) for ends in share.space))
     x = tf.constant(np.random.default_rng(0).normal(size=(samples, *shape)).astype(np.float32)[cut])
     y = tf.zeros((samples, size, size, size), tf.uint8) if dense else tf.range(samples) % 2
     for _ in range(STEPS):
         before = given()
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")  # of VmHWM
         there = resident("VmRSS")
         np.asarray(learner.train_step(x, y, tf.ones(samples)))
         most = resident("VmHWM") - there
+    state = sum(one.read_value().numpy().nbytes for one in variables() if id(one) not in others)
     learner.close()
     batch = 4 * int(np.prod(x.shape))
-    predicted = memory(plan.placement, plan.lists, world.size, slots=2)[world.rank]
+    predicted = plan.memory()[world.rank]
     return {
         "state": [predicted.variables + predicted.slots, state],
         "kept": [predicted.kept, watching.bytes - before + batch],
@@ -126,7 +130,6 @@ def main() -> None:
     for name, strategy in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
         for rank, figures in enumerate(world.allgather_object(measure(name, strategy, world))):
             found.append({"network": name, "strategy": strategy, "ranks": world.size, "rank": rank, **figures})
-        keras.backend.clear_session()
     if world.is_main:
         Path(sys.argv[1]).write_text(json.dumps(found))
     world.barrier()
