@@ -1,44 +1,47 @@
-"""The most memory that a process took while it trained."""
+"""The most memory that a process took while it trained: what Linux counts."""
 
 from __future__ import annotations
 
-import resource
+import contextlib
+from pathlib import Path
 
-import tensorflow as tf
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class PeakMemory:
-    """The most that tensors took, between `begin` and `end`: what is done in between is not counted.
+    """The most that this process had in memory between `begin` and `end`, beyond what it had before.
+
+    Args:
+        before: bytes that do not count, such as of programs and libraries; see `resident`.
 
     Attributes:
-        tensors: bytes by TensorFlow's allocator; None where it does not count.
+        most: bytes; None where nothing was counted, or the system does not tell.
     """
 
-    def __init__(self) -> None:
-        self.tensors: int | None = None
-        self._device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
-        self._is_counting = False
+    def __init__(self, before: int | None) -> None:
+        self.most: int | None = None
+        self._before, self._is_counting = before, False
 
     def begin(self) -> None:
         """Count from now on; nothing happens where it counts already."""
         if not self._is_counting:
             self._is_counting = True
-            try:
-                tf.config.experimental.reset_memory_stats(self._device)
-            except ValueError:  # it keeps no statistics
-                return
+            with contextlib.suppress(OSError):  # then what was there before counts too
+                _RESET.write_text("5")
 
     def end(self) -> None:
         """Take note of the most, and do not count until the next `begin`."""
-        if self._is_counting:
-            self._is_counting = False
-            try:
-                most = int(tf.config.experimental.get_memory_info(self._device)["peak"])
-            except ValueError:
-                return
-            self.tensors = max(self.tensors or 0, most) or None
+        found = _read("VmHWM:") if self._is_counting else None
+        self._is_counting = False
+        if found is not None and self._before is not None:
+            self.most = max(self.most or 0, found - self._before)
 
-    @property
-    def resident(self) -> int:
-        """Bytes that the whole process had in memory, where they were most; since its start."""
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def resident() -> int | None:
+    """Return the bytes that this process has in memory now; None where the system does not tell."""
+    return _read("VmRSS:")
+
+
+def _read(key: str) -> int | None:
+    lines = _STATUS.read_text().splitlines() if _STATUS.is_file() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(key)), None)

@@ -2,11 +2,11 @@
 
     python placed_memory.py OUT NETWORK STRATEGY [NETWORK STRATEGY ...]     with `ENVIRONMENT` of the test
 
-NETWORK is a key of `NETWORKS`, STRATEGY one of `train.strategy`. Writes to the file OUT, for each pair and rank,
-bytes, predicted and counted, of: `state`, blocks of variables and slots; `kept`, what is there when the forward
-pass is done, the batch included; `most`, what is there at most during a step. Variables are those that Python
-has; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow is told to take its
-tensors; and for the most, the growth of the process's resident set.
+NETWORK is a key of `NETWORKS`, STRATEGY one of `train.strategy`. Writes to the file OUT, for each pair and
+rank, bytes, predicted and counted, of: `state`, blocks of variables and slots; `kept`, what is there when the
+forward pass is done, the batch included; `most`, what is there at most during a step. Variables are all
+of this process; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow is told to take
+its tensors; and for the most, the growth of the process's resident set.
 """
 
 from __future__ import annotations
@@ -43,10 +43,8 @@ STEPS = 2
 
 
 class _Given(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    ]
+    # arena, ordblks, smblks, hblks; then usmblks to keepcost.
+    _fields_ = [("first", ctypes.c_size_t * 4), ("hblkhd", ctypes.c_size_t), ("rest", ctypes.c_size_t * 5)]
 
 
 def given() -> int:
@@ -113,6 +111,7 @@ def measure(name: str, strategy: str, world: World) -> dict[str, Any]:
         there = resident("VmRSS")
         np.asarray(learner.train_step(x, y, tf.ones(samples)))
         most = resident("VmHWM") - there
+    others[id(learner._sums)] = learner._sums
     state = sum(one.read_value().numpy().nbytes for one in variables() if id(one) not in others)
     learner.close()
     batch = 4 * int(np.prod(x.shape))
@@ -129,7 +128,9 @@ def main() -> None:
     found = []
     for name, strategy in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
         for rank, figures in enumerate(world.allgather_object(measure(name, strategy, world))):
-            found.append({"network": name, "strategy": strategy, "ranks": world.size, "rank": rank, **figures})
+            found.append(
+                {"network": name, "strategy": strategy, "ranks": world.size, "rank": rank, **figures}
+            )
     if world.is_main:
         Path(sys.argv[1]).write_text(json.dumps(found))
     world.barrier()

@@ -42,6 +42,7 @@ class PlacedModel(Learner):
         self.model, self.optimizer = setup.model, setup.optimizer
         self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
         self._timeline = setup.timeline or Timeline(enabled=False)
+        self._peak = PeakMemory(state.bytes_beside(self.model, self.optimizer))
         self._share, self._evaluated = plan.share(self.world.rank), plan.evaluation_share(self.world.rank)
         self._layers = {layer.name: layer for layer in self.model.layers}
         self.exchange: Exchange | None = open_exchange(self.world) if self.world.size > 1 else None
@@ -50,9 +51,8 @@ class PlacedModel(Learner):
         self.holdings = Holdings(plan.placement, self.world.rank, self.model)
         self.owner = Owner(self.optimizer, self.model, self.holdings, self.world)
         self._is_whole = True
-        self._peak = PeakMemory()
-        # Of all ranks, as of the last `epoch_metrics`: what tensors took at most, and what the process did.
-        self._peaks: list[list[int | None]] = []
+        # Of all ranks, as of the last `epoch_metrics`.
+        self._peaks: list[int | None] = []
         self.spread(self.world)
         # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
@@ -90,7 +90,7 @@ class PlacedModel(Learner):
     def epoch_metrics(self) -> dict[str, float]:
         """Return mean `loss` and `score` of all samples since the last call; a collective."""
         self._peak.end()
-        self._peaks = self.world.allgather_object([self._peak.tensors, self._peak.resident])
+        self._peaks = self.world.allgather_object(self._peak.most)
         loss, score, samples = self.world.allreduce(self._sums.value(), "sum", name="metrics").numpy()
         self._sums.assign(tf.zeros(3, tf.float64))
         samples = max(samples, 1.0)
@@ -147,16 +147,8 @@ class PlacedModel(Learner):
             self._return(kept)
 
     def facts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what each rank was estimated to need, and took; no collective."""
-        predicted = [rank.total for rank in self.plan.memory()]
-        tensors, resident = zip(*self._peaks, strict=True) if self._peaks else ((), ())
-        return {
-            "memory": {
-                "predicted_bytes": predicted,
-                "tensors_bytes": list(tensors),
-                "resident_bytes": list(resident),
-            }
-        }
+        """Return the most memory that each rank took in training; no collective."""
+        return {"memory_bytes": self._peaks}
 
     def close(self) -> None:
         """Send what is left to send."""
