@@ -160,8 +160,7 @@ def prepare(
     recorded = world.broadcast_object(folder.read_plan() if world.is_main else None)
     strategy.calibrate(model, world, recorded)
     plan = agree(world, divide)
-    slots = optimizer.variables if strategy.keeps_slots(world) else ()
-    room.check(plan.memory(), (*model.weights, *slots), world)
+    room.check(plan.memory(), (*model.weights, *optimizer.variables), world)
     return data, model, optimizer, plan
 
 

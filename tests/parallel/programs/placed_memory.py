@@ -5,8 +5,8 @@
 NETWORK is a key of `NETWORKS`, STRATEGY one of `train.strategy`. Writes to the file OUT, for each pair and
 rank, bytes, predicted and counted, of: `state`, blocks of variables and slots; `kept`, what is there when the
 forward pass is done, the batch included; `most`, what is there at most during a step. Variables are all
-of this process; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow is told to take
-its tensors; and for the most, the growth of the process's resident set.
+of this process; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow takes its
+tensors as the test tells it to; and for the most, the growth of the process's resident set.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
 from typing import Any
 
@@ -65,6 +66,10 @@ class PlacedPlan(Plan):
 
     def memory(self) -> tuple[Memory, ...]:
         """Return what each rank is estimated to need."""
+        return self._memory
+
+    @functools.cached_property
+    def _memory(self) -> tuple[Memory, ...]:
         return memory(self.placement, self.lists, self.world_size, slots=self.slots)
 
     def exchange(self) -> Exchange:
