@@ -18,7 +18,10 @@ from trainer.run_folder.record import RunFolder
 from trainer.runs import preparation, restoring, starting
 from trainer.runs.preparation import Data
 from trainer.strategies import registry
-from trainer.strategies.base import Share, Strategy
+from trainer.strategies.base import Plan, Share, Strategy
+
+# What ranks need, by names for people: attributes of `Memory`.
+_PARTS = {"weights": "variables", "optimizer": "slots", "activations": "kept", "most": "total"}
 
 
 def describe(
@@ -39,7 +42,7 @@ def describe(
     agree(world, lambda: preparation.training_batches(config, data, share, 0))
     agree(world, lambda: _check_start(folder, config, data, model) if world.is_main else None)
     per_epoch = preparation.steps_per_epoch(config, data)
-    memory = _memory_bytes(model, optimizer, plan.micro_batch)
+    memory = _of_ranks(plan) or _memory_bytes(model, optimizer, plan.micro_batch)
     return {
         "name": config.name,
         "folder": str(config.folder),
@@ -54,7 +57,7 @@ def describe(
         "steps": per_epoch * config.train.epochs,
         "augmentation": active(config.data.augment.model_dump(mode="json")),
         **plan.tree(),
-        "memory_mib_per_rank": {name: round(size / 2**20, 2) for name, size in memory.items()},
+        "memory_mib_per_rank": {name: _mib(size) for name, size in memory.items()},
     }
 
 
@@ -78,6 +81,16 @@ def _check_start(folder: RunFolder, config: RunConfig, data: Data, model: keras.
     transfer.start(model, source)
     if config.data.leaks != "ignore":
         transfer.check_unseen(source, data.shards, data.split, stop=config.data.leaks == "stop")
+
+
+def _of_ranks(plan: Plan) -> dict[str, list[int]]:
+    """What each rank needs, where the strategy says it; `most`: all of it, where it is most."""
+    ranks = plan.memory() or ()
+    return {name: [getattr(rank, attribute) for rank in ranks] for name, attribute in _PARTS.items() if ranks}
+
+
+def _mib(size: int | list[int]) -> Any:
+    return [_mib(one) for one in size] if isinstance(size, list) else round(size / 2**20, 2)
 
 
 def _memory_bytes(model: keras.Model, optimizer: keras.Optimizer, micro_batch: int) -> dict[str, int]:

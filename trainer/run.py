@@ -19,7 +19,7 @@ from trainer.ranks.stopping import Patience, StopRequest, columns
 from trainer.ranks.watchdog import Watchdog
 from trainer.ranks.world import World
 from trainer.run_folder.record import RunFolder
-from trainer.runs import caching, outcome, preparation, starting
+from trainer.runs import caching, outcome, preparation, room, starting
 from trainer.runs.loop import Training
 from trainer.runs.preparation import Data
 from trainer.runs.restoring import restore
@@ -159,7 +159,9 @@ def prepare(
     data, model, optimizer = agree(world, build)
     recorded = world.broadcast_object(folder.read_plan() if world.is_main else None)
     strategy.calibrate(model, world, recorded)
-    return data, model, optimizer, agree(world, divide)
+    plan = agree(world, divide)
+    room.check(plan.memory(), (*model.weights, *optimizer.variables), world)
+    return data, model, optimizer, plan
 
 
 def _check_leaks(

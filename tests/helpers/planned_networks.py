@@ -33,6 +33,7 @@ def small(samples: int = 2, length: int = 8) -> Network:
                 (Reading("conv", features, each),),
                 features,
                 flops=5.0 * samples,
+                keeps="output",
             ),
             Operation(
                 "mean",
@@ -42,6 +43,7 @@ def small(samples: int = 2, length: int = 8) -> Network:
                 mean,
                 flops=5.0 * samples,
                 sums=True,
+                keeps="nothing",
             ),
             Operation("loss", "loss", "", (Reading("mean", mean, ((0, SAME), None)),), (samples,)),
         ),

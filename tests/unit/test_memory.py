@@ -1,9 +1,11 @@
-"""Memory that is left: the host's, or what a control group leaves, whichever is less. Made-up groups."""
+"""Memory that is left: what host, control groups and the process's limit leave, whichever is least."""
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
+import psutil
 import pytest
 
 from trainer.data.loading import memory
@@ -63,3 +65,9 @@ def test_in_a_container_where_our_name_is_not_there_the_root_limits(tmp_path):
 def test_a_group_that_has_used_more_than_its_limit_leaves_nothing(tmp_path, limit):
     group(tmp_path / "cgroup/job", {"memory.max": limit, "memory.current": 300})
     assert left(tmp_path, "0::/job") == 0
+
+
+def test_the_limit_of_the_process_s_address_space_counts_without_what_is_mapped(tmp_path, monkeypatch):
+    limits = {resource.RLIMIT_AS: (psutil.Process().memory_info().vms + 2**30, resource.RLIM_INFINITY)}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    assert 2**29 < memory.available_bytes((tmp_path,), tmp_path / "none", 2**40) <= 2**30 + 2**24

@@ -178,26 +178,29 @@ def test_work_is_divided_and_none_is_lost_whatever_the_layout(layouts):
     found = memory(placement, lists, 3, slots=2)
     assert sum(one.slots for one in found) == 2 * 4 * 24
     for rank, one in enumerate(found):
-        computed = sum(4 * unit.box.size for unit in placement.units if unit.rank == rank)
-        assert one.working >= computed and one.total == one.variables + one.slots + one.working
+        computed = max((4 * unit.box.size for unit in placement.units if unit.rank == rank), default=0)
+        assert one.working >= max(computed, one.kept) and one.total == one.variables + one.slots + one.working
 
 
 def test_memory_of_one_rank_is_that_of_its_tensors_where_they_are_most():
     (found,) = memory(*placed(on(0)), 1, slots=2)
-    x, features, mean, loss = 4 * 32, 4 * 64, 4 * 8, 4 * 2
-    # When relu is differentiated: x, conv and relu, and the gradients of relu and of conv; mean and loss are
-    # done with.
+    x, features, mean = 4 * 32, 4 * 64, 4 * 8
     assert (found.variables, found.slots) == (4 * 24, 2 * 4 * 24)
-    assert found.working == x + 4 * features > x + 2 * features + mean + loss
+    # Gradients need what conv has read, relu's output and what the loss has read, and no output of conv.
+    assert found.kept == x + features + mean
+    # When mean is differentiated: also its gradient, and that of what it reads.
+    assert found.working == x + features + mean + features
 
 
 def test_memory_of_two_ranks_counts_what_they_receive_put_together_and_own_beside_what_they_hold():
     one, other = memory(*placed(ways.spatial(NETWORK, (2,), range(2))), 2, slots=1)
     # Each holds the kernel, and owns half of it, which is no block that it computes with.
     assert one.variables == other.variables == 4 * 24 + 4 * 12 and one.slots == 4 * 12
-    half, halo = 4 * 32, 4 * 2 * 5 * 2
-    # As in one process, of half a volume, with a halo of x of one.
-    assert other.working == halo + 4 * half
+    half, with_halo, mean = 4 * 32, 4 * 2 * 5 * 2, 4 * 8
+    # Of mean, rank 0 keeps the sum of both parts, which the loss has read; rank 1 its part, which is sent.
+    assert one.kept == other.kept == with_halo + half + mean
+    # When conv is differentiated: what it has read, the same with a border, gradients of output and kernel.
+    assert other.working == with_halo + 4 * 2 * 6 * 2 + half + 4 * 24
     everyones = memory(*placed(ways.spatial(NETWORK, (2,), range(2))), 2, slots=1, whole_update=True)
     assert everyones[0].variables == 4 * 24 and everyones[0].slots == 4 * 24
 
@@ -206,8 +209,9 @@ def test_memory_of_a_received_box_is_freed_once_it_is_a_part_of_what_is_read():
     # conv's channels on two ranks, relu on rank 0: half of conv's output arrives and is joined with its own.
     layouts = on(0) | {"conv": ways.filters(NETWORK, {0: 1.0, 1: 1.0}, master=True)["conv"]}
     one, other = memory(*placed(layouts), 2, slots=0)
-    x, half, whole_ = 4 * 32, 4 * 32, 4 * 64
-    # At relu's differentiation: own half, both joined, relu, gradients of relu and of what it reads.
-    assert one.working == x + half + 4 * whole_
-    # Rank 1: x, its half, the gradient that it receives, and that of its weights.
-    assert other.working == x + half + half + 4 * 12
+    x, half, whole_, mean = 4 * 32, 4 * 32, 4 * 64, 4 * 8
+    assert one.kept == x + whole_ + mean and other.kept == x + half
+    # When relu is computed: own half, the other one, both joined, and relu.
+    assert one.working == x + half + half + whole_ + whole_
+    # Rank 1: x, the same with a border, the gradient that it receives, and that of its weights.
+    assert other.working == x + 4 * 2 * 10 * 2 + half + 4 * 12

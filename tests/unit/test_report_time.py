@@ -86,6 +86,20 @@ def test_predicted_stands_beside_measured(run):
     assert "Predicted and measured" in page and "239.00 ms" in page
 
 
+def test_predicted_memory_stands_beside_that_of_the_rank_that_needs_most(run):
+    known = RunPrediction(
+        start=1, began=0, step=6, hosts=["node-0"] * 3, sent=[9] * 3, received=[9] * 3, parts=1, counted=0,
+        memory=[100, 300, 200],
+    )  # fmt: skip
+    (run / "prediction.json").write_text(json.dumps(known.model_dump(mode="json")))
+    for memory, rows in (
+        ([900, 600, 800], (("Memory of a rank, at most", "300 B", "600 B", "0.50"),)),
+        ([900, None, 800], ()),
+        ([900], ()),
+    ):
+        assert time_spent.of(read(run, {"memory_bytes": memory})).predictions == rows
+
+
 def test_a_run_of_before_says_nothing_of_predictions(run):
     assert time_spent.of(read(run)).predictions == ()
     assert "Predicted and measured" not in run_page.render(read(run)).html

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import keras
-import numpy as np
 
 from trainer.config import FiltersConfig, RingConfig, RunConfig, SpatialConfig, micro_batch
 from trainer.config.strategy import StrategySection
@@ -84,7 +82,7 @@ def compare(
         model,
         network,
         ranks,
-        _slots(config, preparation.steps_per_epoch(config, data), model),
+        slots.per_parameter(optimizers.build(config.train, 1, model), model.trainable_variables),
         profile,
     )
     sections = _sections(asked)
@@ -129,14 +127,6 @@ def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
     if not names or min(took) <= 0:
         return [1.0] * ranks
     return [round(min(took) / one, 3) for one in took]
-
-
-def _slots(config: RunConfig, steps: int, model: keras.Model) -> int:
-    """Numbers that the optimizer keeps for each parameter, at most."""
-    optimizer: Any = optimizers.build(config.train, steps, model)
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    small = [keras.Variable(np.zeros(1, np.float32), name=v.name) for v in model.trainable_variables]
-    return max((len(of) for of in slots.build(inner, small).of), default=0)
 
 
 def _tried(asked: _Asked, section: StrategySection) -> Outlook | Impossible:

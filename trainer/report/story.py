@@ -24,6 +24,7 @@ from trainer.run_folder.run_record import RunRecord
 _KINDS: dict[str, tuple[type, ...]] = {
     "features": (list,),
     "predictions": (dict,),
+    "memory_bytes": (list,),
 }
 
 

@@ -70,6 +70,7 @@ _PREDICTED = {
     "communication_s": "Gradients under way",
     "exposed_s": "Exposed communication",
     "step_s": "Whole step",
+    "memory_bytes": "Memory of a rank, at most",
 }
 RANK_HEADER = (
     "Rank",
@@ -91,7 +92,7 @@ def of(story: Story) -> TimeSpent | None:
         rank_rows = _rank_rows(ranks, telemetry)
         slowest, energy = _slowest(ranks, telemetry), _energy(story)
         known = _known(story)
-        predictions = _prediction_rows(known, telemetry)
+        predictions = _prediction_rows(known, telemetry, story.result.get("memory_bytes", ()))
     except (RunError, TypeError, ValueError, KeyError, AttributeError) as error:
         story.notes.append(f"The telemetry is damaged and left out ({error}).")
         return None
@@ -213,8 +214,10 @@ def _known(story: Story) -> RunPrediction | None:
         return None
 
 
-def _prediction_rows(known: RunPrediction | None, telemetry: RunTelemetry) -> tuple[tuple[str, ...], ...]:
-    found = {} if known is None else compare(known, telemetry)
+def _prediction_rows(
+    known: RunPrediction | None, telemetry: RunTelemetry, memory: Sequence[int | None]
+) -> tuple[tuple[str, ...], ...]:
+    found = {} if known is None else compare(known, telemetry, memory)
     return tuple(
         (words, *(_told(name, pair[which]) for which in ("predicted", "measured")), f"{pair['ratio']:.2f}")
         for name, words in _PREDICTED.items()

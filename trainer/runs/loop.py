@@ -14,6 +14,7 @@ from trainer.ranks import consensus
 from trainer.ranks.agreement import Agreed, agree
 from trainer.run_folder import checkpoint, record, resuming
 from trainer.run_folder.run_record import owner
+from trainer.runs import room
 from trainer.runs.predicting import Forecast
 from trainer.runs.session import Session
 from trainer.strategies.learner import Start
@@ -86,7 +87,8 @@ class Training(Session):
     def _step(self, source: Any) -> float | None:
         """One update; returns the seconds it took, or None where there was none: all were asked to stop."""
         began, self._waited = self.clock.now(), 0.0
-        update = self.learner.update(self._micro_batches(source))
+        with room.naming_shortage(self.plan, self.world):
+            update = self.learner.update(self._micro_batches(source))
         if update is None:
             return None
         self._losses.extend(update.losses)

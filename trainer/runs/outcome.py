@@ -68,7 +68,7 @@ def finish(training: Session, cache: Callable[[], dict[str, Any] | None]) -> dic
         drawn = records.energy(folder.path)
         if drawn is not None:
             result.update(energy_wh=round(drawn[0] / 3600, 6), energy_source=drawn[1])
-        if compared := _compared(folder):
+        if compared := _compared(folder, result.get("memory_bytes", ())):
             result["prediction"] = compared
         report.write(folder.path, result)
         record.write_json(folder.result, result)
@@ -79,11 +79,11 @@ def finish(training: Session, cache: Callable[[], dict[str, Any] | None]) -> dic
     return dict(world.broadcast_object(written))
 
 
-def _compared(folder: RunFolder) -> dict[str, Any]:
+def _compared(folder: RunFolder, memory: list[int | None]) -> dict[str, Any]:
     """Return predicted beside measured; empty where nothing was predicted. The report names damage."""
     try:
         known = RunPrediction.read(folder.path)
-        return {} if known is None else compare(known, records.read(folder.path))
+        return {} if known is None else compare(known, records.read(folder.path), memory)
     except (RunError, TypeError, ValueError, KeyError, AttributeError):
         return {}
 

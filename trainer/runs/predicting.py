@@ -50,6 +50,7 @@ class Forecast:
             self._exchange = None
         self._learner, self._world, self._folder, self._telemetry = learner, world, folder, telemetry
         self._accumulation, self._beat = accumulation, beat
+        self._memory = [rank.total for rank in plan.memory() or ()] if self._exchange else []
         self._known: RunPrediction | None = None
 
     def begin(self, start: int, step: int) -> None:
@@ -76,6 +77,7 @@ class Forecast:
             start=start,
             step=step,
             statistics=self._statistics() if several else 0,
+            memory=self._memory,
             round_trip_s=world.broadcast_object(self._round_trip()) if asks_servers else None,
         )
         self._write()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from trainer.config import RunConfig, Section, micro_batch
 from trainer.planning.exchange import Exchange
+from trainer.planning.placement.memory import Memory
 from trainer.ranks.members import Members
 from trainer.strategies.learner import Learner, Setup
 
@@ -114,6 +115,10 @@ class Plan:
     def evaluation_share(self, rank: int) -> Share:
         """Return what a rank reads of the splits that are evaluated."""
         return Share(rank, self.world_size)
+
+    def memory(self) -> tuple[Memory, ...] | None:
+        """Return what each rank is estimated to need; None where the strategy does not say it."""
+        return None
 
     def exchange(self) -> Exchange | None:
         """Return what one update moves between processes; None where the strategy does not say it."""

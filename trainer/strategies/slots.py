@@ -75,6 +75,19 @@ def stand_ins(variables: Sequence[Any], *, whole: bool = False) -> list[Any]:
     ]
 
 
+def per_parameter(optimizer: keras.Optimizer, variables: Sequence[Any]) -> int:
+    """Return how many numbers an optimizer keeps for each parameter: slots, and accumulated gradients.
+
+    Args:
+        optimizer: built or not.
+        variables: the network's.
+    """
+    inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
+    copy = type(inner).from_config(inner.get_config())
+    most = max((len(of) for of in build(copy, stand_ins(variables)).of), default=0)
+    return most + bool(copy.gradient_accumulation_steps)
+
+
 def of_built(optimizer: keras.Optimizer, variables: Sequence[Any], *, whole: bool) -> Slots:
     """Return the slots of an optimizer that was built for these variables.
 

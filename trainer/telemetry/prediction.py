@@ -45,6 +45,7 @@ class RunPrediction(BaseModel):
     sent: list[int]
     received: list[int]
     messages: list[int] = []
+    memory: list[int] = []
     counted: int
     crossing: dict[str, list[int]] = {}
     timed: list[Timed] = []
@@ -97,6 +98,7 @@ def before_steps(
     step: int,
     statistics: int = 0,
     round_trip_s: float | None = None,
+    memory: Sequence[int] = (),
 ) -> RunPrediction:
     """Return what can be said before the first step: bytes, and where links were timed communication.
 
@@ -110,6 +112,7 @@ def before_steps(
         statistics: all-reduces of synchronous batch norm in a step, each of which is waited for.
         round_trip_s: of the smallest message to the servers and back, where there are servers; half of it is
             then the latency of a round, which Horovod has no part in.
+        memory: bytes that each rank needs for its part of the network; empty where this is not predicted.
     """
     places = links.places(hosts)
     several = len(set(hosts)) > 1
@@ -130,6 +133,7 @@ def before_steps(
         sent=[round(one.sent) for one in exchange.payload],
         received=[round(one.received) for one in exchange.payload],
         messages=list(exchange.messages),
+        memory=list(memory),
         counted=exchange.counted,
         crossing={
             host: [round(one.sent), round(one.received)]
@@ -187,13 +191,21 @@ def after_steps(
     )
 
 
-def compare(known: RunPrediction, telemetry: RunTelemetry) -> dict[str, dict[str, float]]:
+def compare(
+    known: RunPrediction, telemetry: RunTelemetry, memory: Sequence[int | None] = ()
+) -> dict[str, dict[str, float]]:
     """Return predicted, measured and their ratio of each figure that has both; empty where none has.
 
     `counted_bytes`: payload per step in the telemetry of the rank that has most. `crossing_bytes`: what the
     busiest host sends per step, by its interfaces' counters, headers and other programs' bytes included.
     `communication_s`: while gradients were under way, on the rank that was last. `exposed_s`: what it waited
-    after its backward pass. `step_s`. Seconds are medians over the steps after `known.step`.
+    after its backward pass. `step_s`. Seconds are medians over the steps after `known.step`. `memory_bytes`:
+    of the rank that needs most.
+
+    Args:
+        known: the prediction.
+        telemetry: of the run.
+        memory: bytes that each rank took at most.
     """
     by_rank = [
         [s for s in own[-LAST:] if s.step > known.step and not s.first] for own in telemetry.steps.values()
@@ -203,6 +215,8 @@ def compare(known: RunPrediction, telemetry: RunTelemetry) -> dict[str, dict[str
         "counted_bytes": (known.counted, max(sizes, default=None)),
         "crossing_bytes": _busiest_host(known, telemetry),
     }
+    if known.memory and len(memory) == len(known.memory):
+        pairs["memory_bytes"] = max(zip(known.memory, memory, strict=True), key=lambda pair: pair[0])
     by_step = _common(by_rank)
     if by_step and known.step_s is not None:
         measured = {

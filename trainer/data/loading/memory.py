@@ -1,7 +1,8 @@
-"""Measure the memory that this process may still use, within the limits of its control groups."""
+"""Measure the memory that this process may still use, within its limits and those of its control groups."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ _NAMES = {  # of the files with limit and use, and in memory.stat of what is giv
 def available_bytes(
     roots: tuple[Path, ...] = _ROOTS, own: Path = Path("/proc/self/cgroup"), free: int | None = None
 ) -> int:
-    """Return the least that the host and each control group above this process leave, in bytes.
+    """Return the least that the host, control groups above this process and its own limit leave, in bytes.
 
     A batch system limits a job, not a process, so what other ranks of the host take counts here too.
 
@@ -35,6 +36,9 @@ def available_bytes(
                 if most != "max":
                     taken = int((group / used).read_text()) - _stat(group, reclaimable)
                     left.append(int(most) - taken)
+    own_limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if own_limit != resource.RLIM_INFINITY:
+        left.append(own_limit - psutil.Process().memory_info().vms)
     return max(0, min(left))
 
 

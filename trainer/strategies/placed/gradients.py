@@ -1,7 +1,8 @@
-"""What the gradients of an operation are computed from, so that nothing else is kept for them."""
+"""What the gradients of an operation are computed from, so that nothing else is kept, and how."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import keras
@@ -24,6 +25,36 @@ _LINEAR_LAYERS = (
 )
 # The inputs are kept for the gradients of the weights alone.
 _LINEAR_IN_THEIR_INPUTS = ("convolution", "transposed", "dense", "batch_norm_inference")
+
+
+@dataclass
+class Record:
+    """A unit that is being differentiated.
+
+    Attributes:
+        tape: that saw it computed again.
+        output: of it.
+        reads: boxes of its inputs; None where one is not needed.
+        weights: blocks.
+        seed: the gradient of its output; None: 1.
+    """
+
+    tape: Any
+    output: Any
+    reads: list[Any]
+    weights: list[Any]
+    seed: Any
+
+    def gradients(self, sources: list[Any]) -> list[Any]:
+        """Return the gradients of some of `reads` and `weights`."""
+        return list(
+            self.tape.gradient(
+                self.output,
+                sources,
+                output_gradients=self.seed,
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+        )
 
 
 def keeps(operation: Operation, layer: Any) -> Keeps:

@@ -24,6 +24,7 @@ from trainer.strategies.placed.plan import PlacedPlan
 from trainer.strategies.placed.player import Owned, Player
 from trainer.strategies.placed.wire import Wire
 from trainer.tasks.losses import cross_entropy, hits
+from trainer.telemetry.peak_memory import PeakMemory
 from trainer.telemetry.timeline import Timeline
 
 
@@ -42,6 +43,7 @@ class PlacedModel(Learner):
         self.model, self.optimizer = setup.model, setup.optimizer
         self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
         self._timeline = setup.timeline or Timeline(enabled=False)
+        self._peak = PeakMemory(state.bytes_beside(self.model, self.optimizer))
         self._share, self._evaluated = plan.share(self.world.rank), plan.evaluation_share(self.world.rank)
         self._layers = {layer.name: layer for layer in self.model.layers}
         self.exchange: Exchange | None = open_exchange(self.world) if self.world.size > 1 else None
@@ -50,6 +52,8 @@ class PlacedModel(Learner):
         self.holdings = Holdings(plan.placement, self.world.rank, self.model)
         self.owner = Owner(self.optimizer, self.model, self.holdings, self.world)
         self._is_whole = True
+        # Of all ranks, as of the last `epoch_metrics`.
+        self._peaks: list[int | None] = []
         self.spread(self.world)
         # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
@@ -76,6 +80,7 @@ class PlacedModel(Learner):
             The mean weighted loss of the samples whose loss this rank computes; 0 on other ranks.
         """
         self._let_go()
+        self._peak.begin()
         with naming_who_is_late(self.world):
             mean, marks = self._train(x, y, w)
         self._timeline.add(marks)
@@ -85,6 +90,8 @@ class PlacedModel(Learner):
 
     def epoch_metrics(self) -> dict[str, float]:
         """Return mean `loss` and `score` of all samples since the last call; a collective."""
+        self._peak.end()
+        self._peaks = self.world.allgather_object(self._peak.most)
         loss, score, samples = self.world.allreduce(self._sums.value(), "sum", name="metrics").numpy()
         self._sums.assign(tf.zeros(3, tf.float64))
         samples = max(samples, 1.0)
@@ -121,6 +128,7 @@ class PlacedModel(Learner):
 
     def gather(self) -> keras.Model:
         """Return the ordinary Keras model, whole on rank 0, whose optimizer gets all state; a collective."""
+        self._peak.end()
         state.gather(self.model, self.owner, self.holdings, self.plan.placement, self.exchange, self.world)
         self._is_whole = self.world.is_main
         return self.model
@@ -138,6 +146,10 @@ class PlacedModel(Learner):
             yield
         finally:
             self._return(kept)
+
+    def facts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the most memory that each rank took in training; no collective."""
+        return {"memory_bytes": self._peaks}
 
     def close(self) -> None:
         """Send what is left to send."""

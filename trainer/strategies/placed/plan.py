@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
 from typing import Any
 
@@ -11,6 +12,7 @@ from trainer.planning.communication import Flow
 from trainer.planning.exchange import Exchange
 from trainer.planning.placement import costs, holding
 from trainer.planning.placement.boxes import hull
+from trainer.planning.placement.memory import Memory, memory
 from trainer.planning.placement.tasks import Send, TaskLists
 from trainer.planning.placement.units import Placement
 from trainer.ranks.messages import MOST_BYTES
@@ -33,6 +35,7 @@ class PlacedPlan(Plan):
         lists: the tasks of every rank.
         evaluated: placement of a batch that is only evaluated.
         forwards: the tasks of every rank for it.
+        slots: numbers that the optimizer keeps for each parameter.
     """
 
     replicas: int
@@ -46,6 +49,7 @@ class PlacedPlan(Plan):
     lists: TaskLists = dataclasses.field(repr=False)
     evaluated: Placement = dataclasses.field(repr=False)
     forwards: TaskLists = dataclasses.field(repr=False)
+    slots: int = dataclasses.field(repr=False)
 
     @property
     def per_replica(self) -> int:
@@ -59,6 +63,14 @@ class PlacedPlan(Plan):
     def evaluation_share(self, rank: int) -> Share:
         """Return all samples: every rank has a part in each."""
         return Share(0, 1, space(self.evaluated, rank))
+
+    def memory(self) -> tuple[Memory, ...]:
+        """Return what each rank is estimated to need."""
+        return self._memory
+
+    @functools.cached_property
+    def _memory(self) -> tuple[Memory, ...]:
+        return memory(self.placement, self.lists, self.world_size, slots=self.slots)
 
     def exchange(self) -> Exchange:
         """Return what one update moves: messages between ranks, as their tasks have them."""

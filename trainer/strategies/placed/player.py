@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 from keras import ops
@@ -29,6 +28,8 @@ from trainer.planning.placement.tasks import (
 )
 from trainer.planning.placement.units import Placement, Unit
 from trainer.strategies.placed import computing, gradients, normalising, pieces
+from trainer.strategies.placed.gradients import Record
+from trainer.strategies.placed.mover import Mover, Wanted
 from trainer.strategies.placed.parts import Parts
 from trainer.strategies.placed.pieces import Part
 from trainer.strategies.placed.reading import LOSS
@@ -36,54 +37,6 @@ from trainer.strategies.placed.reading import LOSS
 Blocks = dict[str, dict[Box, Any]]
 # Of what this rank owns, by path and box.
 Owned = dict[tuple[str, Box], Any]
-# Messages that were sent as one, their shapes, and their type.
-Wanted = tuple[tuple[Message, ...], list[tuple[int, ...]], Any]
-
-
-class Mover(Protocol):
-    """What carries messages between ranks."""
-
-    def send(self, messages: Sequence[Message], values: Sequence[Any]) -> None:
-        """Hand over arrays of the shapes of the messages' boxes, which travel as one; does not wait."""
-
-    def receive(self, wanted: Sequence[Wanted]) -> list[list[Any]]:
-        """Return the arrays of each bundle of messages."""
-
-    def flush(self) -> None:
-        """Let everything leave that was handed over, before something else is computed."""
-
-    def meanwhile(self, compute: Callable[[], list[Any]]) -> list[Any]:
-        """Compute tensors after what was flushed has left, and before anything else is received."""
-
-
-@dataclass
-class _Record:
-    """A unit that is being differentiated.
-
-    Attributes:
-        tape: that saw it computed again.
-        output: of it.
-        reads: boxes of its inputs; None where one is not needed.
-        weights: blocks.
-        seed: the gradient of its output; None: 1.
-    """
-
-    tape: Any
-    output: Any
-    reads: list[Any]
-    weights: list[Any]
-    seed: Any
-
-    def gradients(self, sources: list[Any]) -> list[Any]:
-        """Return the gradients of some of `reads` and `weights`."""
-        return list(
-            self.tape.gradient(
-                self.output,
-                sources,
-                output_gradients=self.seed,
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
-            )
-        )
 
 
 class Player:
@@ -108,7 +61,7 @@ class Player:
         # Gradients of the losses by themselves, once they are known to be there; empty: 1.
         self._began: list[Any] = []
         self._parts = Parts(placement, rank)
-        self._records: dict[Unit, _Record] = {}
+        self._records: dict[Unit, Record] = {}
         self._statistics: dict[str, list[Part]] = defaultdict(list)
 
     def play(
@@ -277,7 +230,7 @@ class Player:
             return self._began[units.index(unit)] if self._began else None
         return self._parts.gradient_of_output(unit, self._dtype_of_output(unit.operation))
 
-    def _recorded(self, unit: Unit) -> _Record:
+    def _recorded(self, unit: Unit) -> Record:
         """Compute a unit again, now under a tape, from what is kept: only what its gradients need is done."""
         operation, upstream = self._operations[unit.operation], self._upstream(unit)
         after = self.losses if upstream is None else [upstream]
@@ -293,7 +246,7 @@ class Player:
             weights = self._weights(unit)
             tape.watch([x for x in (*reads, *weights) if x is not None])
             output = self._computed(unit, reads, weights, self._objective)
-        return _Record(tape, output, reads, weights, upstream)
+        return Record(tape, output, reads, weights, upstream)
 
     def _read_again(self, operation: Operation, tensor: str, box: Box) -> Any:
         if operation.keeps == "inputs":

@@ -17,6 +17,7 @@ from trainer.ranks.exchange import Exchange, Parcel
 from trainer.ranks.world import World
 from trainer.strategies.placed.holdings import Holdings
 from trainer.strategies.placed.owning import Owner
+from trainer.telemetry import peak_memory
 
 # Tags of what is gathered; those of a step come after them.
 _GATHERED = 0
@@ -31,6 +32,13 @@ def let_go(model: keras.Model, owner: Owner, placement: Placement) -> None:
     weights = [variable for variable in model.weights if variable.path in placement.holders]
     for variable in (*weights, *(one for one in owner.whole.variables if len(one.shape))):
         _give(variable, np.zeros(0, _dtype(variable)))
+
+
+def bytes_beside(model: keras.Model, optimizer: keras.Optimizer) -> int | None:
+    """Return what this process has in memory beside a whole network and its optimizer's state, in bytes."""
+    here = peak_memory.resident()
+    whole = (variable.value for variable in (*model.weights, *optimizer.variables))
+    return None if here is None else here - sum(np.asarray(values).nbytes for values in whole)
 
 
 def _give(variable: Any, values: np.ndarray) -> None:

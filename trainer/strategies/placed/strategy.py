@@ -79,6 +79,7 @@ class Placed(Strategy):
         from trainer.planning.placement.tasks import forward_lists
         from trainer.strategies.placed.plan import PlacedPlan, check_sizes, facts
         from trainer.strategies.placed.reading import read
+        from trainer.strategies.slots import per_parameter
 
         train, replicas = self.config.train, self.section.replicas
         if world_size % replicas:
@@ -108,6 +109,7 @@ class Placed(Strategy):
             way=divided.way,
             evaluated=divided.evaluated,
             forwards=forwards,
+            slots=per_parameter(optimizer, model.trainable_variables),
             **facts(divided.placement, divided.lists, world_size, train.accumulation),
         )
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from trainer.planning.placement.tasks import Message, Send, TaskLists
 from trainer.ranks.exchange import Exchange, Parcel
-from trainer.strategies.placed.player import Wanted
+from trainer.strategies.placed.mover import Wanted
 
 Bundle = tuple[Message, ...]
 

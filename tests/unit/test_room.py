@@ -1,0 +1,72 @@
+"""What does not fit into the memory of a rank is refused before the first step; what may not fit is told."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from trainer.errors import CingulumError
+from trainer.planning.placement.memory import Memory
+from trainer.ranks.agreement import Agreed
+from trainer.ranks.world import World
+from trainer.runs import room
+
+MIB = 2**20
+# Parameters, slots, kept activations, the most of a step.
+NEEDED = (Memory(10 * MIB, 20 * MIB, 100 * MIB, 150 * MIB),)
+
+
+class Planned:
+    """A plan, as far as `naming_shortage` looks at it."""
+
+    def __init__(self, needed):
+        self._needed = needed
+
+    def memory(self):
+        return self._needed
+
+
+def checked(monkeypatch, left, whole=()):
+    """Returns the warnings."""
+    said = []
+    monkeypatch.setattr(room, "available_bytes", lambda: left)
+    monkeypatch.setattr(room.worlds, "report", said.append)
+    room.check(NEEDED, whole, World())
+    return said
+
+
+def test_what_does_not_fit_is_refused_with_what_it_needs(monkeypatch):
+    needs = r"(?s)needs 130\.0 MiB at least \(30\.0 MiB.*100\.0 MiB.*can have 129\.0 MiB more"
+    with pytest.raises(Agreed, match=needs) as told:
+        checked(monkeypatch, 129 * MIB)
+    assert "more ranks" in told.value.error.cure and told.value.error.exit_code == 2
+
+
+def test_what_may_not_fit_is_told(monkeypatch):
+    warning = "warning: rank 0 needs about 180.0 MiB in a step, and can have 131.0 MiB more."
+    assert checked(monkeypatch, 131 * MIB) == [warning]
+    assert checked(monkeypatch, 180 * MIB) == []
+
+
+def test_the_whole_network_s_weights_make_room_when_they_are_let_go(monkeypatch):
+    weights = [tf.Variable(tf.zeros((MIB, 8)))]  # 32 MiB
+    assert checked(monkeypatch, 99 * MIB, weights)
+    with pytest.raises(Agreed):
+        checked(monkeypatch, 97 * MIB, weights)
+
+
+def test_what_is_not_predicted_is_not_refused(monkeypatch):
+    monkeypatch.setattr(room, "available_bytes", lambda: 0)
+    room.check(None, (), World())
+
+
+@pytest.mark.parametrize(
+    "needed, said", [(NEEDED, "predicted to need about 180.0 MiB"), (None, "training step.")]
+)
+def test_a_step_that_gets_no_memory_says_what_was_predicted(needed, said):
+    with (
+        pytest.raises(CingulumError, match=said) as told,
+        room.naming_shortage(Planned(needed), World()),
+    ):
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+    assert "more ranks" in told.value.cure

@@ -1,0 +1,247 @@
+"""When each tensor of a rank is there while it plays its task list: from its making to its last use. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+
+from trainer.planning.placement.boxes import Box
+from trainer.planning.placement.exchanges import Exchange
+from trainer.planning.placement.keeping import Kept
+from trainer.planning.placement.operations import Operation
+from trainer.planning.placement.tasks import (
+    Compute,
+    Content,
+    Differentiate,
+    Message,
+    Receive,
+    Send,
+    Task,
+    message,
+)
+from trainer.planning.placement.units import Placement, Unit
+
+# Temporary tensors beside what an operation reads and returns, as many as it has elements of what it reads:
+# squares of differences, shares of classes, the gradient times the input.
+_FORWARD = {"batch_moments": 1.0, "group_moments": 1.0, "loss": 3.0}
+_BACKWARD = {"batch_norm": 1.0, "batch_norm_inference": 1.0, "group_norm": 1.0, "loss": 4.0}
+# Their windows reach beyond the volume: what they read is copied with a border.
+_WINDOWED = ("convolution", "maximum", "average")
+# The gradient of what they read is that of their output, or overwrites it.
+_IN_PLACE = ("activation", "dropout", "elementwise", "reshape")
+
+# A tensor's key, and the box that it holds.
+_Part = tuple[Hashable, Box]
+
+
+class Lives:
+    """The tensors of one rank.
+
+    Args:
+        placement: of the network.
+        tasks: of this rank, in order.
+        rank: whose.
+    """
+
+    def __init__(self, placement: Placement, tasks: tuple[Task, ...], rank: int) -> None:
+        self._placement, self._rank = placement, rank
+        self._operations = {one.name: one for one in placement.network.operations}
+        self._boxes = Kept(placement, rank)
+        self._own: dict[str, list[Unit]] = {}
+        self._forward_ends = -1
+        for number, task in enumerate(tasks):
+            if isinstance(task, Compute):
+                self._own.setdefault(task.unit.operation, []).append(task.unit)
+                self._forward_ends = number
+        self._size: dict[Hashable, int] = {}
+        self._born: dict[Hashable, int] = {}
+        self._last: dict[Hashable, int] = {}
+        # Of tensors that are there during one task only.
+        self._passing = [0.0] * len(tasks)
+        # Gradients of what units have read, by tensor, and of what they have computed.
+        self._gradients: dict[str, list[_Part]] = {}
+        self._upstream: dict[Unit, Hashable] = {}
+        self._now = 0
+        for self._now, task in enumerate(tasks):
+            self._do(task)
+
+    @property
+    def kept(self) -> int:
+        """Bytes of what the backward pass needs of the forward pass, when this is done."""
+        ends = self._forward_ends
+        return sum(size for key, size in self._size.items() if self._born[key] <= ends < self._last[key])
+
+    @property
+    def most(self) -> int:
+        """Bytes of all tensors where they are most."""
+        changes = [0] * (len(self._passing) + 1)
+        for key, size in self._size.items():
+            changes[self._born[key]] += size
+            changes[self._last[key] + 1] -= size
+        now, most = 0, 0.0
+        for change, passing in zip(changes, self._passing, strict=False):
+            now += change
+            most = max(most, now + passing)
+        return math.ceil(most)
+
+    def _use(self, key: Hashable, size: int) -> Hashable:
+        """A tensor is made, or, where it was made before, needed."""
+        self._size.setdefault(key, size)
+        self._born.setdefault(key, self._now)
+        self._last[key] = self._now
+        return key
+
+    def _pass(self, size: float) -> None:
+        self._passing[self._now] += size
+
+    def _do(self, task: Task) -> None:
+        if isinstance(task, Receive):
+            for one in task.messages:
+                self._use(one, one.bytes)
+        elif isinstance(task, Send):
+            for one in task.messages:
+                self._send(one, alone=len(task.messages) == 1)
+        elif isinstance(task, Compute):
+            self._compute(task.unit)
+        elif isinstance(task, Differentiate):
+            self._differentiate(task.unit, task.of)
+        else:
+            self._update()
+
+    def _send(self, one: Message, *, alone: bool) -> None:
+        if one.content in ("output", "gradient"):
+            box = self._placement.flows[one.name].moves[one.number].box
+            if one.content == "output":
+                sent = list(self._own_parts(one.name, box))
+            else:
+                sent = [part for part in self._gradients[one.name] if part[1] & box is not None]
+            for key, held in sent:
+                self._use(key, self._bytes(one.name, held))
+            if alone and len(sent) == 1 and sent[0][1] == box:
+                return  # it leaves from where it lies
+        self._pass(one.bytes)
+
+    def _compute(self, unit: Unit) -> None:
+        operation = self._operations[unit.operation]
+        for tensor, box in self._reads(unit):
+            size = self._bytes(tensor, box)
+            self._read(tensor, box)
+            self._pass(self._bordered(operation, unit, size) + _FORWARD.get(operation.kind, 0.0) * size)
+        self._pass(self._scores(operation, unit))
+        self._use(unit, self._bytes(unit.operation, unit.box))
+
+    def _differentiate(self, unit: Unit, of: str) -> None:
+        operation = self._operations[unit.operation]
+        upstream = self._use(self._gradient(unit), self._bytes(unit.operation, unit.box))
+        if operation.keeps == "output":
+            self._pass(self._again(unit.operation, unit.box))
+        for number, (tensor, box) in enumerate(self._reads(unit)):
+            size = self._bytes(tensor, box)
+            if operation.keeps == "inputs":
+                self._pass(self._again(tensor, box))
+            # Copies with a border: of the input for gradients of weights, and of the gradient of the input.
+            self._pass(self._bordered(operation, unit, size))
+            if of != "weights" and self._operations[tensor].readings:  # the network's inputs get no gradient
+                overwrites = operation.kind in _IN_PLACE and size == self._size[upstream]
+                key = upstream if overwrites else ("gradient of read", unit, number)
+                self._gradients.setdefault(tensor, []).append((self._use(key, size), box))
+            if number == 0:
+                self._pass(_BACKWARD.get(operation.kind, 0.0) * size)
+        self._pass(2 * self._scores(operation, unit))
+        for weight, block in zip(operation.weights, unit.blocks, strict=True):
+            if of != "inputs" and weight.trainable:
+                self._use(("part", weight.path, unit), block.size * weight.width)
+
+    def _update(self) -> None:
+        """The parts of gradients are added up, and none is needed afterwards."""
+        for key, size in self._size.items():
+            if (
+                key[0] == "part"
+                if isinstance(key, tuple)
+                else isinstance(key, Message) and key.content == "part"
+            ):
+                self._use(key, size)
+
+    def _reads(self, unit: Unit) -> Iterator[tuple[str, Box]]:
+        readings = self._operations[unit.operation].readings
+        for reading, box in zip(readings, unit.reads, strict=False):  # inputs read nothing
+            if box is not None:
+                yield reading.tensor, box
+
+    def _read(self, tensor: str, box: Box) -> None:
+        """A box is read: an output or a message itself, or several put together, once for all readers."""
+        if (tensor, box) not in self._size:
+            flow = self._placement.flows[tensor]
+            parts = list(self._arriving("output", tensor, flow, box))
+            for key, held in parts:
+                self._use(key, self._bytes(tensor, held))
+            if len(parts) == 1 and parts[0][1] == box:
+                return
+        self._use((tensor, box), self._bytes(tensor, box))
+
+    def _again(self, tensor: str, box: Box) -> int:
+        """A box is needed backwards; returns the bytes of the copy that is cut out for it."""
+        kept = self._boxes.around(tensor, box)
+        own = next((unit for unit in self._own.get(tensor, ()) if unit.box == kept), None)
+        if own is None or self._operations[tensor].sums:
+            self._read(tensor, kept)
+        else:
+            self._use(own, self._bytes(tensor, kept))
+        return 0 if kept == box else self._bytes(tensor, box)
+
+    def _gradient(self, unit: Unit) -> Hashable:
+        """What the gradients of a unit's output are added up to; one alone is taken as it is."""
+        if unit not in self._upstream:
+            flow = self._placement.flows.get(unit.operation)
+            size = self._bytes(unit.operation, unit.box)
+            parts = list(self._arriving_back(unit, flow)) if flow else []
+            for key, held in parts:
+                self._use(key, self._bytes(unit.operation, held))
+                self._pass(0 if held == unit.box else size)
+            alone = len(parts) == 1 and parts[0][1] == unit.box
+            self._upstream[unit] = parts[0][0] if alone else ("gradient", unit)
+        return self._upstream[unit]
+
+    def _arriving(self, content: Content, tensor: str, flow: Exchange, wanted: Box) -> Iterator[_Part]:
+        for number, move in enumerate(flow.moves):
+            if move.target.rank != self._rank or move.box & wanted is None:
+                continue
+            if move.crosses:
+                yield message(content, tensor, flow, number), move.box
+            else:
+                yield from self._own_parts(tensor, move.box)
+
+    def _own_parts(self, tensor: str, box: Box) -> Iterator[_Part]:
+        for unit in self._own.get(tensor, ()):
+            if unit.box & box is not None:
+                yield unit, unit.box
+
+    def _arriving_back(self, unit: Unit, flow: Exchange) -> Iterator[_Part]:
+        for number, move in enumerate(flow.moves):
+            if move.source.rank != self._rank or move.box & unit.box is None:
+                continue
+            if move.crosses:
+                yield message("gradient", unit.operation, flow, number, back=True), move.box
+            else:
+                yield from (
+                    part for part in self._gradients.get(unit.operation, ()) if part[1] & unit.box is not None
+                )
+
+    def _bytes(self, tensor: str, box: Box) -> int:
+        return box.size * self._operations[tensor].width
+
+    def _bordered(self, operation: Operation, unit: Unit, size: int) -> float:
+        """Bytes of what is read with its border; 0 without one."""
+        needs = operation.readings[0].needs(unit.box) if operation.kind in _WINDOWED else None
+        if needs is None or not any(need.before or need.after for need in needs):
+            return 0.0
+        return size * math.prod(
+            1 + (need.before + need.after) / (need.range[1] - need.range[0]) for need in needs
+        )
+
+    def _scores(self, operation: Operation, unit: Unit) -> float:
+        """Bytes of what attention compares: every place with every other, more than once."""
+        if operation.kind != "attention":
+            return 0.0
+        keys, queries = (math.prod(box.shape[:-1]) for box in unit.reads[:2] if box is not None)
+        return 3.0 * keys * queries / unit.box.shape[0] * operation.width
