@@ -115,7 +115,7 @@ def complete(training: Session) -> dict[str, Any]:
     found = None
     if set(missing) - _OF_THE_REPORT:
         _take_best(training)
-        agree(world, lambda: _check_best(training, result))
+        agree(world, lambda: _check_best(training, result) if world.is_main else None)
         found = _predictions(training)
 
     def write() -> None:
