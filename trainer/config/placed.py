@@ -81,6 +81,13 @@ class FiltersConfig(PlacedConfig):
         description="without `shares`: equal shares, or measured when the run starts: in proportion to each "
         "device's speed, or those with which the slowest rank is done first, messages included",
     )
+    recalibrate_every: int | None = may_change(
+        None,
+        ge=1,
+        le=10**6,
+        description="with `balance` by speed or bandwidth: updates between two looks at whether devices have "
+        "become slower or faster; where that is worth it, filters are divided anew; default: never",
+    )
 
     def of_a_replica(self) -> int | None:
         """Return the number of shares."""
@@ -95,5 +102,12 @@ class FiltersConfig(PlacedConfig):
         if self.shares is not None and self.balance != "equal":
             raise ValueError(
                 f"balance={self.balance} measures what shares={self.shares} say; leave one of them out"
+            )
+        if self.recalibrate_every is not None and self.balance == "equal":
+            fixed = (name for name in ("plan", "shares") if getattr(self, name) is not None)
+            raise ValueError(
+                f"recalibrate_every={self.recalibrate_every} measures devices again, and "
+                f"{next(fixed, 'balance=equal')} divides filters by no measurement; use balance=speed or "
+                "balance=bandwidth instead, or leave recalibrate_every out"
             )
         return self

@@ -68,6 +68,16 @@ class Training(Session):
                 self.save()
             if stopping and self.learner.is_in_step and not self.is_done:
                 self._end_early()
+            if self.replan():
+                self._write_plan()
+
+    def _write_plan(self) -> None:
+        """Write plan.json, before the first update that is divided by another plan."""
+        self.watchdog.beat("writing plan.json", collective=not self.world.is_main)
+        agree(
+            self.world,
+            lambda: record.write_json(self.folder.plan, self.plan.tree()) if self.world.is_main else None,
+        )
 
     def _is_every(self, steps: int | None) -> bool:
         return steps is not None and self.cursor.step % steps == 0

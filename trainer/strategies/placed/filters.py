@@ -1,12 +1,14 @@
-"""`strategy: filters`: each rank computes some of the filters of every convolution."""
+"""`strategy: filters`: every rank computes some of the filters of each convolution."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, cast
 
 from trainer.config import FiltersConfig, RunConfig
 from trainer.errors import ConfigError
 from trainer.strategies.base import Plan
+from trainer.strategies.learner import Learner
 from trainer.strategies.placed.strategy import Placed
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from trainer.planning.placement.shares import Split
     from trainer.planning.placement.ways import Layouts
     from trainer.ranks.world import World
+    from trainer.strategies.placed.filters_plan import FiltersPlan, Recalibration
+    from trainer.strategies.placed.learner import PlacedModel
 
 
 class Filters(Placed):
@@ -29,6 +33,8 @@ class Filters(Placed):
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self.measured: Measured | None = None
+        self._first: Measured | None = None
+        self._later: tuple[Recalibration, ...] = ()
         self._splits: dict[str, Split] = {}
 
     @property
@@ -43,7 +49,7 @@ class Filters(Placed):
         """Measure devices and links, or take what was recorded of the same ones; see `Strategy.calibrate`."""
         from trainer.ranks.agreement import agree
         from trainer.strategies.placed import calibration
-        from trainer.strategies.placed.filters_plan import measured_in
+        from trainer.strategies.placed.filters_plan import measured_in, recalibrated_in
         from trainer.strategies.placed.reading import read
 
         replicas = self._filters.replicas
@@ -52,14 +58,19 @@ class Filters(Placed):
         devices = calibration.devices(world)
         known = measured_in(recorded)
         # Links are measured to the first rank of each replica.
-        same = recorded is not None and recorded.get("replicas") == replicas
-        if known is not None and known.devices == devices and same:
-            self.measured = known
-            return
-        network = agree(world, lambda: read(model, self._samples))
-        self.measured = calibration.measure(
-            world, calibration.sample_of(network, model), devices, replicas=replicas
-        )
+        if recorded and known and known.devices == devices and recorded.get("replicas") == replicas:
+            self._later = recalibrated_in(recorded, known)
+            if self._later and not self._decided(recorded["balance"]):
+                known, self._later = self._later[-1].measured, ()
+        else:
+            network = agree(world, lambda: read(model, self._samples))
+            sample = calibration.sample_of(network, model)
+            known = calibration.measure(world, sample, devices, replicas=replicas)
+        self.measured = self._first = known
+
+    def _decided(self, about: dict[str, Any]) -> bool:
+        """Whether a plan's `balance` was decided by the rule of this configuration."""
+        return (about.get("by"), about.get("mode")) == (self._filters.balance, self._filters.mode)
 
     @property
     def _samples(self) -> int:
@@ -92,12 +103,83 @@ class Filters(Placed):
             seconds, imbalance = balance.slowest(network, one, self._splits, master=self._has_master)
             about = {
                 "by": by,
+                "mode": self._filters.mode,
                 "measured": self.measured.model_dump(mode="json"),
                 "filters": {name: list(split) for name, split in self._splits.items()},
                 "convolutions_s": seconds,
                 "imbalance": imbalance,
             }
-        return FiltersPlan.from_placed(cast(PlacedPlan, super().plan(model, optimizer, world_size)), about)
+        return FiltersPlan.from_placed(
+            cast(PlacedPlan, super().plan(model, optimizer, world_size)),
+            balance=about,
+            recalibrated=self._later,
+            may_change=about is not None and bool(self._filters.recalibrate_every or self._later),
+        )
+
+    def replan(self, learner: Learner, plan: Plan, step: int, left: int) -> Plan | None:
+        """Divide filters as plan.json has it of this step, or anew where that is worth it.
+
+        See `Strategy.replan`. Steps that plan.json has a later division of were taken before: nothing is
+        measured until these are done again.
+        """
+        from trainer.strategies.placed.filters_plan import FiltersPlan
+        from trainer.strategies.placed.learner import PlacedModel
+
+        if self.measured is None or not isinstance(plan, FiltersPlan) or not isinstance(learner, PlacedModel):
+            return None
+        recorded = next((one.measured for one in reversed(self._later) if one.step <= step), self._first)
+        if recorded is not None and recorded != self.measured:
+            return self._follow(recorded, learner, plan)
+        every, known = self._filters.recalibrate_every, self._later[-1].step if self._later else 0
+        if every is None or step % every or step <= known or not left:
+            return None
+        found = self._changed(learner, left)
+        return None if found is None else self._follow(found, learner, plan, step)
+
+    def _changed(self, learner: PlacedModel, left: int) -> Measured | None:
+        """What the ranks can do now, where another division is worth it; a collective."""
+        from trainer.planning.placement import balance
+        from trainer.strategies.placed import calibration, recalibration
+        from trainer.strategies.placed.reading import read
+
+        by, replicas, known = self._filters.balance, self._filters.replicas, self.measured
+        if by == "equal" or known is None:
+            return None
+        network = read(learner.model, self._samples)
+        found = recalibration.look(learner, known, calibration.sample_of(network, learner.model))
+        if found is None:
+            return None
+        measured, cost_s = found
+        is_worth_it = balance.is_worth_dividing(
+            network,
+            measured.of_a_replica(replicas),
+            self._splits,
+            by,
+            master=self._has_master,
+            times=left * self.config.train.accumulation,
+            cost_s=cost_s,
+        )
+        return measured if is_worth_it else None
+
+    def _follow(
+        self, measured: Measured, learner: PlacedModel, plan: FiltersPlan, step: int | None = None
+    ) -> FiltersPlan | None:
+        """Divide by other figures; a collective. `step`: where the division is a new one, updates done."""
+        from trainer.strategies.placed.filters_plan import FiltersPlan, Recalibration
+
+        before = self.measured, self._splits
+        self.measured = measured
+        try:
+            found = cast(FiltersPlan, self.plan(learner.model, learner.optimizer, learner.world.size))
+        except ConfigError:  # on all ranks, such as for a message of 2 GiB: training goes on as it is divided
+            self.measured, self._splits = before
+            return None
+        if step is not None:
+            self._later = (*self._later, Recalibration(step, measured, found.told(step)))
+        first = plan.tree() if plan.first is None else plan.first
+        found = dataclasses.replace(found, first=first, recalibrated=self._later)
+        learner.divide(found)
+        return found
 
     def shares(self, ranks: int) -> list[float]:
         """Return each rank's share of the filters; as measured, of all filters together.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainer.strategies.placed.holdings import Holdings
 from trainer.strategies.placed.owning import Owner
 from trainer.strategies.placed.plan import PlacedPlan
 from trainer.strategies.placed.player import Owned, Player
+from trainer.strategies.placed.waiting import Waiting
 from trainer.strategies.placed.wire import Wire
 from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
@@ -34,26 +36,48 @@ class PlacedModel(Learner):
         model: the whole Keras network; on rank 0 up to date after `gather`.
         optimizer: that of the whole network; its scalars are up to date, its slots on rank 0 after `gather`.
         exchange: between this rank and the others; None without others.
+        waiting: how much of its steps this rank waits for the others.
     """
 
     def __init__(self, plan: PlacedPlan, setup: Setup, *, seed: int) -> None:
-        self.plan, self.world, self._seed = plan, setup.world, seed
+        self.world, self._seed = setup.world, seed
         self.model, self.optimizer = setup.model, setup.optimizer
         self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
         self._timeline = setup.timeline or Timeline(enabled=False)
-        self._share, self._evaluated = plan.share(self.world.rank), plan.evaluation_share(self.world.rank)
         self._layers = {layer.name: layer for layer in self.model.layers}
         self.exchange: Exchange | None = open_exchange(self.world) if self.world.size > 1 else None
+        # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
+        self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
+        self.waiting = Waiting(self.exchange)
+        self._follow(plan)
+
+    def _follow(self, plan: PlacedPlan) -> None:
+        """Take this rank's blocks of rank 0's network and optimizer as planned; a collective."""
+        self.plan, self.waiting.traced_s = plan, 0.0
+        self._share, self._evaluated = plan.share(self.world.rank), plan.evaluation_share(self.world.rank)
         self._wire = Wire(self.exchange, plan.lists, state.TAGS)
         self._forward_wire = Wire(self.exchange, plan.forwards, state.TAGS + len(self._wire.tags))
         self.holdings = Holdings(plan.placement, self.world.rank, self.model)
         self.owner = Owner(self.optimizer, self.model, self.holdings, self.world)
         self.spread(self.world)
-        # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
-        self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
         self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
         self._return = tf.function(self._return_step, autograph=False)
+
+    def divide(self, plan: PlacedPlan) -> None:
+        """Go on as another plan divides the network, with the state that it has; a collective.
+
+        Between two updates. All messages of the old plan have been received by then, and those of the new one
+        are received in the order in which they are sent, so that both use the same exchange and tags.
+
+        Args:
+            plan: over the same ranks, with the same `share` of each.
+        """
+        self.gather()
+        del self.holdings, self.owner, self._train, self._forward, self._return
+        del self._wire, self._forward_wire
+        gc.collect()  # graphs refer to themselves, and to the blocks of the old plan
+        self._follow(plan)
 
     def spread(self, world: World) -> None:
         """Give every rank its part of rank 0's network and optimizer."""
@@ -65,7 +89,7 @@ class PlacedModel(Learner):
         Returns:
             The mean weighted loss of the samples whose loss this rank computes; 0 on other ranks.
         """
-        with naming_who_is_late(self.world):
+        with naming_who_is_late(self.world), self.waiting.step():
             mean, marks = self._train(x, y, w)
         self._timeline.add(marks)
         return mean
@@ -136,6 +160,10 @@ class PlacedModel(Learner):
         finally:
             self._return(kept)
 
+    def facts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what result.json has of the plan."""
+        return self.plan.result()
+
     def close(self) -> None:
         """Send what is left to send."""
         if self.exchange is not None:
@@ -172,7 +200,7 @@ class PlacedModel(Learner):
         }
 
     def _train_step(self, x: Any, y: Any, w: Any) -> tuple[Any, Any]:
-        with self._timeline.tracing():
+        with self.waiting.tracing(), self._timeline.tracing():
             x = self._timeline.started(x)
             return self._update(x, y, w), self._timeline.marks()
 
