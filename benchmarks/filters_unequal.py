@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Train the four published networks on ranks of unequal speed, with filters divided in three ways.
+"""Train the four published networks, and one for volumes, on ranks of unequal speed, with filters divided.
 
-    sudo .venv/bin/python benchmarks/filters_unequal.py --quotas 1,0.5,0.25 --out unequal.json
+    sudo .venv/bin/python benchmarks/filters_unequal.py --out unequal.json \\
+        --page docs/comparison-filters.md --picture docs/images/filters.png
 
 Ranks are made unequal by quotas of processor time (cgroups, which root may make). Each device alone trains
 the whole network as an ordinary run does; a speed-up is its seconds per step over those of all ranks
 together, as in Marques et al. (arXiv 1712.02546), who report 3.28 with four CPUs and 2.45 with three GPUs for
-500:1500. Images are noise: what is learnt does not matter, only that losses agree.
+500:1500. Inputs are noise: what is learnt does not matter, only that losses agree.
+
+Stopped and started again, it measures what `--out` does not hold yet.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ import argparse
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -23,13 +25,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.launchers import mpirun
+import filters_page
 
-NETWORKS = ("50:500", "150:800", "300:1000", "500:1500")
-BALANCES = ("equal", "speed", "bandwidth")
-PUBLISHED = {"four CPUs": 3.28, "three GPUs": 2.45}
+from jobs.launchers import mpirun
+from trainer import atomic
+
+# By name: the registered network, its options, its input, its classes.
+NETWORKS: dict[str, tuple[str, dict[str, int], tuple[int, ...], int]] = {
+    f"{first}:{second}": ("conv2", {"width": first, "second": second}, (32, 32, 3), 10)
+    for first, second in ((50, 500), (150, 800), (300, 1000), (500, 1500))
+}
+NETWORKS["vgg, 3D"] = ("vgg", {"width": 16}, (48, 48, 48, 1), 2)
+DEVICES = ((1.0, 0.5, 0.25), (0.45, 0.45, 0.45, 0.45))
+# How filters are divided; the published way is the second.
+WAYS = (("master", "equal"), ("master", "speed"), ("master", "bandwidth"), ("masterless", "speed"))
 CGROUPS = Path("/sys/fs/cgroup")
-PERIOD_US = 100_000
+# Short, or steps would come in lengths of periods: ranks wait for each other to be let on.
+PERIOD_US = 10_000
 # Steps before the timed ones: the first traces the graph.
 WARM_UP = 1
 
@@ -79,8 +91,9 @@ def _remove(made: Sequence[Path]) -> None:
             time.sleep(0.1)
 
 
-def measure(cell: dict[str, Any], quotas: Sequence[float]) -> dict[str, Any]:
-    """Train on one rank for each quota; return what rank 0 tells."""
+def measure(cell: dict[str, Any]) -> dict[str, Any]:
+    """Train on one rank for each quota; return the cell with what rank 0 tells."""
+    quotas = cell["quotas"]
     with groups(quotas) as made:
         told = {**cell, "groups": [str(path) for path in made]}
         line, additions = mpirun.command(
@@ -92,22 +105,18 @@ def measure(cell: dict[str, Any], quotas: Sequence[float]) -> dict[str, Any]:
         )
     if done.returncode:
         raise SystemExit(f"{cell} failed:\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    print(json.dumps({**cell, "quotas": list(quotas), **found}), file=sys.stderr, flush=True)
-    return found
+    return {**cell, **json.loads(done.stdout.strip().splitlines()[-1])}
 
 
 def worker(cell: dict[str, Any]) -> None:
-    """Be one rank: enter its group, then train."""
-    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
-    # Before any thread is started.
-    (Path(cell["groups"][rank]) / "cgroup.procs").write_text(str(os.getpid()))
-
+    """Be one rank: start, enter its group with all threads, then measure, plan and train."""
     from trainer import config as configuration
     from trainer.ranks import launch, starting
     from trainer.strategies import registry
 
-    strategy = {"name": "filters", "mode": cell["mode"], "balance": cell["balance"]}
+    strategy = {"name": "filters"}
+    if cell["way"]:
+        strategy |= dict(zip(("mode", "balance"), cell["way"], strict=True))
     tree = {"data": {"shards": "none"}, "train": {"global_batch": cell["batch"], "strategy": strategy}}
     divided = registry.of(configuration.parse(json.dumps({"name": "unequal", **tree}), []))
     world = starting.init(
@@ -118,14 +127,18 @@ def worker(cell: dict[str, Any]) -> None:
     import numpy as np
     import tensorflow as tf
 
+    from trainer import models
     from trainer.strategies import data
     from trainer.strategies.learner import Setup
 
     keras.utils.set_random_seed(1)
-    model = network(*map(int, cell["network"].split(":")))
+    name, options, shape, classes = NETWORKS[cell["network"]]
+    model = models.build(name, shape, classes, **options)
     optimizer = keras.optimizers.SGD(0.01)
     optimizer.build(model.trainable_variables)
     setup = Setup(model, optimizer, world)
+    (Path(cell["groups"][world.rank]) / "cgroup.procs").write_text(str(os.getpid()))
+    world.barrier()
     about: dict[str, Any] = {}
     if world.size == 1:
         learner: Any = data.build(setup)
@@ -134,8 +147,8 @@ def worker(cell: dict[str, Any]) -> None:
         plan = divided.plan(model, optimizer, world.size)
         learner, about = divided.build(plan, setup), plan.tree()
     random = np.random.default_rng(0)
-    x = tf.constant(random.normal(size=(cell["batch"], 32, 32, 3)).astype(np.float32))
-    y = tf.constant(random.integers(0, 10, cell["batch"]).astype(np.int32))
+    x = tf.constant(random.normal(size=(cell["batch"], *shape)).astype(np.float32))
+    y = tf.constant(random.integers(0, classes, cell["batch"]).astype(np.int32))
     w = tf.ones(cell["batch"], tf.float32)
     losses, seconds = [], []
     for _ in range(WARM_UP + cell["steps"]):
@@ -148,7 +161,7 @@ def worker(cell: dict[str, Any]) -> None:
     everyones = world.allgather_object(losses)
     if world.is_main:
         told = {
-            "step_s": statistics.median(seconds[WARM_UP:]),
+            "steps_s": seconds[WARM_UP:],
             "losses": [sum(each) for each in zip(*everyones, strict=True)],
             "planned": about.get("balance"),
             "sent_per_update": about.get("sent_per_update"),
@@ -160,92 +173,59 @@ def worker(cell: dict[str, Any]) -> None:
     world.shutdown()
 
 
-def network(first: int, second: int) -> Any:
-    """The published networks: two convolutions of 5x5, of so many filters, pooling, and a dense layer.
-
-    Returns:
-        A Keras model from images `(b, 32, 32, 3)` to logits `(b, 10)`.
-    """
-    import keras
-    from keras import layers
-
-    images = x = keras.Input((32, 32, 3), name="images")
-    for number, filters in enumerate((first, second), start=1):
-        x = layers.Conv2D(filters, 5, activation="relu", name=f"conv{number}")(x)
-        x = layers.MaxPooling2D(2, name=f"pool{number}")(x)
-    return keras.Model(images, layers.Dense(10, name="classes")(layers.Flatten(name="flat")(x)))
-
-
-def compare(name: str, quotas: Sequence[float], arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Train one network on each device alone and on all of them; a row for each way to divide it."""
-    cell = {
-        "network": name,
-        "batch": arguments.batch,
-        "steps": arguments.steps,
-        "mode": arguments.mode,
-        "balance": "equal",
-    }
-    each = {quota: measure(cell, [quota]) for quota in dict.fromkeys(quotas)}
-    alone = [each[quota]["step_s"] for quota in quotas]
-    losses = each[quotas[0]]["losses"]
-    rows = []
-    for balance in BALANCES:
-        found = measure({**cell, "balance": balance}, quotas)
-        rows.append(
-            {
-                **cell,
-                "balance": balance,
-                "quotas": list(quotas),
-                "alone_s": alone,
-                **found,
-                "loss_differs_by": max(abs(a - b) for a, b in zip(losses, found["losses"], strict=True)),
-                "speed_up": {
-                    "slowest": max(alone) / found["step_s"],
-                    "mean": statistics.mean(alone) / found["step_s"],
-                    "fastest": min(alone) / found["step_s"],
-                },
-            }
-        )
-    return rows
-
-
-def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Lines of Markdown."""
-    lines = [
-        "| network | filters divided | s per step | against slowest | mean | fastest | losses differ by |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in rows:
-        ups = " | ".join(f"{row['speed_up'][which]:.2f}" for which in ("slowest", "mean", "fastest"))
-        lines.append(
-            f"| {row['network']} | {row['balance']} | {row['step_s']:.3f} | {ups} "
-            f"| {row['loss_differs_by']:.1e} |"
-        )
-    told = ", ".join(f"{speed} ({devices})" for devices, speed in PUBLISHED.items())
-    return [*lines, "", f"Published for 500:1500, against one device: {told}."]
+def cells(networks: Sequence[str], devices: Sequence[Sequence[float]], batch: int) -> list[dict[str, Any]]:
+    """Return what to measure: each device alone, and all together in each way."""
+    found = []
+    for name in networks:
+        for quota in sorted({one for quotas in devices for one in quotas}, reverse=True):
+            found.append({"network": name, "quotas": [quota], "way": None, "batch": batch})
+        for quotas in devices:
+            found += [
+                {"network": name, "quotas": list(quotas), "way": list(way), "batch": batch} for way in WAYS
+            ]
+    return found
 
 
 def main() -> None:
-    """Measure, print the table, and write all figures as JSON."""
+    """Measure, keep all figures as JSON, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--networks", default=",".join(NETWORKS))
-    parser.add_argument("--quotas", default="1,0.5,0.25", help="processors of each rank")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--networks", default=";".join(NETWORKS), help="separated by semicolons")
+    parser.add_argument(
+        "--devices",
+        default=";".join(",".join(map(str, quotas)) for quotas in DEVICES),
+        help="processors of each rank; several sets separated by semicolons",
+    )
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--mode", choices=("master", "masterless"), default="master")
-    parser.add_argument("--out", type=Path, help="all figures, as JSON")
+    parser.add_argument("--out", type=Path, default=Path("filters_unequal.json"), help="all figures, as JSON")
+    parser.add_argument("--page", type=Path, help="write the tables as a page of the docs")
+    parser.add_argument("--picture", type=Path, help="draw the speed-ups")
     parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments.worker)
         return
-    quotas = [float(quota) for quota in arguments.quotas.split(",")]
-    if sum(quotas) > (os.cpu_count() or 1):
-        print(f"warning: {sum(quotas)} processors are more than this machine has.", file=sys.stderr)
-    rows = [row for name in arguments.networks.split(",") for row in compare(name, quotas, arguments)]
-    if arguments.out:
-        arguments.out.write_text(json.dumps({"published": PUBLISHED, "rows": rows}, indent=2) + "\n")
-    print("\n".join(table(rows)))
+    devices = [[float(one) for one in quotas.split(",")] for quotas in arguments.devices.split(";")]
+    networks = arguments.networks.split(";")
+    if unknown := [name for name in networks if name not in NETWORKS]:
+        parser.error(f"--networks: {unknown[0]!r} is none of {'; '.join(NETWORKS)}")
+    if max(map(sum, devices)) > (os.cpu_count() or 1):
+        print(f"warning: {max(map(sum, devices))} processors are more than there are.", file=sys.stderr)
+    rows = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
+    asked = cells(networks, devices, arguments.batch)
+    for number, cell in enumerate(asked, start=1):
+        if any(cell.items() <= row.items() for row in rows):
+            continue
+        said = f"{cell['network']}, devices {cell['quotas']}, {cell['way'] or 'alone'}"
+        print(f"{number}/{len(asked)}: {said}", file=sys.stderr, flush=True)
+        rows.append(measure({**cell, "steps": arguments.steps}))
+        atomic.write_text(arguments.out, json.dumps(rows, indent=1) + "\n")
+    rows = [row for row in rows if any(cell.items() <= row.items() for cell in asked)]
+    print("\n".join(filters_page.tables(rows)))
+    if arguments.page:
+        arguments.page.write_text(filters_page.page(rows, arguments.picture))
+    if arguments.picture:
+        filters_page.draw(rows, arguments.picture)
 
 
 if __name__ == "__main__":

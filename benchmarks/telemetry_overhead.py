@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=32, help="edge of the volumes, in voxels")
     parser.add_argument("--batch", type=int, default=4, help="volumes per rank")
     parser.add_argument("--width", type=int, default=8)
+    parser.add_argument("--strategy", default="data", choices=("data", "spatial", "filters"))
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--trace", action="store_true", help="write the Chrome trace too")
     parser.add_argument("--json", action="store_true")
@@ -72,16 +73,21 @@ def main() -> None:
 
 def measure(asked: argparse.Namespace) -> None:
     """One rank's part; rank 0 prints."""
-    from trainer.ranks import starting
+    from trainer import config as configuration
+    from trainer.ranks import launch, starting
+    from trainer.strategies import registry
 
-    world = starting.init(threads=1)
+    size = launch.expected_size()
+    # As many volumes for each rank, whichever part of them it computes.
+    train = {"global_batch": asked.batch * size, "strategy": asked.strategy}
+    tree = {"name": "overhead", "data": {"shards": "none"}, "train": train}
+    strategy = registry.of(configuration.parse(json.dumps(tree), []))
+    world = starting.init(1, environment=strategy.environment(), members=strategy.members(size))
     import keras
     import tensorflow as tf
 
-    import trainer
     from trainer import models
     from trainer.config import TelemetryConfig
-    from trainer.strategies import data
     from trainer.strategies.learner import Setup
     from trainer.telemetry.recorder import Recorder
 
@@ -91,21 +97,26 @@ def measure(asked: argparse.Namespace) -> None:
     folder = world.broadcast_object(tempfile.mkdtemp() if world.is_main else None)
     rng = np.random.default_rng(world.rank)
     shape = (asked.size,) * 3 + (1,)
-    x = tf.constant(rng.normal(size=(asked.batch, *shape)).astype(np.float32))
-    y, w = tf.constant(np.arange(asked.batch, dtype=np.int32) % 2), tf.ones(asked.batch)
 
-    def prepared(enabled: bool) -> tuple[Recorder, Any]:
+    def prepared(enabled: bool) -> tuple[Recorder, Any, Any]:
         keras.utils.set_random_seed(1)
         config = TelemetryConfig(enabled=enabled, trace=asked.trace and enabled)
         recorder = Recorder(config, world, Path(folder), deterministic=asked.deterministic)
         model = models.build(asked.model, shape, 2, width=asked.width)
-        optimizer = trainer.DistributedOptimizer(keras.optimizers.AdamW(1e-3))
-        return recorder, data.build(Setup(model, optimizer, world, timeline=recorder.timeline))
+        optimizer = strategy.divided(keras.optimizers.AdamW(1e-3), world)
+        optimizer.build(model.trainable_variables)
+        plan = strategy.plan(model, optimizer, world.size)
+        share = plan.share(world.rank)
+        batch, box = asked.batch * world.size // share.parts, share.space or [(0, asked.size)] * 3
+        x = rng.normal(size=(batch, *(stop - start for start, stop in box), 1)).astype(np.float32)
+        y, w = tf.constant(np.arange(batch, dtype=np.int32) % 2), tf.ones(batch)
+        learner = strategy.build(plan, Setup(model, optimizer, world, timeline=recorder.timeline))
+        return recorder, learner, (tf.constant(x), y, w)
 
-    def step(recorder: Recorder, learner: Any) -> float:
+    def step(recorder: Recorder, learner: Any, batch: Any) -> float:
         world.barrier()
         began = time.perf_counter()
-        learner.train_step(x, y, w)
+        learner.train_step(*batch)
         recorder.step(1, time.perf_counter() - began)
         return time.perf_counter() - began
 

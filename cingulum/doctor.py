@@ -258,6 +258,7 @@ def _judge_probe(probe: dict[str, Any]) -> Iterator[Finding]:
     else:
         cure = "Rebuild Horovod: delete its cached wheel (cingulum's cache folder), then make setup"
         yield Finding("two ranks", "bad", f"1 + 2 over two ranks gave {probe['sum']}", cure)
+    yield _of_exchange(probe)
     if probe["ours_differs"] == 0.0:
         yield Finding("optimizer", "ok", "trainer.DistributedOptimizer keeps two ranks' weights equal")
     else:
@@ -269,3 +270,14 @@ def _judge_probe(probe: dict[str, Any]) -> Iterator[Finding]:
     else:
         said = "Horovod's own optimizer reduces here: a newer Horovod than we know"
     yield Finding("Keras trap", "note", said)
+
+
+def _of_exchange(probe: dict[str, Any]) -> Finding:
+    swap = f"two ranks swap {probe['megabytes']} MB in {1000 * probe['swap_seconds']:.0f} ms"
+    if probe["exchange"] == "compiled":
+        return Finding("exchange", "ok", f"{swap}, by the compiled operation")
+    said = f"the operation that moves tensors between ranks {probe['exchange']}"
+    cure = "make setup, or: python -m trainer.ranks.compile_exchange"
+    return Finding(
+        "exchange", "note", f"{said}: {swap}, through Python; divided networks train more slowly", cure
+    )

@@ -121,7 +121,7 @@ def train(
         training.run_id = agree(
             world,
             lambda: (
-                starting.open_folder(folder, config, training.plan.tree(), cursor, ran, lease.start)
+                starting.open_folder(folder, config, training.plan.content(), cursor, ran, lease.start)
                 if lease
                 else ""
             ),

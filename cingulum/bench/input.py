@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cingulum.bench import workers
 from cingulum.bench.loader.measure import data_folder
-from cingulum.bench.processes import Process, Running
+from cingulum.bench.processes import Running
 from trainer.bench import hardware
 from trainer.bench.input_worker import InputJob
 from trainer.bench.loader import figures, volumes
@@ -79,8 +79,7 @@ def shares(blocks: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _blocks(job: InputJob) -> Iterator[dict[str, Any]]:
-    line = [sys.executable, "-m", "trainer.bench.input_worker", json.dumps(dataclasses.asdict(job))]
-    training = Process("bench input", "the training", line, {"TF_CPP_MIN_LOG_LEVEL": "3"})
+    training = workers.process(job, "bench input", "the training")
     with Running([training]) as running:
         for _ in range(2 * job.repeats):
             yield json.loads(running.hear([training], None, "block")[training])

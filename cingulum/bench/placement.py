@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import random
+import functools
 import statistics
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from cingulum.bench import workers
 from cingulum.bench.processes import Contestant, Process
-from jobs.launchers import mpirun
 from trainer.bench import hardware
 from trainer.bench.placement_worker import PlacementJob
 from trainer.bench.spreads import ratios, spread
-
-_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def placement(
@@ -52,12 +48,10 @@ def placement(
     one.pop("parts", None)
     one.pop("shares", None)
     kinds: dict[str, list[Process]] = {
-        "divided": [_launched(job, ranks)],
-        "parts": [Process("parts", f"part {number}", _worker(part), _QUIET) for number in range(ranks)],
-        "alone": [Process("one rank", "one rank", _worker(alone), _QUIET)],
-        "divided_by_one": [
-            Process("one rank", "itself", _worker(dataclasses.replace(job, strategy=one)), _QUIET)
-        ],
+        "divided": [workers.ranks(job, "divided", ranks)],
+        "parts": [workers.process(part, "parts", f"part {number}") for number in range(ranks)],
+        "alone": [workers.process(alone, "one rank", "one rank")],
+        "divided_by_one": [workers.process(dataclasses.replace(job, strategy=one), "one rank", "itself")],
     }
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
     with contextlib.ExitStack() as stack:
@@ -66,16 +60,13 @@ def placement(
             tell(f"starting {name.replace('_', ' ')}")
             contestants[name] = stack.enter_context(Contestant(name, processes))
             contestants[name].warm_up()
-        order = list(kinds)
-        rng = random.Random(0)  # noqa: S311  a sequence, no secret
-        for repeat in range(repeats):
-            rng.shuffle(order)
-            for number, name in enumerate(order):
-                progress(repeat * len(order) + number, repeats * len(order))
-                everyones = [rank for launch in contestants[name].block() for rank in launch]
-                # The first step waits for those that have stood still for longer.
-                seconds[name].append(statistics.mean(map(statistics.mean, (rank[1:] for rank in everyones))))
-        progress(repeats * len(order), repeats * len(order))
+
+        def measure(name: str) -> None:
+            everyones = [rank for launch in contestants[name].block() for rank in launch]
+            # The first step waits for those that have stood still for longer.
+            seconds[name].append(statistics.mean(map(statistics.mean, (rank[1:] for rank in everyones))))
+
+        workers.in_turn([functools.partial(measure, name) for name in kinds], repeats, progress)
     return {
         **spread("of_limit", ratios(seconds["parts"], seconds["divided"])),
         **spread("speedup", ratios(seconds["alone"], seconds["divided"])),
@@ -86,12 +77,3 @@ def placement(
         "job": dataclasses.asdict(job),
         "machine": hardware.here(),
     }
-
-
-def _launched(job: PlacementJob, ranks: int) -> Process:
-    line, additions = mpirun.command(ranks, _worker(job))
-    return Process("divided", f"{ranks} ranks", line, {**_QUIET, **additions})
-
-
-def _worker(job: PlacementJob) -> list[str]:
-    return [sys.executable, "-m", "trainer.bench.placement_worker", json.dumps(dataclasses.asdict(job))]

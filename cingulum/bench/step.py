@@ -8,24 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import random
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cingulum.bench import step_peers
+from cingulum.bench import step_peers, workers
 from cingulum.bench.processes import Contestant, Process
-from jobs.launchers import mpirun
 from trainer.bench import hardware
 from trainer.bench.spreads import ratios, spread
 from trainer.bench.step_worker import StepJob
 
 MIB = 2**20
 Progress = Callable[[str], None]
-_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 # What `ring` compares: name, options of the optimizer, Horovod's settings.
 REDUCTIONS: tuple[tuple[str, dict[str, Any], dict[str, str]], ...] = (
@@ -82,7 +77,7 @@ def step(
             return contestant
 
         one_more = dataclasses.replace(job, steps=job.steps + 1)
-        ranks = started(Contestant("two ranks", [_ranks(one_more, 2)]))
+        ranks = started(Contestant("two ranks", [workers.ranks(one_more, "cingulum", 2)]))
         copies = started(Contestant("two copies", _copies(one_more, 2)))
         others = [stack.enter_context(step_peers.PeerTimes(name, job, environment)) for name in peers]
         for other in others:
@@ -110,13 +105,7 @@ def step(
 
             ways.append(measure_overhead)
         ways += [way for other in others for way in (other.measure_ranks, other.measure_copies)]
-        rng = random.Random(0)  # noqa: S311  a sequence, no secret
-        for repeat in range(repeats):
-            rng.shuffle(ways)
-            for number, way in enumerate(ways):
-                progress(repeat * len(ways) + number, repeats * len(ways))
-                way()
-        progress(repeats * len(ways), repeats * len(ways))
+        workers.in_turn(ways, repeats, progress)
     return {
         **spread("efficiency", ratios(copies_s, ranks_s)),
         **spread("waiting_limit", ratios(copies_s, slower_s)),
@@ -154,7 +143,8 @@ def ring(
     """
     kinds: list[tuple[str, list[Process]]] = [("no reduction", _copies(job, ranks))]
     for name, options, environment in REDUCTIONS:
-        kinds.append((name, [_ranks(dataclasses.replace(job, ring=options), ranks, environment, hosts)]))
+        ringed = dataclasses.replace(job, ring=options)
+        kinds.append((name, [workers.ranks(ringed, "cingulum", ranks, environment, hosts)]))
     found: dict[str, list[float]] = {name: [] for name, _ in kinds}
     for repeat in range(repeats):
         for name, processes in kinds:
@@ -174,20 +164,4 @@ def ring(
 
 
 def _copies(job: StepJob, number: int) -> list[Process]:
-    return [Process("cingulum", f"copy {copy}", _worker(job), _QUIET) for copy in range(number)]
-
-
-def _ranks(
-    job: StepJob,
-    ranks: int,
-    environment: Mapping[str, str] | None = None,
-    hosts: Mapping[str, int] | None = None,
-) -> Process:
-    # By `env`, not by our own environment: mpirun hands that down to the ranks of this host only.
-    settings = [f"{name}={value}" for name, value in (environment or {}).items()]
-    line, additions = mpirun.command(ranks, ["env", *settings, *_worker(job)], hosts=hosts)
-    return Process("cingulum", f"{ranks} ranks", line, {**_QUIET, **additions})
-
-
-def _worker(job: StepJob) -> list[str]:
-    return [sys.executable, "-m", "trainer.bench.step_worker", json.dumps(dataclasses.asdict(job))]
+    return [workers.process(job, "cingulum", f"copy {copy}") for copy in range(number)]

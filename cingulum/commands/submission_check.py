@@ -73,3 +73,17 @@ def folder(config: RunConfig, kind: str, *, has_data: bool) -> None:
         resuming.open_finished(config.folder)
     elif kind == "report" and has_data and not (config.folder / "crossval.json").is_file():
         RunFolder.open(config.folder)
+
+
+def plan(config: RunConfig, ranks: int) -> None:
+    """Make sure that a plan by which the network is to be divided can be read, and is for so many ranks.
+
+    Raises:
+        InputError: it cannot, or is not.
+    """
+    from trainer.config import PlacedConfig
+    from trainer.planning.placement import plan_file
+
+    strategy = config.train.strategy
+    if isinstance(strategy, PlacedConfig) and strategy.plan is not None:
+        plan_file.for_ranks(strategy.plan, ranks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from jobs.spec import JobSpec, Resources
 from jobs.store import Store
 from trainer import config as configuration
 from trainer.atomic import write_private
-from trainer.config import RunConfig
+from trainer.config import PlacedConfig, RunConfig
 from trainer.errors import ConfigError, JobError
 
 # Folder beside the run folders, with the user's number behind it.
@@ -30,7 +30,8 @@ class Checked:
         kept: where the jobs read it: beside the run folders, which every host of a job sees, under a name
             that tells its content, so that no later submission changes it.
         binds: absolute folders that a container must see besides the folder to run in.
-        readonly: absolute folders that it must see and only reads.
+        readonly: absolute folders, and files outside of the folder to run in, that it must see and only
+            reads.
     """
 
     config: RunConfig
@@ -81,10 +82,15 @@ def load(
     # A folder per user: several may share the run folders, and what is kept is private.
     kept = config.runs / f"{_KEPT}{os.getuid()}" / f"{config.name}-{digest}.yaml"
     shards = str(config.data.shards.absolute())
-    here = Path.cwd()
-    outside = [path for path in (config.runs.absolute(), Path(shards)) if not path.is_relative_to(here)]
+    here, runs = Path.cwd(), config.runs.absolute()
+    outside = [path for path in (runs, Path(shards)) if not path.is_relative_to(here)]
     binds = tuple(dict.fromkeys(map(str, outside)))
-    return Checked(config, text, kept, binds, (shards,) if has_data else ())
+    # Without `..`, which leads out of what a container sees; links stay, by which the run will open them.
+    files = [Path(os.path.abspath(path)) for path in _read_by(config)]  # noqa: PTH100
+    readonly = [shards] if has_data else []
+    seen = (here, runs, shards)
+    readonly += [str(path) for path in files if not any(path.is_relative_to(folder) for folder in seen)]
+    return Checked(config, text, kept, binds, tuple(dict.fromkeys(readonly)))
 
 
 def alone(store: Store, chain: Sequence[JobSpec], warn: known.Warn) -> None:
@@ -100,6 +106,19 @@ def alone(store: Store, chain: Sequence[JobSpec], warn: known.Warn) -> None:
         known.refresh(store, warn=warn)
         for spec in chain:
             store.free(spec)
+
+
+def _read_by(config: RunConfig) -> Iterator[Path]:
+    """What a run reads besides its shards: a plan, weights to start from, and code of the user's own."""
+    strategy = config.train.strategy
+    if isinstance(strategy, PlacedConfig) and strategy.plan is not None:
+        yield strategy.plan
+    if config.train.transfer.start_from is not None:
+        yield config.train.transfer.start_from
+    for name in (config.model.name, strategy.name):
+        place, _, attribute = name.rpartition(":")
+        if attribute and place.endswith(".py"):
+            yield Path(place)
 
 
 def _check_batch(config: RunConfig, resources: Resources, *, any_size: bool) -> None:

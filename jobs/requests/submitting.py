@@ -83,6 +83,9 @@ class Checks(Protocol):
     def folder(self, config: RunConfig, kind: str, *, has_data: bool) -> None:
         """Check that the run folder can be used."""
 
+    def plan(self, config: RunConfig, ranks: int) -> None:
+        """Check the file that says how the network is divided over so many ranks, where one is named."""
+
     def crossval(
         self, path: Path, overrides: Sequence[str], *, folds: int, seeds: int, has_data: bool
     ) -> None:
@@ -145,6 +148,8 @@ def prepare(request: Request, looks: Checks) -> Prepared:
     )
     config, folds = run.config, request.folds
     looks.folder(config, kind, has_data=has_data)
+    if kind in ("train", "crossval"):
+        looks.plan(config, resources.nodes * resources.ranks_per_node)
     if kind == "crossval" and (folds := folds or config.data.split.folds):
         looks.crossval(request.config, request.overrides, folds=folds, seeds=request.seeds, has_data=has_data)
     main = JobSpec(

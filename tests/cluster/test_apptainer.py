@@ -112,9 +112,10 @@ def test_the_image_holds_no_compiler_and_nothing_of_its_build(user):
         "for name in cc gcc g++ c++ make cmake ld nvcc; do type -P $name; done; ls -d /src 2>/dev/null; true"
     )
     assert user.run(*in_container(user, "bash", "-c", script)) == ""
+    compiled = "from trainer.data.shards import halves; from trainer.ranks import exchange"
     user.run(
-        *in_container(user, "python", "-c", "from trainer.data.shards import halves; assert halves.LIBRARY")
-    )  # what setup.py compiles
+        *in_container(user, "python", "-c", f"{compiled}; assert halves.LIBRARY and exchange.compiled()")
+    )  # without a compiler
 
 
 def test_a_rank_is_the_calling_user_and_does_not_see_the_home_folder(user, study):

@@ -27,6 +27,9 @@ import image_cache
 
 from jobs import processes
 
+# Of our code, what is compiled while the image is built, beside its source, and by nothing else.
+COMPILED = "trainer/ranks/exchange_op.cc"
+
 
 def missing() -> str | None:
     """Why no image can be built and run here; None: it can."""
@@ -144,7 +147,7 @@ def build(someone: User) -> None:
         build_anew(someone, context, "--notest")  # the first of the tests runs the image's own
         subprocess.run(["cp", "--archive", str(someone.image), str(folder)], check=True, timeout=600)
 
-    given = ("docker", "requirements.lock", "setup.cfg", "setup.py", "pyproject.toml")
+    given = ("docker", "requirements.lock", "setup.cfg", "setup.py", "pyproject.toml", COMPILED)
     programs = subprocess.run(
         [str(program()), "--version"], capture_output=True, text=True, check=True
     ).stdout
@@ -163,6 +166,8 @@ def _put_code(someone: User, context: Path) -> None:
     fresh = someone.folder / "fresh"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", str(fresh), str(context)], check=True, timeout=300)
+    for path in (packages / COMPILED).parent.glob("exchange_op-*.so"):
+        shutil.move(path, (fresh / COMPILED).parent)
     for name in ("cingulum", "trainer", "jobs"):
         shutil.rmtree(packages / name)
         (fresh / name).rename(packages / name)

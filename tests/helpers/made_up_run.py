@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -147,6 +148,33 @@ def make_run(
         "steps": 6 * epochs,
     }
     _write(folder / "result.json", {**result, **counts, "world_size": 4, "test": test})
+    return folder
+
+
+def make_divided(folder: Path, ranks: int) -> Path:
+    """Write a run whose network is divided over so many ranks, the first of which have most of it."""
+    make_run(folder)
+    shares = [0.5, 0.3, 0.2] if ranks == 3 else [1 / ranks] * ranks
+    parts = [list(part) for part in enumerate(shares)]
+    row = {"axes": ["depth"], "parts": parts, "count": 40, "turns_with": 0, "twice": 0.05, "copies": ranks}
+    rows = [
+        {**row, "first": f"stage{k}_a_block_with_a_long_name_norm/moments", "last": f"stage{k}_relu"}
+        for k in range(60)
+    ]
+    rows = [{**one, "features": 353_000, "weights": 2_500_000} for one in rows]
+    plan = {
+        "world_size": ranks,
+        "way": f"cut into {ranks}x1x1 parts of depth, height and width",
+        "flops": [1e9] * ranks,
+        "drawing": {
+            "rows": rows,
+            "pairs": [[a, b, 10**6 // abs(a - b)] for a, b in itertools.permutations(range(ranks), 2)],
+            "variables": [3_000_000] * ranks,
+            "working": [60_000_000] * ranks,
+        },
+        **{key: [1_234_567] * ranks for key in ("held", "owned", "sent_per_update", "messages_per_update")},
+    }
+    _write(folder / "plan.json", plan)
     return folder
 
 

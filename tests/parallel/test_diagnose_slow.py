@@ -33,6 +33,14 @@ BUSY = {
 # One small volume per step.
 TINY_BATCH = {**ALIKE, "train__global_batch": 1}
 
+# Name of the run: how it is slowed, and its strategy.
+DIVIDED = {
+    "divided": ("none", {"name": "spatial"}),
+    "divided-rank": ("rank", {"name": "spatial"}),
+    "divided-reading": ("reading", {"name": "spatial"}),
+    "divided-unequally": ("none", {"name": "filters", "shares": [1, 0.1]}),
+}
+
 
 @pytest.fixture(scope="module")
 def runs(launch, tmp_path_factory) -> Path:
@@ -44,7 +52,10 @@ def runs(launch, tmp_path_factory) -> Path:
     for how in ("two", "rank", "reading"):
         config = tiny_runs.write_config(folder, shards, how, **BUSY)
         words += ["none" if how == "two" else how, config]
-    several = launch(2, PROGRAM, *words)
+    for name, (how, strategy) in DIVIDED.items():
+        config = tiny_runs.write_config(folder, shards, name, **BUSY, train__strategy=strategy)
+        words += [how, config]
+    several = launch(2, PROGRAM, *words, timeout=600)
     assert several.exit_code == 0, several.err
     one = tiny_runs.write_config(folder, shards, "one", **BUSY)
     tiny = tiny_runs.write_config(folder, small, "tiny-batch", **TINY_BATCH)
@@ -89,3 +100,25 @@ def test_a_training_ends_with_its_verdict(runs):
     said = (runs / "said").read_text()
     assert "compute-bound, as it should be" in said
     assert "straggler-bound: " in said and "(cingulum diagnose " in said
+
+
+def test_a_divided_network_waits_for_the_rank_under_a_quota(runs):
+    found = evidence.diagnose(runs / "divided-rank")
+    assert (found.bound, found.cause) == ("straggler", None), found
+    assert "rank 1 @ " in found.summary and found.gain_at_most > 0.3
+
+
+def test_a_divided_network_waits_for_the_rank_that_has_most_of_it(runs):
+    found = evidence.diagnose(runs / "divided-unequally")
+    assert (found.bound, found.cause) == ("straggler", "uneven"), found
+    assert "rank 0 @ " in found.summary and "has more of the network" in found.summary
+    assert found.settings[0].words == "train.strategy.balance=speed train.strategy.shares=null"
+
+
+def test_a_divided_network_whose_volumes_come_late_waits_for_its_input(runs):
+    assert evidence.diagnose(runs / "divided-reading").bound == "input"
+
+
+def test_a_network_divided_equally_waits_neither_for_input_nor_for_a_rank(runs):
+    gains = evidence.diagnose(runs / "divided").gains
+    assert max(gains["straggler"], gains["input"]) < WORTH, gains

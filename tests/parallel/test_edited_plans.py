@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import keras
@@ -79,6 +81,27 @@ def test_replicas_follow_an_edited_plan_too(tmp_path, shards, launch):
     edited = train(launch, tmp_path, shards, "edited", 4, {**strategy, "plan": str(plan)})
     for mine, its in zip(edited, alone, strict=True):
         np.testing.assert_allclose(mine, its, rtol=0, atol=1e-5)
+
+
+@pytest.mark.deep
+def test_ranks_whose_hosts_have_different_plans_are_refused_and_named(tmp_path, shards, launch):
+    config = tiny_runs.write_config(tmp_path, shards, "run", **COMMON, train__strategy={"name": "spatial"})
+    plan = write_plan(config, 2)
+    strategy = {"name": "spatial", "plan": "its.json"}
+    config = tiny_runs.write_config(tmp_path, shards, "run", **COMMON, train__strategy=strategy)
+    folders = [Path(f"{config}.{rank}") for rank in range(2)]
+    for folder in folders:
+        folder.mkdir()
+    shutil.copy(plan, folders[0] / "its.json")
+    outcome = launch(2, PROGRAM, "apart", 0, 0, config)
+    assert outcome.exit_code == 2, outcome.err
+    assert re.search(r"\[rank 1 @ \S+\] its.json: there is no such file", outcome.err)
+    move(plan, "stage2_conv", 1)
+    shutil.copy(plan, folders[1] / "its.json")
+    outcome = launch(2, PROGRAM, "apart", 0, 0, config)
+    assert outcome.exit_code == 2, outcome.err
+    assert outcome.err.count("its.json: is not the same plan on all ranks (SHA-256): rank 0 @ ") == 1
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.deep

@@ -28,6 +28,7 @@ GATE = (
     "replicas of filters",
     "overflow",
     "covariates",
+    "small maps",
     "moved",
 )
 RANKS = (1, 2, 3, 4)
@@ -119,6 +120,8 @@ def test_from_rank_to_rank_move_the_messages_and_bytes_of_the_plan_and_no_more(
         received = np.array([one[f"received {what}"] for one in crossed["ranks"]]).T
         np.testing.assert_array_equal(sent, planned)
         np.testing.assert_array_equal(received, planned)
+        arrived = np.array([one[f"arrived {what}"] for one in crossed["ranks"]]).T
+        np.testing.assert_array_equal(arrived, planned)
         if what == "bytes":
             np.testing.assert_array_equal(sent.sum(axis=1), crossed["per rank"])
     if "nothing to do" not in name:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tiny_runs
 from tiny_runs import PROGRAM
+
+from trainer.telemetry import records
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +61,25 @@ def test_it_ends_with_the_weights_of_one_process(tmp_path, shards, launch):
         assert kept[0][key] == pytest.approx(kept[1][key], abs=1e-5)
     plan = json.loads((divided / "plan.json").read_text())
     assert len(plan["sent_per_update"]) == ranks and sum(plan["owned"]) == plan["parameters"]
+    told_what_it_moves_and_waits_for(divided, plan)
+
+
+def told_what_it_moves_and_waits_for(folder: Path, plan: dict[str, Any]) -> None:
+    """Bytes as predicted, from each peer in each step; waiting is no part of what a rank computes."""
+    predicted = json.loads((folder / "prediction.json").read_text())
+    assert predicted["sent"] == plan["sent_per_update"] and predicted["link"] is None
+    assert predicted["messages"] == plan["messages_per_update"]
+    for rank, steps in records.read(folder).steps.items():
+        assert len(steps) == tiny_runs.rows(folder)[-1]["step"]
+        for step in steps:
+            peers = {one.peer for one in step.transfers}
+            assert {one.kind for one in step.transfers} == {"wait"} and peers <= {0, 1, 2} - {rank}
+            assert sum(one.bytes for one in step.transfers) == predicted["received"][rank]
+            assert 0 < step.exposed < step.seconds
+    assert sum(size for _, _, size in plan["drawing"]["pairs"]) == sum(plan["sent_per_update"])
+    assert "<h2>Who holds what</h2>" in (folder / "report.html").read_text()
+    counted = tiny_runs.result(folder)["prediction"]["counted_bytes"]
+    assert counted["predicted"] == counted["measured"] == max(predicted["received"])
 
 
 def test_a_stopped_run_goes_on_under_another_strategy_and_number_of_ranks(tmp_path, shards, launch, alone):
@@ -80,8 +102,8 @@ DIVIDED = [[[2, 0], [3, 1], [6, 2]], [[1, 1], [2, 2], [4, 4]], [[1, 1], [1, 3], 
 def divisions(folder: Path) -> list[tuple[int, list[list[int]]]]:
     """After how many updates each convolution's filters were divided how, as plan.json has it."""
     plan = json.loads((folder / "plan.json").read_text())
-    everyone = (plan, *plan["recalibrated"])
-    return [(one.get("step", 0), list(one["balance"]["filters"].values())) for one in everyone]
+    everyone = plan["recalibrated"] or [{"step": 0, **plan}]
+    return [(one["step"], list(one["balance"]["filters"].values())) for one in everyone]
 
 
 def pretended(speeds: dict[int, list[float]]) -> dict[str, str]:
@@ -110,10 +132,16 @@ def followed(tmp_path_factory, shards, launch) -> Path:
 def test_filters_follow_the_speed_of_a_device_and_the_weights_stay_those_of_one_process(followed, alone):
     assert divisions(followed) == list(zip([0, 4, 8], DIVIDED, strict=True))
     plan = json.loads((followed / "plan.json").read_text())
-    later = plan["recalibrated"]
-    assert plan["owned"] != later[0]["owned"] != later[1]["owned"]
-    told = tiny_runs.result(followed)["recalibrated"]
-    assert told == [{"step": one["step"], "way": one["way"]} for one in later]
+    first, *later = plan["recalibrated"]
+    assert first["owned"] != later[0]["owned"] != later[1]["owned"]
+    assert {**plan, **later[-1]} == {**plan, "step": 8}, "what plan.json has besides is of the last division"
+    assert sum(size for _, _, size in plan["drawing"]["pairs"]) == sum(plan["sent_per_update"])
+    result = tiny_runs.result(followed)
+    assert result["recalibrated"] == [{"step": one["step"], "way": one["way"]} for one in later]
+    predicted = json.loads((followed / "prediction.json").read_text())
+    assert predicted["sent"] == plan["sent_per_update"] and predicted["began"] == 8
+    counted = result["prediction"]["counted_bytes"]
+    assert counted["predicted"] == counted["measured"] == max(predicted["received"])
     assert is_close(followed, alone)
     for mine, its in zip(tiny_runs.rows(followed), tiny_runs.rows(alone), strict=True):
         assert mine["loss"] == pytest.approx(its["loss"], abs=1e-5)

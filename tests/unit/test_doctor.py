@@ -12,6 +12,8 @@ HEALTHY = {
     "algorithm": "ring",
     "ours_differs": 0.0,
     "horovods_differs": 0.2,
+    "exchange": "compiled",
+    "swap_seconds": 0.004,
 }
 
 
@@ -20,7 +22,19 @@ def states(probe):
 
 
 def test_a_healthy_probe_needs_no_mending():
-    assert states(HEALTHY) == {"two ranks": "ok", "optimizer": "ok", "Keras trap": "note"}
+    assert states(HEALTHY) == {
+        "two ranks": "ok",
+        "exchange": "ok",
+        "optimizer": "ok",
+        "Keras trap": "note",
+    }
+
+
+def test_ranks_that_swap_tensors_through_python_are_worth_a_note():
+    probe = HEALTHY | {"exchange": "was not compiled"}
+    found = next(one for one in doctor._judge_probe(probe) if one.name == "exchange")
+    assert found.state == "note" and "compile_exchange" in (found.cure or "")
+    assert "moves tensors between ranks was not compiled: two ranks swap 8 MB in 4 ms" in found.said
 
 
 @pytest.mark.parametrize(

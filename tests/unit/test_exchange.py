@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import keras
 import pytest
 
-from trainer.config import RingConfig, ServerConfig
+from trainer import models
+from trainer.config import DataConfig, RingConfig, RunConfig, ServerConfig, TrainConfig
 from trainer.planning import communication as costs
 from trainer.planning.exchange import exposed
-from trainer.strategies import data_plan
+from trainer.strategies import data_plan, registry
 from trainer.strategies.async_servers.async_plan import AsyncPlan
 from trainer.strategies.servers import layout
 from trainer.strategies.servers import strategy as servers
@@ -77,7 +80,21 @@ def test_an_asynchronous_worker_takes_all_weights_and_sends_all_gradients():
     )
     found = plan.exchange()
     assert found.payload == ((1200, 1200), (0, 0), (700, 700), (500, 500))
-    assert found.counted == 1200 and found.allreduce is None
+    assert found.counted == 1200 and found.allreduce is None and not found.of_all
+
+
+@pytest.mark.parametrize("strategy", [{"name": "spatial"}, {"name": "filters", "mode": "master"}])
+def test_a_divided_network_moves_the_messages_of_its_tasks(strategy):
+    train = TrainConfig(global_batch=4, accumulation=2, strategy=strategy)
+    config = RunConfig(name="run", data=DataConfig(shards=Path("nowhere")), train=train)
+    model = models.build("tiny", (16, 16, 16, 1), 2, dense=False, covariates=0, width=2)
+    plan = registry.of(config).plan(model, None, 3)
+    found = plan.exchange()
+    assert tuple(one.sent for one in found.payload) == plan.sent_per_update
+    assert sum(one.received for one in found.payload) == sum(plan.sent_per_update) > 0
+    assert found.counted == max(one.received for one in found.payload)
+    assert found.messages == plan.messages_per_update and found.allreduce is None and found.of_all
+    assert registry.of(config).plan(model, None, 1).exchange().counted == 0
 
 
 @pytest.mark.parametrize(

@@ -90,10 +90,22 @@ def test_bytes_and_communication_are_known_before_the_first_step():
 
 
 def test_without_links_that_were_timed_there_are_bytes_and_no_seconds():
-    exchange = Exchange(((Flow(1, 0, 500.0),), (Flow(0, 1, 500.0),)), 2, 1, 500)
+    exchange = Exchange(((Flow(1, 0, 500.0),), (Flow(0, 1, 500.0),)), 2, 1, 500, of_all=False)
     found = prediction.before_steps(exchange, ("a", "b"), (), ranks=1, start=1, step=0)
     assert found.sent == [500, 500] and found.communication_s is None and found.crossing == {}
     assert prediction.after_steps(found, [(1.0, 0.5)], 6, 0.0) == found
+
+
+def test_messages_of_a_divided_network_cross_links_that_are_not_timed():
+    flows = (Flow(0, 1, 300.0), Flow(1, 0, 200.0), Flow(1, 2, 50.0))
+    exchange = Exchange((flows,), 3, 1, 300, messages=(4, 9, 0))
+    found = prediction.before_steps(exchange, ("a", "a", "b"), (), ranks=3, start=1, step=0)
+    assert (found.sent, found.received, found.messages) == ([300, 250, 0], [200, 300, 50], [4, 9, 0])
+    assert found.crossing == {"a": [50, 0], "b": [0, 50]} and found.communication_s is None
+    ranks = {r: (step(7, 2.5, 0.5, Transfer("wait", 0, size, 0.1)),) for r, size in enumerate((200, 300, 50))}
+    assert prediction.compare(found, RunTelemetry(ranks)) == {
+        "counted_bytes": {"predicted": 300, "measured": 300, "ratio": 1.0}
+    }
 
 
 def test_a_link_to_servers_on_a_host_of_their_own_is_not_that_between_ranks_of_one_host():

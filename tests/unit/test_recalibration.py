@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trainer import config
@@ -25,6 +26,9 @@ FILTERS = ["train.strategy=filters", "train.strategy.recalibrate_every=5"]
 def measured(*seconds: float) -> Measured:
     devices = tuple(Device(host=f"n{i}", name="CPU", threads=1) for i in range(len(seconds)))
     return Measured(devices=devices, seconds_per_gflop=seconds, links=(None,) * len(seconds))
+
+
+DEVICES = measured(1.0, 1.0).devices
 
 
 def told(step: Any, *seconds: float, **changes: Any) -> dict[str, Any]:
@@ -53,11 +57,11 @@ def test_it_is_refused_by_name_where_nothing_is_measured(given, said):
     assert said in str(refused.value)
 
 
-def test_plan_json_gives_back_every_later_division_with_its_step():
-    plan = {"recalibrated": [told(4, 1.0, 4.0), told(8, 1.0, 1.0)]}
-    found = recalibrated_in(json.loads(json.dumps(plan)), measured(1.0, 1.0))
+def test_plan_json_gives_back_every_division_with_its_step():
+    plan = {"recalibrated": [told(0, 1.0, 4.0), told(8, 1.0, 1.0)]}
+    found = recalibrated_in(json.loads(json.dumps(plan)), DEVICES)
     assert found == (
-        Recalibration(4, measured(1.0, 4.0), plan["recalibrated"][0]),
+        Recalibration(0, measured(1.0, 4.0), plan["recalibrated"][0]),
         Recalibration(8, measured(1.0, 1.0), plan["recalibrated"][1]),
     )
 
@@ -67,16 +71,17 @@ def test_plan_json_gives_back_every_later_division_with_its_step():
     [
         "no object",
         told("8", 1.0, 1.0),
-        told(4, 1.0, 1.0),
+        told(0, 1.0, 1.0),
         told(8, 1.0),
         told(8, 1.0, 1.0, way=None),
         told(8, 1.0, 1.0, balance={"by": "speed"}),
     ],
 )
 def test_of_a_plan_json_that_was_changed_by_hand_counts_what_comes_before_that(wrong):
-    plan = {"recalibrated": [told(4, 1.0, 4.0), wrong, told(12, 1.0, 2.0)]}
-    assert [one.step for one in recalibrated_in(plan, measured(1.0, 1.0))] == [4]
-    assert recalibrated_in({"recalibrated": wrong}, measured(1.0, 1.0)) == ()
+    plan = {"recalibrated": [told(0, 1.0, 4.0), wrong, told(12, 1.0, 2.0)]}
+    assert [one.step for one in recalibrated_in(plan, DEVICES)] == [0]
+    assert recalibrated_in({"recalibrated": wrong}, DEVICES) == ()
+    assert recalibrated_in({"recalibrated": [told(4, 1.0, 4.0)]}, DEVICES) == (), "the first one is missing"
 
 
 def test_a_look_measures_nothing_where_no_rank_waits_enough_to_gain_by_another_division(monkeypatch):
@@ -92,15 +97,23 @@ def test_a_look_measures_nothing_where_no_rank_waits_enough_to_gain_by_another_d
 
 
 def test_waiting_is_counted_of_all_steps_since_the_last_look_but_those_that_were_traced():
-    exchange: Any = SimpleNamespace(waited_s=0.0)
-    waiting = Waiting(exchange)
+    waiting = Waiting()
     with waiting.step(), waiting.tracing():
-        exchange.waited_s += 100.0
+        pass
+    waiting.arrived(rows((0.0, 100.0)))
     assert waiting.share() is None and waiting.traced_s > 0
     began = time.monotonic()
     for seconds in (1.0, 3.0):
         with waiting.step():
-            exchange.waited_s += seconds
+            time.sleep(0.001)
+        # Two messages of one call, one of the next, and one that came in an evaluation before.
+        waiting.arrived(rows((0.0, seconds / 4), (0.0, seconds / 2), (9.0, seconds / 2), (-1e4, 1e6)))
     share = waiting.share()
-    assert share is not None and share >= 4.0 / (time.monotonic() - began)
+    assert share is not None and 4.0 / (time.monotonic() - began) <= share <= 4.0 / 0.002
     assert waiting.share() is None
+
+
+def rows(*calls: tuple[float, float]) -> Any:
+    """Arrivals: seconds from now on at which each was asked for, and how long it took."""
+    now = time.time()
+    return np.array([(now + asked, now + asked + took, 1, 8) for asked, took in calls])

@@ -14,11 +14,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from planned_networks import small
 from pretended_slurm import submit, told
 
 from cingulum import cli
 from jobs.spec import Resources
 from jobs.store import Store
+from trainer.planning.placement import ways
+from trainer.planning.placement.plan_file import PlanFile
+from trainer.planning.placement.units import place
 
 HOSTILE = "a\x1b[31m\n$(rm -rf /) | --json 'ä'"
 
@@ -155,6 +159,26 @@ def test_a_container_sees_what_the_run_reads_and_writes_and_the_shards_it_cannot
     spec, _ = slurm.started[0]
     assert spec.binds == (f"{tmp_path.parent}/runs-elsewhere",) and spec.readonly == (f"{tmp_path}/shards",)
     assert (spec.global_batch, spec.resources.least_nodes) == (6, 2)
+
+
+def test_a_container_sees_the_files_that_a_run_reads_from_elsewhere_and_cannot_change_them(
+    slurm, tmp_path, capsys, monkeypatch
+):
+    study, plan = tmp_path / "study", tmp_path / "plan.json"
+    study.mkdir()
+    (tmp_path / "mine.yaml").rename(study / "mine.yaml")
+    (tmp_path / "shards").rename(study / "shards")
+    monkeypatch.chdir(study)
+    network = small()
+    layouts = ways.spatial(network, (2,), range(2))
+    made = PlanFile.of(place(network, layouts), name="small", strategy="spatial", ranks=2)
+    plan.write_text(made.text())
+    words = ("model.name=../own.py:network", "train.transfer.start_from=runs/before", f"train.plan={plan}")
+    submit(capsys, *words, "train.strategy=spatial", "--ranks-per-node", "2")
+    spec, _ = slurm.started[0]
+    assert spec.binds == () and spec.readonly == (f"{study}/shards", f"{plan}", f"{tmp_path}/own.py")
+    assert cli.run(["submit", "mine.yaml", *words, "train.strategy=spatial", "--nodes", "3"]) == 2
+    assert "is a plan for 2 rank(s), and 3 would train" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_run_of_another_configuration_is_refused_before_it_waits_in_a_queue(slurm, tmp_path, capsys):

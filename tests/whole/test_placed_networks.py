@@ -58,6 +58,9 @@ class Wires:
             arrays.append(found)
         return arrays
 
+    def meanwhile(self, compute):
+        return compute()
+
     def flush(self):
         pass
 
@@ -193,6 +196,17 @@ def test_registered_networks_cut_in_space(name, size):
         model, lambda network: ways.spatial(network, (2, 2, 1), range(4)), steps=2, close=1e-6
     )
     assert placement.ranks == (0, 1, 2, 3)
+
+
+def test_small_maps_cut_along_channels():
+    model = models.build("resnet10", (32, 32, 32, 1), 2, width=4)
+    placement = compare(
+        model, lambda network: ways.spatial(network, (2, 1, 1), range(2), samples=2), steps=2, close=1e-6
+    )
+    boxes = {unit.operation: unit.box for unit in placement.units if unit.rank == 0}
+    space, channels = boxes["stage1_block1_1_conv"].shape, boxes["stage4_block1_1_conv"].shape
+    assert (space[1] < space[2], space[-1]) == (True, 4)
+    assert (channels[1] == channels[2], channels[-1]) == (True, 16)
 
 
 @pytest.mark.parametrize("master", [True, False])

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from made_up_run import make_crossval, make_run
+from made_up_run import make_crossval, make_divided, make_run
 from made_up_study import make_rows, make_study
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -20,7 +20,10 @@ from trainer.report import comparison_page, crossval_page
 from trainer.report.run_page import render
 from trainer.report.story import read
 
-PAGES = ("classification", "regression", "segmentation", "unfinished", "comparison", "crossval", "scaling")
+PAGES = (
+    *("classification", "regression", "segmentation", "unfinished", "comparison", "crossval", "scaling"),
+    *("divided", "divided-over-many"),
+)
 TRAINED = ("data", "parameter-server/mode=async", "peer:tf-parameter-server")
 PHONE, DESKTOP = (390, 844), (1280, 900)
 
@@ -60,6 +63,8 @@ def pages(tmp_path_factory):
         (unfinished / gone).unlink()
     shutil.rmtree(unfinished / "evaluation")
     html["unfinished"] = render(read(unfinished)).html
+    for name, ranks in (("divided", 3), ("divided-over-many", 20)):
+        html[name] = render(read(make_divided(folder / name, ranks))).html
     second = make_run(folder / "a-second-run-with-quite-a-long-name", skill=0.5)
     html["comparison"] = comparison_page.render([folder / "classification", second]).html
     html["crossval"] = crossval_page.render(make_crossval(folder / "cv")).html
@@ -209,3 +214,16 @@ def test_print_shows_whole_tables_in_black_on_white(opened):
     assert table.evaluate("box => box.scrollHeight <= box.clientHeight + 2")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(22, 32, 44)"
+
+
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_a_strip_shows_each_rank_with_its_share(opened, size):
+    page = opened("divided", size)
+    strip = page.locator("#placement .strip").first
+    widths = strip.locator("i").evaluate_all("all => all.map(i => i.getBoundingClientRect().width)")
+    assert [round(width / sum(widths), 1) for width in widths] == [0.5, 0.3, 0.2]
+    assert strip.locator("i").all_inner_texts() == ["0", "1", "2"]
+    colours = strip.locator("i").evaluate_all("all => all.map(i => getComputedStyle(i).backgroundColor)")
+    assert len(set(colours)) == 3
+    assert strip.get_attribute("aria-label") == "rank 0: 50\xa0%, rank 1: 30\xa0%, rank 2: 20\xa0%"
+    assert page.locator("#placement .pairs tbody tr").count() == 3

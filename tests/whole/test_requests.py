@@ -28,6 +28,7 @@ def test_what_only_the_caller_can_look_at_is_asked_before_anything_is_written(sl
     class Refuses:
         folder = staticmethod(submission_check.folder)
         crossval = staticmethod(submission_check.crossval)
+        plan = staticmethod(submission_check.plan)
 
         def unwritten(self, chain):
             raise JobError("somebody trains there")

@@ -123,3 +123,23 @@ def test_a_reduction_outside_of_a_timed_step_is_left_alone():
     world = SlowWorld()
     reduce = reduction.make(world, "gradients", kind="buckets", bucket_mb=1.0, wire="none")
     assert [float(g) for g in reduce([tf.constant(1.0)])] == [1.0]
+
+
+def test_messages_that_a_divided_network_waits_for_are_no_computing_and_those_before_the_step_no_part_of_it():
+    timeline = Timeline()
+    now = time.time()
+    timeline.add(np.array([now - 1.0, now - 0.6, now - 0.2]))  # start, forward and backward pass over
+    before = [now - 9.0, now - 8.0, 1, 999]  # of an evaluation
+    forward = [[now - 0.9, now - 0.8, 1, 64], [now - 0.9, now - 0.7, 2, 32]]  # asked for at once
+    update = [now - 0.1, now - 0.05, 1, 8]  # new values
+    timeline.arrived(np.array([before, *forward, update]))
+    timeline.close_step(1, 1.5)
+    (found,) = parts.steps(timeline.take())
+    taken = [found.forward, found.backward, found.exposed, found.update]
+    assert taken == pytest.approx([0.2, 0.4, 0.25, 0.15], abs=0.02)
+    told = {(one.kind, one.peer): (one.bytes, one.seconds) for one in found.transfers}
+    assert told == {
+        ("wait", 1): (72, pytest.approx(0.15, abs=1e-3)),
+        ("wait", 2): (32, pytest.approx(0.2, abs=1e-3)),
+    }
+    assert sum(getattr(found, part) for part in records.PARTS) == pytest.approx(found.seconds)

@@ -7,13 +7,13 @@ Run by `cingulum.bench.placement` as `python -m trainer.bench.placement_worker J
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
-from trainer.bench.step_worker import asked, say
+from trainer.bench import blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,12 +58,7 @@ def main() -> None:
     strategy = registry.of(config)
     members = strategy.members(launch.expected_size())
     world = starting.init(1, environment=strategy.environment(), members=members)
-    block = _block(job, strategy, world)
-    block()
-    for _ in asked(world):
-        everyones = world.allgather_object(block())
-        if world.is_main:
-            say(f"done {json.dumps(everyones)}")
+    blocks.answer(world, _block(job, strategy, world))
 
 
 def _block(job: PlacementJob, strategy: Any, world: Any) -> Callable[[], list[float]]:
@@ -88,15 +83,7 @@ def _block(job: PlacementJob, strategy: Any, world: Any) -> Callable[[], list[fl
         x = x[(slice(None), *(slice(*ends) for ends in share.space))]
     batch = tf.constant(x), tf.range(job.batch) % 2, tf.ones(job.batch)
 
-    def block() -> list[float]:
-        seconds = []
-        for _ in range(job.steps):
-            started = time.perf_counter()
-            np.asarray(learner.train_step(*batch))
-            seconds.append(time.perf_counter() - started)
-        return seconds
-
-    return block
+    return lambda: blocks.seconds_of(learner, itertools.repeat(batch, job.steps))
 
 
 if __name__ == "__main__":

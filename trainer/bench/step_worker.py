@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+
+from trainer.bench import blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,26 +50,7 @@ def main() -> None:
     quiet.leave_out_what_keras_can_do_without()
     world = starting.init(threads=1)
     block = _in_turn(job) if job.kind == "overhead" else _our_block(job)
-    block()
-    for _ in asked(world):
-        everyones = world.allgather_object(block())
-        if world.is_main:
-            say(f"done {json.dumps(everyones)}")
-
-
-def asked(world: Any) -> Iterator[None]:
-    """Yield on all ranks for each line `go` that rank 0 reads; write the process ids first."""
-    everyones = world.allgather_object(os.getpid())
-    if world.is_main:
-        say(f"ready {json.dumps(everyones)}")
-    while world.broadcast_object(world.is_main and sys.stdin.readline() == "go\n"):
-        yield
-
-
-def say(line: str) -> None:
-    """Write a line to standard output at once."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    blocks.answer(world, block)
 
 
 def _in_turn(job: StepJob) -> Callable[[], list[float]]:
@@ -109,11 +91,7 @@ def _our_block(job: StepJob) -> Callable[[], list[float]]:
     batches = _batches(job)
 
     def block() -> list[float]:
-        seconds = []
-        for x, y, w in batches:
-            started = time.perf_counter()
-            model.train_step(x, y, w).numpy()
-            seconds.append(time.perf_counter() - started)
+        seconds = blocks.seconds_of(model, batches)
         model.epoch_metrics()
         return seconds
 

@@ -56,6 +56,12 @@ class SpatialConfig(PlacedConfig):
         "ranks of a replica; default: all along depth",
     )
 
+    small_maps: Literal["channels", "space"] = may_change(
+        "channels",
+        description="how feature maps are cut whose convolutions have more weights than they have values: "
+        "along channels, so that each rank has some of the weights, or in space as all others",
+    )
+
     def of_a_replica(self) -> int | None:
         """Return the number of parts."""
         return None if self.parts is None else math.prod(self.parts)

@@ -19,8 +19,12 @@ class Exchange:
         processes: how many take part; ranks come first, processes that only serve after them.
         parts: number of parts that leave one after the other while gradients are still computed, such as
             buckets; 1: nothing leaves before the last gradient is there.
-        counted: bytes of payload that a rank's telemetry counts for it (`Transfer.bytes` of the step).
-        allreduce: what an all-reduce of the ranks' world does; None where the ranks share no world.
+        counted: bytes of payload that a rank's telemetry counts for it (`Transfer.bytes` of the step); of the
+            rank that has most.
+        allreduce: what an all-reduce of the ranks' world does; None where an update has none.
+        messages: how many each process sends; empty where the strategy does not say it.
+        of_all: whether `rounds` are the messages of all processes; False: of one worker's step, beside which
+            others go on.
     """
 
     rounds: Rounds
@@ -28,6 +32,8 @@ class Exchange:
     parts: int
     counted: int
     allreduce: Algorithm | None = None
+    messages: tuple[int, ...] = ()
+    of_all: bool = True
 
     @property
     def payload(self) -> tuple[Traffic, ...]:

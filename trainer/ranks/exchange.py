@@ -24,13 +24,15 @@ from trainer.errors import WorldError
 from trainer.ranks.links import Links
 from trainer.ranks.members import MESSAGES
 from trainer.ranks.messages import MOST_BYTES, Message
-from trainer.ranks.world import World
+from trainer.ranks.world import World, named, report
 
 # A message that is waited for is looked for without a pause for so long, then with pauses.
 _AT_ONCE_S = 0.005
 _PAUSE_S = 0.0002
 # A rank that computes for longer between two messages hangs; `exchange_op.cc` has the same limit.
 _LIMIT_S = 3600.0
+# Arrivals that are kept until they are read; `exchange_op.cc` keeps as many.
+MOST_ARRIVALS = 16384
 _LATE = re.compile(r"no message within \d+ s from process [\d, ]+")
 
 
@@ -78,10 +80,14 @@ class Exchange(ABC):
     def received(self, rank: int) -> Traffic:
         """Return what was received from a rank so far."""
 
-    @property
     @abstractmethod
-    def waited_s(self) -> float:
-        """Return the seconds spent in calls that received something."""
+    def arrivals(self) -> np.ndarray:
+        """Return the newest messages that came since the last call, `MOST_ARRIVALS` at most.
+
+        Returns:
+            float64 `(n, 4)`: when it was asked for and when it was there, seconds of the wall clock; the rank
+            that sent it; bytes. A rank that asks for messages does nothing until all are there.
+        """
 
     def close(self) -> None:  # noqa: B027  most have nothing to close
         """Send what is left to send."""
@@ -96,10 +102,16 @@ def open_exchange(world: World) -> Exchange:
     if world.links is None:
         raise RuntimeError("this world was started without messages")
     library = compiled()
-    names = set(world.allgather_object(file().name if library is not None else None))
-    if library is None or len(names) > 1:
-        return Interpreted(world.links)
-    return Compiled(world.links, library)
+    names = world.allgather_object(file().name if library is not None else None)
+    if library is not None and set(names) == {file().name}:
+        return Compiled(world.links, library)
+    if world.is_main and os.environ.get("CINGULUM_EXCHANGE") != "python":
+        lacking = named([rank for rank, name in enumerate(names) if name is None] or range(world.size))
+        report(
+            "warning: messages between ranks go through Python, which is slower: the compiled operation is "
+            f"missing, or not the same, on {lacking}. On each host: python -m trainer.ranks.compile_exchange"
+        )
+    return Interpreted(world.links)
 
 
 @contextlib.contextmanager
@@ -144,6 +156,14 @@ def compiled() -> Any:
         return None
 
 
+def _with_ranks(rows: np.ndarray, processes: Sequence[int]) -> np.ndarray:
+    """The rows, with ranks in place of processes."""
+    ranks = np.zeros(max(processes) + 1)
+    ranks[list(processes)] = range(len(processes))
+    rows[:, 2] = ranks[rows[:, 2].astype(int)]
+    return rows
+
+
 class Compiled(Exchange):
     """The operation of our own; see `open_exchange`."""
 
@@ -151,8 +171,9 @@ class Compiled(Exchange):
         self._processes, self._address = links.workers, links.address(MESSAGES)
         self._operation = library.cingulum_exchange
         self._counts = ctypes.CDLL(str(file()))
-        for name in ("sent", "received", "sent_messages", "received_messages", "waited_ns"):
+        for name in ("sent", "received", "sent_messages", "received_messages", "arrivals"):
             getattr(self._counts, f"cingulum_{name}").restype = ctypes.c_uint64
+        self._rows = np.empty((MOST_ARRIVALS, 4))
 
     def move(
         self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
@@ -189,10 +210,10 @@ class Compiled(Exchange):
             self._counts.cingulum_received(process), self._counts.cingulum_received_messages(process)
         )
 
-    @property
-    def waited_s(self) -> float:
-        """Return the seconds spent in calls that received something."""
-        return float(self._counts.cingulum_waited_ns()) / 1e9
+    def arrivals(self) -> np.ndarray:
+        """Return what came since the last call; see `Exchange.arrivals`."""
+        count = self._counts.cingulum_arrivals(self._rows.ctypes.data_as(ctypes.c_void_p))
+        return _with_ranks(self._rows[:count].copy(), self._processes)
 
 
 class Interpreted(Exchange):
@@ -202,7 +223,7 @@ class Interpreted(Exchange):
         self._there: dict[tuple[int, int], deque[np.ndarray]] = {}
         self._processes = links.workers
         self._sent, self._received = Counter[int](), Counter[int]()
-        self._waited_s = 0.0
+        self._arrivals: deque[tuple[float, float, int, int]] = deque(maxlen=MOST_ARRIVALS)
         self.mailbox = links.mailbox(MESSAGES, listens=False, arrived=self._arrived)
 
     def move(
@@ -234,7 +255,7 @@ class Interpreted(Exchange):
 
     def _take(self, wanted: Sequence[Parcel]) -> list[np.ndarray]:
         """The next message, uint8 `(bytes,)`, of each sender and tag; waits until all are there."""
-        began = time.monotonic()
+        began, asked = time.monotonic(), time.time()
         self.mailbox.turn()
         found: list[np.ndarray] = []
         for one in wanted:
@@ -249,9 +270,8 @@ class Interpreted(Exchange):
                     else:
                         time.sleep(_PAUSE_S)
             found.append(self._there[key].popleft())
+            self._arrivals.append((asked, time.time(), key[0], found[-1].nbytes))
         self.mailbox.leave()
-        if wanted:
-            self._waited_s += time.monotonic() - began
         return found
 
     def sent(self, rank: int) -> Traffic:
@@ -264,10 +284,11 @@ class Interpreted(Exchange):
         process = self._processes[rank]
         return Traffic(self.mailbox.received[process], self._received[process])
 
-    @property
-    def waited_s(self) -> float:
-        """Return the seconds spent in calls that received something."""
-        return self._waited_s
+    def arrivals(self) -> np.ndarray:
+        """Return what came since the last call; see `Exchange.arrivals`."""
+        rows = np.array(self._arrivals, float).reshape(-1, 4)
+        self._arrivals.clear()
+        return _with_ranks(rows, self._processes)
 
     def close(self) -> None:
         """Send what is left to send, and end the mailbox's thread."""

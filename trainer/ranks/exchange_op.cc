@@ -40,13 +40,44 @@ std::atomic<uint64_t> sent_bytes[kRanks];
 std::atomic<uint64_t> received_bytes[kRanks];
 std::atomic<uint64_t> sent_messages[kRanks];
 std::atomic<uint64_t> received_messages[kRanks];
-std::atomic<uint64_t> waited_ns;
 
-int64_t now_ns() {
+int64_t now_ns(clockid_t clock = CLOCK_MONOTONIC) {
   timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
+
+// One message that came: seconds of the wall clock at which it was asked for and was there.
+struct Arrival {
+  double asked, there, source, bytes;
+};
+
+// The newest arrivals that nobody has read yet.
+class Arrivals {
+ public:
+  void add(const Arrival& one) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kept_[written_++ % kKept] = one;
+  }
+
+  uint64_t take(Arrival* into) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (written_ - read_ > kKept) read_ = written_ - kKept;
+    const uint64_t count = written_ - read_;
+    for (uint64_t i = 0; i < count; ++i) into[i] = kept_[(read_ + i) % kKept];
+    read_ = written_;
+    return count;
+  }
+
+  static constexpr uint64_t kKept = 16384;
+
+ private:
+  std::mutex mutex_;
+  Arrival kept_[kKept];
+  uint64_t written_ = 0, read_ = 0;
+};
+
+Arrivals arrivals;
 
 void pause() {
   timespec t{0, kPauseNs};
@@ -131,6 +162,7 @@ class ExchangeOp : public tensorflow::OpKernel {
 
   void Compute(OpKernelContext* c) override {
     const int64_t began = now_ns();
+    const double asked = now_ns(CLOCK_REALTIME) / 1e9;
     const size_t count = sources_.size();
     std::vector<Tensor*> into(count);
     for (size_t i = 0; i < count; ++i) {
@@ -153,15 +185,33 @@ class ExchangeOp : public tensorflow::OpKernel {
       ++sent_messages[targets_[i] % kRanks];
     }
     std::vector<MPI_Status> statuses(count);
-    for (int done = count == 0; !done;) {
-      const int code = MPI_Testall(count, arriving.data(), &done, statuses.data());
+    std::vector<int> there(count);
+    for (size_t left = count; left != 0;) {
+      int some = 0;
+      const int code = MPI_Testsome(count, arriving.data(), &some, there.data(), statuses.data());
       if (code != MPI_SUCCESS) return give_up(c, arriving, into, told(code));
-      if (done) break;
+      for (int k = 0; k < some; ++k) {
+        const int i = there[k];
+        int bytes = 0;
+        MPI_Get_count(&statuses[k], MPI_BYTE, &bytes);
+        if (static_cast<size_t>(bytes) != into[i]->TotalBytes()) {
+          return give_up(c, arriving, into,
+                         "a message of " + std::to_string(bytes) + " bytes came from process " +
+                             std::to_string(sources_[i]) + " in place of " + std::to_string(into[i]->TotalBytes()));
+        }
+        received_bytes[sources_[i] % kRanks] += bytes;
+        ++received_messages[sources_[i] % kRanks];
+        arrivals.add({asked, now_ns(CLOCK_REALTIME) / 1e9, double(sources_[i]), double(bytes)});
+      }
+      left -= some;
+      if (left == 0) break;
       leaving().look();
       const int64_t waited = now_ns() - began;
       if (waited > kLimitNs) {
         std::string late;
-        for (int32_t source : sources_) late += (late.empty() ? "" : ", ") + std::to_string(source);
+        for (size_t i = 0; i < count; ++i) {
+          if (arriving[i] != MPI_REQUEST_NULL) late += (late.empty() ? "" : ", ") + std::to_string(sources_[i]);
+        }
         return give_up(c, arriving, into, "no message within 3600 s from process " + late);
       }
       if (waited < kAtOnceNs) {
@@ -170,19 +220,7 @@ class ExchangeOp : public tensorflow::OpKernel {
         pause();
       }
     }
-    for (size_t i = 0; i < count; ++i) {
-      int bytes = 0;
-      MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
-      if (static_cast<size_t>(bytes) != into[i]->TotalBytes()) {
-        c->SetStatus(tensorflow::errors::Internal("a message of ", bytes, " bytes came from process ", sources_[i],
-                                                  " in place of ", into[i]->TotalBytes()));
-        return;
-      }
-      received_bytes[sources_[i] % kRanks] += bytes;
-      ++received_messages[sources_[i] % kRanks];
-    }
     leaving().leave();
-    if (count != 0) waited_ns += now_ns() - began;
   }
 
  private:
@@ -239,5 +277,6 @@ uint64_t cingulum_sent(int rank) { return sent_bytes[rank % kRanks]; }
 uint64_t cingulum_received(int rank) { return received_bytes[rank % kRanks]; }
 uint64_t cingulum_sent_messages(int rank) { return sent_messages[rank % kRanks]; }
 uint64_t cingulum_received_messages(int rank) { return received_messages[rank % kRanks]; }
-uint64_t cingulum_waited_ns() { return waited_ns; }
+// Copies what arrived since the last call, at most `kKept` rows of four numbers; returns how many.
+uint64_t cingulum_arrivals(double* into) { return arrivals.take(reinterpret_cast<Arrival*>(into)); }
 }

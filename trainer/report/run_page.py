@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.errors import ShardError
-from trainer.report import cases, charts_training, claim, cohort, facts, methods, time_spent
+from trainer.report import cases, charts_training, claim, cohort, facts, methods, placement, time_spent
 from trainer.report.attributions import Attribution
 from trainer.report.attributions import read as read_attributions
 from trainer.report.cases import Case
@@ -28,6 +28,7 @@ def render(story: Story) -> Page:
     judgement = judge(story, found) if found is not None else None
     training = _training_figures(story)
     spent = time_spent.of(story)
+    divided = placement.of(story)
     worst = _cases(story, found, worst=True)
     typical = _cases(story, found, worst=False)
     groups = cohort.groups(story)
@@ -48,6 +49,8 @@ def render(story: Story) -> Page:
         rank_header=time_spent.RANK_HEADER,
         host_header=time_spent.HOST_HEADER,
         prediction_header=time_spent.PREDICTION_HEADER,
+        placement=divided,
+        placement_header=placement.RANK_HEADER,
         worst=worst,
         typical=typical,
         contours=isinstance(found, Overlaps),
@@ -68,6 +71,8 @@ def render(story: Story) -> Page:
         tables["cohort"] = cohort.as_table(groups).csv()
     if subgroups is not None:
         tables["subgroups"] = subgroups.table.csv()
+    if divided is not None:
+        tables["placement"] = divided.table.csv()
     judged = (*judgement.figures, *judgement.hidden) if judgement is not None else ()
     figures = (*judged, *training, *(spent.figures if spent is not None else ()))
     return Page(html, figures, tables, _pictures(worst, typical))

@@ -28,7 +28,7 @@ from trainer.inference import sliding
 from trainer.inference.sliding import Windows
 from trainer.ranks.world import World
 from trainer.runs import network_size
-from trainer.strategies import optimizers
+from trainer.strategies import optimizers, slots
 from trainer.strategies.base import Prepared, Share, Strategy
 from trainer.tasks import Task
 
@@ -161,7 +161,8 @@ def build_network(
     model = build_model(config, data, synchronised=config.train.sync_batch_norm and world.size > 1)
     optimizer = optimizers.build(config.train, steps_per_epoch(config, data), model)
     optimizer = strategy.divided(optimizer, world)
-    optimizer.build(model.trainable_variables)
+    trained = model.trainable_variables
+    optimizer.build(trained if strategy.keeps_slots(world) else slots.stand_ins(trained))
     return model, optimizer
 
 

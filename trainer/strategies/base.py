@@ -123,6 +123,14 @@ class Plan:
         """Return every attribute as it goes into plan.json."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.repr}
 
+    def drawn(self) -> dict[str, Any]:
+        """Return what plan.json says besides: figures for the report. Default: none."""
+        return {}
+
+    def content(self) -> dict[str, Any]:
+        """Return what plan.json holds."""
+        return self.tree() | self.drawn()
+
     def json(self) -> str:
         """Return the plan as a JSON object, one key per line."""
         return json.dumps(self.tree(), indent=2)
@@ -214,6 +222,13 @@ class Strategy(ABC):
     def divided(self, optimizer: keras.Optimizer, world: World) -> keras.Optimizer:
         """Return the optimizer as ranks use it, made of an ordinary Keras one."""
         return optimizer
+
+    def keeps_slots(self, world: World) -> bool:
+        """Return whether this rank needs the slots of the whole network's optimizer; default: yes.
+
+        Where it does not, they are of one number each, and the learner has slots of what it updates.
+        """
+        return True
 
     def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
         """Measure what `plan` needs to know of the ranks, and keep it, the same on all of them; a collective.

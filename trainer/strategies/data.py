@@ -15,7 +15,7 @@ from trainer.errors import ConfigError
 from trainer.ranks.world import World
 from trainer.strategies.distributed_optimizer import is_distributed, share_accumulated, trust
 from trainer.strategies.guards import average_statistics, check_divergence
-from trainer.strategies.learner import Collected, Learner, Predictions, Setup
+from trainer.strategies.learner import Collected, Learner, Predictions, Setup, evaluated
 from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.timeline import Timeline
 
@@ -128,21 +128,12 @@ class DistributedModel(Learner):
         predict: Callable[[Any], Any] | None = None,
     ) -> Predictions:
         """Evaluate as `Learner.evaluate` says; a collective at its end."""
-        rows, targets, outputs = [], [], []
-        for row, x, y, w in batches:
-            real = np.asarray(w) > 0
-            kept = np.asarray(y), np.asarray((predict or self.predict)(x))
-            if collected is not None:
-                kept = collected(*kept)
-            rows.append(np.asarray(row)[real])
-            targets.append(kept[0][real])
-            outputs.append(kept[1][real])
-        joined = [
-            self.world.allgather(np.concatenate(part), name=f"evaluation_{i}").numpy()
-            for i, part in enumerate((rows, targets, outputs))
-        ]
-        order = np.argsort(joined[0], kind="stable")
-        return Predictions(*(part[order] for part in joined))
+        return evaluated(
+            batches,
+            predict or self.predict,
+            collected,
+            lambda part, name: self.world.allgather(part, name=name).numpy(),
+        )
 
     def check(self) -> None:
         """Check that weights are the same on all ranks; a collective.

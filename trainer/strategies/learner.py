@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     import keras
-    import numpy as np
 
     from trainer.ranks.world import World
     from trainer.tasks.base import PerSample
@@ -201,4 +202,34 @@ class Predictions:
 
 
 # From targets and outputs of a batch to what evaluation keeps.
-Collected = Callable[["np.ndarray", "np.ndarray"], tuple["np.ndarray", "np.ndarray"]]
+Collected = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def evaluated(
+    batches: Iterable[tuple[Any, Any, Any, Any]],
+    predict: Callable[[Any], Any],
+    collected: Collected | None = None,
+    gathered: Callable[[np.ndarray, str], np.ndarray] = lambda part, name: part,
+) -> Predictions:
+    """Return the outputs for all batches, in the order of their rows; see `Learner.evaluate`.
+
+    Args:
+        batches: this rank's.
+        predict: from inputs to outputs.
+        collected: from targets and outputs of a batch to what is kept of them.
+        gathered: from this rank's part of rows, targets or outputs, and its name, to that of all ranks
+            whose batches differ; default: all ranks have the same batches.
+    """
+    rows, targets, outputs = [], [], []
+    for row, x, y, w in batches:
+        real = np.asarray(w) > 0
+        kept = np.asarray(y), np.asarray(predict(x))
+        if collected is not None:
+            kept = collected(*kept)
+        rows.append(np.asarray(row)[real])
+        targets.append(kept[0][real])
+        outputs.append(kept[1][real])
+    parts = (rows, targets, outputs)
+    joined = [gathered(np.concatenate(part), f"evaluation_{i}") for i, part in enumerate(parts)]
+    order = np.argsort(joined[0], kind="stable")
+    return Predictions(*(part[order] for part in joined))

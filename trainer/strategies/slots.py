@@ -67,6 +67,14 @@ def build(optimizer: keras.Optimizer, variables: Sequence[Any]) -> Slots:
     return Slots(tuple(tuple(slots) for slots in of), tuple(common))
 
 
+def stand_ins(variables: Sequence[Any], *, whole: bool = False) -> list[Any]:
+    """Return variables of the same names and types, of one number each or (`whole`) of the same shapes."""
+    return [
+        keras.Variable(np.zeros(v.shape if whole else (1,), v.dtype), dtype=v.dtype, name=v.name)
+        for v in variables
+    ]
+
+
 def of_built(optimizer: keras.Optimizer, variables: Sequence[Any], *, whole: bool) -> Slots:
     """Return the slots of an optimizer that was built for these variables.
 
@@ -76,11 +84,7 @@ def of_built(optimizer: keras.Optimizer, variables: Sequence[Any], *, whole: boo
         whole: the optimizer's rule depends on the shapes of variables.
     """
     copy = type(optimizer).from_config(optimizer.get_config())
-    stand_ins = [
-        keras.Variable(np.zeros(v.shape if whole else (1,), v.dtype), dtype=v.dtype, name=v.name)
-        for v in variables
-    ]
-    slots = build(copy, stand_ins)
+    slots = build(copy, stand_ins(variables, whole=whole))
     number = {id(v): i for i, v in enumerate(copy.variables)}
 
     def ours(theirs: Sequence[Any]) -> tuple[Any, ...]:

@@ -54,7 +54,8 @@ def read_facts(run: RunFolder) -> Facts:
     section = config.get("train", {}).get("strategy", {})
     strategy = section.get("name") or plan.get("strategy") or "data"
     server = section if strategy == "parameter-server" else {}
-    sent = plan.get("bytes_per_update")
+    sent = plan.get("bytes_per_update", _most(plan.get("sent_per_update")))
+    parameters = plan.get("parameters")
     return Facts(
         strategy=strategy,
         asynchronous=server.get("mode") == "async",
@@ -62,8 +63,21 @@ def read_facts(run: RunFolder) -> Facts:
         colocated=server.get("placement") == "colocated",
         hosts=tuple(ran.hosts),
         bytes_sent=sent if isinstance(sent, int) else None,
+        messages_sent=_most(plan.get("messages_per_update")),
+        parameters=parameters if isinstance(parameters, int) else None,
+        flops=tuple(_numbers(plan.get("flops"))),
         config=config,
     )
+
+
+def _most(values: Any) -> int | None:
+    return max(map(round, _numbers(values)), default=None)
+
+
+def _numbers(values: Any) -> list[float]:
+    """The values of a list; none where one is no number."""
+    are_numbers = isinstance(values, list) and all(isinstance(one, int | float) for one in values)
+    return values if are_numbers else []
 
 
 def _object(path: Path) -> Mapping[str, Any]:

@@ -12,12 +12,15 @@ class Facts:
     """What is known of one run.
 
     Attributes:
-        strategy: `data` or `parameter-server`.
+        strategy: its name, such as `data`.
         asynchronous: whether servers answer each worker on its own.
         servers: number of parameter servers; 0 without.
         colocated: whether servers run within workers.
         hosts: name of each rank's host, of workers only; empty where it is not known.
-        bytes_sent: that a rank sends per update, as planned; None where it is not known.
+        bytes_sent: that the busiest rank sends per update, as planned; None where it is not known.
+        messages_sent: the same of messages; None where the plan does not say it.
+        parameters: of the network; None where it is not known.
+        flops: of each rank, as the plan divides the network; empty where it does not.
         config: the configuration as a tree, defaults included; empty where it is not known.
     """
 
@@ -27,7 +30,15 @@ class Facts:
     colocated: bool = False
     hosts: tuple[str, ...] = ()
     bytes_sent: int | None = None
+    messages_sent: int | None = None
+    parameters: int | None = None
+    flops: tuple[float, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether ranks compute parts of one network, and wait for each other within each pass."""
+        return self.strategy in ("spatial", "filters")
 
     def name(self, rank: int) -> str:
         """Return such as 'rank 1 @ n2', or 'rank 1' where its host is unknown."""

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Iterator, Mapping
 
 from trainer.byte_sizes import as_text
-from trainer.telemetry import records
+from trainer.telemetry import divided, records
+from trainer.telemetry.durations import duration
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.losses import Losses
 from trainer.telemetry.records import HostEpoch, RunTelemetry
@@ -35,7 +36,12 @@ def summary(bound: str, cause: str | None, gain: float, lost: Losses, facts: Fac
             f"compute-bound, in steps that are too small: {gain:.0%} of a step's {duration(lost.step)} does "
             "not depend on the batch"
         )
-    if bound == "straggler" and lost.slow:
+    if facts.is_divided and bound == "straggler" and cause != "late in turn":
+        where = f"waiting for {facts.name(divided.latest(lost))}"
+        where += ", which has more of the network than others" if cause == "uneven" else ""
+    elif facts.is_divided and bound == "network":
+        where = "waiting for messages of other ranks"
+    elif bound == "straggler" and lost.slow:
         where = f"waiting for {' and '.join(facts.name(rank) for rank in lost.slow[:3])}"
     elif bound == "straggler":
         where = "waiting for whichever rank is late"
@@ -51,8 +57,11 @@ def evidence(
     bound: str, cause: str | None, lost: Losses, telemetry: RunTelemetry, facts: Facts
 ) -> tuple[str, ...]:
     """Return the figures behind the verdict, and what else costs time, a sentence each."""
-    found = [_breakdown(lost), *_of_input(lost, facts)]
-    if len(lost.of_rank) > 1 or facts.strategy != "data":
+    found = [_breakdown(lost, facts), *_of_input(lost, facts)]
+    if facts.is_divided:
+        found += [*divided.evidence(lost, telemetry, facts), *_of_ranks(lost, facts)]
+        found += _slow_part(lost, telemetry)
+    elif len(lost.of_rank) > 1 or facts.strategy != "data":
         found += [*_of_communication(lost, facts), *_of_servers(telemetry, facts), *_of_ranks(lost, facts)]
         found += _slow_part(lost, telemetry)
     found += [*_of_hosts(telemetry, lost.step), *_outside(telemetry)]
@@ -81,7 +90,7 @@ def is_servers(telemetry: RunTelemetry, facts: Facts) -> bool:
 
 def is_small(facts: Facts) -> bool:
     """Return whether messages cost more by their number than by their bytes: few bytes, or one host."""
-    on_one_host = len(facts.hosts) > 1 and len(set(facts.hosts)) == 1
+    on_one_host = len(facts.hosts) > 1 and len(set(facts.hosts)) == 1 and not facts.is_divided
     return on_one_host or (facts.bytes_sent is not None and facts.bytes_sent < SMALL_BYTES)
 
 
@@ -109,24 +118,18 @@ def server_means(telemetry: RunTelemetry) -> dict[int, dict[str, float]]:
     }
 
 
-def duration(seconds: float) -> str:
-    """Return such as '412 ms', '1.32 s', '0.4 ms'."""
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
-
-
 def times(gain: float) -> str:
     """Return how many times as fast a step is without this share of its time."""
     return "100 times or more" if gain > 0.99 else f"{1 / (1 - gain):.2f} times"
 
 
-def _breakdown(lost: Losses) -> str:
+def _breakdown(lost: Losses, facts: Facts) -> str:
+    words = ("messages", "unequal ranks") if facts.is_divided else ("communication", "slow ranks")
     parts = {
         "computing": lost.computing,
         "input": lost.input,
-        "communication": lost.communication,
-        "slow ranks": lost.straggler,
+        words[0]: lost.communication,
+        words[1]: lost.straggler,
         "ranks late in turn": lost.jitter,
     }
     several = len(lost.of_rank) > 1

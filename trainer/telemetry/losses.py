@@ -9,6 +9,10 @@ With `own` = input wait + computing (forward, backward, update, other) of each r
 and that last term is communication alone: the last rank waits for no other. Waiting of the quicker ranks is
 no loss of its own, it only shows that they are quicker. Each loss is the difference that an improved number
 makes in that sum: no input wait, the slow ranks as quick as the usual one, no communication.
+
+Ranks that compute parts of one network also wait for each other within the passes. What the rank waits that
+waits least is then for messages and for ranks that compute one after the other, and ranks are to be equally
+quick: their shares can be chosen.
 """
 
 from __future__ import annotations
@@ -42,8 +46,9 @@ class Losses:
         communication: sooner if nothing had to be waited for once every rank has its gradients. Where ranks
             do not wait for each other, the mean over ranks of what each waits.
         hidden: communication that ran during backward passes and cost nothing.
-        straggler: sooner if the slow ranks were as quick as the usual one. Who is grossly slow at
-            computing is slow at communicating, too: its share of `communication` counts here as well.
+        straggler: sooner if the slow ranks were as quick as the usual one; of a divided network, if all ranks
+            computed equally long. Who is grossly slow at computing its samples is slow at communicating, too:
+            its share of `communication` counts here as well.
         jitter: sooner if no step had a latest rank, beyond `straggler`: ranks that are late in turn.
         fixed: of the usual rank: being handed a batch, update, other; a larger batch lengthens none of them.
         computing: of the usual rank: forward, backward, update, other.
@@ -66,12 +71,15 @@ class Losses:
     waits: Mapping[int, float]
 
 
-def losses(steps: Mapping[int, Sequence[Step]], *, together: bool = True) -> Losses | None:
+def losses(
+    steps: Mapping[int, Sequence[Step]], *, together: bool = True, divided: bool = False
+) -> Losses | None:
     """Return the step time that each bottleneck costs.
 
     Args:
         steps: rank -> its steps, in order. Those in which the network was traced are passed over.
         together: whether ranks wait for each other in every step; no, under an asynchronous server.
+        divided: whether they compute parts of one network.
 
     Returns:
         None where the ranks have no timed step in common.
@@ -98,6 +106,8 @@ def losses(steps: Mapping[int, Sequence[Step]], *, together: bool = True) -> Los
     ratio = of_rank.max() / usual if usual > 0 else 1.0
     grossly = ratio >= GROSSLY_SLOW and late >= LATE * seconds.mean()
     straggler = late + communication * (1 - 1 / ratio) if grossly else late
+    if divided:
+        straggler = late = float(of_rank.max() - of_rank.mean())
     return Losses(
         steps=seconds.shape[1],
         step=float(seconds.mean()),

@@ -44,6 +44,7 @@ class RunPrediction(BaseModel):
     hosts: list[str]
     sent: list[int]
     received: list[int]
+    messages: list[int] = []
     counted: int
     crossing: dict[str, list[int]] = {}
     timed: list[Timed] = []
@@ -112,7 +113,7 @@ def before_steps(
     """
     places = links.places(hosts)
     several = len(set(hosts)) > 1
-    crossing = links.crossing(exchange.rounds, places) if several and exchange.allreduce is not None else []
+    crossing = links.crossing(exchange.rounds, places) if several and exchange.of_all else []
     link: Link | None = None
     communication: float | None = None
     # All-reduces within one host say nothing of the link to servers on another.
@@ -128,6 +129,7 @@ def before_steps(
         hosts=list(hosts),
         sent=[round(one.sent) for one in exchange.payload],
         received=[round(one.received) for one in exchange.payload],
+        messages=list(exchange.messages),
         counted=exchange.counted,
         crossing={
             host: [round(one.sent), round(one.received)]
@@ -188,17 +190,17 @@ def after_steps(
 def compare(known: RunPrediction, telemetry: RunTelemetry) -> dict[str, dict[str, float]]:
     """Return predicted, measured and their ratio of each figure that has both; empty where none has.
 
-    `counted_bytes`: payload in a rank's telemetry per step. `crossing_bytes`: what the busiest host sends per
-    step, by its interfaces' counters, headers and other programs' bytes included. `communication_s`: while
-    gradients were under way, on the rank that was last. `exposed_s`: what it waited
+    `counted_bytes`: payload per step in the telemetry of the rank that has most. `crossing_bytes`: what the
+    busiest host sends per step, by its interfaces' counters, headers and other programs' bytes included.
+    `communication_s`: while gradients were under way, on the rank that was last. `exposed_s`: what it waited
     after its backward pass. `step_s`. Seconds are medians over the steps after `known.step`.
     """
     by_rank = [
         [s for s in own[-LAST:] if s.step > known.step and not s.first] for own in telemetry.steps.values()
     ]
-    sizes = [sum(t.bytes for t in s.transfers) for own in by_rank for s in own]
+    sizes = [statistics.fmean(sum(t.bytes for t in s.transfers) for s in own) for own in by_rank if own]
     pairs: dict[str, tuple[float | None, float | None]] = {
-        "counted_bytes": (known.counted, statistics.fmean(sizes) if sizes else None),
+        "counted_bytes": (known.counted, max(sizes, default=None)),
         "crossing_bytes": _busiest_host(known, telemetry),
     }
     by_step = _common(by_rank)

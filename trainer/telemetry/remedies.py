@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainer.config import RunConfig
+from trainer.telemetry import divided
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.losses import Losses
 from trainer.telemetry.records import RunTelemetry
@@ -52,12 +53,19 @@ def settings(
     bound: str, cause: str | None, lost: Losses, telemetry: RunTelemetry, facts: Facts
 ) -> tuple[Setting, ...]:
     """Return what to try, the most promising first; nothing where the run's configuration is unknown."""
+    ranks = len(telemetry.steps)
     proposals = {
         "compute": lambda: _compute(cause, telemetry, facts),
-        "network": lambda: _network(cause, lost, facts),
-        "server": lambda: _server(len(telemetry.steps), facts),
+        "network": lambda: (
+            divided.network(cause, facts, ranks) if facts.is_divided else _network(cause, lost, facts)
+        ),
+        "server": lambda: _server(ranks, facts),
         "input": lambda: _input(telemetry, facts),
-        "straggler": lambda: _straggler(cause, facts),
+        "straggler": lambda: (
+            divided.uneven(facts, ranks)
+            if facts.is_divided and cause != "late in turn"
+            else _straggler(cause, facts)
+        ),
     }[bound]()
     found = []
     for changes, why in proposals:
@@ -171,7 +179,7 @@ def _straggler(cause: str | None, facts: Facts) -> Proposals:
             "quick ranks take more samples instead of waiting; one process more, the server, and updates use "
             "older weights",
         )
-    elif not facts.asynchronous:
+    elif facts.strategy == "parameter-server" and not facts.asynchronous:
         yield {"train.strategy.mode": "async"}, "quick workers take more samples instead of waiting"
 
 

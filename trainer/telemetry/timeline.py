@@ -34,6 +34,7 @@ class Timeline:
         self.enabled, self._deterministic = enabled, deterministic
         self._calls: list[tuple[Layout, Any, float]] = []
         self._recorded: list[Interval] = []
+        self._arrived: list[np.ndarray] = []
         self._closed: list[_Closed] = []
         self._traced = False
         self._layout = Layout()
@@ -120,6 +121,16 @@ class Timeline:
             now = time.time()
             self._recorded.append(Interval(kind, now - seconds, now, peer, size))
 
+    def arrived(self, rows: np.ndarray) -> None:
+        """Record messages for which this rank waited, each with the rank that sent it.
+
+        Args:
+            rows: `(n, 4)`: start and end of the waiting, seconds of the wall clock; that rank; bytes. What
+                came before the step began, such as in an evaluation, is left out.
+        """
+        if self.enabled:
+            self._arrived.append(rows)
+
     def close_step(self, step: int, seconds: float) -> None:
         """Make a step of what was recorded since the last one.
 
@@ -129,9 +140,10 @@ class Timeline:
         """
         calls, self._calls = self._calls, []
         recorded, self._recorded = self._recorded, []
+        arrived, self._arrived = self._arrived, []
         first, self._traced = self._traced, False
         if calls:
-            self._closed.append((step, time.time() - seconds, seconds, first, calls, recorded))
+            self._closed.append((step, time.time() - seconds, seconds, first, calls, recorded, arrived))
 
     def take(self) -> list[StepIntervals]:
         """Return the steps closed since the last call."""
@@ -244,13 +256,24 @@ def _moments_of_buckets() -> Any:
 # A step as `StepIntervals` has it, but for its intervals: calls of the compiled step, and what was recorded
 # besides. These become intervals when they are asked for: a step itself keeps numbers, nothing else.
 _Calls = list[tuple[Layout, Any, float]]
-_Closed = tuple[int, float, float, bool, _Calls, list[Interval]]
+_Closed = tuple[int, float, float, bool, _Calls, list[Interval], list[np.ndarray]]
 
 
 def _intervals(
-    step: int, start: float, seconds: float, first: bool, calls: _Calls, recorded: list[Interval]
+    step: int,
+    start: float,
+    seconds: float,
+    first: bool,
+    calls: _Calls,
+    recorded: list[Interval],
+    arrived: list[np.ndarray],
 ) -> StepIntervals:
     found = list(recorded)
+    for rows in arrived:
+        found += [
+            Interval("wait", asked, there, int(peer), int(size))
+            for asked, there, peer, size in rows[rows[:, 0] >= start].tolist()
+        ]
     for layout, stamps, ended in calls:
         found += marks.intervals(Call(layout, np.asarray(stamps), ended))
     return StepIntervals(step, start, seconds, tuple(found), first)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainer.telemetry import findings, remedies
+from trainer.telemetry import divided, findings, remedies
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.losses import Losses, losses
 from trainer.telemetry.records import RunTelemetry
@@ -34,7 +34,8 @@ class Verdict:
     Attributes:
         bound: what limits a step most.
         cause: `small steps`: of the fixed costs of a step, a larger batch per step would make less. `late in
-            turn`: no rank is slow, but in each step one is. None: nothing further is known.
+            turn`: no rank is slow, but in each step one is. `uneven`: a rank has more of the network than
+            others. None: nothing further is known.
         summary: in one line.
         evidence: the figures, a sentence each.
         gain_at_most: share of a step's time, 0 to 1, that removing the bottleneck saves at most. Of
@@ -45,7 +46,7 @@ class Verdict:
     """
 
     bound: Bound
-    cause: Literal["small steps", "late in turn"] | None
+    cause: Literal["small steps", "late in turn", "uneven"] | None
     summary: str
     evidence: tuple[str, ...]
     gain_at_most: float
@@ -65,7 +66,7 @@ class Verdict:
 
 def verdict(telemetry: RunTelemetry, facts: Facts) -> Verdict | None:
     """Return the verdict on a run; None without steps after those in which networks were traced."""
-    lost = losses(telemetry.steps, together=not facts.asynchronous)
+    lost = losses(telemetry.steps, together=not facts.asynchronous, divided=facts.is_divided)
     if lost is None or lost.step <= 0:
         return None
     waiting: Bound = "server" if findings.is_servers(telemetry, facts) else "network"
@@ -75,7 +76,7 @@ def verdict(telemetry: RunTelemetry, facts: Facts) -> Verdict | None:
         waiting: lost.communication / lost.step,
         "straggler": lost.straggler / lost.step,
     }
-    if len(telemetry.steps) == 1 and facts.strategy == "data":
+    if len(telemetry.steps) == 1 and (facts.strategy == "data" or facts.is_divided):
         del gains[waiting], gains["straggler"]
     gains = {name: round(min(1.0, max(0.0, gain)), 4) for name, gain in gains.items()}
     bound, cause = _bound(gains, lost, telemetry, facts)
@@ -99,6 +100,8 @@ def _bound(gains: Mapping[str, float], lost: Losses, telemetry: RunTelemetry, fa
     worth = {name: gain for name, gain in gains.items() if name != "compute" and gain >= WORTH}
     if worth:
         bound = max(worth, key=lambda name: worth[name])
+        if bound == "straggler" and facts.is_divided:
+            return bound, "uneven" if divided.is_by_plan(lost, facts) else None
         small = bound == "network" and findings.is_small(facts)
         return bound, "small steps" if small else None
     if lost.jitter / lost.step >= JITTER:

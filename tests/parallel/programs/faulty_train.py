@@ -6,8 +6,9 @@ RANK -1 is parameter server 0, which knows kill and freeze.
 
 FAULT: none, kill, raise, hang, freeze (the whole process), slow (each step takes 0.4 s more), wait
 (CONFIG.waiting is made; until CONFIG.go is there, or a signal comes), stop (as by SIGUSR2), nan, diverge,
-full (no file may grow any more), quota (stopped nine tenths of the time from there on); or during the saving
-of the checkpoint of STEP: kill-writing, kill-renaming.
+full (no file may grow any more), apart (every rank r runs in the folder CONFIG.r), quota (stopped nine
+tenths of the time from there on); or during the saving of the checkpoint of STEP: kill-writing,
+kill-renaming.
 STEP counts updates from 1.
 
 SPEEDS in the environment, JSON: see `pretended_speeds.py`.
@@ -56,7 +57,9 @@ def main() -> int:
     from trainer.runs.loop import Training
     from trainer.strategies.servers.server import Server
 
-    if at_rank == -1 and world.is_server:
+    if fault == "apart":
+        os.chdir(f"{sys.argv[4]}.{world.rank}")
+    elif at_rank == -1 and world.is_server:
         _in_update(Server)
     elif world.rank == at_rank and fault != "none":
         if fault in ("kill-writing", "kill-renaming"):

@@ -110,9 +110,6 @@ def divided(case: Case, world: World, ranks: int) -> tuple[dict[str, np.ndarray]
     crossed = counts.since(world, plan, len(losses), plan.accumulation)
     seen = plan.evaluation_share(world.rank)
     learner.check()
-    waited = learner.waiting.share()
-    if case.anew is None:  # then not every update is traced
-        assert waited is not None and 0 <= waited <= 1
     whole = np.sum(world.allgather_object(losses), axis=0)
     metrics = learner.epoch_metrics()
     with learner.averaged_weights():
@@ -178,6 +175,8 @@ class Counted:
     def __init__(self, learner: Any, steps: int = 0) -> None:
         self.exchange, self.world, self.steps = learner.exchange, learner.world, steps
         self.before = self.now()
+        if self.exchange is not None:
+            self.exchange.arrivals()
 
     def now(self) -> list[list[int]]:
         if self.exchange is None:
@@ -203,6 +202,11 @@ class Counted:
             [n - m for n, m in zip(*two, strict=True)] for two in zip(self.now(), self.before, strict=True)
         ]
         mine = dict(zip(names, counted, strict=bool(counted)))
+        if self.exchange is not None:
+            rows = self.exchange.arrivals()
+            assert (rows[:, 0] <= rows[:, 1]).all()
+            sums = [rows[rows[:, 2] == rank, 3] for rank in range(world.size)]
+            mine |= {"arrived bytes": [int(one.sum()) for one in sums], "arrived messages": [*map(len, sums)]}
         return {
             "plan": [[*key, count] for key, count in sorted(expected.items())],
             "per rank": each,

@@ -34,7 +34,7 @@ def section(name: str, **options: Any) -> Strategy:
     return lambda ranks: {"name": name, **options}
 
 
-SPATIAL, FILTERS = section("spatial"), section("filters")
+SPATIAL, FILTERS = section("spatial", small_maps="space"), section("filters")
 WAYS: dict[str, Strategy] = {
     "spatial": SPATIAL,
     "filters": FILTERS,
@@ -148,7 +148,7 @@ def _registered(name: str, way: str) -> Case:
     strategy, network = WAYS[way], models.describe(name)
     options: dict[str, Any] = {"dropout": 0.0} if name == "sfcn" else {}
     if network.dimensions == 2 and way == "spatial":
-        strategy = lambda ranks: {"name": "spatial", "parts": [1, ranks, 1]}  # noqa: E731
+        strategy = lambda ranks: {**SPATIAL(ranks), "parts": [1, ranks, 1]}  # noqa: E731
     loss = "maps" if network.dense else "classes"
     return Case(registered(name, **options), strategy, loss=loss, steps=2, tolerance=NETWORK)
 
@@ -213,6 +213,7 @@ CASES: dict[str, Case] = {
         section("filters", replicas=2), batch=4, ranks=(2, 4), train={"accumulation": 2}
     ),
     "bricks": _own(section("spatial", parts=[2, 2, 1]), ranks=(4,)),
+    "small maps": Case(registered("tiny"), section("spatial"), steps=2, tolerance=NETWORK),
     "one with nothing to do": _own(
         section("filters", shares=[1, 0]), ranks=(2,), train=_optimizer("sgd", global_clip_norm=0.02)
     ),

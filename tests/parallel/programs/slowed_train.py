@@ -23,10 +23,11 @@ plain_read = os.preadv
 def main() -> int:
     from cingulum import cli
     from trainer import quiet
-    from trainer.ranks import starting
+    from trainer.ranks import launch, starting
+    from trainer.ranks.members import Members
 
     quiet.leave_out_what_keras_can_do_without()
-    world = starting.init(1)
+    world = starting.init(1, members=Members(messages=launch.expected_size() > 1))
     from trainer.runs.loop import Training
 
     is_last = world.rank == world.size - 1

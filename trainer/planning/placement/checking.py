@@ -79,7 +79,9 @@ class _Place:
         self._network = placement.network
         self._had: set[Message] = set()
         self._computed: set[Unit] = set()
+        # Whose gradients of inputs, and of weights, there are.
         self._differentiated: set[Unit] = set()
+        self._weighed: set[Unit] = set()
         self._updated = False
 
     def do(self, task: Task) -> None:
@@ -98,7 +100,10 @@ class _Place:
             self._computed.add(task.unit)
         elif isinstance(task, Differentiate):
             self._check_gradient(task.unit)
-            self._differentiated.add(task.unit)
+            if task.of != "weights":
+                self._differentiated.add(task.unit)
+            if task.of != "inputs":
+                self._weighed.add(task.unit)
         elif isinstance(task, Update):
             self._check_parts()
             self._updated = True
@@ -141,7 +146,7 @@ class _Place:
             ):
                 raise self._error(what, "gradients of all that read it")
         if message.content == "part" and any(
-            unit not in self._differentiated
+            unit not in self._weighed
             for unit in own
             if message.name in (weight.path for weight in self._network[unit.operation].weights)
         ):

@@ -39,7 +39,7 @@ def strips(layouts: Layouts) -> list[Strip]:
     """Return a strip for each run of operations that are divided alike, in their order."""
     found: list[Strip] = []
     for name, held in layouts.items():
-        axes, signs = _axes(held), _signs(held)
+        axes, signs = cut_axes(held), _signs(held)
         last = found[-1] if found else None
         if last and (last.axes, last.signs, last.ranks) == (axes, signs, held.ranks):
             found[-1] = Strip(last.first, last.count + 1, axes, signs, held.ranks)
@@ -48,7 +48,8 @@ def strips(layouts: Layouts) -> list[Strip]:
     return found
 
 
-def _axes(held: Layout) -> tuple[str, ...]:
+def cut_axes(held: Layout) -> tuple[str, ...]:
+    """Return the names of the axes along which a tensor is cut, such as `depth`; none where it is whole."""
     everything = whole(held.shape).ranges
     cut = [
         axis
@@ -66,11 +67,16 @@ def _name(axis: int, shape: Sequence[int]) -> str:
     return _SPACE[axis - 1] if len(shape) == _VOLUME_AXES else f"axis {axis}"
 
 
-def _signs(held: Layout) -> str:
+def parts(held: Layout) -> list[tuple[int, float]]:
+    """Return rank and share of all elements of each box, in the order of boxes."""
     total = sum(piece.box.size for piece in held.pieces)
-    signs, done = "", 0
-    for piece in sorted(held.pieces, key=lambda piece: (piece.box, piece.rank)):
-        done += piece.box.size
-        sign = _SIGNS[min(piece.rank, len(_SIGNS) - 1)]
-        signs += sign * (round(WIDTH * done / total) - len(signs))
+    ordered = sorted(held.pieces, key=lambda piece: (piece.box, piece.rank))
+    return [(piece.rank, piece.box.size / total) for piece in ordered]
+
+
+def _signs(held: Layout) -> str:
+    signs, done = "", 0.0
+    for rank, share in parts(held):
+        done += share
+        signs += _SIGNS[min(rank, len(_SIGNS) - 1)] * (round(WIDTH * done) - len(signs))
     return signs

@@ -106,7 +106,7 @@ class _Live:
         elif isinstance(task, Compute):
             self._compute(task.unit)
         elif isinstance(task, Differentiate):
-            self._differentiate(task.unit)
+            self._differentiate(task.unit, task.of)
         elif isinstance(task, Send):
             for one in task.messages:
                 if one.content == "gradient" and one.name not in self._own:
@@ -126,11 +126,13 @@ class _Live:
             if not self._to_compute[tensor] and tensor not in self._kept_as_received:
                 self._drop(("output", tensor))
 
-    def _differentiate(self, unit: Unit) -> None:
+    def _differentiate(self, unit: Unit, of: str) -> None:
         operation = self._operations[unit.operation]
         for number, (tensor, box) in enumerate(self._reads(unit)):
-            if self._operations[tensor].readings:  # the network's inputs get no gradient
+            if of != "weights" and self._operations[tensor].readings:  # the network's inputs get no gradient
                 self._take(("read gradients", tensor), (unit, number), self._bytes(tensor, box))
+        if of == "inputs":
+            return
         for weight, block in zip(operation.weights, unit.blocks, strict=True):
             if weight.trainable:
                 self._take("gradients of weights", (unit, weight.path), block.size * weight.width)

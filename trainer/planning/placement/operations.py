@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from trainer.planning.placement.boxes import Box, Range
 from trainer.planning.placement.windows import Axis, Need
@@ -87,6 +88,7 @@ class Operation:
         sums: the output is a sum over its input, so that each part of the input gives a part of the sum;
             `reduced` says over which part of the output.
         width: bytes of an element of its output.
+        keeps: what its gradients are computed from, beside its weights and the gradient of its output.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Operation:
     flops: float = 0.0
     sums: bool = False
     width: int = 4
+    keeps: Literal["inputs", "output", "nothing"] = "inputs"
 
     def reduced(self, part: Box) -> Box:
         """The box of the output to which a part of the (first) input adds; of an operation that `sums`."""

@@ -135,6 +135,11 @@ class PlanFile(KeptFile):
             ),
         )
 
+    @property
+    def sha256(self) -> str:
+        """Of what the file says, however it is laid out."""
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
     def layouts(self, network: Network) -> Layouts:
         """Return the layouts of this network.
 
@@ -195,13 +200,26 @@ class Planned:
         layouts: of its operations.
         placement: that follows.
         lists: the tasks of every rank, which were found to be possible.
-        sha256: of what the file says.
+        sha256: of `PlanFile`.
     """
 
     layouts: Layouts
     placement: Placement
     lists: TaskLists
     sha256: str
+
+
+def for_ranks(path: Path, ranks: int) -> PlanFile:
+    """Return what a file says, whatever the network.
+
+    Raises:
+        InputError: the file cannot be read, or is for other ranks.
+    """
+    file = PlanFile.read(path)
+    if file.ranks != ranks:
+        launch = f"Launch {file.ranks} rank(s), or make another plan: {_again(path, ranks)}"
+        raise _for_another(path, "ranks", f"{file.ranks} rank(s), and {ranks} would train", launch)
+    return file
 
 
 def read(path: Path, network: Network, *, name: str, ranks: int, replicas: int = 1) -> Planned:
@@ -218,13 +236,10 @@ def read(path: Path, network: Network, *, name: str, ranks: int, replicas: int =
         InputError: the file cannot be read, is for another network or other ranks, does not say of every
             element of every operation who computes it, or the ranks would wait for each other for ever.
     """
-    file = PlanFile.read(path)
-    again = PlanFile.REMAKE.replace("K", str(ranks)).replace("FILE", str(path))
+    file = for_ranks(path, ranks)
+    again = _again(path, ranks)
     if file.network != name:
         raise _for_another(path, "network", f"the network {file.network}, not for {name}", again)
-    if file.ranks != ranks:
-        launch = f"Launch {file.ranks} rank(s), or make another plan: {again}"
-        raise _for_another(path, "ranks", f"{file.ranks} rank(s), and {ranks} would train", launch)
     if file.replicas != replicas:
         setting = f"Set train.strategy.replicas={file.replicas}, or make another plan: {again}"
         raise _for_another(path, "replicas", f"{file.replicas} replica(s), not {replicas}", setting)
@@ -237,7 +252,7 @@ def read(path: Path, network: Network, *, name: str, ranks: int, replicas: int =
     except ConfigError as error:
         cure = error.cure or f"Mend it there, or make the file anew: {again}"
         raise ConfigError(f"{path}: {error.message}", cure=cure, path=path, key=error.key) from None
-    return Planned(layouts, placement, lists, hashlib.sha256(file.text().encode()).hexdigest())
+    return Planned(layouts, placement, lists, file.sha256)
 
 
 def to_evaluate(layouts: Layouts, network: Network) -> Layouts:
@@ -249,6 +264,10 @@ def to_evaluate(layouts: Layouts, network: Network) -> Layouts:
     """
     loss = network.operations[-1]
     return ways.resampled(layouts, network) | {loss.name: replicated(loss.shape, [0])}
+
+
+def _again(path: Path, ranks: int) -> str:
+    return PlanFile.REMAKE.replace("K", str(ranks)).replace("FILE", str(path))
 
 
 def _for_another(path: Path, key: str, said: str, cure: str) -> ConfigError:

@@ -62,9 +62,15 @@ class Compute:
 
 @dataclass(frozen=True)
 class Differentiate:
-    """Compute the gradients of a unit's inputs and weights from those of its output."""
+    """Compute the gradients of a unit's inputs and weights from those of its output.
+
+    Attributes:
+        unit: whose gradients.
+        of: the gradients of its weights may be computed after those of its inputs, while these travel.
+    """
 
     unit: Unit
+    of: Literal["all", "inputs", "weights"] = "all"
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ class Update:
 
 Task = Compute | Differentiate | Send | Receive | Update
 TaskLists = dict[int, tuple[Task, ...]]
+_HEAVY = ("convolution", "transposed", "dense")
 # Gradients of so many bytes leave together.
 BUCKET_BYTES = 4 * 2**20
 
@@ -159,19 +166,32 @@ def _backward(placement: Placement, own: _Own, rank: int, together: list[tuple[s
     first = _first_users(placement, own, rank)
     with_gradient = {one.name for one in placement.network.operations if one.readings}
     last_user = _last_users(own, together)
+    # Done when this rank would wait for others: gradients of weights, and what is sent of them.
+    meanwhile: list[Task] = []
     for operation, units in reversed(own):
         if operation.name not in with_gradient:
             continue
         if operation.name in placement.flows:
             flow = placement.flows[operation.name]
-            yield from _receive([(operation.name, flow)], "gradient", rank, back=True)
+            if arriving := tuple(_receive([(operation.name, flow)], "gradient", rank, back=True)):
+                yield from (*meanwhile, *arriving)
+                meanwhile = []
+        can_wait = len(placement.ranks) > 1 and _can_wait(operation, with_gradient)
         for unit in units:
-            yield Differentiate(unit)
+            yield Differentiate(unit, "inputs" if can_wait else "all")
+            meanwhile += [Differentiate(unit, "weights")] if can_wait else []
         for tensor in first.get(operation.name, ()):
             if tensor in with_gradient:
                 yield from _send([(tensor, placement.flows[tensor])], "gradient", rank, back=True)
         for paths in last_user.get(operation.name, ()):
-            yield from _send([(path, placement.reductions[path]) for path in paths], "part", rank)
+            meanwhile += _send([(path, placement.reductions[path]) for path in paths], "part", rank)
+    yield from meanwhile
+
+
+def _can_wait(operation: Operation, with_gradient: set[str]) -> bool:
+    """Whether gradients of its weights take long, and those of its inputs do not depend on them."""
+    reads = any(reading.tensor in with_gradient for reading in operation.readings)
+    return reads and operation.kind in _HEAVY and any(weight.trainable for weight in operation.weights)
 
 
 def _first_users(placement: Placement, own: _Own, rank: int) -> dict[str, list[str]]:

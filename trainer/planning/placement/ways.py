@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from trainer.errors import ConfigError
@@ -20,13 +21,18 @@ _IMAGE_AXES = 3  # samples, one of space, channels
 CONVOLUTIONS = ("convolution", "transposed")
 
 
-def spatial(network: Network, parts: Sequence[int], ranks: Sequence[int]) -> Layouts:
+def spatial(
+    network: Network, parts: Sequence[int], ranks: Sequence[int], *, samples: int | None = None
+) -> Layouts:
     """Cut depth, height and width of every feature map; all else is on the first rank.
 
     Args:
         network: to be divided.
         parts: of each axis of space, such as (4, 1, 1).
         ranks: as many as there are parts.
+        samples: of a micro-batch. With it, small maps are cut along channels: those of a resolution at which
+            convolutions have more weights than so many samples have values. Then maps cross, and gradients of
+            these weights do not.
 
     Raises:
         ConfigError: no feature map is large enough, or ranks and parts differ.
@@ -34,12 +40,26 @@ def spatial(network: Network, parts: Sequence[int], ranks: Sequence[int]) -> Lay
     if math.prod(parts) != len(ranks):
         raise ConfigError(f"{math.prod(parts)} parts and {len(ranks)} ranks: the numbers must be equal.")
     axes = {axis: count for axis, count in enumerate(parts, start=1) if count > 1}
+    small = set() if samples is None else _small(network, samples)
 
     def divided(shape: tuple[int, ...]) -> Layout | None:
+        if shape[1:-1] in small:
+            return cut(shape, len(shape) - 1, dict.fromkeys(ranks, 1.0))
         fits = len(shape) == len(parts) + 2 and all(shape[axis] >= count for axis, count in axes.items())
         return grid(shape, axes, ranks) if fits else None
 
     return with_borders(network, _by(network, divided, ranks[0]))
+
+
+def _small(network: Network, samples: int) -> set[tuple[int, ...]]:
+    """Resolutions at which convolutions have more weights than outputs."""
+    weights: Counter[tuple[int, ...]] = Counter()
+    for one in network.operations:
+        if one.kind in CONVOLUTIONS:
+            space = one.shape[1:-1]
+            weights[space] += sum(math.prod(weight.shape) for weight in one.weights)
+            weights[space] -= samples * math.prod(one.shape[1:])
+    return {space for space, more in weights.items() if more > 0}
 
 
 _WINDOWED = ("convolution", "maximum", "average")
@@ -57,7 +77,9 @@ def with_borders(network: Network, layouts: Mapping[str, Layout]) -> Layouts:
         if operation.kind not in (*MAY_OVERLAP, *_WINDOWED):
             continue
         held = found[operation.name]
-        if len(held.pieces) != len(held.ranks):
+        if len(held.pieces) != len(held.ranks) or not all(
+            _has_all_channels(one.box, held) for one in held.pieces
+        ):
             continue
         if operation.kind in MAY_OVERLAP:
             wider = {}
@@ -72,6 +94,10 @@ def with_borders(network: Network, layouts: Mapping[str, Layout]) -> Layouts:
                     key = reading.tensor, piece.rank
                     needed[key] = boxes.hull([read, needed.get(key, read)])
     return found
+
+
+def _has_all_channels(box: Box, held: Layout) -> bool:
+    return box.ranges[-1] == (0, held.shape[-1])
 
 
 def filters(

@@ -43,7 +43,8 @@ class AsyncPlan(Plan):
         held = self.bytes_per_server
         pull = tuple(Flow(self.world_size + server, 0, size) for server, size in enumerate(held))
         push = tuple(Flow(0, self.world_size + server, size) for server, size in enumerate(held))
-        return Exchange((pull, push), self.world_size + len(held), parts=1, counted=sum(held))
+        processes = self.world_size + len(held)
+        return Exchange((pull, push), processes, parts=1, counted=sum(held), of_all=False)
 
     def evaluation_share(self, rank: int) -> Share:
         """Everything: server 0 evaluates alone."""

@@ -20,6 +20,7 @@ from keras import ops
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.units import Unit
 from trainer.planning.placement.windows import Need
+from trainer.strategies.placed import normalising
 
 Tensors = Sequence[Any]
 
@@ -62,7 +63,10 @@ def _needs(operation: Operation, unit: Unit, which: int = 0) -> tuple[Need, ...]
 def _padded(x: Any, needs: Sequence[Need], value: float = 0.0) -> Any:
     if not any(need.before or need.after for need in needs):
         return x
-    return ops.pad(x, [(need.before, need.after) for need in needs], constant_values=value)
+    # Not `Pad`, which TensorFlow 2.21 makes a part of the convolution that follows, and then takes the output
+    # for one without padding: mean and variance of a map of 3^3 fail ("Can not squeeze").
+    widths = [(need.before, need.after) for need in needs]
+    return tf.raw_ops.PadV2(input=x, paddings=widths, constant_values=tf.constant(value, x.dtype))
 
 
 def _taken(x: Any, axis: int, skip: int, count: int) -> Any:
@@ -103,7 +107,7 @@ def _convolution(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, 
             parts.append(convolve(x[..., start : start + taken], weights[0][..., channel : channel + count]))
             channel += count
         y = ops.concatenate(parts, axis=-1)
-    return _activated(layer, y + weights[1] if layer.use_bias else y)
+    return y + weights[1] if layer.use_bias else y
 
 
 def _transposed(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
@@ -112,11 +116,7 @@ def _transposed(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, w
     )
     for axis, need in enumerate(_needs(operation, unit)[1:-1], start=1):
         y = _taken(y, axis, need.skip, unit.box.shape[axis])
-    return _activated(layer, y + weights[1] if layer.use_bias else y)
-
-
-def _activated(layer: Any, y: Any) -> Any:
-    return y if layer.activation is None else layer.activation(y)
+    return y + weights[1] if layer.use_bias else y
 
 
 def _maximum(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
@@ -141,105 +141,8 @@ def _average(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weig
     return y * ops.cast(scale, y.dtype)
 
 
-def _batch_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
-    """Parts of mean and mean square about the moving mean, `(2, c)`: a shift that keeps the digits."""
-    x = ops.cast(inputs[0], _wide(inputs[0]))
-    share = math.prod(x.shape[:-1]) / math.prod(operation.readings[0].shape[:-1])
-    mean, variance = ops.moments(x, axes=tuple(range(len(x.shape) - 1)))
-    apart = mean - _shift(weights[0], mean.dtype)
-    return share * ops.stack([apart, variance + ops.square(apart)])
-
-
-def _shift(moving_mean: Any, dtype: Any) -> Any:
-    """The moving mean; 0 where a batch that overflowed left no number: the next batch has its own mean."""
-    mean = ops.cast(moving_mean, dtype)
-    return ops.where(ops.isfinite(mean), mean, ops.zeros_like(mean))
-
-
-def batch_statistics(moments: Any, shift: Any) -> tuple[Any, Any]:
-    """Mean and variance `(c,)` of the whole batch, from the sum of all `batch_moments` and their shift."""
-    return shift + moments[0], moments[1] - ops.square(moments[0])
-
-
-def moved_statistics(operation: Operation, layer: Any, moments: Any, weights: Tensors) -> dict[str, Any]:
-    """Return the moving mean and variance `(c,)` after this batch, by their paths, as Keras moves them."""
-    named = _by_name(operation, weights)
-    paths = {weight.path.rsplit("/", 1)[-1]: weight.path for weight in operation.weights}
-    mean, variance = batch_statistics(moments, _shift(named["moving_mean"], moments.dtype))
-    found = {}
-    for name, value in (("moving_mean", mean), ("moving_variance", variance)):
-        before = named[name]
-        now = ops.cast(value, before.dtype)
-        found[paths[name]] = before * layer.momentum + now * (1.0 - layer.momentum)
-    return found
-
-
-def _batch_norm(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
-    x, moments = inputs
-    named = _by_name(operation, weights)
-    mean, variance = batch_statistics(moments, _shift(named["moving_mean"], moments.dtype))
-    return _normalised(x, mean, variance, named, layer.epsilon)
-
-
-def _batch_norm_inference(
-    operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors
-) -> Any:
-    named = _by_name(operation, weights)
-    return _normalised(inputs[0], named["moving_mean"], named["moving_variance"], named, layer.epsilon)
-
-
-def _by_name(operation: Operation, weights: Tensors) -> dict[str, Any]:
-    names = (weight.path.rsplit("/", 1)[-1] for weight in operation.weights)
-    return dict(zip(names, weights, strict=True))
-
-
-def _normalised(x: Any, mean: Any, variance: Any, named: dict[str, Any], epsilon: float) -> Any:
-    wide = _wide(x)
-    scale = ops.rsqrt(ops.cast(variance, wide) + epsilon)
-    if "gamma" in named:
-        scale = scale * ops.cast(named["gamma"], wide)
-    offset = -ops.cast(mean, wide) * scale
-    if "beta" in named:
-        offset = offset + ops.cast(named["beta"], wide)
-    return ops.cast(ops.cast(x, wide) * scale + offset, x.dtype)
-
-
-def _wide(x: Any) -> str:
-    return "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
-
-
-def _group_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
-    """Parts of mean and mean square of each sample and group, `(b, 2, groups)`."""
-    x = ops.cast(inputs[0], _wide(inputs[0]))
-    shape = operation.readings[0].shape
-    size = shape[-1] // operation.shape[-1]
-    start, stop = unit.reads[0].ranges[-1] if unit.reads[0] else (0, 0)
-    first = unit.box.ranges[-1][0]
-    member = np.zeros((stop - start, unit.box.shape[-1]))
-    member[np.arange(stop - start), np.arange(start, stop) // size - first] = 1
-    space = tuple(range(1, len(shape) - 1))
-    share = math.prod(x.shape[1:-1]) / (math.prod(shape[1:-1]) * size)
-    mean, variance = ops.moments(x, axes=space)
-    parts = ops.stack([mean, variance + ops.square(mean)], axis=1)
-    return share * ops.matmul(parts, ops.cast(member, parts.dtype))
-
-
-def _group_norm(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
-    x, moments = inputs
-    groups = operation.readings[1].shape[-1]
-    size = operation.shape[-1] // groups
-    start, stop = unit.box.ranges[-1]
-    first = unit.reads[1].ranges[-1][0] if unit.reads[1] else 0
-    each = ops.take(moments, np.arange(start, stop) // size - first, axis=-1)
-    mean, mean_square = each[:, 0], each[:, 1]
-    variance = mean_square - ops.square(mean)
-    shape = (x.shape[0], *[1] * (len(x.shape) - 2), x.shape[-1])
-    named = _by_name(operation, weights)
-    return _normalised(x, ops.reshape(mean, shape), ops.reshape(variance, shape), named, layer.epsilon)
-
-
 def _activation(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
-    y = layer(inputs[0])
+    y = getattr(layer, "activation", layer)(inputs[0])
     return (
         _taken(y, len(y.shape) - 1, unit.box.ranges[-1][0], unit.box.shape[-1])
         if (operation.readings[0].axes[-1] is None)
@@ -276,7 +179,7 @@ def _upsampling(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, w
 
 def _dense(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
     y = ops.matmul(inputs[0], weights[0])
-    return _activated(layer, y + weights[1] if layer.use_bias else y)
+    return y + weights[1] if layer.use_bias else y
 
 
 def _reshape(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
@@ -307,11 +210,11 @@ _KINDS: dict[str, Callable[[Operation, Any, Unit, Tensors, Tensors], Any]] = {
     "maximum": _maximum,
     "average": _average,
     "mean": _mean,
-    "batch_moments": _batch_moments,
-    "batch_norm": _batch_norm,
-    "batch_norm_inference": _batch_norm_inference,
-    "group_moments": _group_moments,
-    "group_norm": _group_norm,
+    "batch_moments": normalising.batch_moments,
+    "batch_norm": normalising.batch_norm,
+    "batch_norm_inference": normalising.batch_norm_inference,
+    "group_moments": normalising.group_moments,
+    "group_norm": normalising.group_norm,
     "activation": _activation,
     "elementwise": _elementwise,
     "concatenate": _concatenate,

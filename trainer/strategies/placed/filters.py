@@ -33,8 +33,7 @@ class Filters(Placed):
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self.measured: Measured | None = None
-        self._first: Measured | None = None
-        self._later: tuple[Recalibration, ...] = ()
+        self._divisions: tuple[Recalibration, ...] = ()
         self._splits: dict[str, Split] = {}
 
     @property
@@ -52,6 +51,7 @@ class Filters(Placed):
         from trainer.strategies.placed.filters_plan import measured_in, recalibrated_in
         from trainer.strategies.placed.reading import read
 
+        super().calibrate(model, world, recorded)
         replicas = self._filters.replicas
         if self._filters.balance == "equal" or world.size % replicas or world.size == replicas:
             return
@@ -59,25 +59,18 @@ class Filters(Placed):
         known = measured_in(recorded)
         # Links are measured to the first rank of each replica.
         if recorded and known and known.devices == devices and recorded.get("replicas") == replicas:
-            self._later = recalibrated_in(recorded, known)
-            if self._later and not self._decided(recorded["balance"]):
-                known, self._later = self._later[-1].measured, ()
+            if self._decided(recorded["balance"]):
+                self._divisions = recalibrated_in(recorded, devices)
+            known = self._divisions[0].measured if self._divisions else known
         else:
             network = agree(world, lambda: read(model, self._samples))
             sample = calibration.sample_of(network, model)
             known = calibration.measure(world, sample, devices, replicas=replicas)
-        self.measured = self._first = known
+        self.measured = known
 
     def _decided(self, about: dict[str, Any]) -> bool:
         """Whether a plan's `balance` was decided by the rule of this configuration."""
         return (about.get("by"), about.get("mode")) == (self._filters.balance, self._filters.mode)
-
-    @property
-    def _samples(self) -> int:
-        """Samples that one replica takes of a micro-batch."""
-        return max(
-            1, self.config.train.global_batch // self.config.train.accumulation // self._filters.replicas
-        )
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
         """Divide an update by what was measured; see `Placed.plan`.
@@ -112,8 +105,8 @@ class Filters(Placed):
         return FiltersPlan.from_placed(
             cast(PlacedPlan, super().plan(model, optimizer, world_size)),
             balance=about,
-            recalibrated=self._later,
-            may_change=about is not None and bool(self._filters.recalibrate_every or self._later),
+            recalibrated=self._divisions,
+            may_change=about is not None and bool(self._filters.recalibrate_every or self._divisions),
         )
 
     def replan(self, learner: Learner, plan: Plan, step: int, left: int) -> Plan | None:
@@ -127,10 +120,10 @@ class Filters(Placed):
 
         if self.measured is None or not isinstance(plan, FiltersPlan) or not isinstance(learner, PlacedModel):
             return None
-        recorded = next((one.measured for one in reversed(self._later) if one.step <= step), self._first)
+        recorded = next((one.measured for one in reversed(self._divisions) if one.step <= step), None)
         if recorded is not None and recorded != self.measured:
             return self._follow(recorded, learner, plan)
-        every, known = self._filters.recalibrate_every, self._later[-1].step if self._later else 0
+        every, known = self._filters.recalibrate_every, max((one.step for one in self._divisions), default=0)
         if every is None or step % every or step <= known or not left:
             return None
         found = self._changed(learner, left)
@@ -175,9 +168,10 @@ class Filters(Placed):
             self.measured, self._splits = before
             return None
         if step is not None:
-            self._later = (*self._later, Recalibration(step, measured, found.told(step)))
-        first = plan.tree() if plan.first is None else plan.first
-        found = dataclasses.replace(found, first=first, recalibrated=self._later)
+            first = Recalibration(0, before[0], plan.told(0))
+            new = Recalibration(step, measured, found.told(step))
+            self._divisions = (*(self._divisions or (first,)), new)
+        found = dataclasses.replace(found, recalibrated=self._divisions)
         learner.divide(found)
         return found
 

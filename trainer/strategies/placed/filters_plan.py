@@ -9,16 +9,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainer.planning.placement.balance import Measured
+from trainer.planning.profile import Device
 from trainer.strategies.base import Share
 from trainer.strategies.placed.plan import PlacedPlan
 
 # Of a plan's attributes, those that another division changes.
-CHANGED = ("way", "sent_per_update", "messages_per_update", "held", "owned", "balance")
+CHANGED = ("way", "sent_per_update", "messages_per_update", "held", "owned", "flops", "balance")
 
 
 @dataclasses.dataclass(frozen=True)
 class Recalibration:
-    """A division that took the place of the one before while the run was trained.
+    """A division of a run in which filters were divided anew.
 
     Attributes:
         step: updates done before its first one.
@@ -40,22 +41,18 @@ class FiltersPlan(PlacedPlan):
             `Measured`), the `filters` of each convolution by rank of a replica, and what is predicted:
             `convolutions_s` of a micro-batch, messages included, and the `imbalance` of computing them,
             max / mean - 1. None where nothing was measured.
-        recalibrated: every division after the run's first one, ascending; those to come that plan.json had,
-            too.
-        first: of the run's first division, what plan.json says; None for that one itself.
-        may_change: whether another division may follow.
+        recalibrated: where filters were divided anew, every division of the run, ascending, the first one of
+            step 0; those to come that plan.json had, too.
     """
 
     balance: dict[str, Any] | None = dataclasses.field(default=None, kw_only=True)
     recalibrated: tuple[Recalibration, ...] = dataclasses.field(default=(), kw_only=True, repr=False)
-    first: dict[str, Any] | None = dataclasses.field(default=None, kw_only=True, repr=False)
-    may_change: bool = dataclasses.field(default=False, kw_only=True, repr=False)
 
     @classmethod
     def from_placed(cls, plan: PlacedPlan, **more: Any) -> FiltersPlan:
-        """Return a plan with attributes that only this class has."""
+        """Return a plan with these attributes besides."""
         given = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
-        return cls(**given, **more)
+        return cls(**(given | more))
 
     def share(self, rank: int) -> Share:
         """Return a replica's samples; all of each where the rank may be given other filters."""
@@ -63,9 +60,8 @@ class FiltersPlan(PlacedPlan):
         return dataclasses.replace(share, space=None) if self.may_change else share
 
     def tree(self) -> dict[str, Any]:
-        """Return the run's first division, and under `recalibrated` each later one with its step."""
-        first = super().tree() if self.first is None else self.first
-        return {**first, "recalibrated": [one.told for one in self.recalibrated]}
+        """Return this division, and under `recalibrated` all of the run with their steps."""
+        return {**super().tree(), "recalibrated": [one.told for one in self.recalibrated]}
 
     def told(self, step: int) -> dict[str, Any]:
         """Return what plan.json says of this division, which began after so many updates."""
@@ -73,7 +69,7 @@ class FiltersPlan(PlacedPlan):
 
     def result(self) -> dict[str, Any]:
         """Return after which updates the division changed, and to what."""
-        changes = [{"step": one.step, "way": one.told["way"]} for one in self.recalibrated]
+        changes = [{"step": one.step, "way": one.told["way"]} for one in self.recalibrated[1:]]
         return {"recalibrated": changes} if self.may_change else {}
 
 
@@ -89,21 +85,22 @@ def measured_in(plan: dict[str, Any] | None) -> Measured | None:
         return None
 
 
-def recalibrated_in(plan: dict[str, Any], first: Measured) -> tuple[Recalibration, ...]:
-    """Return the later divisions that plan.json has, up to the first that cannot be read.
+def recalibrated_in(plan: dict[str, Any], devices: tuple[Device, ...]) -> tuple[Recalibration, ...]:
+    """Return the divisions that plan.json has of a run, up to the first that cannot be read.
 
     Args:
         plan: plan.json.
-        first: what was measured of the same ranks when the run began.
+        devices: of all ranks.
     """
     found: list[Recalibration] = []
     listed = plan.get("recalibrated")
     for told in listed if isinstance(listed, list) else ():
         measured = measured_in(told) if isinstance(told, dict) else None
-        if measured is None or measured.devices != first.devices:
+        if measured is None or measured.devices != devices:
             break
-        step, before = told.get("step"), found[-1].step if found else 0
-        if not (isinstance(step, int) and step > before and isinstance(told.get("way"), str)):
+        step = told.get("step")
+        follows = isinstance(step, int) and (step > found[-1].step if found else step == 0)
+        if not (follows and isinstance(told.get("way"), str)):
             break
         found.append(Recalibration(step, measured, told))
     return tuple(found)

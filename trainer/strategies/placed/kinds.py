@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import layers
 
-from trainer.errors import ModelError
-from trainer.models.attention import AttentionSum
 from trainer.planning.placement.operations import Operation, Reading, Weight
 from trainer.planning.placement.windows import (
     Axis,
@@ -22,42 +21,15 @@ from trainer.planning.placement.windows import (
     Sliding,
     Spreading,
 )
+from trainer.strategies.placed import divisible
+from trainer.strategies.placed.divisible import refused
 
 _SAME = Pointwise()
-_ELEMENTWISE = (layers.Add, layers.Multiply, layers.Average, layers.Maximum, layers.Minimum, layers.Subtract)
-_POINTWISE = (
-    layers.Dropout,
-    layers.ReLU,
-    layers.LeakyReLU,
-    layers.ELU,
-    layers.Identity,
-    layers.Rescaling,
-)
-_POOLS = (
-    layers.MaxPooling1D,
-    layers.MaxPooling2D,
-    layers.MaxPooling3D,
-    layers.AveragePooling1D,
-    layers.AveragePooling2D,
-    layers.AveragePooling3D,
-)
-_CONVOLUTIONS = (layers.Conv1D, layers.Conv2D, layers.Conv3D)
-_TRANSPOSED = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
-_MEANS = (layers.GlobalAveragePooling1D, layers.GlobalAveragePooling2D, layers.GlobalAveragePooling3D)
-_UPSAMPLINGS = (layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D)
 # Activations that compare channels with each other need all of them.
 _OVER_CHANNELS = ("softmax", "log_softmax", "sparsemax", "glu")
 
 Shape = tuple[int, ...]
 Inputs = Sequence[tuple[str, Shape]]
-
-
-def refused(layer: Any, why: str) -> ModelError:
-    """Return the error for a layer that cannot be divided."""
-    return ModelError(
-        f"Layer {layer.name} ({type(layer).__name__}) {why}.",
-        cure=f"Known: {LAYERS}. Build the network of these, or take train.strategy=data.",
-    )
 
 
 def _each(shape: Shape) -> tuple[tuple[int, Axis], ...]:
@@ -112,7 +84,7 @@ def _convolution(layer: Any, inputs: Inputs, output: Shape, training: bool) -> l
     reading = Reading(name, shape, ((0, _SAME), *space, channels))
     weights = _weights(layer, {"kernel": (*(None for _ in space), None, last), "bias": (last,)})
     flops = 2.0 * math.prod(output) * math.prod(layer.kernel_size) * shape[-1] / groups
-    return [Operation(layer.name, "convolution", layer.name, (reading,), output, weights, flops)]
+    return _activated(layer, "convolution", reading, output, weights, flops)
 
 
 def _transposed(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
@@ -131,7 +103,20 @@ def _transposed(layer: Any, inputs: Inputs, output: Shape, training: bool) -> li
     reading = Reading(name, shape, ((0, _SAME), *space, None))
     weights = _weights(layer, {"kernel": (*(None for _ in space), last, None), "bias": (last,)})
     flops = 2.0 * math.prod(shape) * math.prod(layer.kernel_size) * output[-1]
-    return [Operation(layer.name, "transposed", layer.name, (reading,), output, weights, flops)]
+    return _activated(layer, "transposed", reading, output, weights, flops)
+
+
+def _activated(
+    layer: Any, kind: str, reading: Reading, output: Shape, weights: tuple[Weight, ...], flops: float
+) -> list[Operation]:
+    """What a layer of linear operation and activation is: one operation for each that there is."""
+    if layer.activation is keras.activations.linear:
+        return [Operation(layer.name, kind, layer.name, (reading,), output, weights, flops)]
+    before = f"{layer.name}/linear"
+    return [
+        Operation(before, kind, layer.name, (reading,), output, weights, flops),
+        *_activation(layer, [(before, output)], output, True),
+    ]
 
 
 def _padding(layer: Any) -> Padding:
@@ -267,7 +252,7 @@ def _dense(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Op
     reading = Reading(name, shape, (*_each(shape)[:-1], None))
     weights = _weights(layer, {"kernel": (None, last), "bias": (last,)})
     flops = 2.0 * math.prod(output) * shape[-1]
-    return [Operation(layer.name, "dense", layer.name, (reading,), output, weights, flops)]
+    return _activated(layer, "dense", reading, output, weights, flops)
 
 
 def _reshape(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Operation]:
@@ -289,19 +274,18 @@ def _mean(layer: Any, inputs: Inputs, output: Shape, training: bool) -> list[Ope
 
 Reader = Callable[[Any, Inputs, Shape, bool], list[Operation]]
 READERS: tuple[tuple[tuple[type, ...], Reader], ...] = (
-    ((layers.InputLayer,), _input),
-    (_TRANSPOSED, _transposed),
-    (_CONVOLUTIONS, _convolution),
-    (_POOLS, _pool),
-    (_MEANS, _mean),
-    ((layers.BatchNormalization,), _batch_norm),
-    ((layers.GroupNormalization,), _group_norm),
-    ((layers.Activation, layers.Softmax, *_POINTWISE), _activation),
-    (_ELEMENTWISE, _elementwise),
-    ((layers.Concatenate,), _concatenate),
-    ((AttentionSum,), _attention),
-    (_UPSAMPLINGS, _upsampling),
-    ((layers.Dense,), _dense),
-    ((layers.Flatten, layers.Reshape), _reshape),
+    (divisible.INPUTS, _input),
+    (divisible.TRANSPOSED, _transposed),
+    (divisible.CONVOLUTIONS, _convolution),
+    (divisible.POOLS, _pool),
+    (divisible.MEANS, _mean),
+    (divisible.BATCH_NORMS, _batch_norm),
+    (divisible.GROUP_NORMS, _group_norm),
+    (divisible.ACTIVATIONS, _activation),
+    (divisible.ELEMENTWISE, _elementwise),
+    (divisible.CONCATENATIONS, _concatenate),
+    (divisible.ATTENTIONS, _attention),
+    (divisible.UPSAMPLINGS, _upsampling),
+    (divisible.DENSE, _dense),
+    (divisible.RESHAPES, _reshape),
 )
-LAYERS = ", ".join(kind.__name__ for kinds, _ in READERS for kind in kinds)

@@ -17,7 +17,7 @@ from trainer.planning.placement.units import Placement
 from trainer.ranks.exchange import Exchange, naming_who_is_late, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
-from trainer.strategies.learner import Collected, Learner, Predictions, Setup
+from trainer.strategies.learner import Collected, Learner, Predictions, Setup, evaluated
 from trainer.strategies.placed import state
 from trainer.strategies.placed.holdings import Holdings
 from trainer.strategies.placed.owning import Owner
@@ -33,10 +33,10 @@ class PlacedModel(Learner):
     """One network on all ranks of a replica; see `strategy.Placed`.
 
     Attributes:
-        model: the whole Keras network; on rank 0 up to date after `gather`.
-        optimizer: that of the whole network; its scalars are up to date, its slots on rank 0 after `gather`.
+        model: the whole Keras network. Only rank 0 has its weights, from `gather` to the next update.
+        optimizer: that of the whole network; its scalars are up to date, its slots are as the weights are.
         exchange: between this rank and the others; None without others.
-        waiting: how much of its steps this rank waits for the others.
+        waiting: how much of its steps this rank waits for the others, where the plan may change.
     """
 
     def __init__(self, plan: PlacedPlan, setup: Setup, *, seed: int) -> None:
@@ -48,7 +48,7 @@ class PlacedModel(Learner):
         self.exchange: Exchange | None = open_exchange(self.world) if self.world.size > 1 else None
         # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
-        self.waiting = Waiting(self.exchange)
+        self.waiting = Waiting()
         self._follow(plan)
 
     def _follow(self, plan: PlacedPlan) -> None:
@@ -59,6 +59,7 @@ class PlacedModel(Learner):
         self._forward_wire = Wire(self.exchange, plan.forwards, state.TAGS + len(self._wire.tags))
         self.holdings = Holdings(plan.placement, self.world.rank, self.model)
         self.owner = Owner(self.optimizer, self.model, self.holdings, self.world)
+        self._is_whole = True
         self.spread(self.world)
         self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
@@ -82,6 +83,14 @@ class PlacedModel(Learner):
     def spread(self, world: World) -> None:
         """Give every rank its part of rank 0's network and optimizer."""
         state.spread(self.model, self.owner, self.holdings, world)
+        if not world.is_main:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Free the memory of the whole network, where there still is one."""
+        if self._is_whole:
+            state.let_go(self.model, self.owner, self.plan.placement)
+            self._is_whole = False
 
     def train_step(self, x: Any, y: Any, w: Any) -> Any:
         """Train on one micro-batch, this replica's samples; see `Learner.train_step`.
@@ -89,9 +98,14 @@ class PlacedModel(Learner):
         Returns:
             The mean weighted loss of the samples whose loss this rank computes; 0 on other ranks.
         """
+        self._let_go()
         with naming_who_is_late(self.world), self.waiting.step():
             mean, marks = self._train(x, y, w)
         self._timeline.add(marks)
+        if self.exchange is not None and (self._timeline.enabled or self.plan.may_change):
+            rows = self.exchange.arrivals()
+            self._timeline.arrived(rows)
+            self.waiting.arrived(rows)
         return mean
 
     def epoch_metrics(self) -> dict[str, float]:
@@ -120,18 +134,7 @@ class PlacedModel(Learner):
         predict: Callable[[Any], Any] | None = None,
     ) -> Predictions:
         """Evaluate as `Learner.evaluate` says. Every rank has all batches; a collective for each."""
-        rows, targets, outputs = [], [], []
-        for row, x, y, w in batches:
-            real = np.asarray(w) > 0
-            kept = np.asarray(y), np.asarray((predict or self.predict)(x))
-            if collected is not None:
-                kept = collected(*kept)
-            rows.append(np.asarray(row)[real])
-            targets.append(kept[0][real])
-            outputs.append(kept[1][real])
-        joined = [np.concatenate(part) for part in (rows, targets, outputs)]
-        order = np.argsort(joined[0], kind="stable")
-        return Predictions(*(part[order] for part in joined))
+        return evaluated(batches, predict or self.predict, collected)
 
     def check(self) -> None:
         """Check that ranks that hold the same block hold the same values; a collective.
@@ -144,6 +147,7 @@ class PlacedModel(Learner):
     def gather(self) -> keras.Model:
         """Return the ordinary Keras model, whole on rank 0, whose optimizer gets all state; a collective."""
         state.gather(self.model, self.owner, self.holdings, self.plan.placement, self.exchange, self.world)
+        self._is_whole = self.world.is_main
         return self.model
 
     @contextlib.contextmanager
@@ -210,17 +214,26 @@ class PlacedModel(Learner):
         first = self._share.part * plan.micro_batch
         means: list[Any] = []
 
-        def loss(box: Box, outputs: list[Any]) -> Any:
-            mine = slice(box.ranges[0][0] - first, box.ranges[0][1] - first)
-            output = outputs[0] if len(outputs) == 1 else outputs
-            losses = self._loss(y[mine], output)
+        def of(box: Box) -> slice:
+            return slice(box.ranges[0][0] - first, box.ranges[0][1] - first)
+
+        def mean(losses: Any, mine: slice) -> Any:
             # As Keras' sum_over_batch_size: divided by the number of samples, not by their weights.
-            means.append(tf.reduce_sum(losses * w[mine]) / samples)
+            return tf.reduce_sum(losses * w[mine]) / samples
+
+        def loss(box: Box, outputs: list[Any]) -> Any:
+            mine, output = of(box), self._first(outputs)
+            losses = self._loss(y[mine], output)
+            means.append(mean(losses, mine))
             real = tf.cast(w[mine] > 0, losses.dtype)
             scores = tf.cast(self._score(y[mine], output), losses.dtype)
             sums = [tf.reduce_sum(losses * real), tf.reduce_sum(scores * real), tf.reduce_sum(real)]
             self._sums.assign_add(tf.cast(tf.stack(sums), tf.float64))
-            return self.owner.optimizer.scale_loss(means[-1])
+            return means[-1]
+
+        def objective(box: Box, outputs: list[Any]) -> Any:
+            losses = self._loss(y[of(box)], self._first(outputs))
+            return self.owner.optimizer.scale_loss(mean(losses, of(box)))
 
         def update(gradients: Owned) -> Owned:
             ordered = [gradients[key] for key in self.owner.keys]
@@ -232,7 +245,8 @@ class PlacedModel(Learner):
 
         player = self._player(plan.placement, self._wire)
         tasks, inputs = plan.lists.get(self.world.rank, ()), self._inputs(x, self._share)
-        for _ in player.play(tasks, inputs, loss, update, self._drawing, self._timeline.forward_done):
+        done = self._timeline.forward_done
+        for _ in player.play(tasks, inputs, loss, update, self._drawing, done, objective):
             pass
         self.holdings.store(player.blocks, updated=True)
         if not tasks:  # nothing to compute, but part of what owners agree on

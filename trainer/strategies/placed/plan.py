@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from typing import Any
 
 from trainer.errors import ConfigError
+from trainer.planning.communication import Flow
+from trainer.planning.exchange import Exchange
+from trainer.planning.placement import costs, holding
 from trainer.planning.placement.boxes import hull
 from trainer.planning.placement.tasks import Send, TaskLists
 from trainer.planning.placement.units import Placement
@@ -24,10 +28,12 @@ class PlacedPlan(Plan):
         messages_per_update: messages that each rank sends.
         held: of each rank, parameters that it computes with.
         owned: of each rank, parameters that it updates and keeps the optimizer's state of.
+        flops: of each rank, in the forward pass of a micro-batch.
         placement: of an update's micro-batch.
         lists: the tasks of every rank.
         evaluated: placement of a batch that is only evaluated.
         forwards: the tasks of every rank for it.
+        may_change: whether another plan may follow while the run is trained.
     """
 
     replicas: int
@@ -36,10 +42,12 @@ class PlacedPlan(Plan):
     messages_per_update: tuple[int, ...]
     held: tuple[int, ...]
     owned: tuple[int, ...]
+    flops: tuple[float, ...]
     placement: Placement = dataclasses.field(repr=False)
     lists: TaskLists = dataclasses.field(repr=False)
     evaluated: Placement = dataclasses.field(repr=False)
     forwards: TaskLists = dataclasses.field(repr=False)
+    may_change: bool = dataclasses.field(default=False, kw_only=True, repr=False)
 
     @property
     def per_replica(self) -> int:
@@ -53,6 +61,18 @@ class PlacedPlan(Plan):
     def evaluation_share(self, rank: int) -> Share:
         """Return all samples: every rank has a part in each."""
         return Share(0, 1, space(self.evaluated, rank))
+
+    def exchange(self) -> Exchange:
+        """Return what one update moves: messages between ranks, as their tasks have them."""
+        pairs = sorted(sent(self.lists).items())
+        flows = tuple(Flow(*pair, self.accumulation * size) for pair, size in pairs)
+        received = [sum(one.size for one in flows if one.target == rank) for rank in range(self.world_size)]
+        counted, messages = round(max(received)), self.messages_per_update
+        return Exchange((flows,), self.world_size, parts=1, counted=counted, messages=messages)
+
+    def drawn(self) -> dict[str, Any]:
+        """Return who holds what, and what crosses for it."""
+        return {"drawing": holding.figures(self.placement, self.lists, self.world_size, self.accumulation)}
 
     def result(self) -> dict[str, Any]:
         """Return what result.json has of the plan."""
@@ -77,6 +97,15 @@ def space(placement: Placement, rank: int) -> tuple[tuple[int, int], ...] | None
     return hull(read).ranges[1:4] if read else ((0, 0),) * 3
 
 
+def sent(lists: TaskLists) -> dict[tuple[int, int], int]:
+    """Return the bytes that go from rank to rank in one micro-batch."""
+    found: dict[tuple[int, int], int] = defaultdict(int)
+    for tasks in lists.values():
+        for one in (one for task in tasks if isinstance(task, Send) for one in task.messages):
+            found[one.source, one.target] += one.bytes
+    return dict(found)
+
+
 def facts(placement: Placement, lists: TaskLists, world_size: int, accumulation: int) -> dict[str, Any]:
     """Return what a plan says of a placement, by its attributes."""
     sends = {
@@ -94,6 +123,7 @@ def facts(placement: Placement, lists: TaskLists, world_size: int, accumulation:
             for rank in ranks
         ),
         "owned": tuple(sum(flow.need.elements(rank) for flow in trained.values()) for rank in ranks),
+        "flops": costs.flops(placement, world_size),
         "placement": placement,
         "lists": lists,
     }

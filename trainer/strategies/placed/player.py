@@ -1,13 +1,15 @@
 """One rank's part of an update, played from its task list.
 
-A `Player` computes its units under a gradient tape each, from this rank's blocks of the variables, and hands
-messages to whatever moves them. It works eagerly and while a graph is traced; one player is one update.
+A `Player` computes its units from this rank's blocks of the variables, and hands messages to whatever moves
+them. For its gradients, a unit is computed again from what is kept: while a graph is traced, which does only
+what the gradients need. It works eagerly and while a graph is traced; one player is one update.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -16,19 +18,18 @@ from keras import ops
 
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
-from trainer.planning.placement.exchanges import Exchange, Move
+from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.tasks import (
     Compute,
-    Content,
     Differentiate,
     Message,
     Receive,
     Send,
     Task,
-    message,
 )
 from trainer.planning.placement.units import Placement, Unit
-from trainer.strategies.placed import computing, pieces
+from trainer.strategies.placed import computing, gradients, normalising, pieces
+from trainer.strategies.placed.parts import Parts
 from trainer.strategies.placed.pieces import Part
 from trainer.strategies.placed.reading import LOSS
 
@@ -51,6 +52,39 @@ class Mover(Protocol):
     def flush(self) -> None:
         """Let everything leave that was handed over, before something else is computed."""
 
+    def meanwhile(self, compute: Callable[[], list[Any]]) -> list[Any]:
+        """Compute tensors after what was flushed has left, and before anything else is received."""
+
+
+@dataclass
+class _Record:
+    """A unit that is being differentiated.
+
+    Attributes:
+        tape: that saw it computed again.
+        output: of it.
+        reads: boxes of its inputs; None where one is not needed.
+        weights: blocks.
+        seed: the gradient of its output; None: 1.
+    """
+
+    tape: Any
+    output: Any
+    reads: list[Any]
+    weights: list[Any]
+    seed: Any
+
+    def gradients(self, sources: list[Any]) -> list[Any]:
+        """Return the gradients of some of `reads` and `weights`."""
+        return list(
+            self.tape.gradient(
+                self.output,
+                sources,
+                output_gradients=self.seed,
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+        )
+
 
 class Player:
     """See the top of this file.
@@ -71,13 +105,10 @@ class Player:
         self._operations = {one.name: one for one in placement.network.operations}
         self._update_values: Callable[[Owned], Owned] | None = None
         self.losses: list[Any] = []
-        self._outputs: dict[str, list[Part]] = defaultdict(list)
-        self._records: dict[Unit, tuple[Any, Any, list[Any], list[Any]]] = {}
-        self._arrived: dict[Message, Any] = {}
-        # Gradients by tensor: of what this rank needs, and by variable: of what it holds.
-        self._read: dict[str, list[Part]] = defaultdict(list)
-        self._weight: dict[str, list[Part]] = defaultdict(list)
-        self._fresh: dict[str, list[Part]] = defaultdict(list)
+        # Gradients of the losses by themselves, once they are known to be there; empty: 1.
+        self._began: list[Any] = []
+        self._parts = Parts(placement, rank)
+        self._records: dict[Unit, _Record] = {}
         self._statistics: dict[str, list[Part]] = defaultdict(list)
 
     def play(
@@ -87,7 +118,8 @@ class Player:
         loss: Callable[[Box, list[Any]], Any],
         update: Callable[[Owned], Owned] | None = None,
         seed: Any = (0, 0),
-        forward_done: Callable[[list[Any]], None] | None = None,
+        forward_done: Callable[[list[Any]], Any] | None = None,
+        objective: Callable[[Box, list[Any]], Any] | None = None,
     ) -> Iterator[tuple[Message, ...]]:
         """Do the tasks; yields the messages that must be there before it can go on.
 
@@ -99,11 +131,14 @@ class Player:
             update: from the gradients of all that this rank owns to the new values; None where nothing is
                 differentiated.
             seed: int32 `(2,)`, for dropout.
-            forward_done: called with the outputs of the last unit when all are computed.
+            forward_done: called with the outputs of the last operation when all are computed; may return the
+                gradients of these by themselves, for which the backward pass of this rank then waits.
+            objective: what is differentiated, where `loss` does more than to compute it.
         """
         last = max((n for n, task in enumerate(tasks) if isinstance(task, Compute)), default=-1)
         final = tasks[last] if last >= 0 else None
         self._inputs, self._loss, self._update_values, self._seed = inputs, loss, update, seed
+        self._objective = objective or loss
         for moves, some in groupby(tasks, key=lambda task: isinstance(task, Send | Receive)):
             if moves:
                 yield from self._move(list(some))
@@ -112,9 +147,10 @@ class Player:
                 if isinstance(task, Compute):
                     self._compute(task.unit)
                     if task is final and forward_done is not None:
-                        forward_done([values for _, values in self._outputs[task.unit.operation]])
+                        done = forward_done([out for _, out in self._parts.outputs[task.unit.operation]])
+                        self._began = (done or []) if task.unit.operation == LOSS else []
                 elif isinstance(task, Differentiate):
-                    self._differentiate(task.unit)
+                    self._differentiate(task)
                 else:
                     self._update()
         self._store()
@@ -128,7 +164,7 @@ class Player:
         """
         self._update_values = lambda _: values
         for (path, box), one in values.items():
-            self._fresh[path].append((box, one))
+            self._parts.fresh[path].append((box, one))
         yield from self._move(tasks)
         self._store()
 
@@ -136,7 +172,7 @@ class Player:
         """Send and receive what lies between two tasks that compute; nothing sent depends on what arrives."""
         for task in tasks:
             if isinstance(task, Send):
-                self._mover.send(task.messages, [self._values_of(one) for one in task.messages])
+                self._mover.send(task.messages, [self._parts.leaving(one) for one in task.messages])
         awaited = [task.messages for task in tasks if isinstance(task, Receive)]
         if not awaited:
             self._mover.flush()
@@ -144,10 +180,10 @@ class Player:
         yield tuple(one for messages in awaited for one in messages)
         wanted: list[Wanted] = []
         for messages in awaited:
-            shapes = [self._flow(one).moves[one.number].box.shape for one in messages]
+            shapes = [self._parts.flow(one).moves[one.number].box.shape for one in messages]
             wanted.append((messages, shapes, self._dtype_of(messages[0])))
         for messages, found in zip(awaited, self._mover.receive(wanted), strict=True):
-            self._arrived.update(zip(messages, found, strict=True))
+            self._parts.arrived.update(zip(messages, found, strict=True))
 
     def _dtype_of(self, one: Message) -> Any:
         if one.content in ("output", "gradient"):
@@ -155,150 +191,133 @@ class Player:
             return computing.dtype_of(operation, self._layers.get(operation.layer))
         return next(iter(self.blocks[one.name].values())).dtype
 
-    def _flow(self, one: Message) -> Exchange:
-        if one.content in ("output", "gradient"):
-            return self.placement.flows[one.name]
-        return (self.placement.reductions if one.content == "part" else self.placement.returns)[one.name]
-
-    def _values_of(self, one: Message) -> Any:
-        move = self._flow(one).moves[one.number]
-        if one.content == "gradient":
-            return self._gradient_of_read(one.name, move)
-        return self._of_source(one.content, one.name, move)
-
-    def _of_source(self, content: Content, name: str, move: Move) -> Any:
-        """What a move takes along, from the piece that this rank has."""
-        if content == "output":
-            return pieces.assembled(move.box, self._outputs[name], sums=self._operations[name].sums)
-        if content == "part":
-            return pieces.assembled(move.box, self._weight[name], sums=True)
-        return pieces.assembled(move.box, self._fresh[name])
-
-    def _arriving(self, content: Content, name: str, flow: Exchange, wanted: Box | None = None) -> list[Part]:
-        """Everything that moves to this rank, its own parts too, in the order of moves.
-
-        With `wanted`, only what has a part in that box.
-        """
-        found = []
-        for number, move in enumerate(flow.moves):
-            if move.target.rank != self.rank or (wanted is not None and move.box & wanted is None):
-                continue
-            if move.crosses:
-                found.append((move.box, self._arrived[message(content, name, flow, number)]))
-            else:
-                found.append((move.box, self._of_source(content, name, move)))
-        return found
-
     def _compute(self, unit: Unit) -> None:
         operation = self._operations[unit.operation]
         if operation.kind == "input":
             values = self._inputs[unit.operation](unit.box)
             values = ops.cast(values, self._layers[operation.layer].dtype)  # as Keras does
-            self._outputs[unit.operation].append((unit.box, values))
+            self._parts.outputs[unit.operation].append((unit.box, values))
             return
-        reads: list[Any] = []
-        for reading, box in zip(operation.readings, unit.reads, strict=True):
-            if box is None:
-                reads.append(None)
-                continue
-            flow = self.placement.flows[reading.tensor]
-            parts = self._arriving("output", reading.tensor, flow, box)
-            sums = self._operations[reading.tensor].sums
-            reads.append(pieces.assembled(box, parts, sums=sums, ordered=sums))
-        weights = [
-            pieces.assembled(block, list(self.blocks[weight.path].items()))
-            for weight, block in zip(operation.weights, unit.blocks, strict=True)
+        reads = [
+            None if box is None else self._parts.to_compute(reading.tensor, box)
+            for reading, box in zip(operation.readings, unit.reads, strict=True)
         ]
-        if self._update_values is None:
-            self._outputs[unit.operation].append((unit.box, self._computed(unit, reads, weights)))
-            return
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([x for x in (*reads, *weights) if x is not None])
-            output = self._computed(unit, reads, weights)
-        self._outputs[unit.operation].append((unit.box, output))
-        self._records[unit] = (tape, output, reads, weights)
-        if operation.kind == "batch_norm":
+        weights = self._weights(unit)
+        output = self._computed(unit, reads, weights, self._loss)
+        self._parts.outputs[unit.operation].append((unit.box, output))
+        if operation.name == LOSS:
+            self.losses.append(output)
+        if operation.kind == "batch_norm" and self._update_values is not None:
             self._move_statistics(unit, reads[1], weights)
 
-    def _computed(self, unit: Unit, reads: list[Any], weights: list[Any]) -> Any:
+    def _weights(self, unit: Unit) -> list[Any]:
+        weights = self._operations[unit.operation].weights
+        return [self.held(weight.path, block) for weight, block in zip(weights, unit.blocks, strict=True)]
+
+    def _computed(
+        self, unit: Unit, reads: list[Any], weights: list[Any], loss: Callable[[Box, list[Any]], Any]
+    ) -> Any:
         operation = self._operations[unit.operation]
         if operation.name == LOSS:
-            output = self._loss(unit.box, reads)
-            self.losses.append(output)
-            return output
+            return loss(unit.box, reads)
         layer = self._layers[operation.layer]
         return computing.compute(operation, layer, unit, reads, weights, self._seed)
 
     def _move_statistics(self, unit: Unit, moments: Any, weights: list[Any]) -> None:
         """Keep the new moving statistics of the unit's channels, which several of its units may share."""
         operation = self._operations[unit.operation]
-        fresh = computing.moved_statistics(operation, self._layers[operation.layer], moments, weights)
+        fresh = normalising.moved_statistics(operation, self._layers[operation.layer], moments, weights)
         for weight, block in zip(operation.weights, unit.blocks, strict=True):
             if weight.path in fresh:
                 known = self._statistics[weight.path]
                 for part in boxes.subtract(block, [box for box, _ in known]):
                     known.append((part, pieces.taken(part, block, fresh[weight.path])))
 
-    def _differentiate(self, unit: Unit) -> None:
+    def _differentiate(self, task: Differentiate) -> None:
+        unit, operation = task.unit, self._operations[task.unit.operation]
+        if operation.keeps == "output":
+            upstream = self._upstream(unit)
+            with tf.control_dependencies([upstream]):
+                output = self._parts.to_differentiate(unit.operation, unit.box)
+                gradient = gradients.from_output(output, upstream)
+            self._parts.read[operation.readings[0].tensor].append((unit.box, gradient))
+            return
+        record = self._records[unit] = self._records.get(unit) or self._recorded(unit)
+        read = [
+            (reading.tensor, box, x)
+            for reading, box, x in zip(operation.readings, unit.reads, record.reads, strict=True)
+            if box is not None and task.of != "weights"
+        ]
+        used = [
+            (weight.path, block, x)
+            for weight, block, x in zip(operation.weights, unit.blocks, record.weights, strict=True)
+            if weight.trainable and task.of != "inputs"
+        ]
+
+        def wanted() -> list[Any]:
+            return record.gradients([x for *_, x in (*read, *used)])
+
+        found = iter(self._mover.meanwhile(wanted) if task.of == "weights" else wanted())
+        for name, box, _ in read:
+            self._parts.read[name].append((box, next(found)))
+        for name, box, _ in used:
+            self._parts.weight[name].append((box, next(found)))
+        if task.of != "inputs":
+            del self._records[unit]
+
+    def _upstream(self, unit: Unit) -> Any:
+        """The gradient of a unit's output; None where it is 1, and need not be waited for."""
+        if unit.operation == LOSS:
+            units = [one for one in self.placement.of(LOSS) if one.rank == self.rank]
+            return self._began[units.index(unit)] if self._began else None
         operation = self._operations[unit.operation]
-        tape, output, reads, weights = self._records.pop(unit)
-        seed = None if operation.name == LOSS else self._gradient_of_output(unit, output)
-        there = [x for x in reads if x is not None]
-        found = tape.gradient(
-            output,
-            [*there, *weights],
-            output_gradients=seed,
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )
-        gradients = iter(found)
-        for reading, box in zip(operation.readings, unit.reads, strict=True):
-            if box is not None:
-                self._read[reading.tensor].append((box, next(gradients)))
-        for weight, block in zip(operation.weights, unit.blocks, strict=True):
-            gradient = next(gradients)
-            if weight.trainable:
-                self._weight[weight.path].append((block, gradient))
+        kind = computing.dtype_of(operation, self._layers[operation.layer])
+        return self._parts.gradient_of_output(unit, kind)
 
-    def _gradient_of_read(self, tensor: str, move: Move) -> Any:
-        """The gradient of what has moved to this rank: a sum over all that read it here."""
-        return pieces.assembled(move.box, self._read[tensor], sums=True)
+    def _recorded(self, unit: Unit) -> _Record:
+        """Compute a unit again, now under a tape, from what is kept: only what its gradients need is done."""
+        operation, upstream = self._operations[unit.operation], self._upstream(unit)
+        after = self.losses if upstream is None else [upstream]
+        # Not earlier: TensorFlow would do it as soon as the inputs are there, and keep what comes of it.
+        with (
+            tf.control_dependencies(after),
+            tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape,
+        ):
+            reads = [
+                None if box is None else self._read_again(operation, reading.tensor, box)
+                for reading, box in zip(operation.readings, unit.reads, strict=True)
+            ]
+            weights = self._weights(unit)
+            tape.watch([x for x in (*reads, *weights) if x is not None])
+            output = self._computed(unit, reads, weights, self._objective)
+        return _Record(tape, output, reads, weights, upstream)
 
-    def _gradient_of_output(self, unit: Unit, output: Any) -> Any:
-        """The sum of what comes back along all moves that took a part of the unit's output."""
-        flow = self.placement.flows.get(unit.operation)
-        back = []
-        for number, move in enumerate(flow.moves if flow else ()):
-            if flow is None or move.source.rank != self.rank or move.box & unit.box is None:
-                continue
-            if move.crosses:
-                one = message("gradient", unit.operation, flow, number, back=True)
-                back.append((move.box, self._arrived[one]))
-            else:
-                back.append((move.box, self._gradient_of_read(unit.operation, move)))
-        if not back:  # nobody reads it
-            return tf.zeros_like(output)
-        return pieces.assembled(unit.box, back, sums=True)
+    def _read_again(self, operation: Operation, tensor: str, box: Box) -> Any:
+        if operation.keeps == "inputs":
+            return self._parts.to_differentiate(tensor, box)
+        read = self._operations[tensor]
+        return tf.zeros(box.shape, computing.dtype_of(read, self._layers[read.layer]))
 
     def held(self, path: str, box: Box) -> Any:
         """Return this rank's values of a box of a variable."""
         return pieces.assembled(box, list(self.blocks[path].items()))
 
     def _update(self) -> None:
-        gradients: Owned = {}
+        summed: Owned = {}
         for path, flow in self.placement.reductions.items():
             if self.rank in flow.need.ranks:
-                parts = self._arriving("part", path, flow)
+                parts = self._parts.arriving("part", path, flow)
                 for box in flow.need.of(self.rank):
-                    gradients[path, box] = pieces.assembled(box, parts, sums=True)
+                    summed[path, box] = pieces.assembled(box, parts, sums=True)
         if self._update_values is None:
             raise ValueError("an update needs a rule")
-        for (path, box), values in self._update_values(gradients).items():
-            self._fresh[path].append((box, values))
+        for (path, box), values in self._update_values(summed).items():
+            self._parts.fresh[path].append((box, values))
 
     def _store(self) -> None:
         for path, flow in self.placement.returns.items():
             if self._update_values is not None and self.rank in flow.need.ranks:
-                parts = self._arriving("value", path, flow)
+                parts = self._parts.arriving("value", path, flow)
                 for box in self.blocks[path]:
                     self.blocks[path][box] = pieces.assembled(box, parts)
         for path, parts in self._statistics.items():

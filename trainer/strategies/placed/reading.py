@@ -9,7 +9,9 @@ import keras
 
 from trainer.errors import ModelError
 from trainer.planning.placement.operations import Network, Operation, Reading
-from trainer.strategies.placed.kinds import READERS, Inputs, Shape, refused, samples_only
+from trainer.strategies.placed.divisible import refused
+from trainer.strategies.placed.gradients import keeps
+from trainer.strategies.placed.kinds import READERS, Inputs, Shape, samples_only
 
 LOSS = "loss"
 
@@ -18,7 +20,7 @@ def read(model: keras.Model, batch: int, *, training: bool = True) -> Network:
     """Describe a functional Keras model, and the loss of its outputs, for a planner.
 
     Args:
-        model: built of the layers that `kinds.LAYERS` names.
+        model: built of the layers that `divisible.LAYERS` has.
         batch: samples in a micro-batch.
         training: whether batch norm takes the statistics of the batch.
 
@@ -41,7 +43,7 @@ def read(model: keras.Model, batch: int, *, training: bool = True) -> Network:
             raise refused(layer, "is of a kind that cannot be divided")
         _check_penalties(layer)
         found += [
-            dataclasses.replace(one, width=_width(one, layer))
+            dataclasses.replace(one, width=_width(one, layer), keeps=keeps(one, layer))
             for one in kind(layer, inputs, output, training)
         ]
     outputs = [(_name_of(tensor), _shape(tensor, batch)) for tensor in model.outputs]

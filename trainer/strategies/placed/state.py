@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import groupby
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,17 +23,39 @@ _GATHERED = 0
 TAGS = 1
 
 
+def let_go(model: keras.Model, owner: Owner, placement: Placement) -> None:
+    """Free the memory of the whole network's weights and of the whole optimizer's slots.
+
+    Names, shapes and types stay; the variables hold empty arrays until `gather` gives them values again.
+    """
+    weights = [variable for variable in model.weights if variable.path in placement.holders]
+    for variable in (*weights, *(one for one in owner.whole.variables if len(one.shape))):
+        _give(variable, np.zeros(0, _dtype(variable)))
+
+
+def _give(variable: Any, values: np.ndarray) -> None:
+    """Assign values of any shape, which a variable's own `assign` would compare with those that it has."""
+    tf.raw_ops.AssignVariableOp(
+        resource=variable.handle, value=tf.convert_to_tensor(values), validate_shape=False
+    )
+
+
 def spread(model: keras.Model, owner: Owner, holdings: Holdings, world: World) -> None:
     """Give every rank its blocks of rank 0's weights and optimizer state; a collective."""
+
+    def of_main(variable: Any, like: Any) -> np.ndarray:
+        mine = variable.value if world.is_main else np.empty(like.shape, _dtype(like))
+        return world.broadcast(np.asarray(mine))
+
     for variable in model.weights:
-        holdings.put(variable.path, world.broadcast(np.asarray(variable.value)))
+        holdings.put(variable.path, of_main(variable, variable))
     whole_slots, own_slots = owner.slots()
     places: dict[str, list[int]] = {}
     for number, (path, _) in enumerate(owner.keys):
         places.setdefault(path, []).append(number)
     for variable, slots in zip(model.trainable_variables, whole_slots.of, strict=True):
         for kind, slot in enumerate(slots):
-            values = world.broadcast(np.asarray(slot.value))
+            values = of_main(slot, variable)
             for number in places.get(variable.path, ()):
                 box = owner.keys[number][1]
                 own_slots.of[number][kind].assign(values[box.slices_in(whole(values.shape))])
@@ -65,18 +89,21 @@ def gather(
             _given(exchange).move([data], [Parcel(0, _GATHERED, data.size, tf.uint8)], [])
         return
     variables = {variable.path: variable for variable in model.weights}
-    targets = {
-        path: [v, *slots_of.get(path, ())] for path, v in variables.items() if path in placement.holders
-    }
-    found = {path: [np.array(v.value) for v in some] for path, some in targets.items()}
-    for rank in placement.ranks:
-        for path, box in _kept(placement, rank):
-            parts = mine(path, box) if rank == 0 else _received(exchange, rank, box, found[path])
-            for into, part in zip(found[path], parts, strict=True):
+    sources = sorted((path, rank, box) for rank in placement.ranks for path, box in _kept(placement, rank))
+    # One variable after the other, in the order in which the others send.
+    for path, those in groupby(sources, key=lambda source: source[0]):
+        targets = [variables[path], *slots_of.get(path, ())]
+        found = [np.zeros(variables[path].shape, _dtype(target)) for target in targets]
+        for _, rank, box in those:
+            parts = mine(path, box) if rank == 0 else _received(exchange, rank, box, found)
+            for into, part in zip(found, parts, strict=True):
                 into[box.slices_in(whole(into.shape))] = part
-    for path, some in targets.items():
-        for variable, values in zip(some, found[path], strict=True):
-            variable.assign(values)
+        for target, values in zip(targets, found, strict=True):
+            _give(target, values)
+    given = {id(slot) for of in slots.of for slot in of}
+    for variable in owner.whole.variables:
+        if len(variable.shape) and id(variable) not in given:  # accumulated gradients: none between updates
+            _give(variable, np.zeros(variable.shape, _dtype(variable)))
 
 
 def _kept(placement: Placement, rank: int) -> list[tuple[str, Box]]:
@@ -129,3 +156,7 @@ def check(holdings: Holdings, world: World) -> None:
                     cure="Resume from the last checkpoint. If it happens again, the hardware of one of the "
                     f"hosts ({world.hosts[other]}, {world.hosts[rank]}) may be at fault.",
                 )
+
+
+def _dtype(variable: Any) -> Any:
+    return tf.as_dtype(variable.dtype).as_numpy_dtype

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from trainer.config import FiltersConfig, RingConfig, SpatialConfig, micro_batch
 from trainer.errors import ConfigError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainer.planning.placement.tasks import TaskLists
     from trainer.planning.placement.units import Placement
     from trainer.planning.placement.ways import Layouts
+    from trainer.ranks.world import World
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,13 @@ class Placed(Strategy):
         """Its section."""
         return cast("SpatialConfig | FiltersConfig", self.config.train.strategy)
 
+    @property
+    def _samples(self) -> int:
+        """Samples that one replica takes of a micro-batch."""
+        return max(
+            1, self.config.train.global_batch // self.config.train.accumulation // self.section.replicas
+        )
+
     def members(self, processes: int) -> Members:
         """Return that ranks send each other messages."""
         return Members(messages=processes > 1)
@@ -50,6 +58,17 @@ class Placed(Strategy):
     def environment(self) -> dict[str, str]:
         """Return the variables of the all-reduce by which ranks agree on things."""
         return launch.ring_environment(RingConfig())
+
+    def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
+        """See that all ranks divide by the same file, where one is given; see `Strategy.calibrate`."""
+        from trainer.strategies.placed import same_plan
+
+        if self.section.plan is not None:
+            same_plan.check(world, self.section.plan)
+
+    def keeps_slots(self, world: World) -> bool:
+        """Return whether this is rank 0, which writes checkpoints: the others have those of their blocks."""
+        return world.is_main
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
         """Divide an update.
@@ -180,7 +199,8 @@ class Spatial(Placed):
                     cure="Choose fewer parts along this axis.",
                     key="train.strategy.parts",
                 )
-        return ways.spatial(network, parts, range(ranks))
+        small = cast(SpatialConfig, self.section).small_maps == "channels"
+        return ways.spatial(network, parts, range(ranks), samples=self._samples if small else None)
 
     def way(self, ranks: int) -> str:
         """Return the parts."""

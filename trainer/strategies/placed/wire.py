@@ -6,7 +6,7 @@ order TensorFlow would choose.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,13 @@ class Wire:
         """Let everything leave that was handed over."""
         if self._leaving:
             self._move([])
+
+    def meanwhile(self, compute: Callable[[], list[Any]]) -> list[Any]:
+        """Compute tensors after what was flushed has left, and before anything else is received."""
+        with tf.control_dependencies(self._before):
+            found = compute()
+        self.after(found)
+        return found
 
     def _move(self, wanted: Sequence[Wanted]) -> list[Any]:
         if self._exchange is None:

@@ -1,0 +1,70 @@
+"""Processes that time a job, whose module in trainer/bench is the program, and the turns they take."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cingulum.bench.processes import Process
+from jobs.launchers import mpirun
+
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def process(job: Any, group: str, name: str) -> Process:
+    """Return one process that is no rank.
+
+    Args:
+        job: a dataclass.
+        group: as `Process` has it.
+        name: as `Process` has it.
+    """
+    return Process(group, name, _command(job), _QUIET)
+
+
+def ranks(
+    job: Any,
+    group: str,
+    number: int,
+    environment: Mapping[str, str] | None = None,
+    hosts: Mapping[str, int] | None = None,
+) -> Process:
+    """Return ranks under mpirun.
+
+    Args:
+        job: a dataclass.
+        group: as `Process` has it.
+        number: of ranks.
+        environment: of the ranks.
+        hosts: ranks that fit on each host, by name; default: this host.
+    """
+    # By `env`, not by our own environment: mpirun hands that down to the ranks of this host only.
+    settings = [f"{name}={value}" for name, value in (environment or {}).items()]
+    line, additions = mpirun.command(number, ["env", *settings, *_command(job)], hosts=hosts)
+    return Process(group, f"{number} ranks", line, {**_QUIET, **additions})
+
+
+def in_turn(ways: Sequence[Callable[[], None]], repeats: int, progress: Callable[[int, int], None]) -> None:
+    """Measure each way once in each repeat, in another sequence each time.
+
+    Args:
+        ways: to measure.
+        repeats: how often.
+        progress: told how many of how many measurements are done.
+    """
+    order = list(ways)
+    rng = random.Random(0)  # noqa: S311  a sequence, no secret
+    for repeat in range(repeats):
+        rng.shuffle(order)
+        for number, way in enumerate(order):
+            progress(repeat * len(order) + number, repeats * len(order))
+            way()
+    progress(repeats * len(order), repeats * len(order))
+
+
+def _command(job: Any) -> list[str]:
+    return [sys.executable, "-m", type(job).__module__, json.dumps(dataclasses.asdict(job))]

@@ -1,0 +1,51 @@
+"""What a rank keeps of each tensor from the forward pass to the backward pass. Pure.
+
+Gradients are computed from boxes of tensors. A box that lies in a larger one that is kept, such as a rank's
+own part in that part with its neighbours' borders, is not kept: it is cut out again when it is needed.
+"""
+
+from __future__ import annotations
+
+from trainer.planning.placement.boxes import Box
+from trainer.planning.placement.units import Placement
+
+
+class Kept:
+    """The boxes that one rank keeps.
+
+    Attributes:
+        boxes: by tensor; none lies in another.
+    """
+
+    def __init__(self, placement: Placement, rank: int) -> None:
+        operations = {one.name: one for one in placement.network.operations}
+        needed: dict[str, dict[Box, None]] = {}
+        for unit in placement.units:
+            if unit.rank != rank:
+                continue
+            operation = operations[unit.operation]
+            if operation.keeps == "output":
+                needed.setdefault(operation.name, {})[unit.box] = None
+            elif operation.keeps == "inputs":
+                for reading, box in zip(operation.readings, unit.reads, strict=False):  # inputs read nothing
+                    if box is not None:
+                        needed.setdefault(reading.tensor, {})[box] = None
+        self.boxes: dict[str, tuple[Box, ...]] = {
+            tensor: tuple(box for box in boxes if not any(_within(box, other) for other in boxes))
+            for tensor, boxes in needed.items()
+        }
+
+    def around(self, tensor: str, box: Box) -> Box:
+        """Return the kept box of which a needed one is a part, or which it is.
+
+        Raises:
+            KeyError: nobody needs this box.
+        """
+        for kept in self.boxes[tensor]:
+            if kept & box == box:
+                return kept
+        raise KeyError(f"{tensor}{box}")
+
+
+def _within(box: Box, other: Box) -> bool:
+    return box != other and other & box == box

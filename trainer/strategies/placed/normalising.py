@@ -1,0 +1,140 @@
+"""What units of normalisations compute: parts of sums, and what is normalised with them.
+
+Functions that take an operation and a unit are of the form that `computing` describes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from trainer.planning.placement.operations import Operation
+from trainer.planning.placement.units import Unit
+from trainer.strategies.placed import channelwise
+
+Tensors = Sequence[Any]
+
+
+def batch_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    """Parts of mean and mean square about the moving mean, `(2, c)`: a shift that keeps the digits."""
+    count = math.prod(operation.readings[0].shape[:-1])
+    wide = _wide(inputs[0])
+    shift = _shift(weights[0], wide)
+
+    @tf.custom_gradient
+    def parts(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+        share = math.prod(x.shape[:-1]) / count
+        mean, variance = ops.moments(ops.cast(x, wide), axes=tuple(range(len(x.shape) - 1)))
+        apart = mean - shift
+
+        def gradient(upstream: Any) -> Any:
+            # Of sums of x - shift and of its square, which needs neither mean nor variance.
+            scale = 2 / count * upstream[1]
+            return _scaled(x, scale, upstream[0] / count - shift * scale)
+
+        return share * ops.stack([apart, variance + ops.square(apart)]), gradient
+
+    return parts(inputs[0])
+
+
+def _shift(moving_mean: Any, dtype: Any) -> Any:
+    """The moving mean; 0 where a batch that overflowed left no number: the next batch has its own mean."""
+    mean = ops.cast(moving_mean, dtype)
+    return ops.where(ops.isfinite(mean), mean, ops.zeros_like(mean))
+
+
+def batch_statistics(moments: Any, shift: Any) -> tuple[Any, Any]:
+    """Mean and variance `(c,)` of the whole batch, from the sum of all `batch_moments` and their shift."""
+    return shift + moments[0], moments[1] - ops.square(moments[0])
+
+
+def moved_statistics(operation: Operation, layer: Any, moments: Any, weights: Tensors) -> dict[str, Any]:
+    """Return the moving mean and variance `(c,)` after this batch, by their paths, as Keras moves them."""
+    named = _by_name(operation, weights)
+    paths = {weight.path.rsplit("/", 1)[-1]: weight.path for weight in operation.weights}
+    mean, variance = batch_statistics(moments, _shift(named["moving_mean"], moments.dtype))
+    found = {}
+    for name, value in (("moving_mean", mean), ("moving_variance", variance)):
+        before = named[name]
+        now = ops.cast(value, before.dtype)
+        found[paths[name]] = before * layer.momentum + now * (1.0 - layer.momentum)
+    return found
+
+
+def batch_norm(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    """Return the box `(b, ..., c)`, normalised by the statistics of the whole batch."""
+    x, moments = inputs
+    named = _by_name(operation, weights)
+    mean, variance = batch_statistics(moments, _shift(named["moving_mean"], moments.dtype))
+    return _normalised(x, mean, variance, named, layer.epsilon)
+
+
+def batch_norm_inference(
+    operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors
+) -> Any:
+    """Return the box `(b, ..., c)`, normalised by the moving statistics."""
+    named = _by_name(operation, weights)
+    return _normalised(inputs[0], named["moving_mean"], named["moving_variance"], named, layer.epsilon)
+
+
+def _by_name(operation: Operation, weights: Tensors) -> dict[str, Any]:
+    names = (weight.path.rsplit("/", 1)[-1] for weight in operation.weights)
+    return dict(zip(names, weights, strict=True))
+
+
+def _normalised(x: Any, mean: Any, variance: Any, named: dict[str, Any], epsilon: float) -> Any:
+    wide = _wide(x)
+    scale = ops.rsqrt(ops.cast(variance, wide) + epsilon)
+    if "gamma" in named:
+        scale = scale * ops.cast(named["gamma"], wide)
+    offset = -ops.cast(mean, wide) * scale
+    if "beta" in named:
+        offset = offset + ops.cast(named["beta"], wide)
+    return _scaled(x, scale, offset)
+
+
+def _scaled(x: Any, scale: Any, offset: Any) -> Any:
+    if len(scale.shape) == 1 and channelwise.can_take(x):
+        return channelwise.scaled(x, scale, offset)
+    return ops.cast(ops.cast(x, scale.dtype) * scale + offset, x.dtype)
+
+
+def _wide(x: Any) -> str:
+    return "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
+
+
+def group_moments(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    """Parts of mean and mean square of each sample and group, `(b, 2, groups)`."""
+    x = ops.cast(inputs[0], _wide(inputs[0]))
+    shape = operation.readings[0].shape
+    size = shape[-1] // operation.shape[-1]
+    start, stop = unit.reads[0].ranges[-1] if unit.reads[0] else (0, 0)
+    first = unit.box.ranges[-1][0]
+    member = np.zeros((stop - start, unit.box.shape[-1]))
+    member[np.arange(stop - start), np.arange(start, stop) // size - first] = 1
+    space = tuple(range(1, len(shape) - 1))
+    share = math.prod(x.shape[1:-1]) / (math.prod(shape[1:-1]) * size)
+    mean, variance = ops.moments(x, axes=space)
+    parts = ops.stack([mean, variance + ops.square(mean)], axis=1)
+    return share * ops.matmul(parts, ops.cast(member, parts.dtype))
+
+
+def group_norm(operation: Operation, layer: Any, unit: Unit, inputs: Tensors, weights: Tensors) -> Any:
+    """Return the box `(b, ..., c)`, normalised by the statistics of each sample and group."""
+    x, moments = inputs
+    groups = operation.readings[1].shape[-1]
+    size = operation.shape[-1] // groups
+    start, stop = unit.box.ranges[-1]
+    first = unit.reads[1].ranges[-1][0] if unit.reads[1] else 0
+    each = ops.take(moments, np.arange(start, stop) // size - first, axis=-1)
+    mean, mean_square = each[:, 0], each[:, 1]
+    variance = mean_square - ops.square(mean)
+    shape = (x.shape[0], *[1] * (len(x.shape) - 2), x.shape[-1])
+    named = _by_name(operation, weights)
+    return _normalised(x, ops.reshape(mean, shape), ops.reshape(variance, shape), named, layer.epsilon)

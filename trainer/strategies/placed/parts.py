@@ -1,0 +1,112 @@
+"""What one rank has of every tensor during an update: computed here, or arrived."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.planning.placement.boxes import Box
+from trainer.planning.placement.exchanges import Exchange, Move
+from trainer.planning.placement.keeping import Kept
+from trainer.planning.placement.tasks import Content, Message, message
+from trainer.planning.placement.units import Placement, Unit
+from trainer.strategies.placed import pieces
+from trainer.strategies.placed.pieces import Part
+
+
+class Parts:
+    """Parts of a rank's tensors, and what messages take of them.
+
+    Attributes:
+        outputs: of units, by operation.
+        joined: boxes that units read, by tensor and box.
+        arrived: what messages brought.
+        read: gradients of what units have read, by tensor.
+        weight: gradients of blocks, by variable.
+        fresh: new values of what this rank owns, by variable.
+    """
+
+    def __init__(self, placement: Placement, rank: int) -> None:
+        self._placement, self._rank = placement, rank
+        self._sums = {one.name for one in placement.network.operations if one.sums}
+        self._kept = Kept(placement, rank)
+        self.outputs: dict[str, list[Part]] = defaultdict(list)
+        self.joined: dict[tuple[str, Box], Any] = {}
+        self.arrived: dict[Message, Any] = {}
+        self.read: dict[str, list[Part]] = defaultdict(list)
+        self.weight: dict[str, list[Part]] = defaultdict(list)
+        self.fresh: dict[str, list[Part]] = defaultdict(list)
+
+    def flow(self, one: Message) -> Exchange:
+        """Return the moves that a message is one of."""
+        if one.content in ("output", "gradient"):
+            return self._placement.flows[one.name]
+        return (self._placement.reductions if one.content == "part" else self._placement.returns)[one.name]
+
+    def leaving(self, one: Message) -> Any:
+        """Return what a message takes along."""
+        move = self.flow(one).moves[one.number]
+        if one.content == "gradient":
+            return self._gradient_of_read(one.name, move)
+        return self._of_source(one.content, one.name, move)
+
+    def _of_source(self, content: Content, name: str, move: Move) -> Any:
+        """What a move takes along, from the piece that this rank has."""
+        if content == "output":
+            return pieces.assembled(move.box, self.outputs[name], sums=name in self._sums)
+        if content == "part":
+            return pieces.assembled(move.box, self.weight[name], sums=True)
+        return pieces.assembled(move.box, self.fresh[name])
+
+    def arriving(self, content: Content, name: str, flow: Exchange, wanted: Box | None = None) -> list[Part]:
+        """Return everything that moves to this rank, its own parts too, in the order of moves.
+
+        With `wanted`, only what has a part in that box.
+        """
+        found = []
+        for number, move in enumerate(flow.moves):
+            if move.target.rank != self._rank or (wanted is not None and move.box & wanted is None):
+                continue
+            if move.crosses:
+                found.append((move.box, self.arrived[message(content, name, flow, number)]))
+            else:
+                found.append((move.box, self._of_source(content, name, move)))
+        return found
+
+    def to_compute(self, tensor: str, box: Box) -> Any:
+        """Return a box that a unit reads, put together of what is here and what has arrived."""
+        if (tensor, box) not in self.joined:
+            sums = tensor in self._sums
+            parts = self.arriving("output", tensor, self._placement.flows[tensor], box)
+            self.joined[tensor, box] = pieces.assembled(box, parts, sums=sums, ordered=sums)
+        return self.joined[tensor, box]
+
+    def to_differentiate(self, tensor: str, box: Box) -> Any:
+        """Return a box that was read, or computed here, from what is kept of the tensor."""
+        around = self._kept.around(tensor, box)
+        values = self.joined.get((tensor, around))
+        if values is None:
+            values = next(values for held, values in self.outputs[tensor] if held == around)
+        return pieces.taken(box, around, values)
+
+    def _gradient_of_read(self, tensor: str, move: Move) -> Any:
+        """The gradient of what has moved to this rank: a sum over all that read it here."""
+        return pieces.assembled(move.box, self.read[tensor], sums=True)
+
+    def gradient_of_output(self, unit: Unit, dtype: Any) -> Any:
+        """Return the sum of what comes back along all moves that took a part of the unit's output."""
+        flow = self._placement.flows.get(unit.operation)
+        back = []
+        for number, move in enumerate(flow.moves if flow else ()):
+            if flow is None or move.source.rank != self._rank or move.box & unit.box is None:
+                continue
+            if move.crosses:
+                one = message("gradient", unit.operation, flow, number, back=True)
+                back.append((move.box, self.arrived[one]))
+            else:
+                back.append((move.box, self._gradient_of_read(unit.operation, move)))
+        if not back:  # nobody reads it
+            return tf.zeros(unit.box.shape, dtype)
+        return pieces.assembled(unit.box, back, sums=True)
