@@ -168,7 +168,7 @@ class Filters(Placed):
             self.measured, self._splits = before
             return None
         if step is not None:
-            first = Recalibration(0, before[0], plan.told(0))
+            first = Recalibration(0, cast("Measured", before[0]), plan.told(0))
             new = Recalibration(step, measured, found.told(step))
             self._divisions = (*(self._divisions or (first,)), new)
         found = dataclasses.replace(found, recalibrated=self._divisions)

@@ -18,7 +18,7 @@ from trainer.ranks.exchange import Exchange, naming_who_is_late, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
 from trainer.strategies.learner import Collected, Learner, Predictions, Setup, evaluated
-from trainer.strategies.placed import state
+from trainer.strategies.placed import custom_gradients, state
 from trainer.strategies.placed.holdings import Holdings
 from trainer.strategies.placed.owning import Owner
 from trainer.strategies.placed.plan import PlacedPlan
@@ -204,7 +204,7 @@ class PlacedModel(Learner):
         }
 
     def _train_step(self, x: Any, y: Any, w: Any) -> tuple[Any, Any]:
-        with self.waiting.tracing(), self._timeline.tracing():
+        with custom_gradients.forgotten(), self.waiting.tracing(), self._timeline.tracing():
             x = self._timeline.started(x)
             return self._update(x, y, w), self._timeline.marks()
 
@@ -271,8 +271,10 @@ class PlacedModel(Learner):
 
         plan = self.plan
         player = self._player(plan.evaluated, self._forward_wire)
-        for _ in player.play(plan.forwards.get(self.world.rank, ()), self._inputs(x, self._evaluated), loss):
-            pass
+        inputs = self._inputs(x, self._evaluated)
+        with custom_gradients.forgotten():
+            for _ in player.play(plan.forwards.get(self.world.rank, ()), inputs, loss):
+                pass
         shapes = [one.shape for one in plan.evaluated.network.operations[-1].readings]
         return found or [tf.zeros(shape) for shape in shapes]
 

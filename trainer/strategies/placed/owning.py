@@ -128,11 +128,6 @@ def _summing(kind: Any) -> type:
     class Summing(kind):
         owners: _Owners
 
-        def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-            # Keras adds up over the replicas of TensorFlow's own strategies, here one, by a custom gradient.
-            # TensorFlow keeps these for ever, with the graph that each was traced in and its variables.
-            return grads_and_vars
-
         def _clip_gradients(self, grads: Sequence[Any]) -> Any:
             import tensorflow as tf
 
