@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train one of the published networks on two ranks, of which the second is slowed while it trains.
+"""Train a network of filters_unequal.py on two ranks, of which the second is slowed while it trains.
 
     sudo .venv/bin/python benchmarks/filters_slowed.py --network 150:800 --quota 0.25 --every 10
 
@@ -68,18 +68,21 @@ def worker(cell: dict[str, Any]) -> None:
     import numpy as np
     import tensorflow as tf
 
+    from trainer import models
     from trainer.strategies.learner import Setup
 
     keras.utils.set_random_seed(1)
-    model = filters_unequal.network(*map(int, cell["network"].split(":")))
+    name, options, shape, classes = filters_unequal.NETWORKS[cell["network"]]
+    model = models.build(name, shape, classes, **options)
     optimizer = keras.optimizers.SGD(0.01)
     optimizer.build(model.trainable_variables)
     strategy.calibrate(model, world, None)
     plan = strategy.plan(model, optimizer, world.size)
+    begun = plan.tree()["balance"]
     learner = strategy.build(plan, Setup(model, optimizer, world))
     random = np.random.default_rng(0)
-    x = tf.constant(random.normal(size=(cell["batch"], 32, 32, 3)).astype(np.float32))
-    y = tf.constant(random.integers(0, 10, cell["batch"]).astype(np.int32))
+    x = tf.constant(random.normal(size=(cell["batch"], *shape)).astype(np.float32))
+    y = tf.constant(random.integers(0, classes, cell["batch"]).astype(np.int32))
     w = tf.ones(cell["batch"], tf.float32)
     losses, seconds, looks, changes = [], [], [], []
     for step in range(1, cell["steps"] + 1):
@@ -94,7 +97,7 @@ def worker(cell: dict[str, Any]) -> None:
         found = strategy.replan(learner, plan, step, cell["steps"] - step)
         if found is not None:
             plan = found
-            changes.append({"step": step, "filters": found.tree()["recalibrated"][-1]["balance"]["filters"]})
+            changes.append({"step": step, "filters": found.tree()["balance"]["filters"]})
         if cell["recalibrate_every"] and step % cell["recalibrate_every"] == 0:
             looks.append([step, round(time.perf_counter() - began, 3)])
     everyones = world.allgather_object(losses)
@@ -104,7 +107,7 @@ def worker(cell: dict[str, Any]) -> None:
         told = {
             "before_s": statistics.median(seconds[: cell["before"]][-COUNTED:]),
             "after_s": statistics.median(seconds[-COUNTED:]),
-            "filters": plan.tree()["balance"]["filters"],
+            "filters": begun["filters"],
             "changes": changes,
             "looks_s": looks,
             "losses": [sum(each) for each in zip(*everyones, strict=True)],
@@ -120,7 +123,7 @@ def worker(cell: dict[str, Any]) -> None:
 def main() -> None:
     """Measure both ways, print the table, and write all figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--network", default="150:800")
+    parser.add_argument("--network", default="150:800", choices=filters_unequal.NETWORKS)
     parser.add_argument("--quota", type=float, default=0.25, help="processors of the second rank, later")
     parser.add_argument("--before", type=int, default=12, help="steps before that")
     parser.add_argument("--steps", type=int, default=60, help="of each training")
@@ -144,7 +147,7 @@ def main() -> None:
     print("| recalibrated | s per step before | in the end | filters of the second convolution |")
     print("| --- | --- | --- | --- |")
     for name, found in (("never", never), (f"every {arguments.every} steps", looking)):
-        divided = [found["filters"]["conv2"], *(one["filters"]["conv2"] for one in found["changes"])]
+        divided = [list(one["filters"].values())[1] for one in (found, *found["changes"])]
         shown = ", then ".join(":".join(map(str, one)) for one in divided)
         print(f"| {name} | {found['before_s']:.3f} | {found['after_s']:.3f} | {shown} |")
     after = ", ".join(str(one["step"]) for one in looking["changes"]) or "none"
