@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,24 +95,25 @@ def test_a_look_measures_nothing_where_no_rank_waits_enough_to_gain_by_another_d
     assert look(0.3) == look(None) == (measured(2.0), 3.0)
 
 
-def test_waiting_is_counted_of_all_steps_since_the_last_look_but_those_that_were_traced():
+def test_waiting_is_counted_of_all_steps_since_the_last_look_but_those_that_were_traced(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    now = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now)
+    monkeypatch.setattr("trainer.strategies.placed.waiting.time", now)
     waiting = Waiting()
     with waiting.step(), waiting.tracing():
-        pass
-    waiting.arrived(rows((0.0, 100.0)))
-    assert waiting.share() is None and waiting.traced_s > 0
-    began = time.monotonic()
-    for seconds in (1.0, 3.0):
+        clock.now += 50.0
+    waiting.arrived(rows((100.0, 40.0)))
+    assert waiting.share() is None and waiting.traced_s == 50.0
+    for _ in range(2):
+        began = clock.now
         with waiting.step():
-            time.sleep(0.001)
-        # Two messages of one call, one of the next, and one that came in an evaluation before.
-        waiting.arrived(rows((0.0, seconds / 4), (0.0, seconds / 2), (9.0, seconds / 2), (-1e4, 1e6)))
-    share = waiting.share()
-    assert share is not None and 4.0 / (time.monotonic() - began) <= share <= 4.0 / 0.002
+            clock.now += 10.0
+        # One that came in an evaluation before, two messages of one call, and one of the next.
+        waiting.arrived(rows((began - 1.0, 0.5), (began, 1.0), (began, 2.0), (began + 5.0, 1.0)))
+    assert waiting.share() == pytest.approx(0.3)
     assert waiting.share() is None
 
 
 def rows(*calls: tuple[float, float]) -> Any:
-    """Arrivals: seconds from now on at which each was asked for, and how long it took."""
-    now = time.time()
-    return np.array([(now + asked, now + asked + took, 1, 8) for asked, took in calls])
+    """Arrivals: when each was asked for, and how long it took."""
+    return np.array([(asked, asked + took, 1, 8) for asked, took in calls])
