@@ -61,11 +61,7 @@ def groups(quotas: Sequence[float]) -> Iterator[list[Path]]:
             path = first / f"filters-unequal-{os.getpid()}-{number}"
             path.mkdir()
             made.append(path)
-            if first != CGROUPS:
-                (path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-                (path / "cpu.cfs_quota_us").write_text(str(int(quota * PERIOD_US)))
-            else:  # version 2
-                (path / "cpu.max").write_text(f"{int(quota * PERIOD_US)} {PERIOD_US}")
+            limit(path, quota)
     except OSError as error:
         _remove(made)
         raise SystemExit(
@@ -86,6 +82,15 @@ def cores(quotas: Sequence[float]) -> list[int]:
         found[number] = min(asked, key=asked.__getitem__)
         asked[found[number]] += quotas[number]
     return found
+
+
+def limit(group: Path, quota: float) -> None:
+    """Give the processes of a cgroup so much of one processor."""
+    if (group / "cpu.cfs_quota_us").exists():
+        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(int(quota * PERIOD_US)))
+    else:  # version 2
+        (group / "cpu.max").write_text(f"{int(quota * PERIOD_US)} {PERIOD_US}")
 
 
 def _remove(made: Sequence[Path]) -> None:

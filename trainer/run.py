@@ -88,8 +88,10 @@ def train(
         learner = strategy.build(plan, setup)
         leaving.callback(learner.close)
         training = Training(
-            config, data, learner, plan, world, folder, cursor, patience, reporter, watchdog, stop, telemetry
-        )
+            config, data, strategy, learner, plan, world, folder, cursor, patience, reporter, watchdog, stop,
+            telemetry,
+        )  # fmt: skip
+        training.replan()  # the plan of `prepare` is that of the first update
         if training.is_done and world.any(world.is_main and folder.result.is_file()):
             return outcome.complete(training)
 
@@ -119,7 +121,7 @@ def train(
         training.run_id = agree(
             world,
             lambda: (
-                starting.open_folder(folder, config, plan.tree() | plan.drawn(), cursor, ran, lease.start)
+                starting.open_folder(folder, config, training.plan.content(), cursor, ran, lease.start)
                 if lease
                 else ""
             ),

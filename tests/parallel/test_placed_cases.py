@@ -22,6 +22,7 @@ GATE = (
     "mixed at random 0",
     "averaged in space",
     "accumulation clipped in space",
+    "divided anew",
     "clip norm",
     "rate factors",
     "replicas of filters",

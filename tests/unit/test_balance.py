@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 
 import pytest
 from pydantic import ValidationError
@@ -117,3 +118,46 @@ def test_samples_of_the_network_decide_what_crosses():
         for one in (network()["conv1"], twice)
     )
     assert large == 2 * small
+
+
+def divided_for(*seconds, by="bandwidth"):
+    return balance.splits(network(), measured(*seconds), by, master=False)
+
+
+def is_worth(divided, *seconds, times=1000, cost_s=1.0, by="bandwidth"):
+    """Whether filters that are divided so should be divided anew for devices that take these seconds now."""
+    now = measured(*seconds)
+    return balance.is_worth_dividing(network(), now, divided, by, master=False, times=times, cost_s=cost_s)
+
+
+@pytest.mark.parametrize("by", ["speed", "bandwidth"])
+def test_filters_are_divided_anew_for_a_device_that_slowed_down_and_for_one_that_recovered(by):
+    same, unequal = divided_for(1.0, 1.0, by=by), divided_for(1.0, 4.0, by=by)
+    assert is_worth(same, 1.0, 4.0, by=by) and is_worth(unequal, 1.0, 1.0, by=by)
+    assert not is_worth(same, 1.0, 1.0, by=by) and not is_worth(unequal, 1.0, 4.0, by=by)
+    assert not is_worth(same, 4.0, 4.0, by=by), "all are slower alike: nothing is gained"
+
+
+def test_two_measurements_of_devices_that_differ_by_a_few_per_cent_never_divide_anew():
+    draw = random.Random(5)
+    for _ in range(200):
+        speeds = [draw.uniform(0.2, 2.0) for _ in range(3)]
+        first, second = ([one * draw.uniform(0.97, 1.03) for one in speeds] for _ in range(2))
+        assert not is_worth(divided_for(*first), *second)
+
+
+def test_a_division_that_does_not_earn_its_tracing_in_the_updates_that_are_left_is_not_made():
+    same = divided_for(1.0, 1.0)
+    before, after = (
+        balance.slowest(network(), measured(1.0, 4.0), one, master=False)[0]
+        for one in (same, divided_for(1.0, 4.0))
+    )
+    saved = 50 * (before - after)
+    assert is_worth(same, 1.0, 4.0, times=50, cost_s=0.99 * saved)
+    assert not is_worth(same, 1.0, 4.0, times=50, cost_s=1.01 * saved)
+
+
+def test_a_network_without_convolutions_is_not_divided_anew():
+    dense = Network((network().operations[0],), ("images",))
+    now = measured(1.0, 4.0)
+    assert not balance.is_worth_dividing(dense, now, {}, "speed", master=False, times=9, cost_s=0.0)

@@ -109,7 +109,7 @@ def test_no_number_is_taken_that_is_beyond_all_sense(key):
         needed = ["train.strategy=parameter-server"]
     if key.rsplit(".", 1)[-1] in ("parts", "replicas"):
         needed = ["train.strategy=spatial"]
-    if key.endswith(".shares"):
+    if key.endswith((".shares", ".recalibrate_every")):
         needed = ["train.strategy=filters"]
     for value in ("1e22", "1.0e+22", "1" + "0" * 30, ".inf", "-.inf", ".nan", "'inf'", "yes", "-1"):
         if (key, value) == ("data.patch.threshold", "-1"):  # of intensities about 0

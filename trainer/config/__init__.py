@@ -10,17 +10,10 @@ from trainer.config.augment import AugmentConfig
 from trainer.config.data import LOSSES, DataConfig, PatchConfig, SplitConfig, TaskConfig
 from trainer.config.explaining import fields, on_resume, section_of, sections_of
 from trainer.config.parsing import dump, load, parse
+from trainer.config.placed import FiltersConfig, PlacedConfig, SpatialConfig
 from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig, TelemetryConfig
-from trainer.config.section import Section
-from trainer.config.strategy import (
-    FiltersConfig,
-    OwnStrategyConfig,
-    PlacedConfig,
-    RingConfig,
-    ServerConfig,
-    SpatialConfig,
-    StrategySection,
-)
+from trainer.config.section import Section, StrategySection
+from trainer.config.strategy import OwnStrategyConfig, RingConfig, ServerConfig
 from trainer.config.training import (
     EarlyStoppingConfig,
     OptimizerConfig,

@@ -1,10 +1,10 @@
-"""What every part of the configuration has in common."""
+"""What every part of the configuration has in common, and what every strategy's section has."""
 
 from __future__ import annotations
 
 import re
 import typing
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
@@ -59,3 +59,28 @@ def number(value: Any) -> Any:
 def _holds(annotation: Any, kind: type) -> bool:
     """Whether a value of this type may be the whole of a field."""
     return annotation is kind or kind in typing.get_args(annotation)
+
+
+class StrategySection(Section):
+    """What the sections of all strategies have in common."""
+
+    name: str
+    # Whether workers do not wait for each other, and outlive each other.
+    is_asynchronous: ClassVar[bool] = False
+    # Whether every rank takes its own samples of a batch, so that the number of ranks must divide it.
+    divides_samples: ClassVar[bool] = True
+
+    def readers(self, processes: int) -> int:
+        """Return how many parts each micro-batch is divided into, of so many launched processes.
+
+        Raises:
+            ValueError: there cannot be so many processes.
+        """
+        return processes
+
+    def check(self, config: Any) -> None:
+        """Refuse what this strategy cannot do of the rest of a RunConfig.
+
+        Raises:
+            ValueError: says which key is wrong.
+        """

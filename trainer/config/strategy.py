@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from trainer.config.section import MAY_CHANGE, Section, may_change
+from trainer.config.placed import FiltersConfig, SpatialConfig
+from trainer.config.section import MAY_CHANGE, StrategySection, may_change
 
 # How gradients are summed over ranks: the one list of these names.
 Algorithm = Literal["ring", "segmented-ring", "recursive-doubling", "tree", "reduce-broadcast", "gather"]
-
-
-class StrategySection(Section):
-    """What the sections of all strategies have in common."""
-
-    name: str
-    # Whether workers do not wait for each other, and outlive each other.
-    is_asynchronous: ClassVar[bool] = False
-    # Whether every rank takes its own samples of a batch, so that the number of ranks must divide it.
-    divides_samples: ClassVar[bool] = True
-
-    def readers(self, processes: int) -> int:
-        """Return how many parts each micro-batch is divided into, of so many launched processes.
-
-        Raises:
-            ValueError: there cannot be so many processes.
-        """
-        return processes
-
-    def check(self, config: Any) -> None:
-        """Refuse what this strategy cannot do of the rest of a RunConfig.
-
-        Raises:
-            ValueError: says which key is wrong.
-        """
 
 
 class RingConfig(StrategySection):
@@ -157,101 +131,6 @@ class ServerConfig(StrategySection):
             raise ValueError(
                 "data.cache: asynchronous workers do not share a copy per host; use none or memory"
             )
-
-
-Part = Annotated[int, Field(ge=1, le=1024)]
-ShareOfFilters = Annotated[float, Field(ge=0, le=1e6)]
-
-
-class PlacedConfig(StrategySection):
-    """What strategies that divide the network itself have in common."""
-
-    divides_samples: ClassVar[bool] = False
-    replicas: int = may_change(
-        1, ge=1, le=1024, description="groups of ranks that each hold a whole network and take other samples"
-    )
-    plan: Path | None = may_change(
-        None,
-        strict=False,
-        description="file of `cingulum plan --out`, perhaps edited, that says which rank computes what, "
-        "instead of the strategy's own rule",
-    )
-
-    def readers(self, processes: int) -> int:
-        """Return the number of replicas; see `StrategySection.readers`."""
-        if processes % self.replicas:
-            raise ValueError(f"{processes} rank(s) cannot be divided into {self.replicas} replicas")
-        fixed = self.of_a_replica()
-        if fixed is not None and processes != fixed * self.replicas:
-            raise ValueError(
-                f"{fixed} parts or shares in {self.replicas} replica(s) do not fit {processes} rank(s)"
-            )
-        return self.replicas
-
-    def of_a_replica(self) -> int | None:
-        """Return how many ranks a replica must have; None for any number."""
-        return None
-
-
-class SpatialConfig(PlacedConfig):
-    """`name: spatial`. Depth, height and width are cut over ranks, which swap halos."""
-
-    name: Literal["spatial"] = may_change("spatial", description="this strategy")
-    parts: list[Part] | None = may_change(
-        None,
-        min_length=3,
-        max_length=3,
-        description="parts along depth, height and width, such as [2, 2, 1]; their product is the number of "
-        "ranks of a replica; default: all along depth",
-    )
-
-    small_maps: Literal["channels", "space"] = may_change(
-        "channels",
-        description="how feature maps are cut whose convolutions have more weights than they have values: "
-        "along channels, so that each rank has some of the weights, or in space as all others",
-    )
-
-    def of_a_replica(self) -> int | None:
-        """Return the number of parts."""
-        return None if self.parts is None else math.prod(self.parts)
-
-
-class FiltersConfig(PlacedConfig):
-    """`name: filters`. Every rank computes some of the filters of each convolution."""
-
-    name: Literal["filters"] = may_change("filters", description="this strategy")
-    mode: Literal["master", "masterless"] = may_change(
-        "masterless",
-        description="master: everything but convolutions is on the first rank of a replica, as published; "
-        "masterless: channels stay where they were computed",
-    )
-    shares: list[ShareOfFilters] | None = may_change(
-        None,
-        max_length=1024,
-        description="how much of the filters each rank of a replica takes, such as [1, 0.5]; 0 is allowed; "
-        "default: as `balance` says",
-    )
-    balance: Literal["equal", "speed", "bandwidth"] = may_change(
-        "equal",
-        description="without `shares`: equal shares, or measured when the run starts: in proportion to each "
-        "device's speed, or those with which the slowest rank is done first, messages included",
-    )
-
-    def of_a_replica(self) -> int | None:
-        """Return the number of shares."""
-        return None if self.shares is None else len(self.shares)
-
-    @model_validator(mode="after")
-    def _shares_are_shares(self) -> FiltersConfig:
-        if self.shares is not None and not sum(self.shares) > 0:
-            raise ValueError(f"shares must not all be 0, as in {self.shares}")
-        if self.plan is not None and (self.shares is not None or self.balance != "equal"):
-            raise ValueError(f"plan={self.plan} says who computes what; leave shares and balance out")
-        if self.shares is not None and self.balance != "equal":
-            raise ValueError(
-                f"balance={self.balance} measures what shares={self.shares} say; leave one of them out"
-            )
-        return self
 
 
 class OwnStrategyConfig(StrategySection):

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from trainer.config.placed import PlacedConfig
 from trainer.config.section import LARGEST_SEED, MAY_GROW, MOST_SAMPLES, Section, may_change, number
-from trainer.config.strategy import AnyStrategy, PlacedConfig, RingConfig, ServerConfig, named
+from trainer.config.strategy import AnyStrategy, RingConfig, ServerConfig, named
 from trainer.errors import ConfigError
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import keras
 
-from trainer.config import FiltersConfig, RingConfig, RunConfig, SpatialConfig, micro_batch
-from trainer.config.strategy import StrategySection
+from trainer.config import FiltersConfig, RingConfig, RunConfig, SpatialConfig, StrategySection, micro_batch
 from trainer.errors import ConfigError, InputError
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.costs import Cost, Sent

@@ -6,7 +6,7 @@ import time
 
 
 class Clock:
-    """Adds up steps. The first step of a session is left out: it is spent on tracing the network.
+    """Adds up steps. The first step of a session, or after `expect_tracing`, is left out.
 
     Args:
         timed: samples and seconds of earlier sessions.
@@ -23,6 +23,10 @@ class Clock:
     def now() -> float:
         """Return seconds on a clock that only goes forward."""
         return time.monotonic()
+
+    def expect_tracing(self) -> None:
+        """Leave the next step out: it is spent on tracing the network."""
+        self._traced = False
 
     def start_epoch(self) -> None:
         """Start counting for a new epoch."""

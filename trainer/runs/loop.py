@@ -34,16 +34,7 @@ class Training(Session):
             Agreed: Stopped, Fenced, NotFiniteError, DivergenceError, or that a file could not be written.
         """
         self.watchdog.beat("timing the links between ranks", collective=True)
-        forecast = Forecast(
-            self.plan,
-            self.learner,
-            self.world,
-            self.folder,
-            self.telemetry,
-            self.config.train.accumulation,
-            self.watchdog.beat,
-        )
-        forecast.begin(self.start, self.cursor.step)
+        forecast = self._forecast()
         self.learner.begin(self._start())
         self.reporter.start(self.cursor.step, self.last_step)
         self.telemetry.start_epoch()
@@ -69,6 +60,31 @@ class Training(Session):
                 self.save()
             if stopping and self.learner.is_in_step and not self.is_done:
                 self._end_early()
+            if self.replan():
+                self._write_plan()
+                forecast = self._forecast()
+
+    def _forecast(self) -> Forecast:
+        """Predict the updates to come; a collective."""
+        forecast = Forecast(
+            self.plan,
+            self.learner,
+            self.world,
+            self.folder,
+            self.telemetry,
+            self.config.train.accumulation,
+            self.watchdog.beat,
+        )
+        forecast.begin(self.start, self.cursor.step)
+        return forecast
+
+    def _write_plan(self) -> None:
+        """Write plan.json, before the first update that is divided by another plan."""
+        self.watchdog.beat("writing plan.json", collective=not self.world.is_main)
+        agree(
+            self.world,
+            lambda: record.write_json(self.folder.plan, self.plan.content()) if self.world.is_main else None,
+        )
 
     def _is_every(self, steps: int | None) -> bool:
         return steps is not None and self.cursor.step % steps == 0

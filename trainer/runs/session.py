@@ -19,7 +19,7 @@ from trainer.run_folder.record import RunFolder
 from trainer.runs import preparation, restoring, split_predictions
 from trainer.runs.clock import Clock
 from trainer.runs.preparation import Data
-from trainer.strategies.base import Plan
+from trainer.strategies.base import Plan, Strategy
 from trainer.strategies.guards import check_finite
 from trainer.strategies.learner import Learner, Predictions
 from trainer.telemetry.recorder import Recorder
@@ -32,8 +32,9 @@ class Session:
     Attributes:
         config: of the run.
         data: volumes and splits.
+        strategy: how training is divided over processes.
         learner: the network on all ranks.
-        plan: how an update is divided.
+        plan: how the next update is divided.
         world: all ranks.
         folder: the run folder.
         cursor: where training stands.
@@ -52,6 +53,7 @@ class Session:
 
     config: RunConfig
     data: Data
+    strategy: Strategy
     learner: Learner
     plan: Plan
     world: World
@@ -86,6 +88,18 @@ class Session:
     def samples_before(self, step: int) -> int:
         """Real samples that an epoch has taken before its step number `step`, over all ranks."""
         return min(step * self.config.train.global_batch, self._samples_per_epoch)
+
+    def replan(self) -> bool:
+        """Let the strategy divide the updates to come anew; returns whether it did; a collective."""
+        self.watchdog.beat("deciding how the next update is divided", collective=True)
+        left = 0 if self.is_done else self.last_step - self.cursor.step
+        found = self.strategy.replan(self.learner, self.plan, self.cursor.step, left)
+        if found is None:
+            return False
+        self.plan = found
+        self.clock.expect_tracing()
+        self.reporter.note(f"from update {self.cursor.step + 1} on, {found}")
+        return True
 
     def predictions(self, split: str, *, final: bool = True) -> Predictions:
         """Return outputs for a split with the current weights, the same on every rank; a collective.

@@ -2,9 +2,9 @@
 
 A strategy is a subclass of `Strategy`, found by `registry.of(config)`; nobody else asks which one it is. It
 says what each launched process does (`members`, `take_part`), measures ranks (`calibrate`), divides an update
-(`plan`), and makes the `Learner` (learner.py) that the loop of trainer/runs/loop.py trains. Importing this
-file loads neither TensorFlow nor MPI: `members` and `environment` are asked before MPI starts. A strategy of
-a user's own is asked after TensorFlow is imported, since its file imports it.
+(`plan`, and later `replan`), and makes the `Learner` (learner.py) that the loop of trainer/runs/loop.py
+trains. Importing this file loads neither TensorFlow nor MPI: `members` and `environment` are asked before MPI
+starts. A strategy of a user's own is asked after TensorFlow is imported, since its file imports it.
 """
 
 from __future__ import annotations
@@ -131,6 +131,10 @@ class Plan:
     def drawn(self) -> dict[str, Any]:
         """Return what plan.json says besides: figures for the report. Default: none."""
         return {}
+
+    def content(self) -> dict[str, Any]:
+        """Return what plan.json holds."""
+        return self.tree() | self.drawn()
 
     def json(self) -> str:
         """Return the plan as a JSON object, one key per line."""
@@ -281,6 +285,27 @@ class Strategy(ABC):
             plan: of `plan`.
             setup: network, optimizer, ranks, and how an output is judged.
         """
+
+    def replan(self, learner: Learner, plan: Plan, step: int, left: int) -> Plan | None:
+        """Divide the updates to come anew, such as over ranks that have become slower; a collective.
+
+        Called before the first update of a start, and after each. plan.json holds the new plan before the
+        next update: what it was decided by must be in it, and be taken from there when a run goes on
+        (`calibrate`), so that it ends with the same weights. `Plan.share` of a rank must stay. Default: None.
+
+        Args:
+            learner: of `build`; follows the new plan when this returns.
+            plan: that it follows.
+            step: updates done.
+            left: updates to come, at most; 0 where training is over.
+
+        Returns:
+            The new plan; None where the old one stays.
+
+        Raises:
+            Agreed: it cannot be divided.
+        """
+        return None
 
     def recording(self, world: World, folder: Path, step: int) -> AbstractContextManager[None]:
         """Return a context around all steps, in which the strategy may write files of its own into `folder`.

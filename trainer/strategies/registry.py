@@ -14,7 +14,7 @@ _OURS = {
     "data": "trainer.strategies.data_parallel:DataParallel",
     "parameter-server": "trainer.strategies.servers.synchronous:Synchronous",
     "spatial": "trainer.strategies.placed.strategy:Spatial",
-    "filters": "trainer.strategies.placed.strategy:Filters",
+    "filters": "trainer.strategies.placed.filters:Filters",
     "parameter-server async": "trainer.strategies.async_servers.asynchronous:Asynchronous",
 }
 

@@ -59,6 +59,8 @@ class Timeline:
             yield
         finally:
             _tracing = before
+            # The graph belongs to the step: with it goes all that it refers to.
+            self._graph, self._moments, self._events = None, [], [[], []]
 
     def started(self, x: Any) -> Any:
         """Return the step's inputs, made available after the timestamp of the step's start."""

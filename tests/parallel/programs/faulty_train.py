@@ -6,19 +6,28 @@ RANK -1 is parameter server 0, which knows kill and freeze.
 
 FAULT: none, kill, raise, hang, freeze (the whole process), slow (each step takes 0.4 s more), wait
 (CONFIG.waiting is made; until CONFIG.go is there, or a signal comes), stop (as by SIGUSR2), nan, diverge,
-full (no file may grow any more), apart (every rank r runs in the folder CONFIG.r); or during the saving of
-the checkpoint of STEP: kill-writing, kill-renaming.
+full (no file may grow any more), apart (every rank r runs in the folder CONFIG.r), quota (stopped nine
+tenths of the time from there on); or during the saving of the checkpoint of STEP: kill-writing,
+kill-renaming.
 STEP counts updates from 1.
+
+SPEEDS in the environment, JSON: see `pretended_speeds.py`.
 """
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
+
+from pretended_speeds import pretend
+from slowed_train import QUOTA
 
 fault, at_rank, at_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
@@ -42,6 +51,8 @@ def main() -> int:
     except CingulumError:  # `cingulum train` tells it
         pass
     world = starting.init(1, environment=environment, members=members)
+    if "SPEEDS" in os.environ:
+        pretend({int(step): seconds for step, seconds in json.loads(os.environ["SPEEDS"]).items()})
     from trainer.run_folder import checkpoint
     from trainer.runs.loop import Training
     from trainer.strategies.servers.server import Server
@@ -111,6 +122,8 @@ def _strike(training) -> None:
         time.sleep(600)
     elif fault == "stop":
         os.kill(os.getpid(), signal.SIGUSR2)
+    elif fault == "quota":
+        _under_quota()
     elif fault == "nan":
         training._losses[-1] = float("nan")
     elif fault == "full":
@@ -120,6 +133,13 @@ def _strike(training) -> None:
         variable.assign(variable + 1e-3)
     else:
         raise SystemExit(f"unknown fault {fault}")
+
+
+def _under_quota() -> None:
+    on = Path(f"{sys.argv[4]}.slowed")
+    on.touch()
+    atexit.register(on.unlink)  # then the quota ends by itself, after letting us go on
+    subprocess.Popen(["sh", "-c", QUOTA, "sh", str(on), str(os.getpid())])
 
 
 def _wait(training) -> None:

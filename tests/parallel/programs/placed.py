@@ -16,7 +16,10 @@ import faulthandler
 import json
 import sys
 import time
+import weakref
 from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +94,13 @@ def divided(case: Case, world: World, ranks: int) -> tuple[dict[str, np.ndarray]
     plan = strategy.plan(model, optimizer, world.size)
     loss, score = LOSSES[case.loss]
     learner = strategy.build(plan, Setup(model, optimizer, world, loss, score))
-    share, seen = plan.share(world.rank), plan.evaluation_share(world.rank)
+    plans = cycle(plans_of(case, plan, model, optimizer, world))
     counts = Counted(learner)
-    losses = []
+    losses: list[Any] = []
     for x, y, w in placed_cases.batches(case, model):
+        if losses and case.anew is not None and len(losses) % case.accumulation == 0:
+            plan, counts = divided_anew(learner, next(plans)), Counted(learner, len(losses))
+        share = plan.share(world.rank)
         (y, w), x = (
             [one[share.part * len(one) // share.parts :][: len(one) // share.parts] for one in (y, w)],
             taken(share, x),
@@ -102,6 +108,7 @@ def divided(case: Case, world: World, ranks: int) -> tuple[dict[str, np.ndarray]
         losses.append(learner.train_step(one_or_all(x), y, w))
     losses = [float(one) for one in losses]
     crossed = counts.since(world, plan, len(losses), plan.accumulation)
+    seen = plan.evaluation_share(world.rank)
     learner.check()
     whole = np.sum(world.allgather_object(losses), axis=0)
     metrics = learner.epoch_metrics()
@@ -113,6 +120,24 @@ def divided(case: Case, world: World, ranks: int) -> tuple[dict[str, np.ndarray]
     if len(model.outputs) == 1:
         found["outputs"] = np.asarray(outputs)
     return found, crossed
+
+
+def plans_of(
+    case: Case, plan: Any, model: keras.Model, optimizer: keras.Optimizer, world: World
+) -> Iterator[Any]:
+    """The plans of the updates from the second one on: the other one, and the first one again."""
+    if case.anew is not None:
+        other = registry.of(dataclasses.replace(case, strategy=case.anew).config(world.size))
+        yield other.plan(model, optimizer, world.size)
+    yield plan
+
+
+def divided_anew(learner: Any, plan: Any) -> Any:
+    """Let a learner follow another plan, and see that the memory of what it held before is free."""
+    held = [weakref.ref(one.value.handle) for one in learner.holdings.owned.values()]
+    learner.divide(plan)
+    assert all(one() is None for one in held), "blocks of the old plan are still there"
+    return plan
 
 
 def move(folder: Path, legs: range, world: World) -> None:
@@ -145,10 +170,10 @@ def leg_of(case: Case, leg: int, folder: Path, world: World) -> None:
 
 
 class Counted:
-    """What a learner sends and receives, by rank, from now on."""
+    """What a learner sends and receives, by rank, from now on; some steps are done."""
 
-    def __init__(self, learner: Any) -> None:
-        self.exchange, self.world = learner.exchange, learner.world
+    def __init__(self, learner: Any, steps: int = 0) -> None:
+        self.exchange, self.world, self.steps = learner.exchange, learner.world, steps
         self.before = self.now()
         if self.exchange is not None:
             self.exchange.arrivals()
@@ -162,6 +187,7 @@ class Counted:
 
     def since(self, world: World, plan: Any, steps: int, accumulation: int) -> dict[str, Any]:
         """Bytes and messages from rank to rank, as each end counted them and as the plan has them."""
+        steps -= self.steps
         expected: Counter[tuple[int, int, str]] = Counter()
         for tasks in plan.lists.values():
             for task in tasks:

@@ -73,6 +73,7 @@ class Case:
     Attributes:
         network: builds it.
         strategy: `train.strategy`.
+        anew: `train.strategy` of every second update, over the same ranks.
         seed: of layouts at random, instead of the strategy's own.
         train: further keys of `train`.
         loss: a key of `LOSSES`.
@@ -85,6 +86,7 @@ class Case:
 
     network: Callable[[], keras.Model]
     strategy: Strategy = SPATIAL
+    anew: Strategy | None = None
     seed: int | None = None
     train: dict[str, Any] = field(default_factory=dict)
     loss: str = "classes"
@@ -220,6 +222,23 @@ CASES: dict[str, Case] = {
         section("filters", shares=[1, 0]), ranks=(2,), train=_optimizer("sgd", global_clip_norm=0.02)
     ),
     "numbers": _own(SPATIAL, network=lambda: own(1), loss="numbers"),
+    "divided anew": _own(
+        anew=MASTER,
+        train={
+            "accumulation": 2,
+            "schedule": {"name": "cosine", "warmup_epochs": 0.5},
+            **_optimizer("adamw", weight_decay=0.1, ema=0.8, global_clip_norm=0.05),
+        },
+        ranks=(2, 3, 4),
+    ),
+    "replicas divided anew": _own(
+        section("filters", replicas=2),
+        anew=section("filters", replicas=2, shares=[1, 0]),
+        batch=4,
+        ranks=(4,),
+        train=_optimizer("adam"),
+    ),
+    "overflow divided anew": _own(anew=MASTER, ranks=(2, 3, 4), **OVERFLOW),
     "covariates": _own(network=lambda: own(covariates=2)),
     "bfloat16": _own(policy="mixed_bfloat16", tolerance=BFLOAT16, train={"precision": "mixed_bfloat16"}),
     "bfloat16 in space": _own(

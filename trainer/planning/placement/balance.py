@@ -16,6 +16,10 @@ from trainer.planning.profile import Device, Profile, ProfiledLink
 
 By = Literal["speed", "bandwidth"]
 
+# To divide anew must save more than this part of the convolutions' seconds. Two measurements of one device
+# differ by a few per cent, with which a division must not go to and fro.
+LEAST_SAVING = 0.1
+
 
 class Measured(BaseModel):
     """What the ranks' devices and links can do.
@@ -159,6 +163,32 @@ def slowest(
             computing[rank] += cost.compute_s * count
     mean = sum(computing) / len(computing)
     return total, max(computing) / mean - 1 if mean else 0.0
+
+
+def is_worth_dividing(
+    network: Network,
+    measured: Measured,
+    divided: Mapping[str, Split],
+    by: By,
+    *,
+    master: bool,
+    times: int,
+    cost_s: float,
+) -> bool:
+    """Return whether another split of the convolutions saves more than `LEAST_SAVING`, and than it costs.
+
+    Args:
+        network: see `splits`.
+        measured: of a replica, as it is now.
+        divided: the split of each convolution so far.
+        by: see `splits`.
+        master: see `ways.filters`.
+        times: micro-batches that are left to train, at least 1.
+        cost_s: seconds that it takes to begin with another split.
+    """
+    anew = splits(network, measured, by, master=master)
+    before, after = (slowest(network, measured, one, master=master)[0] for one in (divided, anew))
+    return before - after > max(LEAST_SAVING * before, cost_s / times)
 
 
 def _slowest(links: Sequence[ProfiledLink | None]) -> ProfiledLink | None:

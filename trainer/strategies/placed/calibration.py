@@ -93,18 +93,23 @@ def measure(world: World, sample: Sample, devices: tuple[Device, ...], *, replic
         devices: of all ranks.
         replicas: of the network, of equally many ranks.
     """
+    seconds = seconds_per_gflop(world, sample)
+    link = _link(world, replicas)
+    links_ = world.allgather_object(link and link._asdict())
+    return Measured(
+        devices=devices,
+        seconds_per_gflop=seconds,
+        links=tuple(ProfiledLink(**one) if one else None for one in links_),
+    )
+
+
+def seconds_per_gflop(world: World, sample: Sample) -> tuple[float, ...]:
+    """Measure all devices at once, as they compute in a step; see `Measured`. A collective."""
     step = _step(sample)
     samples, filters = _size(step, sample)
     world.barrier()
     seconds = _seconds(lambda: step(samples, filters)) / (sample.gflop * samples * filters)
-    link = _link(world, replicas)
-    mine = {"seconds": seconds, "link": link and link._asdict()}
-    everyones = world.allgather_object(mine)
-    return Measured(
-        devices=devices,
-        seconds_per_gflop=tuple(one["seconds"] for one in everyones),
-        links=tuple(ProfiledLink(**one["link"]) if one["link"] else None for one in everyones),
-    )
+    return tuple(world.allgather_object(seconds))
 
 
 def devices(world: World) -> tuple[Device, ...]:

@@ -1,4 +1,4 @@
-"""How an update is divided where each rank computes some filters, and what that was decided by."""
+"""How an update is divided where each rank computes some filters, what by, and what later took its place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,27 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainer.planning.placement.balance import Measured
+from trainer.planning.profile import Device
+from trainer.strategies.base import Share
 from trainer.strategies.placed.plan import PlacedPlan
+
+# Of a plan's attributes, those that another division changes.
+CHANGED = ("way", "sent_per_update", "messages_per_update", "held", "owned", "flops", "balance")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recalibration:
+    """A division of a run in which filters were divided anew.
+
+    Attributes:
+        step: updates done before its first one.
+        measured: what it was decided by.
+        told: of it, for plan.json: `step`, and what `CHANGED` names.
+    """
+
+    step: int
+    measured: Measured
+    told: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,19 +37,40 @@ class FiltersPlan(PlacedPlan):
     """How an update is divided.
 
     Attributes:
-        balance: what measured shares were decided by: `by`, `measured` (see `Measured`), the `filters` of
-            each convolution by rank of a replica, and what is predicted: `convolutions_s` of a micro-batch,
-            messages included, and the `imbalance` of computing them, max / mean - 1. None where nothing was
-            measured.
+        balance: what measured shares were decided by: `by` and `mode` of the configuration, `measured` (see
+            `Measured`), the `filters` of each convolution by rank of a replica, and what is predicted:
+            `convolutions_s` of a micro-batch, messages included, and the `imbalance` of computing them,
+            max / mean - 1. None where nothing was measured.
+        recalibrated: where filters were divided anew, every division of the run, ascending, the first one of
+            step 0; those to come that plan.json had, too.
     """
 
     balance: dict[str, Any] | None = dataclasses.field(default=None, kw_only=True)
+    recalibrated: tuple[Recalibration, ...] = dataclasses.field(default=(), kw_only=True, repr=False)
 
     @classmethod
-    def from_placed(cls, plan: PlacedPlan, balance: dict[str, Any] | None) -> FiltersPlan:
-        """Return a plan with what it was decided by."""
+    def from_placed(cls, plan: PlacedPlan, **more: Any) -> FiltersPlan:
+        """Return a plan with these attributes besides."""
         given = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
-        return cls(**given, balance=balance)
+        return cls(**(given | more))
+
+    def share(self, rank: int) -> Share:
+        """Return a replica's samples; all of each where the rank may be given other filters."""
+        share = super().share(rank)
+        return dataclasses.replace(share, space=None) if self.may_change else share
+
+    def tree(self) -> dict[str, Any]:
+        """Return this division, and under `recalibrated` all of the run with their steps."""
+        return {**super().tree(), "recalibrated": [one.told for one in self.recalibrated]}
+
+    def told(self, step: int) -> dict[str, Any]:
+        """Return what plan.json says of this division, which began after so many updates."""
+        return {"step": step, **{name: getattr(self, name) for name in CHANGED}}
+
+    def result(self) -> dict[str, Any]:
+        """Return after which updates the division changed, and to what."""
+        changes = [{"step": one.step, "way": one.told["way"]} for one in self.recalibrated[1:]]
+        return {"recalibrated": changes} if self.may_change else {}
 
 
 def measured_in(plan: dict[str, Any] | None) -> Measured | None:
@@ -42,3 +83,24 @@ def measured_in(plan: dict[str, Any] | None) -> Measured | None:
         return Measured.model_validate_json(json.dumps(about.get("measured")))
     except ValidationError:
         return None
+
+
+def recalibrated_in(plan: dict[str, Any], devices: tuple[Device, ...]) -> tuple[Recalibration, ...]:
+    """Return the divisions that plan.json has of a run, up to the first that cannot be read.
+
+    Args:
+        plan: plan.json.
+        devices: of all ranks.
+    """
+    found: list[Recalibration] = []
+    listed = plan.get("recalibrated")
+    for told in listed if isinstance(listed, list) else ():
+        measured = measured_in(told) if isinstance(told, dict) else None
+        if measured is None or measured.devices != devices:
+            break
+        step = told.get("step")
+        follows = isinstance(step, int) and (step > found[-1].step if found else step == 0)
+        if not (follows and isinstance(told.get("way"), str)):
+            break
+        found.append(Recalibration(step, measured, told))
+    return tuple(found)

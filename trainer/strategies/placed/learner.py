@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,11 +18,12 @@ from trainer.ranks.exchange import Exchange, naming_who_is_late, open_exchange
 from trainer.ranks.world import World
 from trainer.strategies.base import Share
 from trainer.strategies.learner import Collected, Learner, Predictions, Setup, evaluated
-from trainer.strategies.placed import state
+from trainer.strategies.placed import custom_gradients, state
 from trainer.strategies.placed.holdings import Holdings
 from trainer.strategies.placed.owning import Owner
 from trainer.strategies.placed.plan import PlacedPlan
 from trainer.strategies.placed.player import Owned, Player
+from trainer.strategies.placed.waiting import Waiting
 from trainer.strategies.placed.wire import Wire
 from trainer.tasks.losses import cross_entropy, hits
 from trainer.telemetry.peak_memory import PeakMemory
@@ -35,31 +37,53 @@ class PlacedModel(Learner):
         model: the whole Keras network. Only rank 0 has its weights, from `gather` to the next update.
         optimizer: that of the whole network; its scalars are up to date, its slots are as the weights are.
         exchange: between this rank and the others; None without others.
+        waiting: how much of its steps this rank waits for the others, where the plan may change.
     """
 
     def __init__(self, plan: PlacedPlan, setup: Setup, *, seed: int) -> None:
         _merge_no_operations()
-        self.plan, self.world, self._seed = plan, setup.world, seed
+        self.world, self._seed = setup.world, seed
         self.model, self.optimizer = setup.model, setup.optimizer
         self._loss, self._score = setup.loss or cross_entropy(), setup.score or hits
         self._timeline = setup.timeline or Timeline(enabled=False)
         self._peak = PeakMemory(state.bytes_beside(self.model, self.optimizer))
-        self._share, self._evaluated = plan.share(self.world.rank), plan.evaluation_share(self.world.rank)
+        # Of all ranks, as of the last `epoch_metrics`.
+        self._peaks: list[int | None] = []
         self._layers = {layer.name: layer for layer in self.model.layers}
         self.exchange: Exchange | None = open_exchange(self.world) if self.world.size > 1 else None
+        # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
+        self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
+        self.waiting = Waiting()
+        self._follow(plan)
+
+    def _follow(self, plan: PlacedPlan) -> None:
+        """Take this rank's blocks of rank 0's network and optimizer as planned; a collective."""
+        self.plan, self.waiting.traced_s = plan, 0.0
+        self._share, self._evaluated = plan.share(self.world.rank), plan.evaluation_share(self.world.rank)
         self._wire = Wire(self.exchange, plan.lists, state.TAGS)
         self._forward_wire = Wire(self.exchange, plan.forwards, state.TAGS + len(self._wire.tags))
         self.holdings = Holdings(plan.placement, self.world.rank, self.model)
         self.owner = Owner(self.optimizer, self.model, self.holdings, self.world)
         self._is_whole = True
-        # Of all ranks, as of the last `epoch_metrics`.
-        self._peaks: list[int | None] = []
         self.spread(self.world)
-        # Sums over this rank's samples since the last `epoch_metrics`: loss, score, samples.
-        self._sums = tf.Variable(tf.zeros(3, tf.float64), trainable=False)
         self._train = tf.function(self._train_step, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._forward_step, reduce_retracing=True, autograph=False)
         self._return = tf.function(self._return_step, autograph=False)
+
+    def divide(self, plan: PlacedPlan) -> None:
+        """Go on as another plan divides the network, with the state that it has; a collective.
+
+        Between two updates. All messages of the old plan have been received by then, and those of the new one
+        are received in the order in which they are sent, so that both use the same exchange and tags.
+
+        Args:
+            plan: over the same ranks, with the same `share` of each.
+        """
+        self.gather()
+        del self.holdings, self.owner, self._train, self._forward, self._return
+        del self._wire, self._forward_wire
+        gc.collect()  # graphs refer to themselves, and to the blocks of the old plan
+        self._follow(plan)
 
     def spread(self, world: World) -> None:
         """Give every rank its part of rank 0's network and optimizer."""
@@ -81,11 +105,13 @@ class PlacedModel(Learner):
         """
         self._let_go()
         self._peak.begin()
-        with naming_who_is_late(self.world):
+        with naming_who_is_late(self.world), self.waiting.step():
             mean, marks = self._train(x, y, w)
         self._timeline.add(marks)
-        if self.exchange is not None and self._timeline.enabled:
-            self._timeline.arrived(self.exchange.arrivals())
+        if self.exchange is not None and (self._timeline.enabled or self.plan.may_change):
+            rows = self.exchange.arrivals()
+            self._timeline.arrived(rows)
+            self.waiting.arrived(rows)
         return mean
 
     def epoch_metrics(self) -> dict[str, float]:
@@ -148,8 +174,8 @@ class PlacedModel(Learner):
             self._return(kept)
 
     def facts(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the most memory that each rank took in training; no collective."""
-        return {"memory_bytes": self._peaks}
+        """Return the most memory that each rank took in training, and what the plan tells; no collective."""
+        return {"memory_bytes": self._peaks, **self.plan.result()}
 
     def close(self) -> None:
         """Send what is left to send."""
@@ -187,7 +213,7 @@ class PlacedModel(Learner):
         }
 
     def _train_step(self, x: Any, y: Any, w: Any) -> tuple[Any, Any]:
-        with self._timeline.tracing():
+        with custom_gradients.forgotten(), self.waiting.tracing(), self._timeline.tracing():
             x = self._timeline.started(x)
             return self._update(x, y, w), self._timeline.marks()
 
@@ -254,8 +280,10 @@ class PlacedModel(Learner):
 
         plan = self.plan
         player = self._player(plan.evaluated, self._forward_wire)
-        for _ in player.play(plan.forwards.get(self.world.rank, ()), self._inputs(x, self._evaluated), loss):
-            pass
+        inputs = self._inputs(x, self._evaluated)
+        with custom_gradients.forgotten():
+            for _ in player.play(plan.forwards.get(self.world.rank, ()), inputs, loss):
+                pass
         shapes = [one.shape for one in plan.evaluated.network.operations[-1].readings]
         return found or [tf.zeros(shape) for shape in shapes]
 

@@ -36,6 +36,7 @@ class PlacedPlan(Plan):
         evaluated: placement of a batch that is only evaluated.
         forwards: the tasks of every rank for it.
         slots: numbers that the optimizer keeps for each parameter.
+        may_change: whether another plan may follow while the run is trained.
     """
 
     replicas: int
@@ -50,6 +51,7 @@ class PlacedPlan(Plan):
     evaluated: Placement = dataclasses.field(repr=False)
     forwards: TaskLists = dataclasses.field(repr=False)
     slots: int = dataclasses.field(repr=False)
+    may_change: bool = dataclasses.field(default=False, kw_only=True, repr=False)
 
     @property
     def per_replica(self) -> int:
@@ -83,6 +85,10 @@ class PlacedPlan(Plan):
     def drawn(self) -> dict[str, Any]:
         """Return who holds what, and what crosses for it."""
         return {"drawing": holding.figures(self.placement, self.lists, self.world_size, self.accumulation)}
+
+    def result(self) -> dict[str, Any]:
+        """Return what result.json has of the plan."""
+        return {}
 
     def __str__(self) -> str:
         busiest = max(self.sent_per_update) / 2**20
