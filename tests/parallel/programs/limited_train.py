@@ -1,6 +1,6 @@
 """`cingulum train` in processes that each get so many bytes of address space more, when all is loaded.
 
-    python limited_train.py BYTES CONFIG [arguments of cingulum train ...]
+python limited_train.py BYTES CONFIG [arguments of cingulum train ...]
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ def main() -> int:
 
     quiet.leave_out_what_keras_can_do_without()
     strategy = registry.of(configuration.load(Path(sys.argv[2])))
-    starting.init(
-        1, environment=strategy.environment(), members=strategy.members(launch.expected_size())
-    )
+    starting.init(1, environment=strategy.environment(), members=strategy.members(launch.expected_size()))
     from trainer import run  # noqa: F401 - its libraries are mapped before the limit counts
 
     most = psutil.Process().memory_info().vms + int(sys.argv[1])
