@@ -78,8 +78,12 @@ def told_what_it_moves_and_waits_for(folder: Path, plan: dict[str, Any]) -> None
             assert 0 < step.exposed < step.seconds
     assert sum(size for _, _, size in plan["drawing"]["pairs"]) == sum(plan["sent_per_update"])
     assert "<h2>Who holds what</h2>" in (folder / "report.html").read_text()
-    counted = tiny_runs.result(folder)["prediction"]["counted_bytes"]
+    result = tiny_runs.result(folder)
+    counted, memory = (result["prediction"][key] for key in ("counted_bytes", "memory_bytes"))
     assert counted["predicted"] == counted["measured"] == max(predicted["received"])
+    assert len(predicted["memory"]) == len(result["memory_bytes"]) == 3
+    # Of so small a network nearly all that a process takes is TensorFlow's graph.
+    assert memory["predicted"] == max(predicted["memory"]) < memory["measured"] in result["memory_bytes"]
 
 
 def test_a_stopped_run_goes_on_under_another_strategy_and_number_of_ranks(tmp_path, shards, launch, alone):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from trainer import dry_run
 from trainer.errors import CingulumError
 from trainer.planning.placement.memory import Memory
 from trainer.ranks.agreement import Agreed
@@ -70,3 +71,9 @@ def test_a_step_that_gets_no_memory_says_what_was_predicted(needed, said):
     ):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
     assert "more ranks" in told.value.cure
+
+
+def test_a_dry_run_shows_what_each_rank_needs():
+    shown = {"weights": [10 * MIB], "optimizer": [20 * MIB], "activations": [100 * MIB], "most": [180 * MIB]}
+    assert dry_run._of_ranks(Planned(NEEDED)) == shown
+    assert dry_run._of_ranks(Planned(None)) == {}

@@ -69,7 +69,7 @@ def read(path: Path, most: int) -> bytes:
         found = os.fstat(file.fileno()).st_size
         if found > most:
             raise OSError(errno.EFBIG, f"it has {found} bytes; at most {most} are read", str(path))
-        return file.read(most)
+        return file.read(found)  # `most` would be allocated first
 
 
 def sha256(path: Path) -> str:
