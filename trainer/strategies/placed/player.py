@@ -57,7 +57,7 @@ class Mover(Protocol):
 
 
 @dataclass
-class _Record:
+class Record:
     """A unit that is being differentiated.
 
     Attributes:
@@ -108,7 +108,7 @@ class Player:
         # Gradients of the losses by themselves, once they are known to be there; empty: 1.
         self._began: list[Any] = []
         self._parts = Parts(placement, rank)
-        self._records: dict[Unit, _Record] = {}
+        self._records: dict[Unit, Record] = {}
         self._statistics: dict[str, list[Part]] = defaultdict(list)
 
     def play(
@@ -274,7 +274,7 @@ class Player:
         kind = computing.dtype_of(operation, self._layers[operation.layer])
         return self._parts.gradient_of_output(unit, kind)
 
-    def _recorded(self, unit: Unit) -> _Record:
+    def _recorded(self, unit: Unit) -> Record:
         """Compute a unit again, now under a tape, from what is kept: only what its gradients need is done."""
         operation, upstream = self._operations[unit.operation], self._upstream(unit)
         after = self.losses if upstream is None else [upstream]
@@ -290,7 +290,7 @@ class Player:
             weights = self._weights(unit)
             tape.watch([x for x in (*reads, *weights) if x is not None])
             output = self._computed(unit, reads, weights, self._objective)
-        return _Record(tape, output, reads, weights, upstream)
+        return Record(tape, output, reads, weights, upstream)
 
     def _read_again(self, operation: Operation, tensor: str, box: Box) -> Any:
         if operation.keeps == "inputs":
