@@ -10,9 +10,9 @@ from trainer.bench.spreads import spread
 
 Row = dict[str, Any]
 HEAD = [
-    "| width | strategy | hosts | links | s per step (lowest, highest) | speed-up | accelerator, s | exposed, s "
-    "| sent per rank, MB | of that on the wire, MB | a link carries, Gbit/s |",
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    "| width | strategy | hosts | links | s per step (lowest, highest) | speed-up | accelerator, s "
+    "| exposed, s | of that waiting for messages | sent per rank, MB | of that on the wire, MB | a link carries, Gbit/s |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 ]
 
 
@@ -60,11 +60,13 @@ def table(rows: Sequence[Row]) -> list[str]:
             step = spread("s", steps(row, rate))
             ratio, (counted, wire) = speed_up(rows, row, rate), sent(row, rate)
             busiest = max(rank["planned_s"] for rank in row["blocks"][rate][0])
+            messages = statistics.mean(rank["messages_s"] for block in row["blocks"][rate] for rank in block)
             link = row["streams_bits_s"].get(rate)
             lines.append(
                 f"| {row['width']} | {row['strategy']} | {row['ranks']} | {rate if row['ranks'] > 1 else ''} "
                 f"| {step['s']:.3f} ({step['s_min']:.3f}, {step['s_max']:.3f}) "
                 f"| {'' if ratio is None else f'{ratio:.2f}'} | {busiest:.3f} | {step['s'] - busiest:.3f} "
+                f"| {messages:.3f} "
                 f"| {'' if counted is None else f'{counted / 1e6:.2f}'} | {wire / 1e6:.2f} "
                 f"| {'' if link is None else f'{statistics.median(link) / 1e9:.2f}'} |"
             )
