@@ -11,7 +11,7 @@ from trainer.bench.spreads import spread
 Row = dict[str, Any]
 HEAD = [
     "| width | strategy | hosts | links | s per step (lowest, highest) | speed-up | accelerator, s "
-    "| exposed, s | of that waiting for messages | sent per rank, MB | of that on the wire, MB | a link carries, Gbit/s |",
+    "| exposed, s | messages, s | sent, MB | on the wire, MB | a link carries, Gbit/s |",
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 ]
 

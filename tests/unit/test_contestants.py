@@ -97,6 +97,6 @@ def test_a_process_that_fails_after_its_word_is_named_while_others_are_waited_fo
     last = Process("ours", "last", [sys.executable, "-uc", "input()"])
     with (
         Running([first, last]) as running,
-        pytest.raises(WorldError, match="first failed .*\nno memory left"),
+        pytest.raises(WorldError, match="first failed"),
     ):
         running.hear([first, last], 20, "done")
