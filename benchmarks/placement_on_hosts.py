@@ -24,8 +24,8 @@ import argparse
 import functools
 import itertools
 import json
-import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,6 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(HERE.parents[1])}
 
 def on_rank(cell: dict[str, Any]) -> None:
     """Train a block each time that a line comes; rank 0 prints what every rank has measured."""
-    if cell["nice"]:
-        # Linux weighs sessions against each other first (autogroups), and processes within them.
-        Path("/proc/self/autogroup").write_text(str(cell["nice"]))
-        os.nice(cell["nice"])
     way, speed = cell["strategy"], cell["gflops"] * 1e9
     job = PlacementJob(STRATEGIES[way], size=cell["size"], depth=cell["size"], width=cell["width"])
     if way == "data":
@@ -93,11 +89,13 @@ def on_rank(cell: dict[str, Any]) -> None:
     def block() -> dict[str, Any]:
         counted, busy, wire = sent(), device.busy_s, psutil.net_io_counters(pernic=True)[LINK].bytes_sent
         asked_s()
+        cpu = time.process_time()
         seconds = blocks.seconds_of(learner, itertools.repeat(batch, cell["steps"]))
         return {
             "seconds": seconds,
             "planned_s": planned_s,
             "waited_s": (device.busy_s - busy) / cell["steps"] if build else planned_s,
+            "cpu_s": (time.process_time() - cpu) / cell["steps"],
             "messages_s": asked_s() / cell["steps"],
             "planned_bytes": planned_bytes,
             "sent_bytes": (sent() - counted) / cell["steps"] if build else None,
@@ -125,7 +123,7 @@ def _chain(job: PlacementJob, speed: float, ranks: int) -> PlacementJob:
 
 def cells(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Return what to measure: each placement, whose links take every rate in turn."""
-    same = {"size": args.size, "gflops": args.gflops, "steps": args.steps, "nice": args.nice}
+    same = {"size": args.size, "gflops": args.gflops, "steps": args.steps}
     return [
         {"strategy": way, "width": width, "ranks": ranks, **same}
         for width in args.widths
@@ -204,7 +202,6 @@ def main() -> int:
     parser.add_argument("--gflops", type=_positive(float), default=32.0, help="of an accelerator")
     parser.add_argument("--steps", type=number, default=8, help="per block; the first is not counted")
     parser.add_argument("--repeats", type=number, default=3, help="blocks on each kind of link")
-    parser.add_argument("--nice", type=int, default=0, help="of the ranks; -20 where others use the machine")
     parser.add_argument("--out", type=Path, default=Path("placement_on_hosts.json"), help="all figures")
     parser.add_argument("--table", type=Path, help="write the table, in Markdown")
     parser.add_argument("--json", action="store_true", help="print all figures, not the table")
