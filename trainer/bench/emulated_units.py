@@ -72,25 +72,25 @@ def work_of(network: Network, unit: Unit) -> float:
     return operation.flops * costs.share(operation, unit) if operation.kind in KINDS else 0.0
 
 
-def gradients_of(network: Network, task: Differentiate) -> int:
-    """Return how many times the work of the forward pass a task takes, 0 to 2.
+def backward_work_of(network: Network, unit: Unit, *, inputs: bool, weights: bool) -> float:
+    """Return the FLOPs of a unit's gradients that take time: each of the two as many as the forward pass.
 
     Nobody asks for the gradient of the network's own input.
     """
-    readings = network[task.unit.operation].readings
-    inputs = any(network[one.tensor].readings for one in readings)
-    return (task.of != "weights" and inputs) + (task.of != "inputs")
+    reads = any(network[one.tensor].readings for one in network[unit.operation].readings)
+    return ((inputs and reads) + weights) * work_of(network, unit)
 
 
 def flops_of(placement: Placement, tasks: Sequence[Task]) -> float:
     """Return the FLOPs of a rank's update, both passes, that take time."""
-    network = placement.network
-    forward = sum(work_of(network, task.unit) for task in tasks if isinstance(task, Compute))
-    return forward + sum(
-        gradients_of(network, task) * work_of(network, task.unit)
-        for task in tasks
-        if isinstance(task, Differentiate)
-    )
+    network, found = placement.network, 0.0
+    for task in tasks:
+        if isinstance(task, Compute):
+            found += work_of(network, task.unit)
+        elif isinstance(task, Differentiate):
+            inputs, weights = task.of != "weights", task.of != "inputs"
+            found += backward_work_of(network, task.unit, inputs=inputs, weights=weights)
+    return found
 
 
 class EmulatedModel(PlacedModel):
@@ -149,12 +149,14 @@ class _Waiting(Record):
     unit: Unit
 
     def gradients(self, sources: list[Any]) -> list[Any]:
-        network, wanted = self.player.placement.network, {id(x) for x in sources}
-        inputs = any(id(x) in wanted for x in self.reads)
-        weights = any(id(x) in wanted for x in self.weights)
-        of = ("all" if inputs else "weights") if weights else "inputs"
-        times = gradients_of(network, Differentiate(self.unit, of))
-        done = self.player._accelerator.work(times * work_of(network, self.unit), [self.seed])
+        wanted = {id(x) for x in sources}
+        flops = backward_work_of(
+            self.player.placement.network,
+            self.unit,
+            inputs=any(id(x) in wanted for x in self.reads),
+            weights=any(id(x) in wanted for x in self.weights),
+        )
+        done = self.player._accelerator.work(flops, [self.seed])
         return [_zeros(x.shape, x.dtype, done) for x in sources]
 
 
