@@ -21,9 +21,11 @@ Stopped and started again, it measures what `--out` does not hold yet.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -54,12 +56,18 @@ STREAM_MIB = 64.0
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(HERE.parents[1])}
 
 
+def run_first(thread: int = 0, first: bool = True) -> None:
+    """Let a thread, and what it starts, run before all that is not in real time; or as all else does."""
+    policy, priority = (os.SCHED_RR, 1) if first else (os.SCHED_OTHER, 0)
+    os.sched_setscheduler(thread, policy, os.sched_param(priority))
+
+
 def on_rank(cell: dict[str, Any]) -> None:
     """Train a block each time that a line comes; rank 0 prints what every rank has measured."""
     way, speed = cell["strategy"], cell["gflops"] * 1e9
     job = PlacementJob(STRATEGIES[way], size=cell["size"], depth=cell["size"], width=cell["width"])
     if way == "data":
-        job = _chain(job, speed, cell["ranks"])
+        job = dataclasses.replace(job, batch=cell["ranks"])
     strategy, world = begin(job)
     import psutil
 
@@ -67,6 +75,8 @@ def on_rank(cell: dict[str, Any]) -> None:
 
     device = emulated_units.Accelerator(speed)
     build = functools.partial(emulated_units.EmulatedModel, accelerator=device) if way != "data" else None
+    if way == "data":
+        job = _chain(job, speed)
     plan, learner, batch = prepared(job, strategy, world, build)
     if build:
         planned_s = emulated_units.flops_of(plan.placement, plan.lists[world.rank]) / speed
@@ -91,7 +101,7 @@ def on_rank(cell: dict[str, Any]) -> None:
         asked_s()
         cpu = time.process_time()
         seconds = blocks.seconds_of(learner, itertools.repeat(batch, cell["steps"]))
-        return {
+        found = {
             "seconds": seconds,
             "planned_s": planned_s,
             "waited_s": (device.busy_s - busy) / cell["steps"] if build else planned_s,
@@ -101,29 +111,31 @@ def on_rank(cell: dict[str, Any]) -> None:
             "sent_bytes": (sent() - counted) / cell["steps"] if build else None,
             "wire_bytes": (psutil.net_io_counters(pernic=True)[LINK].bytes_sent - wire) / cell["steps"],
         }
+        if cell["first"]:  # from the second block on: what comes before has much to compute
+            for thread in Path("/proc/self/task").iterdir():
+                run_first(int(thread.name))
+        return found
 
     blocks.answer(world, block)
 
 
-def _chain(job: PlacementJob, speed: float, ranks: int) -> PlacementJob:
-    """Return the job of waiting layers that take as long as the network of `job`."""
+def _chain(job: PlacementJob, speed: float) -> PlacementJob:
+    """Return the job with a chain of waiting layers that take as long as its network."""
     from trainer import models
     from trainer.bench import emulated_units
     from trainer.strategies.placed.reading import read
 
     network = read(models.build(job.model, (job.size,) * 3 + (1,), 2, width=job.width), 1)
     forward = sum(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed
-    return PlacementJob(
-        job.strategy,
-        "trainer.bench.emulated_accelerator:network",
-        *(job.size, job.depth, ranks, job.width),
-        options={"forward_s": forward, "backward_s": 2 * forward},
-    )
+    # Of the first convolution, nobody asks for the gradient of the volume.
+    first = next(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed
+    options = {"forward_s": forward, "backward_s": 2 * forward - first}
+    return dataclasses.replace(job, model="trainer.bench.emulated_accelerator:network", options=options)
 
 
 def cells(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Return what to measure: each placement, whose links take every rate in turn."""
-    same = {"size": args.size, "gflops": args.gflops, "steps": args.steps}
+    same = {"size": args.size, "gflops": args.gflops, "steps": args.steps, "first": args.first}
     return [
         {"strategy": way, "width": width, "ranks": ranks, **same}
         for width in args.widths
@@ -159,18 +171,22 @@ def measure(
         streams = {}
         for rate in links if len(cluster.hosts) > 1 else []:
             shape(rate)
-            streams[rate or UNLIMITED] = _stream_bits(cluster)
+            streams[rate or UNLIMITED] = _stream_bits(cluster, first=cell["first"])
     finally:
         cluster.down()
     return {**cell, "blocks": found, "streams_bits_s": streams, "machine": hardware.here()}
 
 
-def _stream_bits(cluster: Testbed) -> list[float]:
+def _stream_bits(cluster: Testbed, *, first: bool) -> list[float]:
     """Return bits per second that each host sends to the next one while all others do, too, by repeat."""
     wanted = {"mib": [STREAM_MIB], "repeats": 3}
-    seconds = ring_on_a_shaped_link.measure_peer(cluster, cluster.hosts, "streams", wanted)[str(STREAM_MIB)]
+    run_first(first=first)
+    try:
+        found = ring_on_a_shaped_link.measure_peer(cluster, cluster.hosts, "streams", wanted)
+    finally:
+        run_first(first=False)
     hosts = len(cluster.hosts)
-    return [8 * 2 * (hosts - 1) / hosts * STREAM_MIB * 2**20 / second for second in seconds]
+    return [8 * 2 * (hosts - 1) / hosts * STREAM_MIB * 2**20 / second for second in found[str(STREAM_MIB)]]
 
 
 def _positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -202,6 +218,11 @@ def main() -> int:
     parser.add_argument("--gflops", type=_positive(float), default=32.0, help="of an accelerator")
     parser.add_argument("--steps", type=number, default=8, help="per block; the first is not counted")
     parser.add_argument("--repeats", type=number, default=3, help="blocks on each kind of link")
+    parser.add_argument(
+        "--first",
+        action="store_true",
+        help="ranks run in real time, before all else: where others use the machine",
+    )
     parser.add_argument("--out", type=Path, default=Path("placement_on_hosts.json"), help="all figures")
     parser.add_argument("--table", type=Path, help="write the table, in Markdown")
     parser.add_argument("--json", action="store_true", help="print all figures, not the table")
