@@ -9,8 +9,9 @@ testbed`, needs root); they share its cores. The accelerators compute nothing an
 accelerator of 32 GFLOP/s at 1 Gbit/s has as many FLOPs for each byte as one of 8 TFLOP/s at 250 Gbit/s.
 
 Every placement is timed on links of each rate and on links without a limit, where what is left beside waiting
-for accelerators is this machine's own: two cores that do the hosts' work for all ranks. Plain TCP streams
-round all hosts say what each link carries while all others do, too.
+for accelerators is this machine's own: its cores do the work of all hosts. Plain TCP streams round all hosts
+say what each link carries while all others do, too. With `--first`, timed ranks and streams run in real time
+(SCHED_RR), before all else: where others use the machine.
 
 `data` is a chain of waiting layers with about the same weights (trainer/bench/emulated_accelerator.py), on a
 volume for each rank: its speed-up is that of volumes per second, the others' that of one volume.
@@ -144,9 +145,7 @@ def cells(args: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def measure(
-    cell: dict[str, Any], rates: Sequence[str], repeats: int, progress: Callable[[int, int], None]
-) -> dict[str, Any]:
+def measure(cell: dict[str, Any], rates: Sequence[str], repeats: int) -> dict[str, Any]:
     """Start a cell's hosts, and time its ranks and plain streams on links of each rate."""
     links = [None] if cell["ranks"] == 1 else [*rates, None]
     cluster = Testbed.up(cell["ranks"], slurm=False, name="placement", tied=True)
@@ -167,7 +166,7 @@ def measure(
                 shape(rate)
                 found[rate or UNLIMITED] += r.block()
 
-            workers.in_turn([functools.partial(block, rate) for rate in links], repeats, progress)
+            workers.in_turn([functools.partial(block, rate) for rate in links], repeats, lambda *_: None)
         streams = {}
         for rate in links if len(cluster.hosts) > 1 else []:
             shape(rate)
@@ -241,7 +240,7 @@ def main() -> int:
                 continue
             said = f"{number}/{len(asked)}: {cell['strategy']}, width {cell['width']}, {cell['ranks']} hosts"
             print(said, file=sys.stderr, flush=True)
-            row = measure(cell, args.rates, args.repeats, lambda done, of: None)
+            row = measure(cell, args.rates, args.repeats)
             rows = [one for one in rows if not cell.items() <= one.items()] + [row]
             atomic.write_text(args.out, json.dumps(rows, indent=1) + "\n")
     except CingulumError as error:

@@ -91,7 +91,7 @@ def test_the_help_says_that_hosts_and_accelerators_are_emulated(benchmark, monke
 def test_what_is_measured_is_not_measured_again(benchmark, monkeypatch, tmp_path, capsys):
     asked = []
 
-    def measure(cell, rates, repeats, progress):
+    def measure(cell, rates, repeats):
         asked.append(cell["ranks"])
         links = ["unlimited"] if cell["ranks"] == 1 else [*rates, "unlimited"]
         blocks = {rate: [[rank([1.0, 0.2], 10)]] * repeats for rate in links}
