@@ -22,6 +22,7 @@ Stopped and started again, it measures what `--out` does not hold yet.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -57,10 +58,12 @@ STREAM_MIB = 64.0
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(HERE.parents[1])}
 
 
-def run_first(thread: int = 0, first: bool = True) -> None:
-    """Let a thread, and what it starts, run before all that is not in real time; or as all else does."""
+def run_first(*, first: bool) -> None:
+    """Let this process, and what it starts, run before all that is not in real time; or as all else does."""
     policy, priority = (os.SCHED_RR, 1) if first else (os.SCHED_OTHER, 0)
-    os.sched_setscheduler(thread, policy, os.sched_param(priority))
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
 
 
 def on_rank(cell: dict[str, Any]) -> None:
@@ -97,12 +100,18 @@ def on_rank(cell: dict[str, Any]) -> None:
             waits[asked] = max(waits.get(asked, 0.0), there - asked)
         return sum(waits.values())
 
+    warm: list[bool] = []
+
     def block() -> dict[str, Any]:
         counted, busy, wire = sent(), device.busy_s, psutil.net_io_counters(pernic=True)[LINK].bytes_sent
         asked_s()
         cpu = time.process_time()
+        # Not while it warms up, nor between blocks: the others of this machine, and who tells us, go on.
+        run_first(first=cell["first"] and bool(warm))
+        warm.append(True)
         seconds = blocks.seconds_of(learner, itertools.repeat(batch, cell["steps"]))
-        found = {
+        run_first(first=False)
+        return {
             "seconds": seconds,
             "planned_s": planned_s,
             "waited_s": (device.busy_s - busy) / cell["steps"] if build else planned_s,
@@ -112,10 +121,6 @@ def on_rank(cell: dict[str, Any]) -> None:
             "sent_bytes": (sent() - counted) / cell["steps"] if build else None,
             "wire_bytes": (psutil.net_io_counters(pernic=True)[LINK].bytes_sent - wire) / cell["steps"],
         }
-        if cell["first"]:  # from the second block on: what comes before has much to compute
-            for thread in Path("/proc/self/task").iterdir():
-                run_first(int(thread.name))
-        return found
 
     blocks.answer(world, block)
 
