@@ -103,23 +103,25 @@ def on_rank(cell: dict[str, Any]) -> None:
     warm: list[bool] = []
 
     def block() -> dict[str, Any]:
-        counted, busy, wire = sent(), device.busy_s, psutil.net_io_counters(pernic=True)[LINK].bytes_sent
-        asked_s()
-        cpu = time.process_time()
         # Not while it warms up, nor between blocks: the others of this machine, and who tells us, go on.
         run_first(first=cell["first"] and bool(warm))
         warm.append(True)
-        seconds = blocks.seconds_of(learner, itertools.repeat(batch, cell["steps"]))
+        # The first step waits for those that begin later, and is not counted.
+        seconds, steps = blocks.seconds_of(learner, [batch]), cell["steps"] - 1
+        counted, busy, wire = sent(), device.busy_s, psutil.net_io_counters(pernic=True)[LINK].bytes_sent
+        asked_s()
+        cpu = time.process_time()
+        seconds += blocks.seconds_of(learner, itertools.repeat(batch, steps))
         run_first(first=False)
         return {
             "seconds": seconds,
             "planned_s": planned_s,
-            "waited_s": (device.busy_s - busy) / cell["steps"] if build else planned_s,
-            "cpu_s": (time.process_time() - cpu) / cell["steps"],
-            "messages_s": asked_s() / cell["steps"],
+            "waited_s": (device.busy_s - busy) / steps if build else planned_s,
+            "cpu_s": (time.process_time() - cpu) / steps,
+            "messages_s": asked_s() / steps,
             "planned_bytes": planned_bytes,
-            "sent_bytes": (sent() - counted) / cell["steps"] if build else None,
-            "wire_bytes": (psutil.net_io_counters(pernic=True)[LINK].bytes_sent - wire) / cell["steps"],
+            "sent_bytes": (sent() - counted) / steps if build else None,
+            "wire_bytes": (psutil.net_io_counters(pernic=True)[LINK].bytes_sent - wire) / steps,
         }
 
     blocks.answer(world, block)
