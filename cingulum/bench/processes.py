@@ -111,7 +111,7 @@ class Running:
             word: how the line begins; other lines are passed over.
 
         Raises:
-            WorldError: one of all processes ended, or the time passed.
+            WorldError: one of all processes ended without saying it, or the time passed.
         """
         said: dict[Process, str] = {}
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -123,6 +123,9 @@ class Running:
                 late = ", ".join(one.name for one in of if one not in said)
                 raise WorldError(f"{of[0].group}: no {word!r} from {late} within {seconds:.0f} s.") from None
             if not line:
+                # It may end before others have said theirs.
+                if one in said and self._started[one].wait() == 0:
+                    continue
                 raise WorldError(self._failure(one))
             if line.startswith(word):
                 said[one] = line.removeprefix(word)

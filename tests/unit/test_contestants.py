@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cingulum.bench.processes import Contestant, Process
+from cingulum.bench.processes import Contestant, Process, Running
 from trainer.bench.spreads import ratios, spread
 from trainer.errors import WorldError
 
@@ -79,3 +79,24 @@ def test_a_spread_holds_the_median_and_its_interval():
     many = spread("speed", wide)
     # The median of 101 equally spaced numbers has a standard error of 5.
     assert 37 < many["speed_low"] < 43 < many["speed"] < 57 < many["speed_high"] < 63
+
+
+def test_a_process_may_end_before_others_have_said_their_word():
+    first = Process("ours", "first", [sys.executable, "-c", "print('done 1')"])
+    # It says its word once the other one has ended, and its end is known.
+    last = Process("ours", "last", [sys.executable, "-uc", "input(); print('done 2'); input()"])
+    with Running([first, last]) as running:
+        running._started[first].wait()
+        running._readers[0].join()
+        running.say("go")
+        assert running.hear([first, last], 20, "done") == {first: " 1\n", last: " 2\n"}
+
+
+def test_a_process_that_fails_after_its_word_is_named_while_others_are_waited_for():
+    first = Process("ours", "first", [sys.executable, "-c", "print('done 1'); exit('no memory left')"])
+    last = Process("ours", "last", [sys.executable, "-uc", "input()"])
+    with (
+        Running([first, last]) as running,
+        pytest.raises(WorldError, match="first failed"),
+    ):
+        running.hear([first, last], 20, "done")

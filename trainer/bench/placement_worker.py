@@ -28,6 +28,7 @@ class PlacementJob:
         batch: samples per step.
         width: channels of the first stage.
         steps: steps per block.
+        options: further arguments of the network's function.
     """
 
     strategy: dict[str, Any]
@@ -37,11 +38,19 @@ class PlacementJob:
     batch: int = 1
     width: int | None = 16
     steps: int = 10
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def main() -> None:
     """Time what the job on the command line describes, a block each time that a line comes."""
     job = PlacementJob(**json.loads(sys.argv[1]))
+    strategy, world = begin(job)
+    _, learner, batch = prepared(job, strategy, world)
+    blocks.answer(world, lambda: blocks.seconds_of(learner, itertools.repeat(batch, job.steps)))
+
+
+def begin(job: PlacementJob) -> tuple[Any, Any]:
+    """Return the job's strategy and the world of its ranks, which has one thread each."""
     from trainer import config as configuration
     from trainer import quiet
     from trainer.ranks import launch, starting
@@ -57,12 +66,20 @@ def main() -> None:
     config = configuration.parse(json.dumps(tree), [])
     strategy = registry.of(config)
     members = strategy.members(launch.expected_size())
-    world = starting.init(1, environment=strategy.environment(), members=members)
-    blocks.answer(world, _block(job, strategy, world))
+    return strategy, starting.init(1, environment=strategy.environment(), members=members)
 
 
-def _block(job: PlacementJob, strategy: Any, world: Any) -> Callable[[], list[float]]:
-    """A function that trains one block; returns seconds per step."""
+def prepared(
+    job: PlacementJob, strategy: Any, world: Any, build: Callable[[Any, Any], Any] | None = None
+) -> tuple[Any, Any, Any]:
+    """Return the plan, the learner, and a batch of this rank's share of noise.
+
+    Args:
+        job: what to train.
+        strategy: see `begin`.
+        world: see `begin`.
+        build: from the plan and a `Setup` to the learner; default: the strategy's.
+    """
     import keras
     import numpy as np
     import tensorflow as tf
@@ -72,18 +89,16 @@ def _block(job: PlacementJob, strategy: Any, world: Any) -> Callable[[], list[fl
 
     keras.utils.set_random_seed(1)
     shape = (job.depth, job.size, job.size, 1)
-    model = models.build(job.model, shape, 2, width=job.width)
+    model = models.build(job.model, shape, 2, width=job.width, **job.options)
     optimizer = strategy.divided(keras.optimizers.SGD(1e-3, momentum=0.9), world)
     optimizer.build(model.trainable_variables)
     plan = strategy.plan(model, optimizer, world.size)
-    learner = strategy.build(plan, Setup(model, optimizer, world))
-    x = np.random.default_rng(0).normal(size=(job.batch, *shape)).astype(np.float32)
+    learner = (build or strategy.build)(plan, Setup(model, optimizer, world))
+    x = np.random.default_rng(0).normal(size=(plan.micro_batch, *shape)).astype(np.float32)
     share = plan.share(world.rank)
     if share is not None and share.space is not None:
         x = x[(slice(None), *(slice(*ends) for ends in share.space))]
-    batch = tf.constant(x), tf.range(job.batch) % 2, tf.ones(job.batch)
-
-    return lambda: blocks.seconds_of(learner, itertools.repeat(batch, job.steps))
+    return plan, learner, (tf.constant(x), tf.range(len(x)) % 2, tf.ones(len(x)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""How fast a network is that is divided over hosts with an accelerator each, on links of a stated rate.
+
+    sudo .venv/bin/python benchmarks/placement_on_hosts.py --out placement_on_hosts.json
+
+Hosts and accelerators are emulated. The hosts are namespaces of this machine, one rank on each (`cingulum
+testbed`, needs root); they share its cores. The accelerators compute nothing and wait as long as one of
+`--gflops` would (trainer/bench/emulated_units.py). Messages, their buffers and their bytes are real. An
+accelerator of 32 GFLOP/s at 1 Gbit/s has as many FLOPs for each byte as one of 8 TFLOP/s at 250 Gbit/s.
+
+Every placement is timed on links of each rate and on links without a limit, where what is left beside waiting
+for accelerators is this machine's own: its cores do the work of all hosts. Plain TCP streams round all hosts
+say what each link carries while all others do, too. With `--first`, timed ranks and streams run in real time
+(SCHED_RR), before all else: where others use the machine.
+
+`data` is a chain of waiting layers with about the same weights (trainer/bench/emulated_accelerator.py), on a
+volume for each rank: its speed-up is that of volumes per second, the others' that of one volume.
+
+Stopped and started again, it measures what `--out` does not hold yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import placement_table
+import ring_on_a_shaped_link
+
+from cingulum.bench import workers
+from cingulum.bench.processes import Contestant, Process
+from cingulum.bench.scaling import launching
+from jobs.testbed import Testbed
+from jobs.testbed.layout import LINK, check_rate
+from trainer import atomic
+from trainer.bench import blocks, hardware
+from trainer.bench.placement_worker import PlacementJob, begin, prepared
+from trainer.errors import CingulumError
+
+HERE = Path(__file__).resolve()
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "spatial": {"name": "spatial"},
+    "filters": {"name": "filters", "mode": "masterless"},
+    "data": {"name": "data"},
+}
+UNLIMITED = "unlimited"
+STREAM_MIB = 64.0
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(HERE.parents[1])}
+
+
+def run_first(*, first: bool) -> None:
+    """Let this process, and what it starts, run before all that is not in real time; or as all else does."""
+    policy, priority = (os.SCHED_RR, 1) if first else (os.SCHED_OTHER, 0)
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
+
+
+def on_rank(cell: dict[str, Any]) -> None:
+    """Train a block each time that a line comes; rank 0 prints what every rank has measured."""
+    way, speed = cell["strategy"], cell["gflops"] * 1e9
+    job = PlacementJob(STRATEGIES[way], size=cell["size"], depth=cell["size"], width=cell["width"])
+    if way == "data":
+        job = dataclasses.replace(job, batch=cell["ranks"])
+    strategy, world = begin(job)
+    import psutil
+
+    from trainer.bench import emulated_units
+
+    device = emulated_units.Accelerator(speed)
+    build = functools.partial(emulated_units.EmulatedModel, accelerator=device) if way != "data" else None
+    if way == "data":
+        job = _chain(job, speed)
+    plan, learner, batch = prepared(job, strategy, world, build)
+    if build:
+        planned_s = emulated_units.flops_of(plan.placement, plan.lists[world.rank]) / speed
+        planned_bytes = plan.sent_per_update[world.rank]
+    else:
+        planned_s, planned_bytes = sum(job.options.values()), None
+
+    exchange = getattr(learner, "exchange", None)
+
+    def sent() -> int:
+        return sum(exchange.sent(rank).bytes for rank in range(world.size)) if exchange else 0
+
+    def asked_s() -> float:
+        # Messages that were asked for together have been waited for once.
+        waits: dict[float, float] = {}
+        for asked, there, *_ in exchange.arrivals() if exchange else ():
+            waits[asked] = max(waits.get(asked, 0.0), there - asked)
+        return sum(waits.values())
+
+    warm: list[bool] = []
+
+    def block() -> dict[str, Any]:
+        # Not while it warms up, nor between blocks: the others of this machine, and who tells us, go on.
+        run_first(first=cell["first"] and bool(warm))
+        warm.append(True)
+        # The first step waits for those that begin later, and is not counted.
+        seconds, steps = blocks.seconds_of(learner, [batch]), cell["steps"] - 1
+        counted, busy, wire = sent(), device.busy_s, psutil.net_io_counters(pernic=True)[LINK].bytes_sent
+        asked_s()
+        cpu = time.process_time()
+        seconds += blocks.seconds_of(learner, itertools.repeat(batch, steps))
+        run_first(first=False)
+        return {
+            "seconds": seconds,
+            "planned_s": planned_s,
+            "waited_s": (device.busy_s - busy) / steps if build else planned_s,
+            "cpu_s": (time.process_time() - cpu) / steps,
+            "messages_s": asked_s() / steps,
+            "planned_bytes": planned_bytes,
+            "sent_bytes": (sent() - counted) / steps if build else None,
+            "wire_bytes": (psutil.net_io_counters(pernic=True)[LINK].bytes_sent - wire) / steps,
+        }
+
+    blocks.answer(world, block)
+
+
+def _chain(job: PlacementJob, speed: float) -> PlacementJob:
+    """Return the job with a chain of waiting layers that take as long as its network."""
+    from trainer import models
+    from trainer.bench import emulated_units
+    from trainer.strategies.placed.reading import read
+
+    network = read(models.build(job.model, (job.size,) * 3 + (1,), 2, width=job.width), 1)
+    forward = sum(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed
+    # Of the first convolution, nobody asks for the gradient of the volume.
+    first = next(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed
+    options = {"forward_s": forward, "backward_s": 2 * forward - first}
+    return dataclasses.replace(job, model="trainer.bench.emulated_accelerator:network", options=options)
+
+
+def cells(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return what to measure: each placement, whose links take every rate in turn."""
+    same = {"size": args.size, "gflops": args.gflops, "steps": args.steps, "first": args.first}
+    return [
+        {"strategy": way, "width": width, "ranks": ranks, **same}
+        for width in args.widths
+        for way in args.strategies
+        for ranks in args.ranks
+    ]
+
+
+def measure(cell: dict[str, Any], rates: Sequence[str], repeats: int) -> dict[str, Any]:
+    """Start a cell's hosts, and time its ranks and plain streams on links of each rate."""
+    links = [None] if cell["ranks"] == 1 else [*rates, None]
+    cluster = Testbed.up(cell["ranks"], slurm=False, name="placement", tied=True)
+    try:
+        program = [sys.executable, str(HERE), "--on-rank", json.dumps(cell)]
+        line = launching.on_testbed(cluster, dict.fromkeys(cluster.hosts, 1), program)
+        found: dict[str, list[Any]] = {rate or UNLIMITED: [] for rate in links}
+
+        def shape(rate: str | None) -> None:
+            for host in cluster.hosts:
+                cluster.shape(host, rate)
+
+        # Their process ids are those of the hosts: they are not stopped between blocks.
+        with Contestant(cell["strategy"], [Process("ranks", "mpirun", line, QUIET)], stands_still=False) as r:
+            r.warm_up()
+
+            def block(rate: str | None) -> None:
+                shape(rate)
+                found[rate or UNLIMITED] += r.block()
+
+            workers.in_turn([functools.partial(block, rate) for rate in links], repeats, lambda *_: None)
+        streams = {}
+        for rate in links if len(cluster.hosts) > 1 else []:
+            shape(rate)
+            streams[rate or UNLIMITED] = _stream_bits(cluster, first=cell["first"])
+    finally:
+        cluster.down()
+    return {**cell, "blocks": found, "streams_bits_s": streams, "machine": hardware.here()}
+
+
+def _stream_bits(cluster: Testbed, *, first: bool) -> list[float]:
+    """Return bits per second that each host sends to the next one while all others do, too, by repeat."""
+    wanted = {"mib": [STREAM_MIB], "repeats": 3}
+    run_first(first=first)
+    try:
+        found = ring_on_a_shaped_link.measure_peer(cluster, cluster.hosts, "streams", wanted)
+    finally:
+        run_first(first=False)
+    hosts = len(cluster.hosts)
+    return [8 * 2 * (hosts - 1) / hosts * STREAM_MIB * 2**20 / second for second in found[str(STREAM_MIB)]]
+
+
+def _positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text}: take a number above 0")
+        return value
+
+    return read
+
+
+def _rate(text: str) -> str:
+    try:
+        return check_rate(text)
+    except CingulumError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def main() -> int:
+    """Measure, keep all figures as JSON, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    number = _positive(int)
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
+    parser.add_argument("--ranks", nargs="+", type=number, default=[1, 2, 4, 8], help="one on each host")
+    parser.add_argument("--rates", nargs="+", type=_rate, default=["1gbit", "10gbit"], help="of links")
+    parser.add_argument("--widths", nargs="+", type=number, default=[16], help="of ResNet-18 (default: 16)")
+    parser.add_argument("--size", type=number, default=96, help="edge of the volumes, in voxels")
+    parser.add_argument("--gflops", type=_positive(float), default=32.0, help="of an accelerator")
+    parser.add_argument("--steps", type=number, default=8, help="per block; the first is not counted")
+    parser.add_argument("--repeats", type=number, default=3, help="blocks on each kind of link")
+    parser.add_argument(
+        "--first",
+        action="store_true",
+        help="ranks run in real time, before all else: where others use the machine",
+    )
+    parser.add_argument("--out", type=Path, default=Path("placement_on_hosts.json"), help="all figures")
+    parser.add_argument("--table", type=Path, help="write the table, in Markdown")
+    parser.add_argument("--json", action="store_true", help="print all figures, not the table")
+    parser.add_argument("--on-rank", type=json.loads, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.on_rank:
+        on_rank(args.on_rank)
+        return 0
+    if args.steps < 2:
+        parser.error("--steps: take 2 or more: the first is not counted")
+    rows = json.loads(args.out.read_text()) if args.out.exists() else []
+    asked = cells(args)
+    try:
+        for number, cell in enumerate(asked, start=1):
+            if any(_holds(row, cell, args) for row in rows):
+                continue
+            said = f"{number}/{len(asked)}: {cell['strategy']}, width {cell['width']}, {cell['ranks']} hosts"
+            print(said, file=sys.stderr, flush=True)
+            row = measure(cell, args.rates, args.repeats)
+            rows = [one for one in rows if not cell.items() <= one.items()] + [row]
+            atomic.write_text(args.out, json.dumps(rows, indent=1) + "\n")
+    except CingulumError as error:
+        raise SystemExit(f"error: {error}") from None
+    mine = [next(row for row in rows if cell.items() <= row.items()) for cell in asked]
+    lines = placement_table.table(mine)
+    if args.table:
+        args.table.write_text("\n".join(lines) + "\n")
+    print(json.dumps(mine, indent=2) if args.json else "\n".join(lines))
+    return 0
+
+
+def _holds(row: dict[str, Any], cell: dict[str, Any], args: argparse.Namespace) -> bool:
+    """Whether a row has all blocks that are asked for of a cell."""
+    rates = [UNLIMITED] if cell["ranks"] == 1 else [*args.rates, UNLIMITED]
+    return cell.items() <= row.items() and all(
+        len(row["blocks"].get(rate, ())) >= args.repeats for rate in rates
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
