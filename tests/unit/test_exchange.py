@@ -88,13 +88,14 @@ def test_a_divided_network_moves_the_messages_of_its_tasks(strategy):
     train = TrainConfig(global_batch=4, accumulation=2, strategy=strategy)
     config = RunConfig(name="run", data=DataConfig(shards=Path("nowhere")), train=train)
     model = models.build("tiny", (16, 16, 16, 1), 2, dense=False, covariates=0, width=2)
-    plan = registry.of(config).plan(model, None, 3)
+    optimizer = keras.optimizers.SGD()
+    plan = registry.of(config).plan(model, optimizer, 3)
     found = plan.exchange()
     assert tuple(one.sent for one in found.payload) == plan.sent_per_update
     assert sum(one.received for one in found.payload) == sum(plan.sent_per_update) > 0
     assert found.counted == max(one.received for one in found.payload)
     assert found.messages == plan.messages_per_update and found.allreduce is None and found.of_all
-    assert registry.of(config).plan(model, None, 1).exchange().counted == 0
+    assert registry.of(config).plan(model, optimizer, 1).exchange().counted == 0
 
 
 @pytest.mark.parametrize(
