@@ -46,4 +46,4 @@ def test_one_rank_is_refused_before_the_first_step_and_told_what_it_needs(tmp_pa
 def test_four_ranks_train_within_the_same_limit(tmp_path, shards, launch):
     outcome = limited(launch, tmp_path, shards, 4)
     assert outcome.exit_code == 0, outcome.err
-    assert tiny_runs.result(tmp_path / "limited")["steps"] == 1
+    assert tiny_runs.result(tmp_path / "limited")["steps"] == 2

@@ -73,10 +73,10 @@ def test_the_figures_are_those_of_the_plan_that_a_run_would_follow(config, capsy
     assert tuple(found["sent_bytes"]) == plan.sent_per_update
     assert tuple(found["messages"]) == plan.messages_per_update
     assert tuple(found["parameters_owned"]) == plan.owned and sum(plan.owned) == tree["parameters"]
-    # Adam's two moments and the average of the weights, where the weights are.
-    assert tree["slots"] == 3
+    # Adam's two moments, the average of the weights and the sum of gradients, where the weights are.
+    assert tree["slots"] == 4
     slots = [one["slots"] for one in found["memory_bytes"]]
-    assert slots == [3 * 4 * own for own in plan.owned]
+    assert slots == [4 * 4 * own for own in plan.owned]
     assert found["step_s"] is None and found["imbalance"] > 0.5
 
 
@@ -86,7 +86,8 @@ def test_data_parallelism_sends_what_a_ring_does_once_in_an_update(config, capsy
         changes = ("train.sync_batch_norm=false", "train.global_batch=8", f"train.accumulation={batches}")
         found = rows(planned(capsys, config, *changes, "--ranks", "4" if batches == 1 else "2"))["data"]
         sent[batches] = sum(found["sent_bytes"])
-        assert {one["slots"] for one in found["memory_bytes"]} == {3 * 4 * 1180}
+        numbers = 3 if batches == 1 else 4  # gradients of micro-batches are added up
+        assert {one["slots"] for one in found["memory_bytes"]} == {numbers * 4 * 1180}
     assert sent == {1: 2 * 3 * 4 * 1180, 2: 2 * 1 * 4 * 1180}
     moments = rows(planned(capsys, config, "train.global_batch=8", "--ranks", "2"))["data"]
     assert sum(moments["sent_bytes"]) > sent[2]
