@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from jobs.testbed import namespaces, programs
 from jobs.testbed.layout import USER, Settings, hosts_file
+from trainer.errors import LauncherError
 
 _FIRST_FREE = 20000
+# Of a copy, in which a file is gone before it is read: useradd makes locks that live for milliseconds.
+_TRIES = 5
 
 
 def write(settings: Settings, folder: Path) -> None:
     """Copy /etc into a testbed's folder; write hosts, passwd, group, shadow and ssh files there."""
     etc = folder / "etc"
     marked = {namespaces.MARK: str(folder)}
-    programs.run(["cp", "--archive", "/etc", str(etc)], "copying /etc", environment=marked)
+    _copy(etc, marked)
     if (etc / "ssh").exists():
         shutil.rmtree(etc / "ssh")  # the machine's own keys stay out of the testbed
     (etc / "ssh").mkdir()
@@ -47,6 +51,17 @@ def write(settings: Settings, folder: Path) -> None:
     _write_ssh(folder, number)
     os.chown(home, number, number)
     home.chmod(0o700)
+
+
+def _copy(etc: Path, environment: Mapping[str, str]) -> None:
+    for number in range(1, _TRIES + 1):
+        try:
+            programs.run(["cp", "--archive", "/etc", str(etc)], "copying /etc", environment=environment)
+            return
+        except LauncherError as error:
+            if number == _TRIES or "No such file or directory" not in str(error):
+                raise
+            shutil.rmtree(etc, ignore_errors=True)
 
 
 def _write_ssh(folder: Path, number: int) -> None:

@@ -26,9 +26,6 @@ import sys
 import time
 from pathlib import Path
 
-from pretended_speeds import pretend
-from slowed_train import QUOTA
-
 fault, at_rank, at_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
@@ -52,6 +49,8 @@ def main() -> int:
         pass
     world = starting.init(1, environment=environment, members=members)
     if "SPEEDS" in os.environ:
+        from pretended_speeds import pretend  # not at the top: containers get this file alone
+
         pretend({int(step): seconds for step, seconds in json.loads(os.environ["SPEEDS"]).items()})
     from trainer.run_folder import checkpoint
     from trainer.runs.loop import Training
@@ -139,6 +138,8 @@ def _under_quota() -> None:
     on = Path(f"{sys.argv[4]}.slowed")
     on.touch()
     atexit.register(on.unlink)  # then the quota ends by itself, after letting us go on
+    from slowed_train import QUOTA
+
     subprocess.Popen(["sh", "-c", QUOTA, "sh", str(on), str(os.getpid())])
 
 
