@@ -121,8 +121,8 @@ we do not have; what their networks have besides two convolutions of so many ker
 Ours is the registered network `conv2` on images of 32x32x3, and `vgg` of width 16 on volumes of 48³.
 {batch} samples per step, SGD, one thread per rank.
 
-**Emulated devices**: ranks on one machine, each with a quota of processor time, such as 1, 0.5 and 0.25 of
-a core. They have the same memory, and their link is that memory: faster than a network. A speed-up is the
+**Emulated devices**: ranks on one machine, each on one core with a quota of its time, such as 1, 0.5 and
+0.25. They have the same memory, and their link is that memory: faster than a network. A speed-up is the
 time of a device that trains the whole network alone over that of all devices together, given for the
 slowest, the mean and the fastest device.
 
@@ -130,7 +130,12 @@ slowest, the mean and the fastest device.
 
 {verdicts}
 
-Why losses differ: SGD first makes those of `conv2` explode, which makes a last digit large.
+Why losses differ: SGD first makes those of `conv2` and `vgg` explode, which makes a last digit large. `vgg`
+has batch norm, whose sums lose digits in Keras: on processors, it adds float32 one voxel after the other.
+Divided networks do not: their losses agree with each other, and with one process that adds up as they do.
+
+How speed-ups change with the size of the network: published is that they grow. Here the link is memory, and
+convolutions are most of the smallest network's time already; so they do not.
 
 ## Figures
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from trainer.planning.placement.boxes import Box, whole
 from trainer.planning.placement.units import Placement
@@ -35,8 +36,16 @@ class Holdings:
                 self.owned[path, box] = _variable(path, box, types[path]) if same is None else same
 
     def blocks(self) -> Blocks:
-        """Return the values of all blocks, as tensors."""
-        return {path: {box: v.value for box, v in held.items()} for path, held in self.held.items()}
+        """Return the values of all blocks, as tensors.
+
+        Variables are read here and nowhere else in a step. What the backward pass computes again would read
+        them a second time, and TensorFlow 2.21's optimizer of dependencies loses that it must be before the
+        update: a gradient was then computed with a weight that was new already.
+        """
+        return {
+            path: {box: tf.convert_to_tensor(v.value) for box, v in held.items()}
+            for path, held in self.held.items()
+        }
 
     def store(self, blocks: Blocks, *, updated: bool) -> None:
         """Take over new values of all blocks.
