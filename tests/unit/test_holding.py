@@ -10,7 +10,7 @@ import pytest
 from planned_networks import small
 
 from trainer.planning.placement import costs, holding, ways
-from trainer.planning.placement.tasks import task_lists
+from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.units import place
 from trainer.report import placement as section
 from trainer.report.story import Story

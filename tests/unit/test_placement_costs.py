@@ -16,8 +16,9 @@ from trainer.planning.placement import costs, ways
 from trainer.planning.placement.boxes import whole
 from trainer.planning.placement.checking import check
 from trainer.planning.placement.layouts import layout, replicated
+from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.memory import memory
-from trainer.planning.placement.tasks import Receive, Send, task_lists
+from trainer.planning.placement.tasks import Receive, Send
 from trainer.planning.placement.units import place
 from trainer.planning.profile import Profile
 

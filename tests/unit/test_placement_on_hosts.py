@@ -140,7 +140,7 @@ def test_an_emulated_step_waits_for_the_work_of_its_plan_each_time_and_for_none_
 def test_the_work_of_a_divided_network_is_that_of_the_whole_one():
     from trainer import models
     from trainer.planning.placement import ways
-    from trainer.planning.placement.tasks import task_lists
+    from trainer.planning.placement.listing import task_lists
     from trainer.planning.placement.units import place
     from trainer.strategies.placed.reading import read
 

@@ -18,7 +18,8 @@ from trainer.models import layers as parts
 from trainer.planning.placement import ways
 from trainer.planning.placement.boxes import whole
 from trainer.planning.placement.checking import check
-from trainer.planning.placement.tasks import Receive, Send, task_lists
+from trainer.planning.placement.listing import task_lists
+from trainer.planning.placement.tasks import Receive, Send
 from trainer.planning.placement.units import place
 from trainer.strategies.placed.player import Player
 from trainer.strategies.placed.reading import read

@@ -12,10 +12,11 @@ from trainer.errors import ConfigError, InputError
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.costs import Cost, Sent
 from trainer.planning.placement.layouts import replicated
+from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.memory import memory
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.plan_file import PlanFile
-from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Send, TaskLists, task_lists
+from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Send, TaskLists
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
 from trainer.profiling.outlooks import Comparison, Impossible, Outlook

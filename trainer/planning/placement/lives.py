@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.exchanges import Exchange
@@ -30,8 +30,10 @@ _WINDOWED = ("convolution", "maximum", "average")
 # The gradient of what they read is that of their output, or overwrites it.
 _IN_PLACE = ("activation", "dropout", "elementwise", "reshape")
 
-# A tensor's key, and the box that it holds.
-_Part = tuple[Hashable, Box]
+# What a tensor is, and of which micro-batch; None: of the whole update.
+_Key = Message | tuple[Hashable, int | None]
+# A tensor, and the box that it holds.
+_Part = tuple[_Key, Box]
 
 
 class Lives:
@@ -48,43 +50,52 @@ class Lives:
         self._operations = {one.name: one for one in placement.network.operations}
         self._boxes = Kept(placement, rank)
         self._own: dict[str, list[Unit]] = {}
-        self._forward_ends = -1
+        # Of each micro-batch, the last task of its forward pass here.
+        self._forward_ends: dict[int, int] = {}
         for number, task in enumerate(tasks):
             if isinstance(task, Compute):
-                self._own.setdefault(task.unit.operation, []).append(task.unit)
-                self._forward_ends = number
-        self._size: dict[Hashable, int] = {}
-        self._born: dict[Hashable, int] = {}
-        self._last: dict[Hashable, int] = {}
+                if task.micro == 0:
+                    self._own.setdefault(task.unit.operation, []).append(task.unit)
+                self._forward_ends[task.micro] = number
+        self._size: dict[_Key, int] = {}
+        self._born: dict[_Key, int] = {}
+        self._last: dict[_Key, int] = {}
         # Of tensors that are there during one task only.
         self._passing = [0.0] * len(tasks)
-        # Gradients of what units have read, by tensor, and of what they have computed.
-        self._gradients: dict[str, list[_Part]] = {}
-        self._upstream: dict[Unit, Hashable] = {}
-        self._now = 0
+        # Of a micro-batch: gradients of what units have read, by tensor, and of what they have computed.
+        self._gradients: dict[tuple[str, int], list[_Part]] = {}
+        self._upstream: dict[tuple[Unit, int], _Key] = {}
+        self._now = self._micro = 0
         for self._now, task in enumerate(tasks):
             self._do(task)
 
     @property
     def kept(self) -> int:
-        """Bytes of what the backward pass needs of the forward pass, when this is done."""
-        ends = self._forward_ends
-        return sum(size for key, size in self._size.items() if self._born[key] <= ends < self._last[key])
+        """Bytes of what backward passes need of forward passes that are done, where they are most."""
+        ends, kept = self._forward_ends, []
+        for key in self._size:
+            micro = key.micro if isinstance(key, Message) else key[1]
+            if micro in ends and self._born[key] <= ends[micro] < self._last[key]:
+                kept.append(key)
+        return math.ceil(self._most(kept, [0.0] * len(self._passing)))
 
     @property
     def most(self) -> int:
         """Bytes of all tensors where they are most."""
-        changes = [0] * (len(self._passing) + 1)
-        for key, size in self._size.items():
-            changes[self._born[key]] += size
-            changes[self._last[key] + 1] -= size
-        now, most = 0, 0.0
-        for change, passing in zip(changes, self._passing, strict=False):
-            now += change
-            most = max(most, now + passing)
-        return math.ceil(most)
+        return math.ceil(self._most(self._size, self._passing))
 
-    def _use(self, key: Hashable, size: int) -> Hashable:
+    def _most(self, keys: Iterable[_Key], passing: Sequence[float]) -> float:
+        changes = [0] * (len(passing) + 1)
+        for key in keys:
+            changes[self._born[key]] += self._size[key]
+            changes[self._last[key] + 1] -= self._size[key]
+        now, most = 0, 0.0
+        for change, more in zip(changes, passing, strict=False):
+            now += change
+            most = max(most, now + more)
+        return most
+
+    def _use(self, key: _Key, size: int) -> _Key:
         """A tensor is made, or, where it was made before, needed."""
         self._size.setdefault(key, size)
         self._born.setdefault(key, self._now)
@@ -100,10 +111,13 @@ class Lives:
                 self._use(one, one.bytes)
         elif isinstance(task, Send):
             for one in task.messages:
+                self._micro = one.micro
                 self._send(one, alone=len(task.messages) == 1)
         elif isinstance(task, Compute):
+            self._micro = task.micro
             self._compute(task.unit)
         elif isinstance(task, Differentiate):
+            self._micro = task.micro
             self._differentiate(task.unit, task.of)
         else:
             self._update()
@@ -114,7 +128,7 @@ class Lives:
             if one.content == "output":
                 sent = list(self._own_parts(one.name, box))
             else:
-                sent = [part for part in self._gradients[one.name] if part[1] & box is not None]
+                sent = [part for part in self._gradients[one.name, one.micro] if part[1] & box is not None]
             for key, held in sent:
                 self._use(key, self._bytes(one.name, held))
             if alone and len(sent) == 1 and sent[0][1] == box:
@@ -128,7 +142,7 @@ class Lives:
             self._read(tensor, box)
             self._pass(self._bordered(operation, unit, size) + _FORWARD.get(operation.kind, 0.0) * size)
         self._pass(self._scores(operation, unit))
-        self._use(unit, self._bytes(unit.operation, unit.box))
+        self._use((unit, self._micro), self._bytes(unit.operation, unit.box))
 
     def _differentiate(self, unit: Unit, of: str) -> None:
         operation = self._operations[unit.operation]
@@ -143,23 +157,20 @@ class Lives:
             self._pass(self._bordered(operation, unit, size))
             if of != "weights" and self._operations[tensor].readings:  # the network's inputs get no gradient
                 overwrites = operation.kind in _IN_PLACE and size == self._size[upstream]
-                key = upstream if overwrites else ("gradient of read", unit, number)
-                self._gradients.setdefault(tensor, []).append((self._use(key, size), box))
+                key = upstream if overwrites else (("gradient of read", unit, number), self._micro)
+                self._gradients.setdefault((tensor, self._micro), []).append((self._use(key, size), box))
             if number == 0:
                 self._pass(_BACKWARD.get(operation.kind, 0.0) * size)
         self._pass(2 * self._scores(operation, unit))
         for weight, block in zip(operation.weights, unit.blocks, strict=True):
             if of != "inputs" and weight.trainable:
-                self._use(("part", weight.path, unit), block.size * weight.width)
+                # Those of later micro-batches are added to it.
+                self._use((("part", weight.path, unit), None), block.size * weight.width)
 
     def _update(self) -> None:
         """The parts of gradients are added up, and none is needed afterwards."""
         for key, size in self._size.items():
-            if (
-                key[0] == "part"
-                if isinstance(key, tuple)
-                else isinstance(key, Message) and key.content == "part"
-            ):
+            if key.content == "part" if isinstance(key, Message) else key[1] is None:
                 self._use(key, size)
 
     def _reads(self, unit: Unit) -> Iterator[tuple[str, Box]]:
@@ -170,14 +181,15 @@ class Lives:
 
     def _read(self, tensor: str, box: Box) -> None:
         """A box is read: an output or a message itself, or several put together, once for all readers."""
-        if (tensor, box) not in self._size:
+        key = (tensor, box), self._micro
+        if key not in self._size:
             flow = self._placement.flows[tensor]
             parts = list(self._arriving("output", tensor, flow, box))
-            for key, held in parts:
-                self._use(key, self._bytes(tensor, held))
+            for part, held in parts:
+                self._use(part, self._bytes(tensor, held))
             if len(parts) == 1 and parts[0][1] == box:
                 return
-        self._use((tensor, box), self._bytes(tensor, box))
+        self._use(key, self._bytes(tensor, box))
 
     def _again(self, tensor: str, box: Box) -> int:
         """A box is needed backwards; returns the bytes of the copy that is cut out for it."""
@@ -186,12 +198,13 @@ class Lives:
         if own is None or self._operations[tensor].sums:
             self._read(tensor, kept)
         else:
-            self._use(own, self._bytes(tensor, kept))
+            self._use((own, self._micro), self._bytes(tensor, kept))
         return 0 if kept == box else self._bytes(tensor, box)
 
-    def _gradient(self, unit: Unit) -> Hashable:
+    def _gradient(self, unit: Unit) -> _Key:
         """What the gradients of a unit's output are added up to; one alone is taken as it is."""
-        if unit not in self._upstream:
+        now = unit, self._micro
+        if now not in self._upstream:
             flow = self._placement.flows.get(unit.operation)
             size = self._bytes(unit.operation, unit.box)
             parts = list(self._arriving_back(unit, flow)) if flow else []
@@ -199,33 +212,33 @@ class Lives:
                 self._use(key, self._bytes(unit.operation, held))
                 self._pass(0 if held == unit.box else size)
             alone = len(parts) == 1 and parts[0][1] == unit.box
-            self._upstream[unit] = parts[0][0] if alone else ("gradient", unit)
-        return self._upstream[unit]
+            self._upstream[now] = parts[0][0] if alone else (("gradient", unit), self._micro)
+        return self._upstream[now]
 
     def _arriving(self, content: Content, tensor: str, flow: Exchange, wanted: Box) -> Iterator[_Part]:
         for number, move in enumerate(flow.moves):
             if move.target.rank != self._rank or move.box & wanted is None:
                 continue
             if move.crosses:
-                yield message(content, tensor, flow, number), move.box
+                yield message(content, tensor, flow, number, micro=self._micro), move.box
             else:
                 yield from self._own_parts(tensor, move.box)
 
     def _own_parts(self, tensor: str, box: Box) -> Iterator[_Part]:
         for unit in self._own.get(tensor, ()):
             if unit.box & box is not None:
-                yield unit, unit.box
+                yield (unit, self._micro), unit.box
 
     def _arriving_back(self, unit: Unit, flow: Exchange) -> Iterator[_Part]:
         for number, move in enumerate(flow.moves):
             if move.source.rank != self._rank or move.box & unit.box is None:
                 continue
             if move.crosses:
-                yield message("gradient", unit.operation, flow, number, back=True), move.box
+                one = message("gradient", unit.operation, flow, number, back=True, micro=self._micro)
+                yield one, move.box
             else:
-                yield from (
-                    part for part in self._gradients.get(unit.operation, ()) if part[1] & unit.box is not None
-                )
+                read = self._gradients.get((unit.operation, self._micro), ())
+                yield from (part for part in read if part[1] & unit.box is not None)
 
     def _bytes(self, tensor: str, box: Box) -> int:
         return box.size * self._operations[tensor].width

@@ -19,8 +19,9 @@ from trainer.planning.kept_files import FilePart, KeptFile, Name
 from trainer.planning.placement import checking, ways
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.layouts import Layout, Piece, layout, replicated
+from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.operations import Network
-from trainer.planning.placement.tasks import TaskLists, task_lists
+from trainer.planning.placement.tasks import TaskLists
 from trainer.planning.placement.units import Placement, Unit, place
 from trainer.planning.placement.ways import Layouts, placed_shape
 

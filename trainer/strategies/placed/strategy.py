@@ -77,7 +77,7 @@ class Placed(Strategy):
             ConfigError: ranks, replicas and samples do not fit together.
             ModelError: a layer cannot be divided.
         """
-        from trainer.planning.placement.tasks import forward_lists
+        from trainer.planning.placement.listing import forward_lists
         from trainer.strategies.placed.plan import PlacedPlan, check_sizes, facts
         from trainer.strategies.placed.reading import read
         from trainer.strategies.slots import per_parameter
@@ -118,7 +118,7 @@ class Placed(Strategy):
         """Divide by the strategy's own rule; what is evaluated, over the ranks of the first replica."""
         from trainer.planning.placement import ways
         from trainer.planning.placement.checking import check
-        from trainer.planning.placement.tasks import task_lists
+        from trainer.planning.placement.listing import task_lists
         from trainer.planning.placement.units import place
 
         replicas = self.section.replicas
