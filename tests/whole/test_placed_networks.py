@@ -65,6 +65,9 @@ class Wires:
     def flush(self):
         pass
 
+    def after(self, tensors):
+        pass
+
 
 def descent(player, rate):
     return lambda gradients: {
@@ -72,9 +75,10 @@ def descent(player, rate):
     }
 
 
-def divided_steps(model, placement, x, y, loss, steps, rate):
+def divided_steps(model, placement, x, y, loss, steps, rate, pipeline=None):
     """SGD on all ranks; returns losses, weights by path, and elements that crossed in one step."""
-    lists = task_lists(placement)
+    lists = task_lists(placement, pipeline)
+    samples = len(y) // (pipeline.micro_batches if pipeline else 1)
     check(placement, lists)
     wires = Wires()
     values = {variable.path: tf.constant(variable.value) for variable in model.weights}
@@ -86,12 +90,12 @@ def divided_steps(model, placement, x, y, loss, steps, rate):
             if rank in held.ranks
         }
     inputs = {
-        name: (lambda box, v=v: tf.constant(v[box.slices_in(whole(v.shape))]))
+        name: (lambda box, micro, v=v: tf.constant(v[micro * samples :][box.slices_in(whole(v.shape))]))
         for name, v in zip([one.name for one in placement.network.inputs], x, strict=True)
     }
 
-    def part(box, outputs):
-        return loss(y[slice(*box.ranges[0])], outputs) / len(y)
+    def part(box, outputs, micro):
+        return loss(y[micro * samples :][slice(*box.ranges[0])], outputs) / len(y)
 
     losses = []
     for _ in range(steps):
@@ -120,17 +124,21 @@ def divided_steps(model, placement, x, y, loss, steps, rate):
     return losses, weights, dict(wires.elements)
 
 
-def keras_steps(model, x, y, loss, steps, rate):
+def keras_steps(model, x, y, loss, steps, rate, micro_batches=1):
     losses = []
     for _ in range(steps):
-        with tf.GradientTape() as tape:
-            given = [tf.constant(v) for v in x]
-            outputs = model(given if len(given) > 1 else given[0], training=True)
-            total = loss(y, outputs if isinstance(outputs, list) else [outputs]) / len(y)
-        gradients = tape.gradient(total, [v.value for v in model.trainable_variables])
-        for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+        total, summed = 0.0, [0.0 for _ in model.trainable_variables]
+        for part in np.split(np.arange(len(y)), micro_batches):
+            with tf.GradientTape() as tape:
+                given = [tf.constant(v[part]) for v in x]
+                outputs = model(given if len(given) > 1 else given[0], training=True)
+                one = loss(y[part], outputs if isinstance(outputs, list) else [outputs]) / len(y)
+            gradients = tape.gradient(one, [v.value for v in model.trainable_variables])
+            summed = [a + b for a, b in zip(summed, gradients, strict=True)]
+            total += float(one)
+        for variable, gradient in zip(model.trainable_variables, summed, strict=True):
             variable.assign(variable.value - rate * gradient)
-        losses.append(float(total))
+        losses.append(total)
     # Keras moves the statistics of batch norms itself.
     return losses, {v.path: np.asarray(v.value) for v in model.weights}
 

@@ -191,18 +191,21 @@ class PlacedModel(Learner):
         """Seed of this update, int32 `(2,)`, the same on all ranks."""
         return tf.stack([self._seed % 2**31, tf.cast(self.optimizer.iterations, tf.int32)])
 
-    def _inputs(self, x: Any, share: Share) -> Mapping[str, Callable[[Box], Any]]:
+    def _inputs(
+        self, x: Any, share: Share, micro_batches: int = 1
+    ) -> Mapping[str, Callable[[Box, int], Any]]:
         """How units read the network's inputs, of which this rank has those of its share."""
         given = x if isinstance(x, list | tuple) else [x]
         names = [tensor._keras_history.operation.name for tensor in self.model.inputs]
 
-        def reader(values: Any, whole: Sequence[int]) -> Callable[[Box], Any]:
-            origin = [share.part * values.shape[0], *(0 for _ in whole[1:])]
+        def reader(values: Any, whole: Sequence[int]) -> Callable[[Box, int], Any]:
+            samples = values.shape[0] // micro_batches
+            origin = [0 for _ in whole]
             if share.space is not None and tuple(values.shape[1:]) != tuple(whole[1:]):
                 origin[1:4] = [start for start, _ in share.space]
 
-            def read(box: Box) -> Any:
-                ends = zip(box.ranges, origin, strict=True)
+            def read(box: Box, micro: int) -> Any:
+                ends = zip(box.ranges, [(share.part - micro) * samples, *origin[1:]], strict=True)
                 return values[tuple(slice(start - at, stop - at) for (start, stop), at in ends)]
 
             return read
@@ -220,18 +223,19 @@ class PlacedModel(Learner):
     def _update(self, x: Any, y: Any, w: Any) -> Any:
         plan = self.plan
         samples = plan.micro_batch * plan.replicas
-        first = self._share.part * plan.micro_batch
+        of_one = plan.micro_batch // plan.micro_batches
         means: list[Any] = []
 
-        def of(box: Box) -> slice:
+        def of(box: Box, micro: int) -> slice:
+            first = (self._share.part - micro) * of_one
             return slice(box.ranges[0][0] - first, box.ranges[0][1] - first)
 
         def mean(losses: Any, mine: slice) -> Any:
             # As Keras' sum_over_batch_size: divided by the number of samples, not by their weights.
             return tf.reduce_sum(losses * w[mine]) / samples
 
-        def loss(box: Box, outputs: list[Any]) -> Any:
-            mine, output = of(box), self._first(outputs)
+        def loss(box: Box, outputs: list[Any], micro: int) -> Any:
+            mine, output = of(box, micro), self._first(outputs)
             losses = self._loss(y[mine], output)
             means.append(mean(losses, mine))
             real = tf.cast(w[mine] > 0, losses.dtype)
@@ -240,9 +244,10 @@ class PlacedModel(Learner):
             self._sums.assign_add(tf.cast(tf.stack(sums), tf.float64))
             return means[-1]
 
-        def objective(box: Box, outputs: list[Any]) -> Any:
-            losses = self._loss(y[of(box)], self._first(outputs))
-            return self.owner.optimizer.scale_loss(mean(losses, of(box)))
+        def objective(box: Box, outputs: list[Any], micro: int) -> Any:
+            mine = of(box, micro)
+            losses = self._loss(y[mine], self._first(outputs))
+            return self.owner.optimizer.scale_loss(mean(losses, mine))
 
         def update(gradients: Owned) -> Owned:
             ordered = [gradients[key] for key in self.owner.keys]
@@ -253,7 +258,8 @@ class PlacedModel(Learner):
             return {key: variable.value for key, variable in self.holdings.owned.items()}
 
         player = self._player(plan.placement, self._wire)
-        tasks, inputs = plan.lists.get(self.world.rank, ()), self._inputs(x, self._share)
+        tasks = plan.lists.get(self.world.rank, ())
+        inputs = self._inputs(x, self._share, plan.micro_batches)
         done = self._timeline.forward_done
         for _ in player.play(tasks, inputs, loss, update, self._drawing, done, objective):
             pass
@@ -274,7 +280,7 @@ class PlacedModel(Learner):
     def _forward_step(self, x: Any) -> list[Any]:
         found: list[Any] = []
 
-        def loss(box: Box, outputs: list[Any]) -> Any:
+        def loss(box: Box, outputs: list[Any], micro: int) -> Any:
             found.extend(tf.cast(one, tf.float32) for one in outputs)
             return tf.zeros(())
 

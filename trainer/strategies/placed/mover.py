@@ -25,3 +25,6 @@ class Mover(Protocol):
 
     def meanwhile(self, compute: Callable[[], list[Any]]) -> list[Any]:
         """Compute tensors after what was flushed has left, and before anything else is received."""
+
+    def after(self, tensors: Sequence[Any]) -> None:
+        """Let what is moved, or computed `meanwhile`, from now on wait for these."""

@@ -56,16 +56,25 @@ def batch_statistics(moments: Any, shift: Any) -> tuple[Any, Any]:
     return shift + moments[0], moments[1] - ops.square(moments[0])
 
 
-def moved_statistics(operation: Operation, layer: Any, moments: Any, weights: Tensors) -> dict[str, Any]:
-    """Return the moving mean and variance `(c,)` after this batch, by their paths, as Keras moves them."""
-    named = _by_name(operation, weights)
+def moved_statistics(
+    operation: Operation, layer: Any, moments: Any, weights: Tensors, before: Tensors
+) -> dict[str, Any]:
+    """Return the moving mean and variance `(c,)` after this batch, by their paths, as Keras moves them.
+
+    Args:
+        operation: a batch norm.
+        layer: its Keras layer.
+        moments: of the batch, about the moving mean in `weights`.
+        weights: blocks with which the batch was normalised.
+        before: the same, with the moving statistics that are to be moved.
+    """
+    named, moved = _by_name(operation, weights), _by_name(operation, before)
     paths = {weight.path.rsplit("/", 1)[-1]: weight.path for weight in operation.weights}
     mean, variance = batch_statistics(moments, _shift(named["moving_mean"], moments.dtype))
     found = {}
     for name, value in (("moving_mean", mean), ("moving_variance", variance)):
-        before = named[name]
-        now = ops.cast(value, before.dtype)
-        found[paths[name]] = before * layer.momentum + now * (1.0 - layer.momentum)
+        now = ops.cast(value, moved[name].dtype)
+        found[paths[name]] = moved[name] * layer.momentum + now * (1.0 - layer.momentum)
     return found
 
 

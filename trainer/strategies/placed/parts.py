@@ -1,4 +1,4 @@
-"""What one rank has of every tensor during an update: computed here, or arrived."""
+"""What one rank has of every tensor of a micro-batch during an update: computed here, or arrived."""
 
 from __future__ import annotations
 
@@ -19,25 +19,31 @@ from trainer.strategies.placed.pieces import Part
 class Parts:
     """Parts of a rank's tensors, and what messages take of them.
 
+    Args:
+        placement: of the network.
+        rank: that has them.
+        micro: number of the micro-batch.
+        shared: what there is once in an update is this one's, too: gradients and values of variables.
+
     Attributes:
         outputs: of units, by operation.
         joined: boxes that units read, by tensor and box.
         arrived: what messages brought.
         read: gradients of what units have read, by tensor.
-        weight: gradients of blocks, by variable.
+        weight: gradients of blocks, by variable; those of all micro-batches so far.
         fresh: new values of what this rank owns, by variable.
     """
 
-    def __init__(self, placement: Placement, rank: int) -> None:
-        self._placement, self._rank = placement, rank
+    def __init__(self, placement: Placement, rank: int, micro: int = 0, shared: Parts | None = None) -> None:
+        self._placement, self._rank, self._micro = placement, rank, micro
         self._sums = {one.name for one in placement.network.operations if one.sums}
         self._kept = Kept(placement, rank)
         self.outputs: dict[str, list[Part]] = defaultdict(list)
         self.joined: dict[tuple[str, Box], Any] = {}
         self.arrived: dict[Message, Any] = {}
         self.read: dict[str, list[Part]] = defaultdict(list)
-        self.weight: dict[str, list[Part]] = defaultdict(list)
-        self.fresh: dict[str, list[Part]] = defaultdict(list)
+        self.weight: dict[str, list[Part]] = shared.weight if shared else defaultdict(list)
+        self.fresh: dict[str, list[Part]] = shared.fresh if shared else defaultdict(list)
 
     def flow(self, one: Message) -> Exchange:
         """Return the moves that a message is one of."""
@@ -70,7 +76,8 @@ class Parts:
             if move.target.rank != self._rank or (wanted is not None and move.box & wanted is None):
                 continue
             if move.crosses:
-                found.append((move.box, self.arrived[message(content, name, flow, number)]))
+                one = message(content, name, flow, number, micro=self._micro)
+                found.append((move.box, self.arrived[one]))
             else:
                 found.append((move.box, self._of_source(content, name, move)))
         return found
@@ -91,6 +98,15 @@ class Parts:
             values = next(values for held, values in self.outputs[tensor] if held == around)
         return pieces.taken(box, around, values)
 
+    def add_gradient(self, path: str, box: Box, values: Any) -> None:
+        """Add a block's gradient of this micro-batch to that of the ones before."""
+        known = self.weight[path]
+        number = next((i for i, (held, _) in enumerate(known) if held == box), None)
+        if self._micro == 0 or number is None:
+            known.append((box, values))
+        else:
+            known[number] = box, known[number][1] + values
+
     def _gradient_of_read(self, tensor: str, move: Move) -> Any:
         """The gradient of what has moved to this rank: a sum over all that read it here."""
         return pieces.assembled(move.box, self.read[tensor], sums=True)
@@ -103,7 +119,7 @@ class Parts:
             if flow is None or move.source.rank != self._rank or move.box & unit.box is None:
                 continue
             if move.crosses:
-                one = message("gradient", unit.operation, flow, number, back=True)
+                one = message("gradient", unit.operation, flow, number, back=True, micro=self._micro)
                 back.append((move.box, self.arrived[one]))
             else:
                 back.append((move.box, self._gradient_of_read(unit.operation, move)))

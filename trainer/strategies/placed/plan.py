@@ -37,6 +37,7 @@ class PlacedPlan(Plan):
         forwards: the tasks of every rank for it.
         slots: numbers that the optimizer keeps for each parameter.
         may_change: whether another plan may follow while the run is trained.
+        micro_batches: passes of so many parts of a replica's samples follow each other through its ranks.
     """
 
     replicas: int
@@ -52,6 +53,7 @@ class PlacedPlan(Plan):
     forwards: TaskLists = dataclasses.field(repr=False)
     slots: int = dataclasses.field(repr=False)
     may_change: bool = dataclasses.field(default=False, kw_only=True, repr=False)
+    micro_batches: int = dataclasses.field(default=1, kw_only=True)
 
     @property
     def per_replica(self) -> int:

@@ -1,13 +1,13 @@
 """One rank's part of an update, played from its task list.
 
-A `Player` computes its units from this rank's blocks of the variables, and hands messages to whatever moves
-them. For its gradients, a unit is computed again from what is kept: while a graph is traced, which does only
-what the gradients need. It works eagerly and while a graph is traced; one player is one update.
+A `Player` computes its units from this rank's blocks of the variables, for one micro-batch or several, and
+hands messages to whatever moves them. For its gradients, a unit is computed again from what is kept: while a
+graph is traced, which does only what the gradients need. It works eagerly and while a graph is traced; one
+player is one update.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import tensorflow as tf
 from keras import ops
 
-from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.tasks import (
@@ -27,16 +26,18 @@ from trainer.planning.placement.tasks import (
     Task,
 )
 from trainer.planning.placement.units import Placement, Unit
-from trainer.strategies.placed import computing, gradients, normalising, pieces
+from trainer.strategies.placed import computing, gradients, pieces
 from trainer.strategies.placed.gradients import Record
 from trainer.strategies.placed.mover import Mover, Wanted
+from trainer.strategies.placed.moving import MovingStatistics
 from trainer.strategies.placed.parts import Parts
-from trainer.strategies.placed.pieces import Part
 from trainer.strategies.placed.reading import LOSS
 
 Blocks = dict[str, dict[Box, Any]]
 # Of what this rank owns, by path and box.
 Owned = dict[tuple[str, Box], Any]
+# See `Player.play`.
+Loss = Callable[[Box, list[Any], int], Any]
 
 
 class Player:
@@ -60,36 +61,39 @@ class Player:
         self.losses: list[Any] = []
         # Gradients of the losses by themselves, once they are known to be there; empty: 1.
         self._began: list[Any] = []
-        self._parts = Parts(placement, rank)
-        self._records: dict[Unit, Record] = {}
-        self._statistics: dict[str, list[Part]] = defaultdict(list)
+        self._shared = Parts(placement, rank)
+        self._parts_of: dict[int, Parts] = {0: self._shared}
+        self._records: dict[tuple[Unit, int], Record] = {}
+        self._statistics = MovingStatistics(layers)
 
     def play(
         self,
         tasks: tuple[Task, ...],
-        inputs: Mapping[str, Callable[[Box], Any]],
-        loss: Callable[[Box, list[Any]], Any],
+        inputs: Mapping[str, Callable[[Box, int], Any]],
+        loss: Loss,
         update: Callable[[Owned], Owned] | None = None,
         seed: Any = (0, 0),
         forward_done: Callable[[list[Any]], Any] | None = None,
-        objective: Callable[[Box, list[Any]], Any] | None = None,
+        objective: Loss | None = None,
     ) -> Iterator[tuple[Message, ...]]:
         """Do the tasks; yields the messages that must be there before it can go on.
 
         Args:
             tasks: of this rank.
-            inputs: from a box of a network's input to its values.
-            loss: from the box of samples `(b,)` and the network's outputs for them to their part of the loss,
-                a scalar; the parts of all ranks add up.
+            inputs: from a box of a network's input, and the number of the micro-batch, to its values.
+            loss: from the box of samples `(b,)`, the network's outputs for them, and the number of the
+                micro-batch to their part of the loss, a scalar; the parts of all add up.
             update: from the gradients of all that this rank owns to the new values; None where nothing is
                 differentiated.
             seed: int32 `(2,)`, for dropout.
             forward_done: called with the outputs of the last operation when all are computed; may return the
-                gradients of these by themselves, for which the backward pass of this rank then waits.
+                gradients of these by themselves, for which the backward pass of this rank then waits, where
+                there is one micro-batch.
             objective: what is differentiated, where `loss` does more than to compute it.
         """
         last = max((n for n, task in enumerate(tasks) if isinstance(task, Compute)), default=-1)
         final = tasks[last] if last >= 0 else None
+        self._is_pipelined = any(isinstance(task, Compute) and task.micro for task in tasks)
         self._inputs, self._loss, self._update_values, self._seed = inputs, loss, update, seed
         self._objective = objective or loss
         for moves, some in groupby(tasks, key=lambda task: isinstance(task, Send | Receive)):
@@ -98,10 +102,12 @@ class Player:
                 continue
             for task in some:
                 if isinstance(task, Compute):
-                    self._compute(task.unit)
+                    self._compute(task.unit, task.micro)
                     if task is final and forward_done is not None:
-                        done = forward_done([out for _, out in self._parts.outputs[task.unit.operation]])
-                        self._began = (done or []) if task.unit.operation == LOSS else []
+                        outputs = self._parts(task.micro).outputs[task.unit.operation]
+                        done = forward_done([out for _, out in outputs])
+                        if task.unit.operation == LOSS and not task.micro:
+                            self._began = done or []
                 elif isinstance(task, Differentiate):
                     self._differentiate(task)
                 else:
@@ -117,7 +123,7 @@ class Player:
         """
         self._update_values = lambda _: values
         for (path, box), one in values.items():
-            self._parts.fresh[path].append((box, one))
+            self._shared.fresh[path].append((box, one))
         yield from self._move(tasks)
         self._store()
 
@@ -125,7 +131,8 @@ class Player:
         """Send and receive what lies between two tasks that compute; nothing sent depends on what arrives."""
         for task in tasks:
             if isinstance(task, Send):
-                self._mover.send(task.messages, [self._parts.leaving(one) for one in task.messages])
+                leaving = [self._parts(one.micro).leaving(one) for one in task.messages]
+                self._mover.send(task.messages, leaving)
         awaited = [task.messages for task in tasks if isinstance(task, Receive)]
         if not awaited:
             self._mover.flush()
@@ -133,10 +140,17 @@ class Player:
         yield tuple(one for messages in awaited for one in messages)
         wanted: list[Wanted] = []
         for messages in awaited:
-            shapes = [self._parts.flow(one).moves[one.number].box.shape for one in messages]
+            shapes = [self._shared.flow(one).moves[one.number].box.shape for one in messages]
             wanted.append((messages, shapes, self._dtype_of(messages[0])))
         for messages, found in zip(awaited, self._mover.receive(wanted), strict=True):
-            self._parts.arrived.update(zip(messages, found, strict=True))
+            for one, values in zip(messages, found, strict=True):
+                self._parts(one.micro).arrived[one] = values
+
+    def _parts(self, micro: int) -> Parts:
+        """What there is of a micro-batch."""
+        if micro not in self._parts_of:
+            self._parts_of[micro] = Parts(self.placement, self.rank, micro, self._shared)
+        return self._parts_of[micro]
 
     def _dtype_of(self, one: Message) -> Any:
         if one.content in ("output", "gradient"):
@@ -147,60 +161,57 @@ class Player:
         operation = self._operations[name]
         return computing.dtype_of(operation, self._layers.get(operation.layer))
 
-    def _compute(self, unit: Unit) -> None:
-        operation = self._operations[unit.operation]
+    def _compute(self, unit: Unit, micro: int) -> None:
+        operation, parts = self._operations[unit.operation], self._parts(micro)
         if operation.kind == "input":
-            values = self._inputs[unit.operation](unit.box)
+            values = self._input(unit, micro)
             values = ops.cast(values, self._layers[operation.layer].dtype)  # as Keras does
-            self._parts.outputs[unit.operation].append((unit.box, values))
+            parts.outputs[unit.operation].append((unit.box, values))
             return
         reads = [
-            None if box is None else self._parts.to_compute(reading.tensor, box)
+            None if box is None else parts.to_compute(reading.tensor, box)
             for reading, box in zip(operation.readings, unit.reads, strict=True)
         ]
         weights = self._weights(unit)
-        output = self._computed(unit, reads, weights, self._loss)
-        self._parts.outputs[unit.operation].append((unit.box, output))
+        output = self._computed(unit, micro, reads, weights, self._loss)
+        parts.outputs[unit.operation].append((unit.box, output))
         if operation.name == LOSS:
             self.losses.append(output)
         if operation.kind == "batch_norm" and self._update_values is not None:
-            self._move_statistics(unit, reads[1], weights)
+            self._statistics.move(operation, unit, micro, reads[1], weights)
+
+    def _input(self, unit: Unit, micro: int) -> Any:
+        """A box of the network's input; of a later micro-batch once all that comes before it is done."""
+        read = self._inputs[unit.operation]
+        if not micro:
+            return read(unit.box, micro)
+        return self._mover.meanwhile(lambda: [tf.identity(read(unit.box, micro))])[0]
 
     def _weights(self, unit: Unit) -> list[Any]:
         weights = self._operations[unit.operation].weights
         return [self.held(weight.path, block) for weight, block in zip(weights, unit.blocks, strict=True)]
 
-    def _computed(
-        self, unit: Unit, reads: list[Any], weights: list[Any], loss: Callable[[Box, list[Any]], Any]
-    ) -> Any:
+    def _computed(self, unit: Unit, micro: int, reads: list[Any], weights: list[Any], loss: Loss) -> Any:
         operation = self._operations[unit.operation]
         if operation.name == LOSS:
-            return loss(unit.box, reads)
+            return loss(unit.box, reads, micro)
         layer = self._layers[operation.layer]
-        return computing.compute(operation, layer, unit, reads, weights, self._seed)
-
-    def _move_statistics(self, unit: Unit, moments: Any, weights: list[Any]) -> None:
-        """Keep the new moving statistics of the unit's channels, which several of its units may share."""
-        operation = self._operations[unit.operation]
-        fresh = normalising.moved_statistics(operation, self._layers[operation.layer], moments, weights)
-        for weight, block in zip(operation.weights, unit.blocks, strict=True):
-            if weight.path in fresh:
-                known = self._statistics[weight.path]
-                for part in boxes.subtract(block, [box for box, _ in known]):
-                    known.append((part, pieces.taken(part, block, fresh[weight.path])))
+        seed = tf.random.fold_in(self._seed, micro) if micro else self._seed
+        return computing.compute(operation, layer, unit, reads, weights, seed)
 
     def _differentiate(self, task: Differentiate) -> None:
         unit, operation = task.unit, self._operations[task.unit.operation]
+        parts, now = self._parts(task.micro), (unit, task.micro)
         if operation.keeps == "output":
-            upstream = self._upstream(unit)
+            upstream = self._upstream(unit, task.micro)
             with tf.control_dependencies([upstream]):
-                output = self._parts.to_differentiate(unit.operation, unit.box)
+                output = parts.to_differentiate(unit.operation, unit.box)
                 gradient = gradients.from_output(output, upstream)
             (reading,) = operation.readings
             gradient = tf.cast(gradient, self._dtype_of_output(reading.tensor))
-            self._parts.read[reading.tensor].append((unit.box, gradient))
+            parts.read[reading.tensor].append((unit.box, gradient))
             return
-        record = self._records[unit] = self._records.get(unit) or self._recorded(unit)
+        record = self._records[now] = self._records.get(now) or self._recorded(*now)
         read = [
             (reading.tensor, box, x)
             for reading, box, x in zip(operation.readings, unit.reads, record.reads, strict=True)
@@ -215,24 +226,28 @@ class Player:
         def wanted() -> list[Any]:
             return record.gradients([x for *_, x in (*read, *used)])
 
-        found = iter(self._mover.meanwhile(wanted) if task.of == "weights" else wanted())
+        found = self._mover.meanwhile(wanted) if task.of == "weights" else wanted()
+        if self._is_pipelined:
+            # Otherwise TensorFlow would begin the next micro-batch, and keep more than was planned.
+            self._mover.after(found)
+        found = iter(found)
         for name, box, _ in read:
-            self._parts.read[name].append((box, next(found)))
+            parts.read[name].append((box, next(found)))
         for name, box, _ in used:
-            self._parts.weight[name].append((box, next(found)))
+            parts.add_gradient(name, box, next(found))
         if task.of != "inputs":
-            del self._records[unit]
+            del self._records[now]
 
-    def _upstream(self, unit: Unit) -> Any:
+    def _upstream(self, unit: Unit, micro: int) -> Any:
         """The gradient of a unit's output; None where it is 1, and need not be waited for."""
         if unit.operation == LOSS:
             units = [one for one in self.placement.of(LOSS) if one.rank == self.rank]
-            return self._began[units.index(unit)] if self._began else None
-        return self._parts.gradient_of_output(unit, self._dtype_of_output(unit.operation))
+            return self._began[units.index(unit)] if self._began and not micro else None
+        return self._parts(micro).gradient_of_output(unit, self._dtype_of_output(unit.operation))
 
-    def _recorded(self, unit: Unit) -> Record:
+    def _recorded(self, unit: Unit, micro: int) -> Record:
         """Compute a unit again, now under a tape, from what is kept: only what its gradients need is done."""
-        operation, upstream = self._operations[unit.operation], self._upstream(unit)
+        operation, upstream = self._operations[unit.operation], self._upstream(unit, micro)
         after = self.losses if upstream is None else [upstream]
         # Not earlier: TensorFlow would do it as soon as the inputs are there, and keep what comes of it.
         with (
@@ -240,17 +255,17 @@ class Player:
             tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape,
         ):
             reads = [
-                None if box is None else self._read_again(operation, reading.tensor, box)
+                None if box is None else self._read_again(operation, reading.tensor, box, micro)
                 for reading, box in zip(operation.readings, unit.reads, strict=True)
             ]
             weights = self._weights(unit)
             tape.watch([x for x in (*reads, *weights) if x is not None])
-            output = self._computed(unit, reads, weights, self._objective)
+            output = self._computed(unit, micro, reads, weights, self._objective)
         return Record(tape, output, reads, weights, upstream)
 
-    def _read_again(self, operation: Operation, tensor: str, box: Box) -> Any:
+    def _read_again(self, operation: Operation, tensor: str, box: Box, micro: int) -> Any:
         if operation.keeps == "inputs":
-            return self._parts.to_differentiate(tensor, box)
+            return self._parts(micro).to_differentiate(tensor, box)
         return tf.zeros(box.shape, self._dtype_of_output(tensor))
 
     def held(self, path: str, box: Box) -> Any:
@@ -261,20 +276,20 @@ class Player:
         summed: Owned = {}
         for path, flow in self.placement.reductions.items():
             if self.rank in flow.need.ranks:
-                parts = self._parts.arriving("part", path, flow)
+                parts = self._shared.arriving("part", path, flow)
                 for box in flow.need.of(self.rank):
                     summed[path, box] = pieces.assembled(box, parts, sums=True)
         if self._update_values is None:
             raise ValueError("an update needs a rule")
         for (path, box), values in self._update_values(summed).items():
-            self._parts.fresh[path].append((box, values))
+            self._shared.fresh[path].append((box, values))
 
     def _store(self) -> None:
         for path, flow in self.placement.returns.items():
             if self._update_values is not None and self.rank in flow.need.ranks:
-                parts = self._parts.arriving("value", path, flow)
+                parts = self._shared.arriving("value", path, flow)
                 for box in self.blocks[path]:
                     self.blocks[path][box] = pieces.assembled(box, parts)
-        for path, parts in self._statistics.items():
+        for path, parts in self._statistics.moved().items():
             for box in self.blocks[path]:
                 self.blocks[path][box] = pieces.assembled(box, parts)

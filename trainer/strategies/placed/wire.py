@@ -43,7 +43,7 @@ class Wire:
         self._leaving, self._before = [], []
 
     def after(self, tensors: Sequence[Any]) -> None:
-        """Let the moves that follow wait for these, which a waiting move might keep from being computed."""
+        """Let what follows wait for these, which a waiting move might keep from being computed."""
         self._before = [*self._before, *tensors]
 
     def send(self, messages: Sequence[Message], values: Sequence[Any]) -> None:
