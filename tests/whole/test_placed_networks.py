@@ -15,7 +15,7 @@ from trainer import models
 from trainer.errors import ConfigError, ModelError
 from trainer.models import attention
 from trainer.models import layers as parts
-from trainer.planning.placement import ways
+from trainer.planning.placement import staging, ways
 from trainer.planning.placement.boxes import whole
 from trainer.planning.placement.checking import check
 from trainer.planning.placement.listing import task_lists
@@ -280,3 +280,63 @@ def test_a_plan_that_leaves_out_an_operation_is_refused():
 def test_parameters_are_counted():
     model = models.build("tiny", (16, 16, 16, 1), 2, width=4)
     assert read(model, 1).parameters == sum(math.prod(v.shape) for v in model.trainable_variables)
+
+
+def branching_network():
+    """3D: concatenations of concatenations, a skip over all cuts, and two outputs."""
+    image = keras.Input((8, 8, 8, 1), name="image")
+    a = layers.Conv3D(3, 3, padding="same", activation="relu", name="a")(image)
+    b = layers.BatchNormalization(name="b")(layers.Conv3D(4, 3, padding="same", name="conv")(a))
+    c = layers.Concatenate(name="c")([a, b])
+    d = layers.Conv3D(3, 3, padding="same", name="d")(c)
+    e = layers.Concatenate(name="e")([c, d])
+    f = layers.Add(name="f")([layers.Conv3D(3, 1, name="reduce")(e), a])
+    mean = layers.GlobalAveragePooling3D(name="mean")(f)
+    return keras.Model(image, [layers.Dense(2, name="class")(mean), layers.Conv3D(1, 1, name="map")(f)])
+
+
+def staged(network, cuts, ranks, micro_batches, schedule):
+    """The layouts and the pipeline of partitions that begin at these groups."""
+    parts = staging.groups(network)
+    ends = [*cuts, len(parts)]
+    partitions = [
+        tuple(name for group in parts[start:stop] for name in group)
+        for start, stop in zip([0, *cuts], ends, strict=True)
+    ]
+    layouts = staging.on_ranks(network, partitions, ranks)
+    return layouts, staging.pipeline(network, layouts, micro_batches, schedule)
+
+
+def compare_staged(model, cuts, ranks, schedule, *, micro_batches=3, batch=6, steps=2, close=1e-9):
+    network = read(model, batch // micro_batches)
+    layouts, pipeline = staged(network, cuts, ranks, micro_batches, schedule)
+    placement = place(network, layouts)
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(batch, *one.shape[1:])) for one in network.inputs]
+    y = np.zeros(batch)
+    found = divided_steps(model, placement, x, y, squares, steps, 0.01, pipeline)
+    losses, weights, sent = found
+    expected_losses, expected = keras_steps(model, x, y, squares, steps, 0.01, micro_batches)
+    np.testing.assert_allclose(losses, expected_losses, rtol=close)
+    for path, value in expected.items():
+        np.testing.assert_allclose(weights[path], value, rtol=100 * close, atol=close, err_msg=path)
+    # No weights cross: each is on one rank.
+    assert sent == {pair: micro_batches * n for pair, n in placement.elements_sent().items() if n}
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_every_cut_of_a_network_with_skips_equals_one_process(schedule):
+    count = len(staging.groups(read(branching_network(), 1)))
+    for cut in range(1, count):
+        compare_staged(branching_network(), [cut], [0, 1], schedule, steps=1)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("ranks", [(0, 1, 2), (0, 1, 0, 1), (2, 0, 2, 1)])
+def test_stages_in_any_order_and_taking_turns_equal_one_process(schedule, ranks):
+    cuts = [2, 4, 7][: len(ranks) - 1]
+    compare_staged(branching_network(), cuts, ranks, schedule)
+
+
+def test_micro_batches_on_one_rank_equal_accumulation():
+    compare_staged(branching_network(), [], [0], "1f1b")
