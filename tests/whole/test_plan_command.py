@@ -14,9 +14,10 @@ from trainer import config as configuration
 from trainer.planning.placement.drawing import WIDTH, strips
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.profile import Profile
-from trainer.profiling import plans, timing
+from trainer.profiling import plans
 from trainer.runs import preparation
 from trainer.strategies import registry
+from trainer.strategies.profiling import timing
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import ctypes
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from trainer.strategies.placed import computing
 from trainer.strategies.placed.gradients import Record
 from trainer.strategies.placed.learner import PlacedModel
 from trainer.strategies.placed.plan import PlacedPlan
-from trainer.strategies.placed.player import Player
+from trainer.strategies.placed.player import Loss, Player
 from trainer.strategies.placed.reading import LOSS
 from trainer.strategies.placed.wire import Wire
 
@@ -122,24 +122,24 @@ class _EmulatedPlayer(Player):
             name: dataclasses.replace(one, keeps="nothing") for name, one in self._operations.items()
         }
 
-    def _computed(self, unit: Unit, reads: list[Any], weights: list[Any], loss: Callable[..., Any]) -> Any:
+    def _computed(self, unit: Unit, micro: int, reads: list[Any], weights: list[Any], loss: Loss) -> Any:
         operation = self._operations[unit.operation]
         if operation.name == LOSS:
-            return super()._computed(unit, reads, weights, loss)
+            return super()._computed(unit, micro, reads, weights, loss)
         done = self._accelerator.work(
             work_of(self.placement.network, unit), [x for x in reads if x is not None]
         )
         return _zeros(unit.box.shape, computing.dtype_of(operation, self._layers[operation.layer]), done)
 
-    def _recorded(self, unit: Unit) -> Record:
+    def _recorded(self, unit: Unit, micro: int) -> Record:
         if unit.operation == LOSS:
-            return super()._recorded(unit)
+            return super()._recorded(unit, micro)
         operation = self._operations[unit.operation]
         reads = [
-            None if box is None else self._read_again(operation, reading.tensor, box)
+            None if box is None else self._read_again(operation, reading.tensor, box, micro)
             for reading, box in zip(operation.readings, unit.reads, strict=True)
         ]
-        return _Waiting(None, None, reads, self._weights(unit), self._upstream(unit), self, unit)
+        return _Waiting(None, None, reads, self._weights(unit), self._upstream(unit, micro), self, unit)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,21 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import RunConfig
-from trainer.planning import profile as form
 from trainer.planning.placement.operations import Network
 from trainer.planning.profile import Profile
-from trainer.profiling import links, operations, update
-from trainer.profiling.operations import Loss
 from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
-from trainer.run_folder import machine, record
 from trainer.runs import preparation
 from trainer.runs.preparation import Data
 from trainer.strategies import optimizers
-from trainer.strategies.placed import calibration, reading
-
-# Takes how many of how many are done.
-Show = Callable[[int, int], None]
+from trainer.strategies.placed import reading
+from trainer.strategies.profiling.measuring import About, Show, measure
+from trainer.strategies.profiling.operations import Loss
 
 
 @dataclass(frozen=True)
@@ -62,49 +57,9 @@ def profile(
     """
     samples = batch or default_batch(config, world.size)
     found = agree(world, lambda: _prepare(config, samples))
-    world.barrier()
-    costs = agree(world, lambda: operations.measure(found.network, found.model, found.loss, operation))
-    sizes = operations.parameter_bytes(found.network, found.model)
-    took = update.measure(found.optimizer, found.model)
-    between = links.measure(world, link)
-    everyones = world.allgather_object(
-        {
-            "device": {"host": world.host, **calibration.device()},
-            "forward": [costs[one.name].forward for one in found.network.operations],
-            "backward": [costs[one.name].backward for one in found.network.operations],
-            "update": took,
-        }
-    )
-    return Profile(
-        version=form.VERSION,
-        network=config.model.name,
-        sample_shape=found.data.sample_shape,
-        batch=samples,
-        precision=config.train.precision,
-        made=_made(),
-        devices=tuple(form.Device(**one["device"]) for one in everyones),
-        operations=tuple(
-            form.ProfiledOperation(
-                name=one.name,
-                kind=one.kind,
-                layer=one.layer,
-                measured=costs[one.name].measured,
-                flops=one.flops,
-                parameter_bytes=sizes[one.name],
-                output_bytes=costs[one.name].output_bytes,
-                forward_s=tuple(each["forward"][number][0] for each in everyones),
-                forward_spread_s=tuple(each["forward"][number][1] for each in everyones),
-                backward_s=tuple(each["backward"][number][0] for each in everyones),
-                backward_spread_s=tuple(each["backward"][number][1] for each in everyones),
-            )
-            for number, one in enumerate(found.network.operations)
-        ),
-        update=form.ProfiledUpdate(
-            parameters=found.network.parameters,
-            seconds=tuple(one["update"][0] for one in everyones),
-            spread_s=tuple(one["update"][1] for one in everyones),
-        ),
-        links=tuple(tuple(one and form.ProfiledLink(**one._asdict()) for one in row) for row in between),
+    about = About(config.model.name, found.data.sample_shape, samples, config.train.precision)
+    return measure(
+        world, about, found.network, found.model, found.optimizer, found.loss, operation=operation, link=link
     )
 
 
@@ -130,9 +85,3 @@ def _loss(data: Data, batch: int) -> Loss:
         return tf.reduce_mean(per_sample(targets, outputs[0]))
 
     return loss
-
-
-def _made() -> form.Made:
-    about = machine.described()
-    versions = {"cingulum": about["cingulum"] or "unknown", "python": about["python"], **about["packages"]}
-    return form.Made(time=record.now(), versions=versions)

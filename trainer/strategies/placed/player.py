@@ -230,11 +230,10 @@ class Player:
         if self._is_pipelined:
             # Otherwise TensorFlow would begin the next micro-batch, and keep more than was planned.
             self._mover.after(found)
-        found = iter(found)
-        for name, box, _ in read:
-            parts.read[name].append((box, next(found)))
-        for name, box, _ in used:
-            parts.add_gradient(name, box, next(found))
+        for (name, box, _), gradient in zip(read, found[: len(read)], strict=True):
+            parts.read[name].append((box, gradient))
+        for (name, box, _), gradient in zip(used, found[len(read) :], strict=True):
+            parts.add_gradient(name, box, gradient)
         if task.of != "inputs":
             del self._records[now]
 

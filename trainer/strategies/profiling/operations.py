@@ -15,10 +15,10 @@ from trainer.planning.placement.boxes import whole
 from trainer.planning.placement.layouts import layout
 from trainer.planning.placement.operations import Network, Operation
 from trainer.planning.placement.units import Unit, place
-from trainer.profiling import equal, timing
-from trainer.profiling.timing import Spread, Stopwatch
 from trainer.strategies.placed import computing
 from trainer.strategies.placed.reading import LOSS
+from trainer.strategies.profiling import equal, timing
+from trainer.strategies.profiling.timing import Spread, Stopwatch
 
 # From the outputs of the network to a loss.
 Loss = Callable[[Sequence[Any]], Any]
@@ -147,7 +147,7 @@ def _made(shape: tuple[int, ...], dtype: str, *, is_moments: bool) -> Any:
     """Random values; moments such that there is a variance, 0.5 - 0.5^2."""
     if is_moments:
         return tf.fill(shape, tf.constant(0.5, dtype))
-    return tf.cast(tf.random.normal(shape), dtype)
+    return tf.cast(tf.random.stateless_normal(shape, (1, 2)), dtype)
 
 
 def _stopwatch(

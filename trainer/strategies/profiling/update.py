@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.profiling import timing
-from trainer.profiling.timing import Spread, Stopwatch
+from trainer.strategies.profiling import timing
+from trainer.strategies.profiling.timing import Spread, Stopwatch
 
 
 def measure(optimizer: keras.Optimizer, model: keras.Model) -> Spread:
