@@ -1,53 +1,73 @@
-"""The order in which stages work on micro-batches: GPipe's and 1F1B's. Pure.
-
-All devices follow one total order of chunks, each doing its own: what a chunk needs comes before it in this
-order, so that devices cannot wait for each other in a circle.
-"""
+"""Stages of an assignment, and the order in which their micro-batches are computed. Pure."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-Passing = Literal["forward", "backward"]
-Schedule = Literal["gpipe", "1f1b"]
+from trainer.planning.stages.problem import SCHEDULES, Schedule
+
+
+class Stage(NamedTuple):
+    """Consecutive partitions, as many as possible, on one device: `start` up to, not including, `stop`."""
+
+    device: int
+    start: int
+    stop: int
 
 
 class Chunk(NamedTuple):
-    """A stage's pass over one micro-batch."""
+    """One pass of one micro-batch through one stage."""
 
-    passing: Passing
+    passing: Literal["forward", "backward"]
     micro: int
     stage: int
 
 
-def stages(devices: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the runs `(start, stop)` of consecutive partitions on one device."""
-    cuts = [i for i in range(1, len(devices)) if devices[i] != devices[i - 1]]
-    return list(zip([0, *cuts], [*cuts, len(devices)], strict=True))
+def stages(devices: Sequence[int]) -> list[Stage]:
+    """Return the stages of an assignment, in order; a device may have several.
+
+    Args:
+        devices: of each partition.
+    """
+    found, start = [], 0
+    for device, run in itertools.groupby(devices):
+        stop = start + len(list(run))
+        found.append(Stage(int(device), start, stop))
+        start = stop
+    return found
 
 
 def order(stage_count: int, micro_batches: int, schedule: Schedule) -> list[Chunk]:
-    """Return all chunks in an order in which each comes after what it needs.
+    """Return all chunks of a step in one order; each device does its own ones in this order.
 
-    GPipe (Huang et al., arXiv 1811.06965): all forward passes, then all backward passes. 1F1B (Narayanan et
-    al., PipeDream-Flush, arXiv 2006.09503): as soon as a stage can go backwards it takes turns, so that stage
-    s of S keeps at most S - s micro-batches. The order is that of a timeline in which every pass takes 1.
+    It is topological: a forward pass comes after that of the stage before, a backward pass after that of the
+    stage after and after its own forward pass. One order for all devices is why they cannot wait for each
+    other for ever. Micro-batches ascend in each stage and pass.
+
+    `gpipe` (Huang et al., arXiv 1811.06965): all forward passes, then all backward passes. `1f1b` (PipeDream,
+    arXiv 1806.03377, with one update per step): a stage that has S - s micro-batches in flight does a
+    backward pass, then a forward one, in turn. The order is that of a timeline in which every pass takes 1.
+
+    Args:
+        stage_count: S, at least 1.
+        micro_batches: M, at least 1.
+        schedule: which of them.
+
+    Raises:
+        ValueError: a count below 1, or an unknown schedule.
     """
-    count = stage_count
-    chunks = [
-        (_moment(passing, micro, stage, count, micro_batches, schedule), Chunk(passing, micro, stage))
-        for passing in ("forward", "backward")
-        for micro in range(micro_batches)
-        for stage in range(count)
-    ]
-    return [chunk for _, chunk in sorted(chunks, key=lambda one: (one[0], one[1]))]
-
-
-def _moment(passing: str, micro: int, stage: int, count: int, micro_batches: int, schedule: Schedule) -> int:
-    if schedule == "gpipe":
-        fill = micro_batches + count
-        return stage + micro if passing == "forward" else fill + count - 1 - stage + micro
-    if passing == "backward":
-        return 2 * count - 1 - stage + 2 * micro
-    return stage + micro if micro < count - stage else 2 * micro + stage
+    if stage_count < 1 or micro_batches < 1 or schedule not in SCHEDULES:
+        raise ValueError(f"no order of {micro_batches} micro-batches in {stage_count} stages, {schedule!r}")
+    timed = []
+    for stage, micro in itertools.product(range(stage_count), range(micro_batches)):
+        ahead = stage_count - stage
+        if schedule == "gpipe":
+            forward, backward = stage + micro, stage_count + micro_batches + ahead + micro
+        else:
+            forward = stage + micro if micro < ahead else stage + 2 * micro
+            backward = stage_count - 1 + ahead + 2 * micro
+        timed.append((forward, 1, micro, Chunk("forward", micro, stage)))
+        timed.append((backward, 0, micro, Chunk("backward", micro, stage)))
+    return [chunk for *_, chunk in sorted(timed)]

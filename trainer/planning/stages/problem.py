@@ -1,0 +1,110 @@
+"""What a plan of stages is made from: partitions of a network, devices, links. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Schedule = Literal["gpipe", "1f1b"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+Floats = NDArray[np.float64]
+
+
+# eq: arrays have no single truth.
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """P partitions of a network in topological order, and D devices that may compute them.
+
+    Attributes:
+        forward_s: (P, D), seconds of the forward pass of one micro-batch of a partition on a device.
+        backward_s: (P, D), of its backward pass.
+        update_s: (P, D), of the optimizer's update, once per step.
+        state_bytes: (P,), parameters and the optimizer's slots.
+        kept_bytes: (P,), activations kept for each micro-batch between its two passes.
+        moved_bytes: (P, P), what partition q (column) reads of an earlier partition p (row) per micro-batch;
+            gradients move the same bytes back. 0 where it reads nothing.
+        latency_s: (D, D), of a message from a device (row) to another.
+        bytes_per_second: (D, D), above 0. The diagonals of both are not looked at.
+        memory_bytes: (D,), limits; `inf` for none.
+        micro_batches: M, per step.
+        schedule: order of the micro-batches.
+        reduced_s: (P, D), seconds to reduce a partition's gradients over replicas, once per step.
+
+    Raises:
+        ValueError: which of them is wrong.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    update_s: Floats
+    state_bytes: Floats
+    kept_bytes: Floats
+    moved_bytes: Floats
+    latency_s: Floats
+    bytes_per_second: Floats
+    memory_bytes: Floats
+    micro_batches: int
+    schedule: Schedule
+    reduced_s: Floats
+
+    def __post_init__(self) -> None:
+        forward = np.asarray(self.forward_s)
+        if forward.ndim != 2 or not forward.size:
+            raise ValueError(f"forward_s must be (partitions, devices), not {forward.shape}")
+        p, d = forward.shape
+        for name, shape in (
+            ("forward_s", (p, d)), ("backward_s", (p, d)), ("update_s", (p, d)), ("reduced_s", (p, d)),
+            ("state_bytes", (p,)), ("kept_bytes", (p,)), ("moved_bytes", (p, p)),
+        ):  # fmt: skip
+            array = self._keep(name, getattr(self, name), shape)
+            if not (np.isfinite(array).all() and (array >= 0).all()):
+                raise ValueError(f"{name} must be finite and not negative")
+        if np.tril(self.moved_bytes).any():
+            raise ValueError("moved_bytes must be 0 but from a partition to a later one")
+        apart = ~np.eye(d, dtype=bool)
+        latency = self._keep("latency_s", self.latency_s, (d, d))[apart]
+        if not (np.isfinite(latency).all() and (latency >= 0).all()):
+            raise ValueError("latency_s must be finite and not negative between devices")
+        if not (self._keep("bytes_per_second", self.bytes_per_second, (d, d))[apart] > 0).all():
+            raise ValueError("bytes_per_second must be above 0 between devices")
+        if not (self._keep("memory_bytes", self.memory_bytes, (d,)) >= 0).all():
+            raise ValueError("memory_bytes must not be negative; inf for no limit")
+        if self.micro_batches < 1:
+            raise ValueError(f"micro_batches must be at least 1, not {self.micro_batches}")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
+
+    def _keep(self, name: str, values: ArrayLike, shape: tuple[int, ...]) -> Floats:
+        array = np.array(values, np.float64)
+        if array.shape != shape:
+            raise ValueError(f"{name} must have the shape {shape}, not {array.shape}")
+        array.setflags(write=False)
+        object.__setattr__(self, name, array)
+        return array
+
+    @property
+    def partitions(self) -> int:
+        """P."""
+        return len(self.forward_s)
+
+    @property
+    def devices(self) -> int:
+        """D."""
+        return self.forward_s.shape[1]
+
+    @property
+    def final_s(self) -> Floats:
+        """(P, D), what is done once per step: reducing gradients, and the update."""
+        return self.reduced_s + self.update_s
+
+    @property
+    def work_s(self) -> Floats:
+        """(P, D), all that a device does for a partition in a step."""
+        return self.micro_batches * (self.forward_s + self.backward_s) + self.final_s
+
+    def message_s(self, moved: float | Floats, source: int | NDArray, target: int | NDArray) -> Floats:
+        """Return the seconds that a message of so many bytes occupies its link."""
+        return np.asarray(self.latency_s[source, target] + moved / self.bytes_per_second[source, target])

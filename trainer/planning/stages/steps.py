@@ -1,0 +1,249 @@
+"""Predicted seconds and memory of a step, for many assignments at once. Pure.
+
+The model: a device does its chunks, passes of micro-batches through stages, in the order of `schedule`, one
+after the other. A chunk starts when its device is free and all that it reads has arrived. Sending takes no
+time of the device. When a chunk ends, and not before, all that another device needs of it leaves as one
+message; a tensor that several partitions of that device read is in it once, with the most bytes that any of
+them reads. The gradients of what a device has received go back once too, when the first of its stages that
+read it has done its backward pass, the last of them to do so. A message occupies its link, from one
+device to another, for latency + bytes / bandwidth, one message after the other. Within a device nothing takes
+time. In the end each device reduces the gradients of its partitions and updates them; the step lasts until
+the last device has.
+
+Not in it: reductions and updates that begin before the last chunk of their device, and what several links
+share.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from trainer.planning.stages.problem import Floats, Problem, Schedule
+from trainer.planning.stages.schedule import order
+
+Integers = NDArray[np.int64]
+
+
+def step_s(problem: Problem, chromosomes: ArrayLike) -> Floats:
+    """Return the seconds of a step of each assignment.
+
+    Args:
+        problem: with P partitions and D devices.
+        chromosomes: (N, P) integers, the device of each partition.
+
+    Returns:
+        (N,).
+
+    Raises:
+        ValueError: it is not of this shape, or has a device that there is not.
+    """
+    runs = _runs(_checked(problem, chromosomes))
+    # Those with more stages have more chunks: sorted, the ones that are not done yet come first.
+    falling = np.argsort(-runs.count, kind="stable")
+    runs = _Runs(*(array[falling] for array in runs))
+    found = np.empty(len(falling))
+    found[falling] = _play(problem, runs)
+    return found
+
+
+def memory(problem: Problem, chromosomes: ArrayLike) -> Floats:
+    """Return the most bytes that each device holds: state, and activations of micro-batches in flight.
+
+    Args:
+        problem: see `step_s`.
+        chromosomes: see `step_s`.
+
+    Returns:
+        (N, D).
+    """
+    runs = _runs(_checked(problem, chromosomes))
+    table = _table(problem.partitions, problem.micro_batches, problem.schedule)
+    kept = _of_stages(runs, np.broadcast_to(problem.kept_bytes, runs.stage.shape))
+    kept = np.concatenate([kept, -kept, np.zeros((len(kept), 1))], axis=1)
+    passes = table.passes[:, runs.count].T  # (N, slots)
+    changes = np.take_along_axis(kept, passes, axis=1)
+    holders = np.take_along_axis(np.tile(runs.holder, 2), passes % (2 * problem.partitions), 1)
+    found = np.empty((len(kept), problem.devices))
+    for device in range(problem.devices):
+        flying = np.cumsum(np.where(holders == device, changes, 0.0), axis=1).max(axis=1)
+        found[:, device] = (runs.device == device) @ problem.state_bytes + flying
+    return found
+
+
+def overflow(problem: Problem, chromosomes: ArrayLike) -> Floats:
+    """Return how far each assignment is over the limits of memory, as a part of them, added up; (N,).
+
+    A limit of 0 counts as 1 byte.
+    """
+    if np.isinf(problem.memory_bytes).all():
+        return np.zeros(len(_checked(problem, chromosomes)))
+    limits = problem.memory_bytes
+    over = np.maximum(memory(problem, chromosomes) - limits, 0.0)
+    return (over / np.maximum(limits, 1.0)).sum(axis=1)
+
+
+def fitness(problem: Problem, chromosomes: ArrayLike) -> Floats:
+    """Return the seconds of a step, plus a penalty where memory is short; (N,), less is better.
+
+    The penalty is more than any step can last, and grows with the overflow: whatever fits is better than
+    what does not.
+    """
+    over = overflow(problem, chromosomes)
+    return step_s(problem, chromosomes) + np.where(over > 0, (1 + over) * longest_s(problem), 0.0)
+
+
+def longest_s(problem: Problem) -> float:
+    """Return seconds that no assignment's step exceeds: everything, and one thing at a time, at its slowest."""
+    total = problem.work_s.max(axis=1).sum()
+    apart = ~np.eye(problem.devices, dtype=bool)
+    for p, q in zip(*np.nonzero(problem.moved_bytes), strict=True):
+        moved = problem.latency_s + problem.moved_bytes[p, q] / problem.bytes_per_second
+        total += 2 * problem.micro_batches * moved[apart].max(initial=0.0)
+    return float(total)
+
+
+class _Table(NamedTuple):
+    """Chunks of every slot (row) of an order with so many stages (column); 2 P where there is none.
+
+    Attributes:
+        passes: stage of a forward pass, P + stage of a backward one.
+        micro: micro-batch.
+    """
+
+    passes: Integers
+    micro: Integers
+
+
+@functools.lru_cache(maxsize=16)
+def _table(partitions: int, micro_batches: int, schedule: Schedule) -> _Table:
+    shape = (2 * micro_batches * partitions, partitions + 1)
+    table = _Table(np.full(shape, 2 * partitions), np.zeros(shape, np.int64))
+    for count in range(1, partitions + 1):
+        chunks = order(count, micro_batches, schedule)
+        back = [partitions * (chunk.passing == "backward") for chunk in chunks]
+        table.passes[: len(chunks), count] = [chunk.stage for chunk in chunks] + np.array(back)
+        table.micro[: len(chunks), count] = [chunk.micro for chunk in chunks]
+    return table
+
+
+class _Runs(NamedTuple):
+    """Assignments and their stages.
+
+    Attributes:
+        device: (N, P), of each partition.
+        stage: (N, P), of each partition.
+        count: (N,), S.
+        holder: (N, P), device of each stage; 0 of stages that there are not.
+    """
+
+    device: Integers
+    stage: Integers
+    count: Integers
+    holder: Integers
+
+
+def _checked(problem: Problem, chromosomes: ArrayLike) -> Integers:
+    found = np.asarray(chromosomes)
+    if found.ndim != 2 or found.shape[1] != problem.partitions or found.dtype.kind not in "iu":
+        raise ValueError(f"assignments must be integers, (N, {problem.partitions}), not {found.shape}")
+    if found.size and not (0 <= found.min() and found.max() < problem.devices):
+        raise ValueError(f"devices must be from 0 to {problem.devices - 1}")
+    return found.astype(np.int64, copy=False)
+
+
+def _runs(device: Integers) -> _Runs:
+    stage = np.zeros_like(device)
+    np.cumsum(device[:, 1:] != device[:, :-1], axis=1, out=stage[:, 1:])
+    holder = np.zeros_like(device)
+    np.put_along_axis(holder, stage, device, axis=1)
+    return _Runs(device, stage, stage[:, -1] + 1, holder)
+
+
+def _of_stages(runs: _Runs, values: Floats) -> Floats:
+    """Return sums over the partitions of each stage; (N, P, ...) to (N, P, ...)."""
+    member = runs.stage[:, None, :] == np.arange(runs.stage.shape[1])[:, None]
+    return np.einsum("nsp,np...->ns...", member.astype(np.float64), values, optimize=True)
+
+
+class _Messages(NamedTuple):
+    """What leaves after each pass, forward ones first.
+
+    Attributes:
+        seconds: (N, 2 P, D), that a message to each device takes; -inf where none is sent.
+        waits: (N, 2 P, P), 0 for each stage whose same pass needs it, -inf for others.
+    """
+
+    seconds: Floats
+    waits: Floats
+
+
+def _messages(problem: Problem, runs: _Runs) -> _Messages:
+    count, partitions = runs.device.shape
+    everywhere = np.arange(problem.devices)
+    at = runs.device[:, :, None] == everywhere  # (N, P, D)
+    read = np.zeros(at.shape)  # bytes of partition p that any on device e reads
+    for q in range(1, partitions):
+        np.maximum(read, problem.moved_bytes[:, q, None] * at[:, q, None, :], out=read)
+    sent = _of_stages(runs, read * ~at)  # (N, stage, D)
+    # Which stage (last axis) reads which one (middle) on another device.
+    reads = _of_stages(runs, np.broadcast_to(problem.moved_bytes > 0, (count, partitions, partitions)))
+    reads = _of_stages(runs, reads.swapaxes(1, 2)).swapaxes(1, 2) > 0
+    together = runs.holder[:, :, None] == runs.holder[:, None, :]
+    reads &= ~together
+    # The first stage of a device that reads a stage is the one that sends the gradients back.
+    before = np.tri(partitions, k=-1, dtype=bool).T
+    returns = reads & ~((reads.astype(np.float64) @ (together & before)) > 0)
+    received = np.take_along_axis(sent, runs.holder[:, None, :].repeat(partitions, 1), axis=2)
+    holds = runs.holder[:, :, None] == everywhere
+    back = np.where(returns, received, 0.0).swapaxes(1, 2) @ holds.astype(np.float64)
+
+    moved = np.concatenate([sent, back], axis=1)
+    source = np.tile(runs.holder, 2)[:, :, None]
+    # Devices send nothing to themselves; what the diagonal holds is not looked at.
+    seconds = np.full(moved.shape, -np.inf)
+    n, v, target = np.nonzero(moved)
+    seconds[n, v, target] = problem.message_s(moved[n, v, target], source[n, v, 0], target)
+    waits = np.where(np.concatenate([reads, returns.swapaxes(1, 2)], axis=1), 0.0, -np.inf)
+    return _Messages(seconds, waits)
+
+
+def _play(problem: Problem, runs: _Runs) -> Floats:
+    """Return the seconds of a step of each assignment; those with more stages come first."""
+    (count, partitions), devices, micro_batches = runs.device.shape, problem.devices, problem.micro_batches
+    table = _table(partitions, micro_batches, problem.schedule)
+    each = np.arange(partitions)
+    took = np.concatenate(
+        [_of_stages(runs, one[each, runs.device]) for one in (problem.forward_s, problem.backward_s)], axis=1
+    ).ravel()
+    seconds, waits = (array.reshape(-1, array.shape[2]) for array in _messages(problem, runs))
+    holder = np.tile(runs.holder, 2).ravel()
+    rows = np.arange(count)
+    first_device = rows * devices
+    stage_devices = first_device[:, None] + runs.holder
+
+    free = np.zeros(count * devices)
+    links = np.zeros((count * devices, devices))
+    ready = np.zeros((count * 2 * micro_batches, partitions))
+    chunks = 2 * micro_batches * runs.count
+    for slot in range(int(chunks.max(initial=0))):
+        active = int(np.searchsorted(-chunks, -slot))
+        passes = table.passes[slot, runs.count[:active]]
+        chunk = rows[:active] * (2 * partitions) + passes
+        backward = passes >= partitions
+        batch = (rows[:active] * 2 + backward) * micro_batches + table.micro[slot, runs.count[:active]]
+        device = first_device[:active] + holder[chunk]
+        end = np.maximum(free[device], ready[batch, passes - partitions * backward]) + took[chunk]
+        free[device] = end
+        link = links[device]
+        arrives = np.maximum(end[:, None], link) + seconds[chunk]
+        links[device] = np.maximum(link, arrives)
+        needed = arrives.ravel()[stage_devices[:active]] + waits[chunk]
+        ready[batch] = np.maximum(ready[batch], needed)
+    final = np.zeros((count, devices))
+    for p in range(partitions):
+        final[rows, runs.device[:, p]] += problem.final_s[p, runs.device[:, p]]
+    return (free.reshape(count, devices) + final).max(axis=1, initial=0.0)
