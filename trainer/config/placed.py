@@ -1,4 +1,4 @@
-"""`train.strategy` of strategies that divide the network itself: `spatial` and `filters`."""
+"""`train.strategy` of strategies that divide the network itself: `spatial`, `filters` and `hybrid`."""
 
 from __future__ import annotations
 
@@ -116,4 +116,48 @@ class FiltersConfig(PlacedConfig):
                 f"{next(fixed, 'balance=equal')} divides filters by no measurement; use balance=speed or "
                 "balance=bandwidth instead, or leave recalibrate_every out"
             )
+        return self
+
+
+class HybridConfig(PlacedConfig):
+    """`name: hybrid`. The network is cut into stages, through which micro-batches follow each other."""
+
+    name: Literal["hybrid"] = may_change("hybrid", description="this strategy")
+    partitions: int | None = may_change(
+        None,
+        ge=1,
+        le=256,
+        description="parts, in the order of the network, that the planner gives to ranks; those that follow "
+        "each other on one rank are a stage; default: four for each rank of a replica",
+    )
+    micro_batches: int = may_change(
+        4,
+        ge=1,
+        le=1024,
+        description="parts of a replica's samples that follow each other through the stages; batch norm "
+        "takes the statistics of one of them, over all replicas",
+    )
+    schedule: Literal["gpipe", "1f1b"] = may_change(
+        "1f1b",
+        description="gpipe: all forward passes, then all backward passes; 1f1b: in turn, as soon as a stage "
+        "can, which keeps fewer activations",
+    )
+    planner: Literal["gabra", "dynamic", "milp"] = may_change(
+        "gabra",
+        description="what gives partitions to ranks: a genetic algorithm, the best cuts into as many stages "
+        "as ranks at most, or a mixed-integer program that balances work",
+    )
+    profile: Path | None = may_change(
+        None,
+        strict=False,
+        description="file of `cingulum profile --out` that the planner goes by; default: operations and "
+        "links are measured when the run starts",
+    )
+
+    @model_validator(mode="after")
+    def _plan_says_all(self) -> HybridConfig:
+        if self.plan is not None and self.partitions is not None:
+            raise ValueError(f"plan={self.plan} says who computes what; leave partitions out")
+        if self.plan is not None and self.profile is not None:
+            raise ValueError(f"plan={self.plan} says who computes what; leave profile={self.profile} out")
         return self

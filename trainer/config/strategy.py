@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from trainer.config.placed import FiltersConfig, SpatialConfig
+from trainer.config.placed import FiltersConfig, HybridConfig, SpatialConfig
 from trainer.config.section import MAY_CHANGE, StrategySection, may_change
 
 # How gradients are summed over ranks: the one list of these names.
@@ -145,7 +145,7 @@ class OwnStrategyConfig(StrategySection):
     options: dict[str, Any] = Field({}, description="keys of its own, as its class describes them")
 
 
-NAMES = ("data", "parameter-server", "spatial", "filters")
+NAMES = ("data", "parameter-server", "spatial", "filters", "hybrid")
 
 
 def _tag(value: Any) -> str:
@@ -158,10 +158,17 @@ AnyStrategy = Annotated[
     | Annotated[ServerConfig, Tag("parameter-server")]
     | Annotated[SpatialConfig, Tag("spatial")]
     | Annotated[FiltersConfig, Tag("filters")]
+    | Annotated[HybridConfig, Tag("hybrid")]
     | Annotated[OwnStrategyConfig, Tag("own")],
     Discriminator(_tag),
 ]
-_SECTIONS: tuple[type[StrategySection], ...] = (RingConfig, ServerConfig, SpatialConfig, FiltersConfig)
+_SECTIONS: tuple[type[StrategySection], ...] = (
+    RingConfig,
+    ServerConfig,
+    SpatialConfig,
+    FiltersConfig,
+    HybridConfig,
+)
 
 
 def owner(key: str) -> str | None:

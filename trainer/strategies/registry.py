@@ -15,6 +15,7 @@ _OURS = {
     "parameter-server": "trainer.strategies.servers.synchronous:Synchronous",
     "spatial": "trainer.strategies.placed.strategy:Spatial",
     "filters": "trainer.strategies.placed.filters:Filters",
+    "hybrid": "trainer.strategies.placed.hybrid:Hybrid",
     "parameter-server async": "trainer.strategies.async_servers.asynchronous:Asynchronous",
 }
 

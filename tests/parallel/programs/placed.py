@@ -221,13 +221,19 @@ def plain(case: Case) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     start = placed_cases.state(model, optimizer)
     losses, means, samples = [], 0.0, 0.0
     for x, y, w in placed_cases.batches(case, model):
-        with tf.GradientTape() as tape:
-            each = loss(y, model(one_or_all(x), training=True))
-            mean = tf.reduce_sum(each * w) / len(w)
-            scaled = optimizer.scale_loss(mean)
-        optimizer.apply(tape.gradient(scaled, model.trainable_variables), model.trainable_variables)
-        losses.append(float(mean))
-        means, samples = means + float(tf.reduce_sum(each * (w > 0))), samples + np.sum(w > 0)
+        whole, summed = 0.0, None
+        for rows in case.micro_batches():
+            with tf.GradientTape() as tape:
+                each = loss(y[rows], model(one_or_all([one[rows] for one in x]), training=True))
+                mean = tf.reduce_sum(each * w[rows]) / len(w)
+                scaled = optimizer.scale_loss(mean)
+            gradients = tape.gradient(scaled, model.trainable_variables)
+            summed = gradients if summed is None else [a + b for a, b in zip(summed, gradients, strict=True)]
+            whole += float(mean)
+            means += float(tf.reduce_sum(each * (w[rows] > 0)))
+        optimizer.apply(summed, model.trainable_variables)
+        losses.append(whole)
+        samples += np.sum(w > 0)
     found = placed_cases.state(model, optimizer)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if inner.use_ema:

@@ -34,6 +34,7 @@ def section(name: str, **options: Any) -> Strategy:
     return lambda ranks: {"name": name, **options}
 
 
+HYBRID = section("hybrid", micro_batches=2)
 SPATIAL, FILTERS = section("spatial", small_maps="space"), section("filters")
 WAYS: dict[str, Strategy] = {
     "spatial": SPATIAL,
@@ -43,6 +44,7 @@ WAYS: dict[str, Strategy] = {
         "mode": "master",
         "shares": [1 / (1 + i) for i in range(ranks)],
     },
+    "hybrid": HYBRID,
 }
 MASTER = WAYS["master"]
 
@@ -103,6 +105,15 @@ class Case:
         """Micro-batches per update."""
         return int(self.train.get("accumulation", 1))
 
+    def micro_batches(self) -> list[np.ndarray]:
+        """The samples of each part of a batch that passes through stages at a time, all replicas together."""
+        section = self.strategy(max(self.ranks, default=1))
+        replicas, parts = section.get("replicas", 1), section.get("micro_batches", 1)
+        if section["name"] != "hybrid":
+            replicas = parts = 1
+        rows = np.arange(self.batch).reshape(replicas, parts, -1)
+        return list(rows.swapaxes(0, 1).reshape(parts, -1))
+
     def config(self, ranks: int) -> RunConfig:
         """The configuration of such a run on so many ranks."""
         return RunConfig(
@@ -154,7 +165,9 @@ def _registered(name: str, way: str) -> Case:
     # In the second step, two neighbours in a map of sfcn are equal but for rounding: its pooling in float32
     # takes one of them in one process, and the other one in ranks.
     steps = 1 if name == "sfcn" else 2
-    return Case(registered(name, **options), strategy, loss=loss, steps=steps, tolerance=NETWORK)
+    # Two micro-batches of two samples: a batch norm of one value has no variance.
+    batch = 4 if way == "hybrid" else 2
+    return Case(registered(name, **options), strategy, loss=loss, steps=steps, batch=batch, tolerance=NETWORK)
 
 
 # Three steps add up gradients of about 0.1, rounded to 2^-8 and 2^-11 of what they are sums of.
@@ -216,6 +229,20 @@ CASES: dict[str, Case] = {
     "replicas of filters": _own(
         section("filters", replicas=2), batch=4, ranks=(2, 4), train={"accumulation": 2}
     ),
+    "stages": _own(HYBRID, batch=4, train=_optimizer("adamw", weight_decay=0.1, ema=0.8)),
+    "stages by gpipe": _own(
+        section("hybrid", micro_batches=4, schedule="gpipe", partitions=9, planner="dynamic"),
+        batch=4,
+        train={"accumulation": 2, **_optimizer("adam", global_clip_norm=0.02)},
+    ),
+    "replicas of stages": _own(
+        section("hybrid", micro_batches=2, replicas=2),
+        batch=8,
+        ranks=(2, 4),
+        train=_optimizer("sgd", clip_norm=0.01),
+    ),
+    "stages of two inputs": _own(HYBRID, network=lambda: own(covariates=2), batch=4),
+    "stages overflow": _own(HYBRID, batch=4, **OVERFLOW),
     "bricks": _own(section("spatial", parts=[2, 2, 1]), ranks=(4,)),
     "small maps": Case(registered("tiny"), section("spatial"), steps=2, tolerance=NETWORK),
     "one with nothing to do": _own(

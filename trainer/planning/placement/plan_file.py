@@ -7,7 +7,7 @@ neither TensorFlow nor ranks. docs/how-to/plan.md says what each key is.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -19,7 +19,7 @@ from trainer.planning.kept_files import FilePart, KeptFile, Name
 from trainer.planning.placement import checking, ways
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.layouts import Layout, Piece, layout, replicated
-from trainer.planning.placement.listing import task_lists
+from trainer.planning.placement.listing import Pipeline, task_lists
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.tasks import TaskLists
 from trainer.planning.placement.units import Placement, Unit, place
@@ -223,7 +223,15 @@ def for_ranks(path: Path, ranks: int) -> PlanFile:
     return file
 
 
-def read(path: Path, network: Network, *, name: str, ranks: int, replicas: int = 1) -> Planned:
+def read(
+    path: Path,
+    network: Network,
+    *,
+    name: str,
+    ranks: int,
+    replicas: int = 1,
+    pipeline: Callable[[Layouts], Pipeline | None] = lambda _: None,
+) -> Planned:
     """Divide a network as a file says.
 
     Args:
@@ -232,6 +240,7 @@ def read(path: Path, network: Network, *, name: str, ranks: int, replicas: int =
         name: of the network.
         ranks: that train.
         replicas: groups of ranks; those of one read the same samples.
+        pipeline: from the file's layouts to the order in which their stages work; see `task_lists`.
 
     Raises:
         InputError: the file cannot be read, is for another network or other ranks, does not say of every
@@ -247,7 +256,7 @@ def read(path: Path, network: Network, *, name: str, ranks: int, replicas: int =
     try:
         layouts = file.layouts(network)
         placement = place(network, layouts)
-        lists = task_lists(placement)
+        lists = task_lists(placement, pipeline(layouts))
         checking.check(placement, lists)
         _check_samples(placement, ranks, replicas)
     except ConfigError as error:

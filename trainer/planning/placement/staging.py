@@ -7,13 +7,14 @@ message as any other.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trainer.planning.placement.layouts import Layout, replicated
 from trainer.planning.placement.listing import Pipeline
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.ways import Layouts, placed_shape
-from trainer.planning.stages.schedule import Schedule, order
+from trainer.planning.stages.problem import Schedule
+from trainer.planning.stages.schedule import order
 
 # Names of operations that one rank computes.
 Group = tuple[str, ...]
@@ -36,16 +37,20 @@ def on_ranks(network: Network, partitions: Sequence[Group], ranks: Sequence[int]
     }
 
 
-def stages(network: Network, layouts: Mapping[str, Layout]) -> tuple[Group, ...]:
-    """Return the longest runs of operations that the same ranks compute, by whatever layouts."""
+def stages(network: Network, ranks_of: Callable[[str], object]) -> tuple[Group, ...]:
+    """Return the longest runs of operations that the same ranks compute.
+
+    Args:
+        network: that is divided.
+        ranks_of: an operation's.
+    """
     placed = [one.name for one in network.operations if one.readings]
-    runs = itertools.groupby(placed, key=lambda name: layouts[name].ranks)
-    return tuple(tuple(run) for _, run in runs)
+    return tuple(tuple(run) for _, run in itertools.groupby(placed, key=ranks_of))
 
 
 def pipeline(
     network: Network, layouts: Mapping[str, Layout], micro_batches: int, schedule: Schedule
 ) -> Pipeline:
     """Return in which order the stages of some layouts pass micro-batches."""
-    parts = stages(network, layouts)
+    parts = stages(network, lambda name: layouts[name].ranks)
     return Pipeline(parts, tuple(order(len(parts), micro_batches, schedule)))

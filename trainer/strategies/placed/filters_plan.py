@@ -48,12 +48,6 @@ class FiltersPlan(PlacedPlan):
     balance: dict[str, Any] | None = dataclasses.field(default=None, kw_only=True)
     recalibrated: tuple[Recalibration, ...] = dataclasses.field(default=(), kw_only=True, repr=False)
 
-    @classmethod
-    def from_placed(cls, plan: PlacedPlan, **more: Any) -> FiltersPlan:
-        """Return a plan with these attributes besides."""
-        given = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
-        return cls(**(given | more))
-
     def share(self, rank: int) -> Share:
         """Return a replica's samples; all of each where the rank may be given other filters."""
         share = super().share(rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.errors import ConfigError
 from trainer.planning.communication import Flow
@@ -17,6 +17,9 @@ from trainer.planning.placement.tasks import Send, TaskLists
 from trainer.planning.placement.units import Placement
 from trainer.ranks.messages import MOST_BYTES
 from trainer.strategies.base import Plan, Share
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +57,12 @@ class PlacedPlan(Plan):
     slots: int = dataclasses.field(repr=False)
     may_change: bool = dataclasses.field(default=False, kw_only=True, repr=False)
     micro_batches: int = dataclasses.field(default=1, kw_only=True)
+
+    @classmethod
+    def from_placed(cls, plan: PlacedPlan, **more: Any) -> Self:
+        """Return a plan with these attributes besides."""
+        given = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+        return cls(**(given | more))
 
     @property
     def per_replica(self) -> int:
@@ -94,9 +103,11 @@ class PlacedPlan(Plan):
 
     def __str__(self) -> str:
         busiest = max(self.sent_per_update) / 2**20
+        micro_batches = self.accumulation * self.micro_batches
         return (
             f"{self.strategy}: {self.global_batch} samples per update = {self.replicas} replica(s) of "
-            f"{self.per_replica} rank(s) x {self.accumulation} micro-batch(es) x {self.micro_batch}; "
+            f"{self.per_replica} rank(s) x {micro_batches} micro-batch(es) x "
+            f"{self.micro_batch // self.micro_batches}; "
             f"{self.way}; {self.parameters:,} parameters, at most {max(self.held):,} on a rank; "
             f"{busiest:.2f} MiB sent by the busiest rank per update"
         )

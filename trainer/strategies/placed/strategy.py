@@ -5,11 +5,12 @@ What they have in common, and `Spatial`; `Filters` is in filters.py.
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from trainer.config import FiltersConfig, RingConfig, SpatialConfig, micro_batch
+from trainer.config import PlacedConfig, RingConfig, SpatialConfig, micro_batch
 from trainer.errors import ConfigError
 from trainer.ranks import launch
 from trainer.ranks.members import Members
@@ -19,6 +20,7 @@ from trainer.strategies.learner import Learner, Setup
 if TYPE_CHECKING:
     import keras
 
+    from trainer.planning.placement.listing import Pipeline
     from trainer.planning.placement.operations import Network
     from trainer.planning.placement.tasks import TaskLists
     from trainer.planning.placement.units import Placement
@@ -40,16 +42,21 @@ class Placed(Strategy):
     """What they have in common: a rule that divides the network over the ranks of a replica."""
 
     @property
-    def section(self) -> SpatialConfig | FiltersConfig:
+    def section(self) -> PlacedConfig:
         """Its section."""
-        return cast("SpatialConfig | FiltersConfig", self.config.train.strategy)
+        return cast(PlacedConfig, self.config.train.strategy)
+
+    @property
+    def micro_batches(self) -> int:
+        """Parts of a replica's samples that its ranks pass on one after the other; default: one."""
+        return 1
 
     @property
     def _samples(self) -> int:
         """Samples that one replica takes of a micro-batch."""
-        return max(
-            1, self.config.train.global_batch // self.config.train.accumulation // self.section.replicas
-        )
+        train = self.config.train
+        parts = train.accumulation * self.section.replicas * self.micro_batches
+        return max(1, train.global_batch // parts)
 
     def members(self, processes: int) -> Members:
         """Return that ranks send each other messages."""
@@ -89,9 +96,16 @@ class Placed(Strategy):
                 cure=f"Launch a multiple of {replicas} ranks.",
                 key="train.strategy.replicas",
             )
-        samples = replicas * micro_batch(
-            train.global_batch, world_size=replicas, accumulation=train.accumulation
-        )
+        samples = micro_batch(train.global_batch, world_size=replicas, accumulation=train.accumulation)
+        if samples % self.micro_batches:
+            raise ConfigError(
+                f"train.strategy.micro_batches: {samples} sample(s) of a replica cannot be divided into "
+                f"{self.micro_batches} micro-batches.",
+                cure=f"Set train.global_batch to a multiple of {self.micro_batches} times the replicas times "
+                "train.accumulation, or take fewer micro-batches.",
+                key="train.strategy.micro_batches",
+            )
+        samples = replicas * samples // self.micro_batches
         # Evaluation takes a volume at a time.
         networks = read(model, samples), read(model, self.config.data.evaluation_batch, training=False)
         divide = self._by_rule if self.section.plan is None else self._by_file
@@ -111,6 +125,7 @@ class Placed(Strategy):
             evaluated=divided.evaluated,
             forwards=forwards,
             slots=per_parameter(optimizer, model.trainable_variables),
+            micro_batches=self.micro_batches,
             **facts(divided.placement, divided.lists, world_size, train.accumulation),
         )
 
@@ -118,17 +133,20 @@ class Placed(Strategy):
         """Divide by the strategy's own rule; what is evaluated, over the ranks of the first replica."""
         from trainer.planning.placement import ways
         from trainer.planning.placement.checking import check
+        from trainer.planning.placement.layouts import replicated
         from trainer.planning.placement.listing import task_lists
         from trainer.planning.placement.units import place
 
         replicas = self.section.replicas
         ranks = world_size // replicas
-        placement = place(
-            network, ways.replicas(network, replicas, ranks, lambda one: self.layouts(one, ranks))
-        )
-        lists = task_lists(placement)
+        layouts = ways.replicas(network, replicas, ranks, lambda one: self.layouts(one, ranks))
+        placement = place(network, layouts)
+        lists = task_lists(placement, self.pipeline(network, layouts))
         check(placement, lists)
-        return _Divided(placement, lists, place(evaluated, self.layouts(evaluated, ranks)), self.way(ranks))
+        # Outputs of what is evaluated are gathered on rank 0.
+        loss = evaluated.operations[-1]
+        layouts = self.layouts(evaluated, ranks) | {loss.name: replicated(loss.shape, [0])}
+        return _Divided(placement, lists, place(evaluated, layouts), self.way(ranks))
 
     def _by_file(self, network: Network, evaluated: Network, world_size: int) -> _Divided:
         """Divide as `train.strategy.plan` says; what is evaluated, too, where the weights are."""
@@ -139,7 +157,12 @@ class Placed(Strategy):
         if path is None:
             raise TypeError("no file to divide by")
         found = plan_file.read(
-            path, network, name=self.config.model.name, ranks=world_size, replicas=replicas
+            path,
+            network,
+            name=self.config.model.name,
+            ranks=world_size,
+            replicas=replicas,
+            pipeline=functools.partial(self.pipeline, network),
         )
         layouts = plan_file.to_evaluate(found.layouts, evaluated)
         way = f"divided as {path} says (SHA-256 {found.sha256[:12]})"
@@ -153,6 +176,10 @@ class Placed(Strategy):
         if not isinstance(plan, PlacedPlan):
             raise TypeError("build follows a plan of this strategy")
         return PlacedModel(plan, setup, seed=self.config.train.seed)
+
+    def pipeline(self, network: Network, layouts: Layouts) -> Pipeline | None:
+        """Return in which order stages work on micro-batches; None: there is one micro-batch."""
+        return None
 
     @abstractmethod
     def layouts(self, network: Network, ranks: int) -> Layouts:

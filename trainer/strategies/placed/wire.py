@@ -32,7 +32,9 @@ class Wire:
         self._exchange = exchange
         bundles = sorted(
             {task.messages for tasks in lists.values() for task in tasks if isinstance(task, Send)},
-            key=lambda messages: [(m.content, m.name, m.number, m.source, m.target) for m in messages],
+            key=lambda messages: [
+                (m.content, m.name, m.number, m.source, m.target, m.micro) for m in messages
+            ],
         )
         self.tags = {messages: first + number for number, messages in enumerate(bundles)}
         self._leaving: list[tuple[Bundle, Any]] = []

@@ -1,0 +1,165 @@
+"""`strategy: hybrid`: stages of a network on the ranks of a replica, and replicas of all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from trainer.config import HybridConfig, RunConfig
+from trainer.strategies.base import Plan
+from trainer.strategies.placed.strategy import Placed
+
+if TYPE_CHECKING:
+    import keras
+
+    from trainer.planning.placement.listing import Pipeline
+    from trainer.planning.placement.operations import Network
+    from trainer.planning.placement.ways import Layouts
+    from trainer.planning.profile import Profile
+    from trainer.ranks.world import World
+    from trainer.strategies.placed.hybrid_plan import Division
+
+
+class Hybrid(Placed):
+    """Hybrid data and model parallelism (Akintoye, Han et al., arXiv 2104.05035).
+
+    The network is cut into partitions, which a planner gives to the ranks of a replica; micro-batches follow
+    each other through the stages (GPipe, arXiv 1811.06965; 1F1B, arXiv 2006.09503); replicas of all stages
+    take other samples, and the gradients of a stage are added up over its replicas.
+
+    Attributes:
+        profile: what the planner goes by; None: FLOPs.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        self.profile: Profile | None = None
+        self._memory: list[float] | None = None
+        self._division: Division | None = None
+
+    @property
+    def _hybrid(self) -> HybridConfig:
+        return cast(HybridConfig, self.section)
+
+    @property
+    def micro_batches(self) -> int:
+        """Parts of a replica's samples that its ranks pass on one after the other."""
+        return self._hybrid.micro_batches
+
+    def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
+        """Decide on rank 0 who computes what, or take what was recorded; see `Strategy.calibrate`."""
+        from trainer.ranks.agreement import agree
+        from trainer.strategies.placed import costs_of_run
+        from trainer.strategies.placed.hybrid_plan import division_in
+
+        super().calibrate(model, world, recorded)
+        replicas = self._hybrid.replicas
+        if self._hybrid.plan is not None or world.size % replicas:
+            return
+        ranks, known = world.size // replicas, division_in(recorded)
+        if known and recorded and self._may_follow(known, recorded, ranks):
+            self._division = known
+            return
+        if ranks > 1:
+            self.profile = costs_of_run.profile(
+                self.config, self._hybrid.profile, model, world, self._samples
+            )
+            self._memory = costs_of_run.memory_bytes(world, ranks)
+        found = agree(world, lambda: self._decided(model, ranks) if world.is_main else None)
+        self._division = world.broadcast_object(found)
+
+    def _may_follow(self, known: Division, recorded: dict[str, Any], ranks: int) -> bool:
+        """Whether a recorded division is one of this configuration, for so many ranks."""
+        section = self._hybrid
+        asked = (section.planner, section.schedule, section.micro_batches)
+        return (
+            asked == (known.planner, known.schedule, known.micro_batches)
+            and recorded.get("replicas") == section.replicas
+            and recorded.get("world_size") == ranks * section.replicas
+            and self._partitions(ranks) == len(known.partitions)
+        )
+
+    def _partitions(self, ranks: int) -> int:
+        return self._hybrid.partitions or 4 * ranks
+
+    def _decided(self, model: keras.Model, ranks: int) -> Division:
+        """What the planner decides, by the profile. Whether it fits into memory is checked of the plan."""
+        from trainer.planning.placement import partitioning
+        from trainer.planning.stages import planners
+        from trainer.strategies import optimizers, slots
+        from trainer.strategies.placed.hybrid_plan import Division
+        from trainer.strategies.placed.reading import read
+
+        section, network = self._hybrid, read(model, self._samples)
+        parts = partitioning.partitions(network, self.profile, ranks, self._partitions(ranks))
+        optimizer = optimizers.build(self.config.train, 1, model)
+        problem = partitioning.problem(
+            network,
+            parts,
+            self.profile,
+            devices=ranks,
+            replicas=section.replicas,
+            micro_batches=section.micro_batches,
+            schedule=section.schedule,
+            slots=slots.per_parameter(optimizer, model.trainable_variables),
+            memory_bytes=self._memory,
+        )
+        found = planners.plan(problem, section.planner, self.config.train.seed)
+        return Division(
+            section.planner,
+            section.schedule,
+            section.micro_batches,
+            tuple(network[names[0]].layer or names[0] for names in parts),
+            found.devices,
+            "FLOPs" if self.profile is None else "profile",
+            None if self.profile is None else found.step_s,
+            found.gap,
+            found.fits,
+        )
+
+    def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
+        """Divide an update as was decided, else by FLOPs or `profile`; see `Placed.plan`.
+
+        Raises:
+            ConfigError: see there.
+            ModelError: see there.
+        """
+        from trainer.planning.placement import staging
+        from trainer.strategies.placed.hybrid_plan import HybridPlan
+        from trainer.strategies.placed.plan import PlacedPlan
+
+        replicas = self._hybrid.replicas
+        if self._hybrid.plan is None and self._division is None and not world_size % replicas:
+            self._division = self._decided(model, world_size // replicas)
+        found = cast(PlacedPlan, super().plan(model, optimizer, world_size))
+        placement = found.placement
+        stages = staging.stages(placement.network, lambda name: [u.rank for u in placement.of(name)])
+        return HybridPlan.from_placed(found, division=self._division, stages=len(stages))
+
+    def layouts(self, network: Network, ranks: int) -> Layouts:
+        """Give partitions to ranks."""
+        from trainer.planning.placement import staging
+
+        division = self._division
+        if division is None:
+            raise TypeError("nothing was decided")
+        return staging.on_ranks(network, division.parts(network), division.ranks)
+
+    def pipeline(self, network: Network, layouts: Layouts) -> Pipeline | None:
+        """Return in which order stages work on micro-batches."""
+        from trainer.planning.placement import staging
+
+        return staging.pipeline(network, layouts, self._hybrid.micro_batches, self._hybrid.schedule)
+
+    def way(self, ranks: int) -> str:
+        """Return stages and schedule."""
+        from trainer.planning.stages.schedule import stages
+
+        division = self._division
+        if division is None:
+            raise TypeError("nothing was decided")
+        used, count = len(set(division.ranks)), len(stages(division.ranks))
+        idle = f" ({ranks - used} without any)" if used < ranks else ""
+        return (
+            f"{count} stage(s) on {ranks} rank(s){idle} by {division.planner}, {division.schedule}, "
+            f"at most {division.gap:.1%} from the best"
+        )

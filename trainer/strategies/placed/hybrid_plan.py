@@ -1,0 +1,88 @@
+"""How an update is divided where stages pass on micro-batches, and by what it was decided."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from trainer.planning.placement.operations import Network
+from trainer.planning.placement.staging import Group
+from trainer.strategies.placed.plan import PlacedPlan
+
+
+@dataclasses.dataclass(frozen=True)
+class Division:
+    """Which rank of a replica computes which partition.
+
+    Attributes:
+        planner: that decided it.
+        schedule: that it was decided for.
+        micro_batches: of an update.
+        partitions: first layer of each, in the order of the network.
+        ranks: of each partition.
+        by: what it was decided by: seconds of a profile, or FLOPs.
+        step_s: predicted seconds of an update, without those of reading batches; None by FLOPs.
+        gap: to a proven bound, step / bound - 1: no division can be better by more.
+        fits: whether it was predicted to fit into the ranks' memory.
+    """
+
+    planner: str
+    schedule: str
+    micro_batches: int
+    partitions: tuple[str, ...]
+    ranks: tuple[int, ...]
+    by: str
+    step_s: float | None
+    gap: float
+    fits: bool
+
+    def parts(self, network: Network) -> list[Group]:
+        """Return the operations of each partition; an evaluated network has others than a trained one.
+
+        Raises:
+            ValueError: the network has no such layer.
+        """
+        placed = [one for one in network.operations if one.readings]
+        layers = [one.layer or one.name for one in placed]
+        starts = [layers.index(first) for first in self.partitions]
+        ends = [*starts[1:], len(placed)]
+        return [
+            tuple(one.name for one in placed[start:stop]) for start, stop in zip(starts, ends, strict=True)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class HybridPlan(PlacedPlan):
+    """How an update is divided.
+
+    Attributes:
+        division: what the planner decided; None where a file says who computes what.
+        stages: runs of operations on the same ranks.
+    """
+
+    division: Division | None = dataclasses.field(default=None, kw_only=True)
+    stages: int = dataclasses.field(default=1, kw_only=True)
+
+    def tree(self) -> dict[str, Any]:
+        """Return every attribute as it goes into plan.json."""
+        division = self.division and dataclasses.asdict(self.division)
+        return {**super().tree(), "division": division}
+
+    def result(self) -> dict[str, Any]:
+        """Return what result.json has of the plan."""
+        found = self.division
+        return {} if found is None else {"planned_step_s": found.step_s, "planned_gap": found.gap}
+
+
+def division_in(plan: dict[str, Any] | None) -> Division | None:
+    """Return the division of plan.json; None where there is none, or it cannot be read."""
+    told = (plan or {}).get("division")
+    names = {field.name for field in dataclasses.fields(Division)}
+    if not isinstance(told, dict) or set(told) != names:
+        return None
+    lists = told["partitions"], told["ranks"]
+    if not all(isinstance(one, list) and one for one in lists) or len(lists[0]) != len(lists[1]):
+        return None
+    if not all(isinstance(rank, int) and rank >= 0 for rank in lists[1]):
+        return None
+    return Division(**{**told, "partitions": tuple(map(str, lists[0])), "ranks": tuple(lists[1])})
