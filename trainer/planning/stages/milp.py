@@ -34,7 +34,8 @@ def milp(problem: Problem, *, time_limit_s: float = 10.0) -> Solved:
 
     - what a device computes, reduces and updates, after what comes before its first partition, and
       before what comes after (`filling.first_on`);
-    - what a link carries: of each partition, what the one reader that reads most of it reads, without latency.
+    - what a link carries: of each partition, what its chief reader reads, the one that reads most, without
+      latency.
 
     Memory has the activations of all micro-batches under `gpipe`, of one under `1f1b`: an assignment may need
     more than it is given.
@@ -154,7 +155,9 @@ class _Model:
         most = one.moved_bytes.max(axis=1)
         for a, b in ((a, b) for a in d for b in d if a != b):
             took = {p: one.micro_batches * most[p] / one.bytes_per_second[a, b] for p in self.read}
-            pairs = [(z[way], took[p]) for p, z in zip(self.read, self.z, strict=True) for way in ((a, b), (b, a))]
+            pairs = [
+                (z[way], took[p]) for p, z in zip(self.read, self.z, strict=True) for way in ((a, b), (b, a))
+            ]
             self._least(pairs)
 
     def _least(self, terms: Iterable[tuple[int, float]]) -> None:
@@ -164,6 +167,8 @@ class _Model:
 
 def _alike(problem: Problem) -> bool:
     apart = ~np.eye(problem.devices, dtype=bool)
-    tables = (problem.forward_s, problem.backward_s, problem.final_s, problem.memory_bytes[None])
-    links = (problem.latency_s[apart], problem.bytes_per_second[apart])
-    return all((table == table[:, :1]).all() for table in tables) and all((one == one[:1]).all() for one in links)
+    rows = (
+        *(problem.forward_s, problem.backward_s, problem.final_s, problem.memory_bytes[None]),
+        *(problem.latency_s[None, apart], problem.bytes_per_second[None, apart]),
+    )
+    return all((one == one[:, :1]).all() for one in rows)
