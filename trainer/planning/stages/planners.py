@@ -111,7 +111,8 @@ def _plans(problem: Problem, planners: Sequence[Planner], seed: int, time_limit_
     return found
 
 
-def _gabra(problem: Problem, seed: int) -> tuple[int, ...]:
+def plan_gabra(problem: Problem, seed: int) -> tuple[int, ...]:
+    """Return the assignment of GABRA with all that is ours; see `plan`."""
     started = [longest_first(problem)]
     if problem.devices <= MOST_DEVICES:
         started.append(dynamic(problem))
@@ -119,7 +120,7 @@ def _gabra(problem: Problem, seed: int) -> tuple[int, ...]:
 
 
 _FOUND: dict[str, Callable[[Problem, int, Solved], tuple[int, ...]]] = {
-    "gabra": lambda problem, seed, _: _gabra(problem, seed),
+    "gabra": lambda problem, seed, _: plan_gabra(problem, seed),
     "dynamic": lambda problem, *_: dynamic(problem),
     "milp": lambda problem, _, solved: solved.devices or longest_first(problem),
     "greedy": lambda problem, *_: longest_first(problem),
