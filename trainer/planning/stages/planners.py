@@ -19,6 +19,8 @@ from trainer.planning.stages.problem import Problem
 from trainer.planning.stages.steps import memory, overflow, step_s
 
 Planner = Literal["gabra", "dynamic", "milp", "greedy", "exhaustive"]
+# Takes half as long again as 100, and finds the optimum more often: decision 55.
+POPULATION = 300
 PLANNERS: tuple[Planner, ...] = get_args(Planner)
 
 
@@ -50,7 +52,7 @@ class Planned:
 def plan(problem: Problem, planner: Planner, seed: int = 0, *, time_limit_s: float = 10.0) -> Planned:
     """Return the assignment that a planner makes.
 
-    `gabra` starts with the assignments of `greedy` and `dynamic`, climbs, and has no twins; see there.
+    `gabra` starts with the assignments of `greedy` and `dynamic`, climbs, and has no twins; see `gabra`.
     It and all others but `milp`, and the bound, are the same on every machine.
 
     Args:
@@ -116,7 +118,9 @@ def plan_gabra(problem: Problem, seed: int) -> tuple[int, ...]:
     started = [longest_first(problem)]
     if problem.devices <= MOST_DEVICES:
         started.append(dynamic(problem))
-    return gabra(problem, seed=seed, started=started, climbing=True, distinct=True).devices
+    return gabra(
+        problem, seed=seed, population=POPULATION, started=started, climbing=True, distinct=True
+    ).devices
 
 
 _FOUND: dict[str, Callable[[Problem, int, Solved], tuple[int, ...]]] = {
