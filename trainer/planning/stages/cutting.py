@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,4 +39,4 @@ def partitions(seconds: Sequence[float], n: int) -> list[tuple[int, int]]:
         cuts.append(int(begin[cuts[-1]]))
     cuts.append(0)
     cuts.reverse()
-    return list(zip(cuts, cuts[1:], strict=False))
+    return list(itertools.pairwise(cuts))

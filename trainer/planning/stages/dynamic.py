@@ -14,12 +14,12 @@ MOST_DEVICES = 12
 def dynamic(problem: Problem) -> tuple[int, ...]:
     """Return the best step among the assignments with the least bottleneck for each number of stages.
 
-    Every device has one stage at most. A bottleneck is the most seconds per micro-batch of a stage or
-    of a link: a stage computes both passes, and an M-th of reduction and update; a link carries the tensors
-    that cross a border, to the next stage or back. The program finds the least one exactly over all cuts, and all
-    assignments of devices to stages, for partitions each of which reads the one before. A skip that crosses
-    several borders counts at each, which is an estimate. Under `1f1b` with one stage per device, a stage
-    keeps as many micro-batches as stages come from it on; under `gpipe` all. Within this model, memory is exact.
+    Every device has one stage at most. A bottleneck is the most seconds per micro-batch of a stage or of a
+    link: a stage computes both passes, and an M-th of reduction and update; a link carries the tensors that
+    cross a border, to the next stage or back. The program finds the least one exactly over all cuts, and
+    all assignments of devices to stages, for partitions each of which reads the one before. A skip that
+    crosses several borders counts at each, which is an estimate. Memory is exact: under `1f1b` a stage keeps
+    as many micro-batches as there are stages from it on, under `gpipe` all.
 
     The least bottleneck is not the least step: filling and draining are not in it. So stages of every number
     are tried with `steps`, and the best is taken.

@@ -29,7 +29,7 @@ class Found(NamedTuple):
         devices: of each partition.
         step_s: its seconds, without a penalty.
         history: fitness of the best individual of each generation; never rises.
-        evaluations: assignments that were played.
+        evaluations: assignments that were played, each once.
     """
 
     devices: tuple[int, ...]
@@ -108,17 +108,20 @@ def _replace_twins(living: Integers, elite: int, others: Integers) -> None:
 
 
 class _Judge:
-    """Fitness of individuals, and how many were played."""
+    """Fitness of individuals; none is played twice."""
 
     def __init__(self, problem: Problem) -> None:
-        self.evaluations = 0
         self._problem = problem
+        self._known: dict[bytes, float] = {}
         self._climbed: bytes | None = None
 
+    @property
+    def evaluations(self) -> int:
+        return len(self._known)
+
     def sorted(self, living: Integers, climbing: bool) -> tuple[Integers, Floats]:
-        """Return individuals and their fitness, the best first; equal ones are played once."""
-        unique, which = np.unique(living, axis=0, return_inverse=True)
-        cost = self._play(unique)[which.ravel()]
+        """Return individuals and their fitness, the best first."""
+        cost = self._cost(living)
         ranking = np.argsort(cost, kind="stable")
         living, cost = living[ranking], cost[ranking]
         if climbing and living[0].tobytes() != self._climbed:
@@ -126,9 +129,13 @@ class _Judge:
             self._climbed = living[0].tobytes()
         return living, cost
 
-    def _play(self, chromosomes: Integers) -> Floats:
-        self.evaluations += len(chromosomes)
-        return fitness(self._problem, chromosomes)
+    def _cost(self, living: Integers) -> Floats:
+        keys = [one.tobytes() for one in living]
+        new = {key: at for at, key in enumerate(keys) if key not in self._known}
+        if new:
+            costs = fitness(self._problem, living[list(new.values())])
+            self._known.update(zip(new, map(float, costs), strict=True))
+        return np.array([self._known[key] for key in keys])
 
     def _climb(self, best: Integers, cost: float) -> tuple[Integers, float]:
         """Go to the best neighbour while it is better.
@@ -137,7 +144,7 @@ class _Judge:
         """
         while True:
             around = neighbours(best, self._problem.devices)
-            costs = self._play(around)
+            costs = self._cost(around)
             if not len(around) or costs.min() >= cost:
                 return best, cost
             best, cost = around[costs.argmin()], float(costs.min())

@@ -97,7 +97,7 @@ def fitness(problem: Problem, chromosomes: ArrayLike) -> Floats:
 
 
 def longest_s(problem: Problem) -> float:
-    """Return seconds that no assignment's step exceeds: everything, and one thing at a time, at its slowest."""
+    """Return seconds that no step exceeds: everything one after the other, at its slowest."""
     total = problem.work_s.max(axis=1).sum()
     apart = ~np.eye(problem.devices, dtype=bool)
     for p, q in zip(*np.nonzero(problem.moved_bytes), strict=True):
@@ -150,7 +150,7 @@ def _checked(problem: Problem, chromosomes: ArrayLike) -> Integers:
     found = np.asarray(chromosomes)
     if found.ndim != 2 or found.shape[1] != problem.partitions or found.dtype.kind not in "iu":
         raise ValueError(f"assignments must be integers, (N, {problem.partitions}), not {found.shape}")
-    if found.size and not (0 <= found.min() and found.max() < problem.devices):
+    if found.size and not (found.min() >= 0 and found.max() < problem.devices):
         raise ValueError(f"devices must be from 0 to {problem.devices - 1}")
     return found.astype(np.int64, copy=False)
 
