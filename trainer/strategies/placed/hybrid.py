@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, cast
 
 from trainer.config import HybridConfig, RunConfig
@@ -65,7 +66,8 @@ class Hybrid(Placed):
             )
             self._memory = costs_of_run.memory_bytes(world, ranks)
         found = agree(world, lambda: self._decided(model, ranks) if world.is_main else None)
-        self._division = world.broadcast_object(found)
+        told = world.broadcast_object(found and dataclasses.asdict(found))
+        self._division = division_in({"division": told})
 
     def _may_follow(self, known: Division, recorded: dict[str, Any], ranks: int) -> bool:
         """Whether a recorded division is one of this configuration, for so many ranks."""
