@@ -17,6 +17,7 @@ class StrategyName(str, Enum):
     data = "data"
     spatial = "spatial"
     filters = "filters"
+    hybrid = "hybrid"
 
 
 def plan(

@@ -37,6 +37,9 @@ def show(found: Comparison) -> None:
     console.print(_ranks(found.chosen, found.ranks))
     if found.ranks > MOST_RANKS:
         console.print(f"and {found.ranks - MOST_RANKS} more ranks; --json has all")
+    if found.chosen.planners:
+        console.print()
+        console.print(_planners(found.chosen))
     console.print()
     drawn = strips(layouts_of(found.chosen.placement))
     console.print(_drawing(drawn[:MOST_ROWS]))
@@ -69,6 +72,19 @@ def _strategies(found: Comparison) -> Table:
                 sizes.size(max(rank.total for rank in one.memory)),
                 f"{one.imbalance:.1%}",
             )
+    return table
+
+
+def _planners(one: Outlook) -> Table:
+    """What each planner makes of the same partitions; by FLOPs, seconds are those of a rank of 1 FLOP/s."""
+    table = _table(
+        "planner", numbers=["step" if one.cost else "FLOP in turn", "above the bound", "planned in"]
+    )
+    table.add_column("partitions on ranks")
+    for each in one.planners:
+        step = sizes.time(each.step_s) if one.cost else f"{each.step_s:.3g}"
+        where = " ".join(map(str, each.devices)) + ("" if each.fits else " (does not fit)")
+        table.add_row(each.planner, step, f"{each.gap:.1%}", sizes.time(each.seconds_taken), where)
     return table
 
 

@@ -11,6 +11,7 @@ from trainer.planning.placement.costs import Cost, Sent
 from trainer.planning.placement.memory import Memory
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.units import Placement
+from trainer.planning.stages.planners import Planned
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Outlook:
         owned: parameters that each rank updates.
         flops: forward, of each rank, in an update.
         cost: seconds of an update; None without a profile.
+        planners: of stages, what each planner makes of the same partitions.
     """
 
     label: str
@@ -40,6 +42,7 @@ class Outlook:
     owned: tuple[int, ...]
     flops: tuple[float, ...]
     cost: Cost | None
+    planners: tuple[Planned, ...] = ()
 
     @property
     def imbalance(self) -> float:
@@ -113,5 +116,6 @@ def _row(one: Outlook | Impossible) -> dict[str, Any]:
         "flops": list(one.flops),
         "parameters_held": list(one.held),
         "parameters_owned": list(one.owned),
+        "planners": [dataclasses.asdict(each) for each in one.planners],
         "memory_bytes": [{**dataclasses.asdict(rank), "total": rank.total} for rank in one.memory],
     }

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 import keras
 
-from trainer.config import FiltersConfig, RingConfig, RunConfig, SpatialConfig, StrategySection, micro_batch
+from trainer.config import (
+    FiltersConfig,
+    HybridConfig,
+    RingConfig,
+    RunConfig,
+    SpatialConfig,
+    StrategySection,
+    micro_batch,
+)
 from trainer.errors import ConfigError, InputError
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.costs import Cost, Sent
@@ -19,13 +28,15 @@ from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Send, TaskLists
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
+from trainer.planning.stages import planners
 from trainer.profiling.outlooks import Comparison, Impossible, Outlook
 from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
 from trainer.strategies.placed import reading
+from trainer.strategies.placed.hybrid import Hybrid
 from trainer.strategies.placed.plan import PlacedPlan
 
-NAMES = ("data", "spatial", "filters")
+NAMES = ("data", "spatial", "filters", "hybrid")
 
 
 @dataclass(frozen=True)
@@ -109,7 +120,14 @@ def _sections(asked: _Asked) -> list[StrategySection]:
         SpatialConfig(name="spatial"),
         FiltersConfig(name="filters", shares=shares),
         FiltersConfig(name="filters", mode="master", shares=shares),
+        HybridConfig(name="hybrid", micro_batches=_micro_batches(asked)),
     ]
+
+
+def _micro_batches(asked: _Asked) -> int:
+    """As many as divide the samples, and four for each rank at most: more hide less than they cost."""
+    samples = asked.config.train.global_batch // asked.config.train.accumulation
+    return max(n for n in range(1, min(samples, 4 * asked.ranks) + 1) if samples % n == 0)
 
 
 def _label(section: StrategySection) -> str:
@@ -140,7 +158,10 @@ def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
     if section.name == "data":
         return _of_data(asked)
     train, ranks = asked.config.train, asked.ranks
-    plan = registry.of(asked.under(section)).plan(asked.model, optimizers.build(train, 1), ranks)
+    strategy = registry.of(asked.under(section))
+    if isinstance(strategy, Hybrid):
+        strategy.profile = asked.profile
+    plan = strategy.plan(asked.model, optimizers.build(train, 1), ranks)
     if not isinstance(plan, PlacedPlan):
         raise TypeError(f"{section.name} has no placement")
     file = PlanFile.of(
@@ -151,7 +172,13 @@ def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
         replicas=plan.replicas,
     )
     rounds = [(plan.lists, train.accumulation)]
-    return _described(asked, _label(section), plan.way, file, plan.placement, rounds)
+    found = _described(asked, _label(section), plan.way, file, plan.placement, rounds)
+    found = dataclasses.replace(found, flops=tuple(plan.micro_batches * one for one in found.flops))
+    if isinstance(strategy, Hybrid) and strategy.section.plan is None:
+        problem = strategy.problem(asked.model, ranks // plan.replicas)[1]
+        planned = tuple(planners.compare(problem, train.seed))
+        return dataclasses.replace(found, planners=planned)
+    return found
 
 
 def _of_data(asked: _Asked) -> Outlook:

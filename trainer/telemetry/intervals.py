@@ -30,6 +30,7 @@ class Interval(NamedTuple):
         end: the same.
         peer: number of the process at the other end; None for none, or for all.
         bytes: of payload that moved; 0 where none did, or where it is unknown.
+        micro: number of the micro-batch, where stages pass on several.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Interval(NamedTuple):
     end: float
     peer: int | None = None
     bytes: int = 0
+    micro: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def spent(intervals: Iterable[Interval]) -> Spent:
     """Return the seconds of each kind, each moment counted once; see `Spent`."""
     keys: list[tuple[int, float, str]] = []
     edges: list[tuple[float, int]] = []  # when, and which key: from 1 where it begins, negative where it ends
-    for kind, start, end, _, _ in intervals:
+    for kind, start, end, *_ in intervals:
         if end > start:
             keys.append((_PRECEDENCE.get(kind, _COMPUTES), -start, kind))
             edges.append((start, len(keys)))

@@ -13,19 +13,22 @@ from trainer.telemetry.intervals import Interval
 
 @dataclass(frozen=True)
 class Layout:
-    """What the numbers of `Call.marks` are: three moments, events of batch norm, then pairs of the buckets.
+    """What the numbers of `Call.marks` are: three moments, ends of chunks, events, pairs of buckets.
 
     Attributes:
         forward: for each collective event of the forward pass, whether something left (else it returned).
         backward: the same of the backward pass.
         buckets: bytes of each bucket of gradients on its way.
         kind: of the intervals of buckets.
+        chunks: `forward` or `backward`, and the micro-batch, of each chunk in turn; empty where there is one
+            micro-batch.
     """
 
     forward: tuple[bool, ...] = ()
     backward: tuple[bool, ...] = ()
     buckets: tuple[int, ...] = ()
     kind: str = "reduce"
+    chunks: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Call:
     Attributes:
         layout: of the marks.
         marks: float64, seconds of the wall clock: start, end of the forward pass, end of the backward pass,
-            events as in `layout`, then each bucket's leaving and return; a bucket's are older than the
-            start where nothing was reduced. Buckets are missing until the first was reduced.
+            ends of chunks and events as in `layout`, then each bucket's leaving and return; a bucket's are
+            older than the start where nothing was reduced. Buckets are missing until the first was reduced.
         ended: when the call returned.
     """
 
@@ -54,8 +57,15 @@ def intervals(call: Call) -> Iterator[Interval]:
     """
     layout = call.layout
     start, forward_end, backward_end, *rest = call.marks.tolist()
-    yield Interval("forward", start, forward_end)
-    yield Interval("backward", forward_end, backward_end)
+    chunks, rest = rest[: len(layout.chunks)], rest[len(layout.chunks) :]
+    if chunks:
+        begins = [start, *chunks[:-1]]
+        for (kind, micro), begin, end in zip(layout.chunks, begins, chunks, strict=True):
+            yield Interval(kind, begin, end, micro=micro)
+        yield Interval("backward", chunks[-1], backward_end)
+    else:
+        yield Interval("forward", start, forward_end)
+        yield Interval("backward", forward_end, backward_end)
     there = len(layout.forward)
     events = there + len(layout.backward)
     for moments, kinds in ((rest[:there], layout.forward), (rest[there:events], layout.backward)):

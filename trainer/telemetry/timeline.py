@@ -40,6 +40,7 @@ class Timeline:
         self._layout = Layout()
         self._graph: Any = None
         self._moments: list[Any] = []
+        self._chunks: list[tuple[tuple[str, int], Any]] = []
         self._events: list[list[tuple[bool, Any]]] = [[], []]
         self._sizes: tuple[int, ...] = ()
         self._kind = "reduce"
@@ -53,14 +54,14 @@ class Timeline:
 
         self._traced = True
         self._graph, self._moments, self._sizes = tf.compat.v1.get_default_graph(), [], ()
-        self._events = [[], []]
+        self._events, self._chunks = [[], []], []
         before, _tracing = _tracing, self if self.enabled else None
         try:
             yield
         finally:
             _tracing = before
             # The graph belongs to the step: with it goes all that it refers to.
-            self._graph, self._moments, self._events = None, [], [[], []]
+            self._graph, self._moments, self._events, self._chunks = None, [], [[], []], []
 
     def started(self, x: Any) -> Any:
         """Return the step's inputs, made available after the timestamp of the step's start."""
@@ -82,6 +83,23 @@ class Timeline:
         with tf.control_dependencies(self._moments):
             return tf.nest.map_structure(tf.ones_like, loss)
 
+    def chunk_done(self, kind: str, micro: int, tensors: Sequence[Any]) -> list[Any]:
+        """Record that a pass over one of several micro-batches is done, as the last of its tensors is.
+
+        Args:
+            kind: `forward` or `backward`.
+            micro: number of the micro-batch.
+            tensors: that the pass ends with.
+
+        Returns:
+            What the next pass must wait for, without which TensorFlow would take the time at its leisure.
+        """
+        if not self.enabled:
+            return []
+        stamp = self.now(tensors)
+        self._chunks.append(((kind, micro), stamp))
+        return [stamp]
+
     def backward_done(self, gradients: Sequence[Any]) -> None:
         """Record that all of this rank's gradients are there, as they come from the tape."""
         if self.enabled:
@@ -99,8 +117,10 @@ class Timeline:
             tuple(leaves for leaves, _ in backward),
             self._sizes,
             self._kind,
+            tuple(chunk for chunk, _ in self._chunks),
         )
-        stamps = [*self._moments, *(stamp for _, stamp in (*forward, *backward))]
+        chunks = [stamp for _, stamp in self._chunks]
+        stamps = [*self._moments, *chunks, *(stamp for _, stamp in (*forward, *backward))]
         return tf.concat([tf.stack(stamps), tf.reshape(self._buckets.read_value(), [-1])], 0)
 
     def add(self, marks: Any) -> None:

@@ -34,7 +34,7 @@ def rank_file(folder: Path, rank: int) -> Path:
 
 
 def lines(recorded: Iterable[StepIntervals]) -> list[dict[str, Any]]:
-    """Return one line for each step; an interval is [kind, start, end, peer, bytes], by the wall clock."""
+    """Return a line for each step; intervals are [kind, start, end, peer, bytes, micro], wall clock."""
     return [{"version": VERSION, **vars(one)} for one in recorded]
 
 
@@ -114,6 +114,8 @@ def _thread(one: Interval) -> int:
 def _name(one: Interval, number: int) -> str:
     if one.peer is not None:
         return f"{one.kind}, peer {one.peer}"
+    if one.micro is not None:
+        return f"{one.kind} of micro-batch {one.micro}"
     return f"{one.kind} {number}" if one.kind in MOVES else one.kind
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainer.errors import InputError
 from trainer.planning.placement.operations import Network, Operation
@@ -33,6 +34,16 @@ from trainer.planning.profile import Profile
 _SAME_FLOPS = 1e-6
 
 
+class Played(NamedTuple):
+    """A rank computes passes of one micro-batch, without a pause: `forward` or `backward`."""
+
+    rank: int
+    kind: str
+    micro: int
+    start: float
+    end: float
+
+
 @dataclass(frozen=True)
 class Cost:
     """Seconds of one micro-batch's update.
@@ -41,11 +52,13 @@ class Cost:
         step_s: until the last rank has finished.
         busy_s: of each rank, computing and updating.
         waiting_s: of each rank, the rest of the step: for messages, and for the last rank at the end.
+        played: who works on which micro-batch when.
     """
 
     step_s: float
     busy_s: tuple[float, ...]
     waiting_s: tuple[float, ...]
+    played: tuple[Played, ...] = ()
 
     @property
     def imbalance(self) -> float:
@@ -158,7 +171,8 @@ def predict(
     if any(at < len(lists[rank]) for rank, at in position.items()):
         raise ValueError("ranks wait for each other for ever")
     step = max(playing.now)
-    return Cost(step, tuple(playing.busy), tuple(step - one for one in playing.busy))
+    waits = tuple(step - one for one in playing.busy)
+    return Cost(step, tuple(playing.busy), waits, playing.played)
 
 
 class _Playing:
@@ -168,11 +182,17 @@ class _Playing:
         self, placement: Placement, profile: Profile, updated: Mapping[int, int], ranks: int
     ) -> None:
         self.now, self.busy = [0.0] * ranks, [0.0] * ranks
+        self._own: dict[int, list[Played]] = {}
         self._operations = {one.name: one for one in placement.network.operations}
         self._samples = placement.network.operations[-1].shape[0]
         self._profile, self._updated = profile, updated
         self._free: dict[tuple[int, int], float] = {}
         self._arrives: dict[tuple[Message, ...], float] = {}
+
+    @property
+    def played(self) -> tuple[Played, ...]:
+        """What all ranks have computed, in the order of ranks."""
+        return tuple(one for rank in sorted(self._own) for one in self._own[rank])
 
     def do(self, rank: int, task: Task) -> bool:
         """Do a rank's next task; returns False where it waits for what was not sent yet."""
@@ -184,9 +204,19 @@ class _Playing:
             self._send(rank, task)
         else:
             took = self._seconds(rank, task)
+            if isinstance(task, Compute | Differentiate):
+                self._play(rank, task, self.now[rank] + took)
             self.now[rank] += took
             self.busy[rank] += took
         return True
+
+    def _play(self, rank: int, task: Compute | Differentiate, end: float) -> None:
+        kind, start = "forward" if isinstance(task, Compute) else "backward", self.now[rank]
+        own = self._own.setdefault(rank, [])
+        if own and (own[-1].kind, own[-1].micro, own[-1].end) == (kind, task.micro, start):
+            own[-1] = own[-1]._replace(end=end)
+        else:
+            own.append(Played(rank, kind, task.micro, start, end))
 
     def _send(self, rank: int, task: Send) -> None:
         target = task.messages[0].target

@@ -24,6 +24,10 @@ POPULATION = 300
 PLANNERS: tuple[Planner, ...] = get_args(Planner)
 
 
+class NoneFits(ValueError):
+    """There is proven to be no assignment within the limits of memory."""
+
+
 @dataclass(frozen=True)
 class Planned:
     """An assignment.
@@ -95,7 +99,7 @@ def _plans(problem: Problem, planners: Sequence[Planner], seed: int, time_limit_
     took = time.perf_counter() - begun
     bound = bound_s(problem, solved)
     if np.isinf(bound):
-        raise ValueError("no assignment fits into the memory of the devices")
+        raise NoneFits("no assignment fits into the memory of the devices")
     found = []
     for planner in planners:
         begun = time.perf_counter()

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from trainer.planning.placement.listing import Pipeline
     from trainer.planning.placement.operations import Network
+    from trainer.planning.placement.staging import Group
     from trainer.planning.placement.ways import Layouts
     from trainer.planning.profile import Profile
+    from trainer.planning.stages.problem import Problem
     from trainer.ranks.world import World
     from trainer.strategies.placed.hybrid_plan import Division
 
@@ -83,18 +85,16 @@ class Hybrid(Placed):
     def _partitions(self, ranks: int) -> int:
         return self._hybrid.partitions or 4 * ranks
 
-    def _decided(self, model: keras.Model, ranks: int) -> Division:
-        """What the planner decides, by the profile. Whether it fits into memory is checked of the plan."""
+    def problem(self, model: keras.Model, ranks: int) -> tuple[list[Group], Problem]:
+        """Return the partitions, and what the planner decides by, for the ranks of a replica."""
         from trainer.planning.placement import partitioning
-        from trainer.planning.stages import planners
         from trainer.strategies import optimizers, slots
-        from trainer.strategies.placed.hybrid_plan import Division
         from trainer.strategies.placed.reading import read
 
         section, network = self._hybrid, read(model, self._samples)
         parts = partitioning.partitions(network, self.profile, ranks, self._partitions(ranks))
         optimizer = optimizers.build(self.config.train, 1, model)
-        problem = partitioning.problem(
+        return parts, partitioning.problem(
             network,
             parts,
             self.profile,
@@ -105,8 +105,21 @@ class Hybrid(Placed):
             slots=slots.per_parameter(optimizer, model.trainable_variables),
             memory_bytes=self._memory,
         )
-        found = planners.plan(problem, section.planner, self.config.train.seed)
-        return Division(
+
+    def _decided(self, model: keras.Model, ranks: int) -> Division:
+        """What the planner decides. Whether it fits into memory is checked of the plan."""
+        from trainer.planning.stages import planners
+        from trainer.strategies.placed.hybrid_plan import Division
+        from trainer.strategies.placed.reading import read
+
+        section, network = self._hybrid, read(model, self._samples)
+        parts, problem = self.problem(model, ranks)
+        try:
+            found = planners.plan(problem, section.planner, self.config.train.seed)
+        except planners.NoneFits:
+            self._memory = None
+            return dataclasses.replace(self._decided(model, ranks), fits=False)
+        division = Division(
             section.planner,
             section.schedule,
             section.micro_batches,
@@ -117,6 +130,26 @@ class Hybrid(Placed):
             found.gap,
             found.fits,
         )
+        return division if self.profile is None else self._predicted(model, division, self.profile, ranks)
+
+    def _predicted(self, model: keras.Model, division: Division, profile: Profile, ranks: int) -> Division:
+        """The division, with the step that its task lists are predicted to take."""
+        from trainer.planning.placement import costs, staging, ways
+        from trainer.planning.placement.listing import task_lists
+        from trainer.planning.placement.units import place
+        from trainer.strategies.placed.reading import read
+
+        replicas = self._hybrid.replicas
+
+        def one(network: Network) -> Layouts:
+            return staging.on_ranks(network, division.parts(network), division.ranks)
+
+        network = read(model, self._samples * replicas)
+        layouts = ways.replicas(network, replicas, ranks, one)
+        placement = place(network, layouts)
+        lists = task_lists(placement, self.pipeline(network, layouts))
+        cost = costs.predict(placement, lists, profile, ranks * replicas)
+        return dataclasses.replace(division, step_s=cost.step_s, played=tuple(map(tuple, cost.played)))
 
     def plan(self, model: keras.Model, optimizer: keras.Optimizer, world_size: int) -> Plan:
         """Divide an update as was decided, else by FLOPs or `profile`; see `Placed.plan`.

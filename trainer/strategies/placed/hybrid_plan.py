@@ -24,6 +24,7 @@ class Division:
         step_s: predicted seconds of an update, without those of reading batches; None by FLOPs.
         gap: to a proven bound, step / bound - 1: no division can be better by more.
         fits: whether it was predicted to fit into the ranks' memory.
+        played: which rank is predicted to work on which micro-batch when: see `costs.Played`.
     """
 
     planner: str
@@ -35,6 +36,7 @@ class Division:
     step_s: float | None
     gap: float
     fits: bool
+    played: tuple[tuple[Any, ...], ...] = ()
 
     def parts(self, network: Network) -> list[Group]:
         """Return the operations of each partition; an evaluated network has others than a trained one.

@@ -258,10 +258,13 @@ class PlacedModel(Learner):
             return {key: variable.value for key, variable in self.holdings.owned.items()}
 
         player = self._player(plan.placement, self._wire)
+        # A rank without inputs of the network would not wait for the moment at which the step starts.
+        self._wire.after(tf.nest.flatten(x)[:1])
         tasks = plan.lists.get(self.world.rank, ())
         inputs = self._inputs(x, self._share, plan.micro_batches)
         done = self._timeline.forward_done
-        for _ in player.play(tasks, inputs, loss, update, self._drawing, done, objective):
+        chunk_done = self._timeline.chunk_done
+        for _ in player.play(tasks, inputs, loss, update, self._drawing, done, objective, chunk_done):
             pass
         self.holdings.store(player.blocks, updated=True)
         if not tasks:  # nothing to compute, but part of what owners agree on

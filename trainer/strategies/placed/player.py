@@ -38,6 +38,7 @@ Blocks = dict[str, dict[Box, Any]]
 Owned = dict[tuple[str, Box], Any]
 # See `Player.play`.
 Loss = Callable[[Box, list[Any], int], Any]
+ChunkDone = Callable[[str, int, list[Any]], list[Any]]
 
 
 class Player:
@@ -65,6 +66,9 @@ class Player:
         self._parts_of: dict[int, Parts] = {0: self._shared}
         self._records: dict[tuple[Unit, int], Record] = {}
         self._statistics = MovingStatistics(layers)
+        # The pass and the micro-batch that are worked on, and what was computed last.
+        self._chunk: tuple[str, int] | None = None
+        self._newest: list[Any] = []
 
     def play(
         self,
@@ -75,6 +79,7 @@ class Player:
         seed: Any = (0, 0),
         forward_done: Callable[[list[Any]], Any] | None = None,
         objective: Loss | None = None,
+        chunk_done: ChunkDone | None = None,
     ) -> Iterator[tuple[Message, ...]]:
         """Do the tasks; yields the messages that must be there before it can go on.
 
@@ -90,6 +95,8 @@ class Player:
                 gradients of these by themselves, for which the backward pass of this rank then waits, where
                 there is one micro-batch.
             objective: what is differentiated, where `loss` does more than to compute it.
+            chunk_done: called after each pass over one of several micro-batches: 'forward' or 'backward', its
+                number, and tensors that are there when it is done; returns what the next pass waits for.
         """
         last = max((n for n, task in enumerate(tasks) if isinstance(task, Compute)), default=-1)
         final = tasks[last] if last >= 0 else None
@@ -101,6 +108,7 @@ class Player:
                 yield from self._move(list(some))
                 continue
             for task in some:
+                self._enter(task, chunk_done)
                 if isinstance(task, Compute):
                     self._compute(task.unit, task.micro)
                     if task is final and forward_done is not None:
@@ -113,6 +121,15 @@ class Player:
                 else:
                     self._update()
         self._store()
+
+    def _enter(self, task: Task, chunk_done: ChunkDone | None) -> None:
+        """Say that a chunk is done where the task is not one of it."""
+        now = None
+        if isinstance(task, Compute | Differentiate) and self._is_pipelined:
+            now = "forward" if isinstance(task, Compute) else "backward", task.micro
+        if self._chunk is not None and self._chunk != now and chunk_done is not None:
+            self._mover.after(chunk_done(*self._chunk, self._newest))
+        self._chunk = now
 
     def hand_out(self, tasks: Sequence[Task], values: Owned) -> Iterator[tuple[Message, ...]]:
         """Give all holders new values of what this rank owns; yields as `play` does.
@@ -175,6 +192,7 @@ class Player:
         weights = self._weights(unit)
         output = self._computed(unit, micro, reads, weights, self._loss)
         parts.outputs[unit.operation].append((unit.box, output))
+        self._newest = [output]
         if operation.name == LOSS:
             self.losses.append(output)
         if operation.kind == "batch_norm" and self._update_values is not None:
@@ -230,6 +248,7 @@ class Player:
         if self._is_pipelined:
             # Otherwise TensorFlow would begin the next micro-batch, and keep more than was planned.
             self._mover.after(found)
+        self._newest = found or self._newest
         for (name, box, _), gradient in zip(read, found[: len(read)], strict=True):
             parts.read[name].append((box, gradient))
         for (name, box, _), gradient in zip(used, found[len(read) :], strict=True):

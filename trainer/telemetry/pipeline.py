@@ -1,0 +1,79 @@
+"""Who worked on which micro-batch when, in one step of all ranks: for the report's chart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.telemetry.intervals import WAITS, Interval, StepIntervals
+
+VERSION = 1
+
+
+class Segment(NamedTuple):
+    """A rank works on a micro-batch, without a pause.
+
+    Attributes:
+        kind: `forward` or `backward`.
+        micro: number of the micro-batch.
+        start: seconds from the start of the step.
+        end: the same.
+    """
+
+    kind: str
+    micro: int
+    start: float
+    end: float
+
+
+def file(folder: Path) -> Path:
+    """Return the path of the chart's data in a run folder."""
+    return folder / "telemetry" / "pipeline.json"
+
+
+def segments(step: StepIntervals, began: float) -> list[Segment]:
+    """Return what a rank worked on, its waiting taken out; empty where nothing is told of micro-batches.
+
+    Args:
+        step: of the rank.
+        began: moment that counts as 0.
+    """
+    waits = sorted((one.start, one.end) for one in step.intervals if one.kind in WAITS)
+    found: list[Segment] = []
+    for one in step.intervals:
+        if one.micro is None:
+            continue
+        start = one.start
+        for wait_start, wait_end in waits:
+            if wait_end <= start or wait_start >= one.end:
+                continue
+            if wait_start > start:
+                found.append(Segment(one.kind, one.micro, start - began, wait_start - began))
+            start = wait_end
+        if start < one.end:
+            found.append(Segment(one.kind, one.micro, start - began, one.end - began))
+    return found
+
+
+def told(step: dict[str, Any]) -> StepIntervals:
+    """Return a step of another rank, whose attributes came as JSON."""
+    return StepIntervals(**{**step, "intervals": tuple(Interval(*one) for one in step["intervals"])})
+
+
+def tree(steps: Sequence[StepIntervals | None]) -> dict[str, Any] | None:
+    """Return the content of the file; None where a rank has recorded no such step, or another one.
+
+    Args:
+        steps: of all ranks, the same update.
+    """
+    there = [one for one in steps if one is not None]
+    if len(there) < len(steps) or len({one.step for one in there}) != 1:
+        return None
+    began = min(one.start for one in there)
+    return {
+        "version": VERSION,
+        "step": there[0].step,
+        "seconds": max(one.start + one.seconds for one in there) - began,
+        "ranks": [[list(part) for part in segments(one, began)] for one in there],
+    }
