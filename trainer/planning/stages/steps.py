@@ -99,10 +99,9 @@ def fitness(problem: Problem, chromosomes: ArrayLike) -> Floats:
 def longest_s(problem: Problem) -> float:
     """Return seconds that no step exceeds: everything one after the other, at its slowest."""
     total = problem.work_s.max(axis=1).sum()
-    apart = ~np.eye(problem.devices, dtype=bool)
-    for p, q in zip(*np.nonzero(problem.moved_bytes), strict=True):
-        moved = problem.latency_s + problem.moved_bytes[p, q] / problem.bytes_per_second
-        total += 2 * problem.micro_batches * moved[apart].max(initial=0.0)
+    pairs = np.nonzero(~np.eye(problem.devices, dtype=bool))
+    for moved in problem.moved_bytes[problem.moved_bytes > 0]:
+        total += 2 * problem.micro_batches * problem.message_s(moved, *pairs).max(initial=0.0)
     return float(total)
 
 
