@@ -25,11 +25,15 @@ from trainer.planning.stages.schedule import stages
 from trainer.planning.stages.steps import fitness, memory, overflow, step_s
 
 # Each family with both schedules; the same ones every time.
+# Times as many bytes that move: then links are what takes longest.
+SLOWER = st.sampled_from([1, 30])
 CHAINS = ("equal", "unequal", "slow-links", "memory")
 SMALL = [
     drawn(family, 1, partitions=7, devices=3, micro_batches=3, schedule=SCHEDULES[number % 2])
     for number, family in enumerate(FAMILIES)
 ]
+# Whose optimum is little longer than what its busiest device has to do.
+BUSY = drawn("equal", 1, partitions=7, devices=2, micro_batches=16, schedule="1f1b")
 LARGER = [drawn(family, 2, partitions=12, devices=5, micro_batches=2, schedule="1f1b") for family in FAMILIES]
 
 
@@ -42,12 +46,11 @@ def small(family, seed, schedule, **others):
     return drawn(family, seed, schedule=schedule, **sizes)
 
 
-@pytest.mark.parametrize("number", range(0, len(SMALL), 2))
-def test_brute_force_finds_what_playing_every_assignment_finds(number):
-    problem = SMALL[number]
-    found = exhaustive(problem)
-    assert found.tried == 3**7
-    assert fitness(problem, [found.devices])[0] == fitness(problem, everything(problem)).min()
+@pytest.mark.parametrize("problem", [*SMALL[::2], BUSY])
+def test_brute_force_finds_what_playing_every_assignment_finds(problem):
+    found, all_ = exhaustive(problem), everything(problem)
+    assert found.tried == len(all_)
+    assert fitness(problem, [found.devices])[0] == fitness(problem, all_).min()
 
 
 def test_brute_force_plays_no_step_whose_busiest_device_has_more_to_do_than_the_best_step():
@@ -93,6 +96,20 @@ def test_gabra_is_the_same_by_seed_and_its_best_never_gets_worse():
         assert one.step_s == step_s(problem, [one.devices])[0]
 
 
+def test_gabra_finds_a_better_step_than_as_many_random_assignments():
+    problem = LARGER[1]
+    found = gabra(problem, seed=0, generations=20)
+    random = np.random.default_rng(0).integers(0, problem.devices, (found.evaluations, problem.partitions))
+    assert found.history[-1] < 0.95 * fitness(problem, random).min()
+
+
+def test_a_plan_of_gabra_starts_with_what_lpt_and_the_dynamic_program_found(monkeypatch):
+    given_ = {}
+    monkeypatch.setattr(planners, "gabra", lambda _, **options: given_.update(options) or gabra(_, seed=0))
+    planners.plan_gabra(SMALL[1], 3)
+    assert given_["started"] == [longest_first(SMALL[1]), dynamic(SMALL[1])] and given_["seed"] == 3
+
+
 def test_gabra_begins_with_what_it_is_given_and_plays_equal_individuals_once():
     problem = SMALL[0]
     best = exhaustive(problem).devices
@@ -134,9 +151,12 @@ def test_lpt_puts_the_longest_first_where_it_is_done_soonest_and_where_there_is_
 
 
 @settings(max_examples=25)
-@given(st.sampled_from(CHAINS), st.integers(0, 999), st.sampled_from(SCHEDULES))
-def test_the_dynamic_program_has_the_least_bottleneck_of_all_chains_of_as_many_stages(family, seed, schedule):
-    problem = small(family, seed, schedule)
+@given(st.sampled_from(CHAINS), st.integers(0, 999), st.sampled_from(SCHEDULES), SLOWER)
+def test_the_dynamic_program_has_the_least_bottleneck_of_chains_of_as_many_stages(
+    family, seed, schedule, slower
+):
+    problem = small(family, seed, schedule, micro_batches=8)
+    problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes)
     all_ = everything(problem)
     chains = [one for one in all_[overflow(problem, all_) == 0] if is_chain(one)]
     found = dynamic(problem)
@@ -145,6 +165,15 @@ def test_the_dynamic_program_has_the_least_bottleneck_of_all_chains_of_as_many_s
         rivals = [bottleneck(problem, one) for one in chains if len(stages(one)) == len(stages(found))]
         assert bottleneck(problem, found) == pytest.approx(min(rivals))
         assert not overflow(problem, [found])[0]
+
+
+def test_the_dynamic_program_cuts_where_little_moves():
+    even = drawn("equal", 0, partitions=4, devices=2, micro_batches=8, schedule="1f1b")
+    seconds, moved = np.ones((4, 2)), np.diag([0.1, 40.0, 0.1], 1)
+    even = dataclasses.replace(even, forward_s=seconds, backward_s=2 * seconds, update_s=0 * seconds)
+    assert dynamic(even) in ((0, 0, 1, 1), (1, 1, 0, 0))
+    slow = dataclasses.replace(even, moved_bytes=moved, bytes_per_second=np.ones((2, 2)))
+    assert len(stages(dynamic(slow))) == 2 and dynamic(slow)[1] == dynamic(slow)[2]
 
 
 def is_chain(devices):
@@ -169,10 +198,13 @@ def bottleneck(problem, devices):
     seed=st.integers(0, 999),
     schedule=st.sampled_from(SCHEDULES),
     micro_batches=st.integers(1, 4),
+    partitions=st.integers(1, 5),
     devices=st.integers(1, 3),
+    slower=SLOWER,
 )
-def test_no_assignment_that_fits_has_a_shorter_step_than_the_bound(**drawn_as):
+def test_no_assignment_that_fits_has_a_shorter_step_than_the_bound(slower, **drawn_as):
     problem = small(**drawn_as)
+    problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes)
     all_ = everything(problem)
     steps, fit = step_s(problem, all_), overflow(problem, all_) == 0
     bound = bound_s(problem, milp(problem))
