@@ -22,10 +22,14 @@ COUNTS = list(itertools.product(range(1, 9), range(1, 9), SCHEDULES))
 def chain(partitions=2, devices=2, micro_batches=1, **changed):
     """A forward pass takes 1 s, a backward pass 2 s, a message of 4 bytes 0.5 s + 1 s, an update 0.25 s."""
     p, d = partitions, devices
+    # What a device sends to itself is looked at nowhere.
+    latency, rate = np.full((d, d), 0.5), np.full((d, d), 4.0)
+    np.fill_diagonal(latency, np.nan)
+    np.fill_diagonal(rate, 0.0)
     fields = {
         "forward_s": np.ones((p, d)), "backward_s": np.full((p, d), 2.0), "update_s": np.full((p, d), 0.25),
         "state_bytes": np.full(p, 8.0), "kept_bytes": np.ones(p), "moved_bytes": 4.0 * np.eye(p, k=1),
-        "latency_s": np.full((d, d), 0.5), "bytes_per_second": np.full((d, d), 4.0),
+        "latency_s": latency, "bytes_per_second": rate,
         "memory_bytes": np.full(d, np.inf), "micro_batches": micro_batches, "schedule": "1f1b",
         "reduced_s": np.zeros((p, d)),
     }  # fmt: skip

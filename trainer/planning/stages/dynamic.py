@@ -69,8 +69,8 @@ def dynamic(problem: Problem) -> tuple[int, ...]:
     for count in range(1, min(p, d) + 1):
         costs = np.where((size == count)[:, None], least[0], np.inf)
         if np.isfinite(costs).any():
-            subset, device = np.unravel_index(costs.argmin(), costs.shape)
-            plans.append(_plan(int(subset), int(device), stop_at, next_device))
+            subset, first = divmod(int(costs.argmin()), d)
+            plans.append(_plan(subset, first, stop_at, next_device))
     if not plans:
         plans = [[int(problem.memory_bytes.argmax())] * p]
     return tuple(plans[int(fitness(problem, plans).argmin())])

@@ -43,7 +43,7 @@ def step_s(problem: Problem, chromosomes: ArrayLike) -> Floats:
     """
     runs = _runs(_checked(problem, chromosomes))
     # Those with more stages have more chunks: sorted, the ones that are not done yet come first.
-    falling = np.argsort(-runs.count, kind="stable")
+    falling = np.argsort(-runs.stage_count, kind="stable")
     runs = _Runs(*(array[falling] for array in runs))
     found = np.empty(len(falling))
     found[falling] = _play(problem, runs)
@@ -64,7 +64,7 @@ def memory(problem: Problem, chromosomes: ArrayLike) -> Floats:
     table = _table(problem.partitions, problem.micro_batches, problem.schedule)
     kept = _of_stages(runs, np.broadcast_to(problem.kept_bytes, runs.stage.shape))
     kept = np.concatenate([kept, -kept, np.zeros((len(kept), 1))], axis=1)
-    passes = table.passes[:, runs.count].T  # (N, slots)
+    passes = table.passes[:, runs.stage_count].T  # (N, slots)
     changes = np.take_along_axis(kept, passes, axis=1)
     holders = np.take_along_axis(np.tile(runs.holder, 2), passes % (2 * problem.partitions), 1)
     found = np.empty((len(kept), problem.devices))
@@ -99,10 +99,9 @@ def fitness(problem: Problem, chromosomes: ArrayLike) -> Floats:
 def longest_s(problem: Problem) -> float:
     """Return seconds that no step exceeds: everything one after the other, at its slowest."""
     total = problem.work_s.max(axis=1).sum()
-    apart = ~np.eye(problem.devices, dtype=bool)
-    for p, q in zip(*np.nonzero(problem.moved_bytes), strict=True):
-        moved = problem.latency_s + problem.moved_bytes[p, q] / problem.bytes_per_second
-        total += 2 * problem.micro_batches * moved[apart].max(initial=0.0)
+    pairs = np.nonzero(~np.eye(problem.devices, dtype=bool))
+    for moved in problem.moved_bytes[problem.moved_bytes > 0]:
+        total += 2 * problem.micro_batches * problem.message_s(moved, *pairs).max(initial=0.0)
     return float(total)
 
 
@@ -136,13 +135,13 @@ class _Runs(NamedTuple):
     Attributes:
         device: (N, P), of each partition.
         stage: (N, P), of each partition.
-        count: (N,), S.
+        stage_count: (N,), S.
         holder: (N, P), device of each stage; 0 of stages that there are not.
     """
 
     device: Integers
     stage: Integers
-    count: Integers
+    stage_count: Integers
     holder: Integers
 
 
@@ -190,10 +189,10 @@ def _messages(problem: Problem, runs: _Runs) -> _Messages:
         np.maximum(read, problem.moved_bytes[:, q, None] * at[:, q, None, :], out=read)
     sent = _of_stages(runs, read * ~at)  # (N, stage, D)
     # Which stage (last axis) reads which one (middle) on another device.
-    reads = _of_stages(runs, np.broadcast_to(problem.moved_bytes > 0, (count, partitions, partitions)))
-    reads = _of_stages(runs, reads.swapaxes(1, 2)).swapaxes(1, 2) > 0
+    pairs = _of_stages(runs, np.broadcast_to(problem.moved_bytes > 0, (count, partitions, partitions)))
+    pairs = _of_stages(runs, pairs.swapaxes(1, 2)).swapaxes(1, 2)
     together = runs.holder[:, :, None] == runs.holder[:, None, :]
-    reads &= ~together
+    reads = (pairs > 0) & ~together
     # The first stage of a device that reads a stage is the one that sends the gradients back.
     before = np.tri(partitions, k=-1, dtype=bool).T
     returns = reads & ~((reads.astype(np.float64) @ (together & before)) > 0)
@@ -228,13 +227,13 @@ def _play(problem: Problem, runs: _Runs) -> Floats:
     free = np.zeros(count * devices)
     links = np.zeros((count * devices, devices))
     ready = np.zeros((count * 2 * micro_batches, partitions))
-    chunks = 2 * micro_batches * runs.count
+    chunks = 2 * micro_batches * runs.stage_count
     for slot in range(int(chunks.max(initial=0))):
         active = int(np.searchsorted(-chunks, -slot))
-        passes = table.passes[slot, runs.count[:active]]
+        passes = table.passes[slot, runs.stage_count[:active]]
         chunk = rows[:active] * (2 * partitions) + passes
         backward = passes >= partitions
-        batch = (rows[:active] * 2 + backward) * micro_batches + table.micro[slot, runs.count[:active]]
+        batch = (rows[:active] * 2 + backward) * micro_batches + table.micro[slot, runs.stage_count[:active]]
         device = first_device[:active] + holder[chunk]
         end = np.maximum(free[device], ready[batch, passes - partitions * backward]) + took[chunk]
         free[device] = end
