@@ -30,6 +30,9 @@ GATE = (
     "overflow",
     "covariates",
     "small maps",
+    "stages",
+    "stages by gpipe",
+    "replicas of stages",
     "moved",
 )
 ALONE = ("tiny filters", "resattnet18 filters")

@@ -62,6 +62,26 @@ def test_it_ends_with_the_weights_of_one_process(tmp_path, shards, launch):
     plan = json.loads((divided / "plan.json").read_text())
     assert len(plan["sent_per_update"]) == ranks and sum(plan["owned"]) == plan["parameters"]
     told_what_it_moves_and_waits_for(divided, plan)
+    # Micro-batches that stages pass on are those of accumulation.
+    staged = train(launch, tmp_path, shards, "staged", 2, {"name": "hybrid", "micro_batches": 2}, {})
+    for mine, its in zip(weights(staged), weights(alone), strict=True):
+        np.testing.assert_allclose(mine, its, rtol=0, atol=1e-5)
+    told_who_works_when(staged)
+
+
+def told_who_works_when(folder: Path) -> None:
+    """The plan says what was measured for it and is predicted; the chart has both passes of both halves."""
+    division = json.loads((folder / "plan.json").read_text())["division"]
+    assert (division["by"], division["planner"], len(division["ranks"])) == ("profile", "gabra", 8)
+    assert 0 < division["step_s"] < 10 and division["gap"] >= 0
+    chart = json.loads((folder / "telemetry" / "pipeline.json").read_text())
+    assert chart["step"] == tiny_runs.rows(folder)[-1]["step"] and len(chart["ranks"]) == 2
+    both = {(kind, micro) for kind in ("forward", "backward") for micro in (0, 1)}
+    for rank in set(division["ranks"]):
+        parts = chart["ranks"][rank]
+        assert {(kind, micro) for kind, micro, _, _ in parts} == both
+        ends = [moment for _, _, *span in parts for moment in span]
+        assert ends == sorted(ends) and 0 <= ends[0] and ends[-1] <= chart["seconds"]
 
 
 def told_what_it_moves_and_waits_for(folder: Path, plan: dict[str, Any]) -> None:
@@ -89,7 +109,7 @@ def told_what_it_moves_and_waits_for(folder: Path, plan: dict[str, Any]) -> None
 def test_a_stopped_run_goes_on_under_another_strategy_and_number_of_ranks(tmp_path, shards, launch, alone):
     moved = ({"name": "spatial"}, {})
     folder = train(launch, tmp_path, shards, "moved", 2, *moved, fault="stop", step=4)
-    others = ({"name": "filters"}, {})
+    others = ({"name": "hybrid", "micro_batches": 1}, {})
     train(launch, tmp_path, shards, "moved", 3, *others, "--resume", fault="stop", step=8)
     train(launch, tmp_path, shards, "moved", 0, "data", {}, "--resume")
     for mine, its in zip(weights(folder), weights(alone), strict=True):
@@ -209,8 +229,10 @@ def test_a_rank_that_really_gets_less_of_its_processor_gets_fewer_filters(tmp_pa
 
 
 @pytest.mark.deep
-def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(tmp_path, shards, launch):
-    strategy = {"name": "spatial"}
+@pytest.mark.parametrize("strategy", [{"name": "spatial"}, {"name": "hybrid", "micro_batches": 2}])
+def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
+    tmp_path, shards, launch, strategy
+):
     whole = train(launch, tmp_path, shards, "whole", 2, strategy, {})
     killed = tiny_runs.write_config(tmp_path, shards, "killed", **COMMON, train__strategy=strategy)
     assert launch(2, PROGRAM, "kill", 1, 5, killed).exit_code not in (0, 75)
@@ -255,6 +277,7 @@ def test_what_was_measured_of_the_ranks_goes_on_with_the_run(tmp_path, shards, l
         ({"name": "spatial", "parts": [3, 1, 1]}, "3x1x1 are 3 parts, and a replica has 2 rank"),
         ({"name": "filters", "shares": [1, 1, 1]}, "3 shares, and a replica has 2 rank"),
         ({"name": "spatial", "replicas": 3}, "cannot be divided into 3 replicas"),
+        ({"name": "hybrid", "micro_batches": 3}, "cannot be divided into 3 micro-batches"),
     ],
 )
 @pytest.mark.deep

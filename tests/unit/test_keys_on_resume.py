@@ -23,7 +23,10 @@ def stored(strategy: str) -> configuration.RunConfig:
 STORED = stored("data")
 OWNERS = [
     STORED,
-    *map(stored, ("parameter-server", "spatial", "filters", "{name: 'own.py:Own', options: {x: 2.0}}")),
+    *map(
+        stored,
+        ("parameter-server", "spatial", "filters", "hybrid", "{name: 'own.py:Own', options: {x: 2.0}}"),
+    ),
 ]
 LEAVES = [
     (key, field)

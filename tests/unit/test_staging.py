@@ -1,0 +1,150 @@
+"""Stages of a network: their task lists, what is kept, predicted seconds, and what planners are told."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from planned_networks import small
+from test_placement_costs import profile
+
+from trainer.errors import ConfigError
+from trainer.planning.placement import costs, partitioning, staging
+from trainer.planning.placement.checking import check
+from trainer.planning.placement.listing import task_lists
+from trainer.planning.placement.memory import memory
+from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Send
+from trainer.planning.placement.units import place
+from trainer.planning.stages import steps
+
+NETWORK = small()
+PARTS = [("conv",), ("relu",), ("mean", "loss")]
+
+
+def listed(ranks, *, micro_batches=4, schedule="1f1b", network=NETWORK):
+    layouts = staging.on_ranks(network, PARTS, ranks)
+    placement = place(network, layouts)
+    return placement, task_lists(placement, staging.pipeline(network, layouts, micro_batches, schedule))
+
+
+def passes(tasks):
+    """F and B of each micro-batch, in the order in which a rank does them."""
+    found = []
+    for task in tasks:
+        if isinstance(task, Compute | Differentiate):
+            one = ("F" if isinstance(task, Compute) else "B") + str(task.micro)
+            found += [one] if found[-1:] != [one] else []
+    return " ".join(found)
+
+
+def test_operations_of_a_layer_stay_together_and_inputs_are_no_group():
+    assert staging.groups(NETWORK) == [("conv",), ("relu",), ("mean",), ("loss",)]
+
+
+def test_ranks_take_the_turns_of_the_schedule():
+    _, lists = listed((0, 0, 1))
+    assert passes(lists[0]) == "F0 F1 B0 F2 B1 F3 B2 B3"
+    assert passes(lists[1]) == "F0 B0 F1 B1 F2 B2 F3 B3"
+    _, lists = listed((0, 0, 1), schedule="gpipe")
+    assert passes(lists[0]) == passes(lists[1]) == "F0 F1 F2 F3 B0 B1 B2 B3"
+
+
+@pytest.mark.parametrize("ranks", [(0, 0, 0), (0, 1, 2), (2, 1, 0), (0, 1, 0)])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_lists_can_be_carried_out_and_features_cross_once_for_each_micro_batch(ranks, schedule):
+    placement, lists = listed(ranks, schedule=schedule)
+    check(placement, lists)
+    sent = {}
+    for task in (task for tasks in lists.values() for task in tasks if isinstance(task, Send)):
+        for one in task.messages:
+            sent[one.source, one.target] = sent.get((one.source, one.target), 0) + one.elements
+    assert sent == {pair: 4 * count for pair, count in placement.elements_sent().items() if count}
+
+
+def test_a_gradient_of_another_micro_batch_or_an_update_too_early_is_found():
+    placement, lists = listed((0, 0, 1))
+
+    def planted(rank, change):
+        tasks = list(lists[rank])
+        change(tasks)
+        check(placement, {**lists, rank: tuple(tasks)})
+
+    def swapped(tasks):  # what is received of micro-batch 1 before that of micro-batch 0
+        first, second = [i for i, task in enumerate(tasks) if isinstance(task, Receive)][:2]
+        tasks[first], tasks[second] = tasks[second], tasks[first]
+
+    def early(tasks):  # the update before the last gradients
+        tasks.insert(tasks.index(next(t for t in tasks if getattr(t, "micro", 0) == 3)), tasks.pop())
+
+    with pytest.raises(ConfigError, match="without relu"):
+        planted(1, swapped)
+    with pytest.raises(ConfigError, match="Rank 0 would update without gradients of the weights of conv"):
+        planted(0, early)
+
+
+def test_a_stage_keeps_as_many_micro_batches_as_stages_come_from_it_on_and_gpipe_keeps_all():
+    def kept(micro_batches, schedule):
+        found = listed((0, 0, 1), micro_batches=micro_batches, schedule=schedule)
+        return [one.kept for one in memory(*found, 2, slots=0)]
+
+    (first, second), one_by_one = kept(1, "1f1b"), kept(8, "1f1b")
+    assert first > 0 and second > 0
+    assert one_by_one == [2 * first, second]
+    assert kept(8, "gpipe") == [8 * first, 8 * second]
+
+
+def test_what_planners_are_told_adds_up_to_the_whole_network():
+    one = partitioning.problem(
+        NETWORK, PARTS, profile(2, factors=[1, 3]), devices=2, replicas=1, micro_batches=4,
+        schedule="1f1b", slots=2,
+    )  # fmt: skip
+    whole = place(NETWORK, staging.on_ranks(NETWORK, PARTS, (0, 0, 0)))
+    alone = memory(whole, task_lists(whole), 1, slots=2)[0]
+    assert one.state_bytes.sum() == alone.variables + alone.slots
+    assert one.forward_s.sum(axis=0).tolist() == [15.0, 45.0]
+    assert one.backward_s.sum(axis=0).tolist() == [30.0, 90.0]
+    assert one.update_s.sum(axis=0).tolist() == [3.0, 9.0]
+    cut = place(NETWORK, staging.on_ranks(NETWORK, PARTS, (0, 1, 2)))
+    crossing = {pair: 4 * n for pair, n in cut.elements_sent().items() if n}
+    assert {(p, q): one.moved_bytes[p, q] for p, q in [(0, 1), (1, 2)]} == {
+        pair: size for pair, size in crossing.items() if pair[0] < pair[1]
+    }
+
+
+def test_replicas_pay_for_the_sum_of_their_gradients():
+    def reduced(replicas):
+        found = partitioning.problem(
+            NETWORK, PARTS, profile(4), devices=2, replicas=replicas, micro_batches=1, schedule="gpipe",
+            slots=0,
+        )  # fmt: skip
+        return found.reduced_s[:, 0].tolist()
+
+    # 24 parameters of 4 bytes in the first partition, at 64 bytes/s and 0.5 s, there and back.
+    assert reduced(1) == [0.0, 0.0, 0.0]
+    assert reduced(2)[0] == 2 * (0.5 + 24 * 4 / 2 / 64)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("ranks", [(0, 0, 0), (0, 0, 1), (1, 0, 0), (0, 1, 0)])
+def test_the_step_that_a_planner_goes_by_is_that_of_the_task_lists(ranks, schedule):
+    # Without seconds on the way the order of sends within a stage does not matter.
+    measured = profile(2, factors=[1, 2], latency=0.0, rate=1e12)
+    one = partitioning.problem(
+        NETWORK, PARTS, measured, devices=2, replicas=1, micro_batches=4, schedule=schedule, slots=0
+    )
+    cost = costs.predict(*listed(ranks, schedule=schedule), measured, 2)
+    assert cost.step_s == pytest.approx(float(steps.step_s(one, [ranks])[0]), rel=1e-6)
+    spent = {}
+    for played in cost.played:
+        assert played.end > played.start
+        spent[played.rank] = spent.get(played.rank, 0.0) + played.end - played.start
+    updating = measured.update_s(ranks[0], 24)
+    assert sum(spent.values()) + updating == pytest.approx(sum(cost.busy_s))
+
+
+def test_partitions_are_cut_where_they_take_about_as_long():
+    assert partitioning.partitions(NETWORK, profile(2), 2, 2) == [("conv",), ("relu", "mean", "loss")]
+    assert len(partitioning.partitions(NETWORK, profile(2), 2, 9)) == 4
+    heavy = dataclasses.replace(NETWORK.operations[-1], flops=1e9)
+    network = dataclasses.replace(NETWORK, operations=(*NETWORK.operations[:-1], heavy))
+    assert partitioning.partitions(network, None, 2, 2) == [("conv", "relu", "mean"), ("loss",)]
