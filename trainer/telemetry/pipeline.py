@@ -62,18 +62,18 @@ def told(step: dict[str, Any]) -> StepIntervals:
 
 
 def tree(steps: Sequence[StepIntervals | None]) -> dict[str, Any] | None:
-    """Return the content of the file; None where a rank has recorded no such step, or another one.
+    """Return the content of the file; None where ranks have recorded none, or not the same update.
 
     Args:
-        steps: of all ranks, the same update.
+        steps: of all ranks; None of one without any stage.
     """
     there = [one for one in steps if one is not None]
-    if len(there) < len(steps) or len({one.step for one in there}) != 1:
+    if len({one.step for one in there}) != 1:
         return None
     began = min(one.start for one in there)
     return {
         "version": VERSION,
         "step": there[0].step,
         "seconds": max(one.start + one.seconds for one in there) - began,
-        "ranks": [[list(part) for part in segments(one, began)] for one in there],
+        "ranks": [[] if one is None else [list(part) for part in segments(one, began)] for one in steps],
     }

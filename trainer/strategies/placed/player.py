@@ -69,6 +69,7 @@ class Player:
         # The pass and the micro-batch that are worked on, and what was computed last.
         self._chunk: tuple[str, int] | None = None
         self._newest: list[Any] = []
+        self._stamps: list[Any] = []
 
     def play(
         self,
@@ -128,7 +129,8 @@ class Player:
         if isinstance(task, Compute | Differentiate) and self._is_pipelined:
             now = "forward" if isinstance(task, Compute) else "backward", task.micro
         if self._chunk is not None and self._chunk != now and chunk_done is not None:
-            self._mover.after(chunk_done(*self._chunk, self._newest))
+            self._stamps = chunk_done(*self._chunk, self._newest)
+            self._mover.after(self._stamps)
         self._chunk = now
 
     def hand_out(self, tasks: Sequence[Task], values: Owned) -> Iterator[tuple[Message, ...]]:
@@ -266,7 +268,7 @@ class Player:
     def _recorded(self, unit: Unit, micro: int) -> Record:
         """Compute a unit again, now under a tape, from what is kept: only what its gradients need is done."""
         operation, upstream = self._operations[unit.operation], self._upstream(unit, micro)
-        after = self.losses if upstream is None else [upstream]
+        after = [*self.losses, *self._stamps] if upstream is None else [upstream]
         # Not earlier: TensorFlow would do it as soon as the inputs are there, and keep what comes of it.
         with (
             tf.control_dependencies(after),
