@@ -75,7 +75,7 @@ class _Model:
         p, d = problem.partitions, problem.devices
         self.problem = problem
         # Of about the step's size, for the solver's tolerances.
-        self.unit_s = max(float(problem.work_s.min(axis=1).sum()) / d, 1e-300)
+        self.unit_s = float(problem.work_s.min(axis=1).sum()) / d or 1.0
         self.x = np.arange(p * d).reshape(p, d)
         self.y = self.x + p * d
         self.read = [q for q in range(p) if problem.moved_bytes[q].any()]
