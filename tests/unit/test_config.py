@@ -39,6 +39,9 @@ def test_an_override_wins_over_the_file():
         (MINIMAL, ["train.optimizer.clip_norm=1", "train.optimizer.clip_value=1"], "at most one of"),
         (MINIMAL, ["train.optimizer.name=adamm"], "train.optimizer.name"),
         (MINIMAL, ["name=../x"], "name"),
+        (MINIMAL, ["model.options.width=8"], "options.width: set model.width instead"),
+        (MINIMAL, ["model.options.dense=true"], "options.dense: leave it out"),
+        (MINIMAL, ["train.strategy={name: hybrid, plan: p, partitions: 3}"], "leave partitions out"),
         ("data: {shards: s}", [], "'name' is missing"),
         ("just text", [], "holds no keys"),
         ("", [], "holds no keys"),
@@ -74,10 +77,11 @@ def test_train_plan_is_the_plan_of_the_strategy(train, overrides):
 @pytest.mark.parametrize(
     "train, said",
     [
-        ("{plan: p.json}", "plan is for strategies that divide the network, .* the strategy is data"),
+        ("{plan: p.json}", "plan is for strategies that divide the network: .* the strategy is data"),
         ("{plan: p.json, strategy: {name: spatial, plan: p.json}}", "plan is given twice"),
         ("{strategy: {name: data, plan: p.json}}", "plan"),
         ("{plan: 3, strategy: spatial}", "train.plan: must be a path"),
+        ("{plan: p, strategy: {name: hybrid, profile: f}}", "leave profile=f out"),
     ],
 )
 def test_a_plan_for_no_strategy_or_given_twice_is_refused(train, said):

@@ -23,6 +23,10 @@ class TelemetryConfig(Section):
     )
 
 
+# Arguments of a network's function that a run decides.
+_DECIDED = ("name", "input_shape", "outputs", "sync_batch_norm", "covariates", "dense")
+
+
 class ModelConfig(Section):
     """Which network."""
 
@@ -31,6 +35,14 @@ class ModelConfig(Section):
         None, ge=1, le=4096, description="channels of the first stage; default: the network's own"
     )
     options: dict[str, Any] = Field({}, description="further arguments of the network's function")
+
+    @model_validator(mode="after")
+    def _says_nothing_twice(self) -> ModelConfig:
+        if "width" in self.options:
+            raise ValueError("options.width: set model.width instead")
+        if decided := next((name for name in _DECIDED if name in self.options), None):
+            raise ValueError(f"options.{decided}: leave it out; it follows from the data and the task")
+        return self
 
 
 class CheckpointConfig(Section):

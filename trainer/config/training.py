@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from trainer.config.placed import PlacedConfig
 from trainer.config.section import LARGEST_SEED, MAY_GROW, MOST_SAMPLES, Section, may_change, number
@@ -191,12 +191,17 @@ class TrainConfig(Section):
         if self.plan is not None:
             if not isinstance(self.strategy, PlacedConfig):
                 raise ValueError(
-                    f"plan is for strategies that divide the network, spatial and filters; "
+                    f"plan is for strategies that divide the network: spatial, filters and hybrid; "
                     f"the strategy is {self.strategy.name}"
                 )
             if self.strategy.plan is not None:
                 raise ValueError("plan is given twice; give it in train.strategy only")
-            object.__setattr__(self, "strategy", self.strategy.model_copy(update={"plan": self.plan}))
+            own = {name: getattr(self.strategy, name) for name in type(self.strategy).model_fields}
+            try:
+                joined = type(self.strategy).model_validate(own | {"plan": self.plan})
+            except ValidationError as error:  # what goes with no plan is given, too
+                raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+            object.__setattr__(self, "strategy", joined)
             object.__setattr__(self, "plan", None)
         return self
 
