@@ -144,7 +144,7 @@ def test_a_plan_of_a_run_folder_or_no_json_is_refused(tmp_path):
 def test_a_plan_whose_ranks_wait_for_each_other_for_ever_is_refused(tmp_path, monkeypatch):
     whole_lists = plan_file.task_lists
 
-    def late(placement):
+    def late(placement, pipeline):
         lists = {rank: list(tasks) for rank, tasks in whole_lists(placement).items()}
         sends = next(task for task in lists[1] if type(task).__name__ == "Send")
         lists[1].remove(sends)
