@@ -22,18 +22,14 @@ Stopped and started again, it measures what `--out` does not hold yet.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import dataclasses
 import functools
-import itertools
 import json
-import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import placement_rank
 import placement_table
 import ring_on_a_shaped_link
 
@@ -41,10 +37,10 @@ from cingulum.bench import workers
 from cingulum.bench.processes import Contestant, Process
 from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed
-from jobs.testbed.layout import LINK, check_rate
+from jobs.testbed.layout import check_rate
 from trainer import atomic
-from trainer.bench import blocks, hardware
-from trainer.bench.placement_worker import PlacementJob, begin, prepared
+from trainer.bench import hardware
+from trainer.bench.placement_worker import PlacementJob
 from trainer.errors import CingulumError
 
 HERE = Path(__file__).resolve()
@@ -58,87 +54,11 @@ STREAM_MIB = 64.0
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(HERE.parents[1])}
 
 
-def run_first(*, first: bool) -> None:
-    """Let this process, and what it starts, run before all that is not in real time; or as all else does."""
-    policy, priority = (os.SCHED_RR, 1) if first else (os.SCHED_OTHER, 0)
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):  # it has ended
-            os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
-
-
-def on_rank(cell: dict[str, Any]) -> None:
-    """Train a block each time that a line comes; rank 0 prints what every rank has measured."""
-    way, speed = cell["strategy"], cell["gflops"] * 1e9
-    job = PlacementJob(STRATEGIES[way], size=cell["size"], depth=cell["size"], width=cell["width"])
-    if way == "data":
-        job = dataclasses.replace(job, batch=cell["ranks"])
-    strategy, world = begin(job)
-    import psutil
-
-    from trainer.bench import emulated_units
-
-    device = emulated_units.Accelerator(speed)
-    build = functools.partial(emulated_units.EmulatedModel, accelerator=device) if way != "data" else None
-    if way == "data":
-        job = _chain(job, speed)
-    plan, learner, batch = prepared(job, strategy, world, build)
-    if build:
-        planned_s = emulated_units.flops_of(plan.placement, plan.lists[world.rank]) / speed
-        planned_bytes = plan.sent_per_update[world.rank]
-    else:
-        planned_s, planned_bytes = sum(job.options.values()), None
-
-    exchange = getattr(learner, "exchange", None)
-
-    def sent() -> int:
-        return sum(exchange.sent(rank).bytes for rank in range(world.size)) if exchange else 0
-
-    def asked_s() -> float:
-        # Messages that were asked for together have been waited for once.
-        waits: dict[float, float] = {}
-        for asked, there, *_ in exchange.arrivals() if exchange else ():
-            waits[asked] = max(waits.get(asked, 0.0), there - asked)
-        return sum(waits.values())
-
-    warm: list[bool] = []
-
-    def block() -> dict[str, Any]:
-        # Not while it warms up, nor between blocks: the others of this machine, and who tells us, go on.
-        run_first(first=cell["first"] and bool(warm))
-        warm.append(True)
-        # The first step waits for those that begin later, and is not counted.
-        seconds, steps = blocks.seconds_of(learner, [batch]), cell["steps"] - 1
-        counted, busy, wire = sent(), device.busy_s, psutil.net_io_counters(pernic=True)[LINK].bytes_sent
-        asked_s()
-        cpu = time.process_time()
-        seconds += blocks.seconds_of(learner, itertools.repeat(batch, steps))
-        run_first(first=False)
-        return {
-            "seconds": seconds,
-            "planned_s": planned_s,
-            "waited_s": (device.busy_s - busy) / steps if build else planned_s,
-            "cpu_s": (time.process_time() - cpu) / steps,
-            "messages_s": asked_s() / steps,
-            "planned_bytes": planned_bytes,
-            "sent_bytes": (sent() - counted) / steps if build else None,
-            "wire_bytes": (psutil.net_io_counters(pernic=True)[LINK].bytes_sent - wire) / steps,
-        }
-
-    blocks.answer(world, block)
-
-
-def _chain(job: PlacementJob, speed: float) -> PlacementJob:
-    """Return the job with a chain of waiting layers that take as long as its network."""
-    from trainer import models
-    from trainer.bench import emulated_units
-    from trainer.strategies.placed.reading import read
-
-    network = read(models.build(job.model, (job.size,) * 3 + (1,), 2, width=job.width), 1)
-    forward = sum(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed
-    # Of the first convolution, nobody asks for the gradient of the volume.
-    first = next(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed
-    options = {"forward_s": forward, "backward_s": 2 * forward - first}
-    return dataclasses.replace(job, model="trainer.bench.emulated_accelerator:network", options=options)
+def job_of(cell: dict[str, Any]) -> PlacementJob:
+    """Return what the ranks of a cell train: one volume, under `data` one on each rank."""
+    section = STRATEGIES[cell["strategy"]]
+    batch = cell["ranks"] if section["name"] == "data" else 1
+    return PlacementJob(section, size=cell["size"], depth=cell["size"], width=cell["width"], batch=batch)
 
 
 def cells(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -152,13 +72,13 @@ def cells(args: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def measure(cell: dict[str, Any], rates: Sequence[str], repeats: int) -> dict[str, Any]:
-    """Start a cell's hosts, and time its ranks and plain streams on links of each rate."""
+def measure(cell: dict[str, Any], rates: Sequence[str], repeats: int, program: Path = HERE) -> dict[str, Any]:
+    """Start a cell's hosts, and time its ranks, of a program, and plain streams on links of each rate."""
     links = [None] if cell["ranks"] == 1 else [*rates, None]
     cluster = Testbed.up(cell["ranks"], slurm=False, name="placement", tied=True)
     try:
-        program = [sys.executable, str(HERE), "--on-rank", json.dumps(cell)]
-        line = launching.on_testbed(cluster, dict.fromkeys(cluster.hosts, 1), program)
+        command = [sys.executable, str(program), "--on-rank", json.dumps(cell)]
+        line = launching.on_testbed(cluster, dict.fromkeys(cluster.hosts, 1), command)
         found: dict[str, list[Any]] = {rate or UNLIMITED: [] for rate in links}
 
         def shape(rate: str | None) -> None:
@@ -186,11 +106,11 @@ def measure(cell: dict[str, Any], rates: Sequence[str], repeats: int) -> dict[st
 def _stream_bits(cluster: Testbed, *, first: bool) -> list[float]:
     """Return bits per second that each host sends to the next one while all others do, too, by repeat."""
     wanted = {"mib": [STREAM_MIB], "repeats": 3}
-    run_first(first=first)
+    placement_rank.run_first(first=first)
     try:
         found = ring_on_a_shaped_link.measure_peer(cluster, cluster.hosts, "streams", wanted)
     finally:
-        run_first(first=False)
+        placement_rank.run_first(first=False)
     hosts = len(cluster.hosts)
     return [8 * 2 * (hosts - 1) / hosts * STREAM_MIB * 2**20 / second for second in found[str(STREAM_MIB)]]
 
@@ -235,7 +155,7 @@ def main() -> int:
     parser.add_argument("--on-rank", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.on_rank:
-        on_rank(args.on_rank)
+        placement_rank.on_rank(args.on_rank, job_of(args.on_rank))
         return 0
     if args.steps < 2:
         parser.error("--steps: take 2 or more: the first is not counted")

@@ -1,0 +1,111 @@
+"""One rank of a placement on emulated hosts: timed block by block, on an emulated accelerator."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jobs.testbed.layout import LINK
+from trainer.bench import blocks
+from trainer.bench.placement_worker import PlacementJob, begin, prepared
+
+
+def run_first(*, first: bool) -> None:
+    """Let this process, and what it starts, run before all that is not in real time; or as all else does."""
+    policy, priority = (os.SCHED_RR, 1) if first else (os.SCHED_OTHER, 0)
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
+
+
+def on_rank(
+    cell: dict[str, Any],
+    job: PlacementJob,
+    plan_by: Callable[[Any, PlacementJob], None] = lambda strategy, job: None,
+) -> None:
+    """Train a block each time that a line comes; rank 0 prints what every rank has measured.
+
+    Args:
+        cell: what is measured.
+        job: what is trained; under `data` by a chain of layers that wait.
+        plan_by: tells the strategy what to plan by.
+    """
+    way, speed = job.strategy["name"], cell["gflops"] * 1e9
+    strategy, world = begin(job)
+    plan_by(strategy, job)
+    import psutil
+
+    from trainer.bench import emulated_units
+
+    device = emulated_units.Accelerator(speed)
+    build = functools.partial(emulated_units.EmulatedModel, accelerator=device) if way != "data" else None
+    if way == "data":
+        job = _chain(job, speed, job.batch / world.size)
+    plan, learner, batch = prepared(job, strategy, world, build)
+    if build:
+        planned_s = emulated_units.flops_of(plan.placement, plan.lists[world.rank]) / speed
+        planned_bytes = plan.sent_per_update[world.rank]
+    else:
+        planned_s, planned_bytes = sum(job.options.values()), None
+
+    division = getattr(plan, "division", None)
+    exchange = getattr(learner, "exchange", None)
+
+    def sent() -> int:
+        return sum(exchange.sent(rank).bytes for rank in range(world.size)) if exchange else 0
+
+    def asked_s() -> float:
+        # Messages that were asked for together have been waited for once.
+        waits: dict[float, float] = {}
+        for asked, there, *_ in exchange.arrivals() if exchange else ():
+            waits[asked] = max(waits.get(asked, 0.0), there - asked)
+        return sum(waits.values())
+
+    warm: list[bool] = []
+
+    def block() -> dict[str, Any]:
+        # Not while it warms up, nor between blocks: the others of this machine, and who tells us, go on.
+        run_first(first=cell["first"] and bool(warm))
+        warm.append(True)
+        # The first step waits for those that begin later, and is not counted.
+        seconds, steps = blocks.seconds_of(learner, [batch]), cell["steps"] - 1
+        counted, busy, wire = sent(), device.busy_s, psutil.net_io_counters(pernic=True)[LINK].bytes_sent
+        asked_s()
+        cpu = time.process_time()
+        seconds += blocks.seconds_of(learner, itertools.repeat(batch, steps))
+        run_first(first=False)
+        return {
+            "seconds": seconds,
+            "planned_s": planned_s,
+            "waited_s": (device.busy_s - busy) / steps if build else planned_s,
+            "cpu_s": (time.process_time() - cpu) / steps,
+            "messages_s": asked_s() / steps,
+            "planned_bytes": planned_bytes,
+            "predicted_s": division and division.step_s,
+            "on_ranks": division and list(division.ranks),
+            "sent_bytes": (sent() - counted) / steps if build else None,
+            "wire_bytes": (psutil.net_io_counters(pernic=True)[LINK].bytes_sent - wire) / steps,
+        }
+
+    blocks.answer(world, block)
+
+
+def _chain(job: PlacementJob, speed: float, volumes: float) -> PlacementJob:
+    """Return the job with a chain of waiting layers that take as long as its network, of so many volumes."""
+    from trainer import models
+    from trainer.bench import emulated_units
+    from trainer.strategies.placed.reading import read
+
+    network = read(models.build(job.model, (job.size,) * 3 + (1,), 2, width=job.width), 1)
+    forward = sum(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed
+    # Of the first convolution, nobody asks for the gradient of the volume.
+    first = next(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed
+    options = {"forward_s": volumes * forward, "backward_s": volumes * (2 * forward - first)}
+    return dataclasses.replace(job, model="trainer.bench.emulated_accelerator:network", options=options)
