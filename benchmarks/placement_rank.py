@@ -50,7 +50,7 @@ def on_rank(
         job = _chain(job, speed, job.batch / world.size)
     plan, learner, batch = prepared(job, strategy, world, build)
     if build:
-        planned_s = emulated_units.flops_of(plan.placement, plan.lists[world.rank]) / speed
+        planned_s = emulated_units.flops_of(plan.placement, plan.lists.get(world.rank, ())) / speed
         planned_bytes = plan.sent_per_update[world.rank]
     else:
         planned_s, planned_bytes = sum(job.options.values()), None

@@ -10,7 +10,10 @@ pytestmark = pytest.mark.slow
 
 # TensorFlow takes its tensors from `malloc`, which counts blocks of so many bytes and more one by one.
 ENVIRONMENT = {"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1", "MALLOC_MMAP_THRESHOLD_": "16384"}
-PAIRS = [("resnet18", "spatial"), ("unet", "filters"), ("vgg", "spatial")]
+PAIRS = [
+    ("resnet18", "spatial"), ("unet", "filters"), ("vgg", "spatial"),
+    ("vgg of 4", "1f1b"), ("vgg of 4", "gpipe"),
+]  # fmt: skip
 
 
 def test_parameters_and_activations_on_two_ranks_are_those_that_were_predicted(tmp_path, launch):

@@ -221,8 +221,8 @@ def test_a_strategy_is_a_name_or_a_section_and_older_spellings_are_read(train, c
         (
             "{strategy: dat}",
             [],
-            "must be 'data', 'parameter-server', 'spatial', 'filters', 'hybrid', or 'file.py:Class' of your own, "
-            "not 'dat'",
+            "must be 'data', 'parameter-server', 'spatial', 'filters', 'hybrid', or 'file.py:Class' of your "
+            "own, not 'dat'",
         ),
         ("{}", ["train.strategy.count=2"], "of the strategy data; it is one of parameter-server."),
         ("{strategy: {bucket_md: 2}}", [], "Did you mean 'train.strategy.bucket_mb'?"),

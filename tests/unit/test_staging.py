@@ -87,9 +87,10 @@ def test_a_stage_keeps_as_many_micro_batches_as_stages_come_from_it_on_and_gpipe
         found = listed((0, 0, 1), micro_batches=micro_batches, schedule=schedule)
         return [one.kept for one in memory(*found, 2, slots=0)]
 
-    (first, second), one_by_one = kept(1, "1f1b"), kept(8, "1f1b")
-    assert first > 0 and second > 0
-    assert one_by_one == [2 * first, second]
+    # The inputs are there all the time, and one micro-batch of them is 2 x 8 x 2 numbers of 4 bytes.
+    (first, second), one_by_one, volume = kept(1, "1f1b"), kept(8, "1f1b"), 4 * 2 * 8 * 2
+    assert first > volume and second > 0
+    assert one_by_one == [2 * (first - volume) + 8 * volume, second]
     assert kept(8, "gpipe") == [8 * first, 8 * second]
 
 

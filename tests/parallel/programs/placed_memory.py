@@ -2,11 +2,12 @@
 
     python placed_memory.py OUT NETWORK STRATEGY [NETWORK STRATEGY ...]     with `ENVIRONMENT` of the test
 
-NETWORK is a key of `NETWORKS`, STRATEGY one of `train.strategy`. Writes to the file OUT, for each pair and
+NETWORK is a key of `NETWORKS`, STRATEGY one of `STRATEGIES`. Writes to the file OUT, for each pair and
 rank, bytes, predicted and counted, of: `state`, blocks of variables and slots; `kept`, what is there when the
-forward pass is done, the batch included; `most`, what is there at most during a step. Variables are all
-of this process; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow takes its
-tensors as the test tells it to; and for the most, the growth of the process's resident set.
+last forward pass before the first backward pass is done, the batch included; `most`, what is there at most
+during a step. Variables are all of this process; the rest are large blocks that glibc's `malloc` has given
+out, of which TensorFlow takes its tensors as the test tells it to; and for the most, the growth of the
+process's resident set.
 """
 
 from __future__ import annotations
@@ -38,6 +39,13 @@ NETWORKS = {
     "resnet18": ("resnet18", 64, 4, 16),
     "unet": ("unet3d", 48, 1, 8),
     "vgg": ("vgg", 64, 1, 8),
+    "vgg of 4": ("vgg", 48, 4, 8),
+}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "spatial": {"name": "spatial"},
+    "filters": {"name": "filters"},
+    "1f1b": {"name": "hybrid", "micro_batches": 4, "planner": "dynamic"},
+    "gpipe": {"name": "hybrid", "micro_batches": 4, "planner": "dynamic", "schedule": "gpipe"},
 }
 STEPS = 2
 
@@ -70,18 +78,30 @@ def resident(key: str) -> int:
 class Watching(Timeline):
     """Counts when the forward pass is done, and lets the backward pass wait for that."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_piped: bool) -> None:
         super().__init__(enabled=False)
-        self.bytes = 0
+        self.bytes, self._passes, self._is_piped = 0, "", is_piped
 
-    def forward_done(self, loss: Any) -> Any:
+    def begin(self) -> None:
+        self.bytes, self._passes = 0, ""
+
+    def _counted(self, kind: str, tensors: Any) -> Any:
         def count() -> np.int32:
-            self.bytes = given()
+            self._passes += kind[0]
+            if "b" not in self._passes:
+                self.bytes = given()
             return np.int32(0)
 
-        with tf.control_dependencies(tf.nest.flatten(loss)):
-            counted = tf.numpy_function(count, [], tf.int32)
-        with tf.control_dependencies([counted]):
+        with tf.control_dependencies(tf.nest.flatten(tensors)):
+            return tf.numpy_function(count, [], tf.int32)
+
+    def chunk_done(self, kind: str, micro: int, tensors: Any) -> list[Any]:
+        return [self._counted(kind, tensors)]
+
+    def forward_done(self, loss: Any) -> Any:
+        if self._is_piped:
+            return None
+        with tf.control_dependencies([self._counted("forward", loss)]):
             return tf.nest.map_structure(tf.ones_like, loss)
 
 
@@ -89,7 +109,7 @@ def measure(name: str, strategy: str, world: World) -> dict[str, Any]:
     """Train some steps of a network; returns figures of this rank."""
     registered, size, samples, width = NETWORKS[name]
     dense, shape = models.describe(registered).dense, (size, size, size, 1)
-    train = TrainConfig(global_batch=samples, strategy={"name": strategy})
+    train = TrainConfig(global_batch=samples, strategy=STRATEGIES[strategy])
     config = RunConfig(name="memory", data=DataConfig(shards=Path("nowhere")), train=train)
     keras.utils.set_random_seed(1)
     others = {id(one): one for one in variables()}
@@ -99,13 +119,14 @@ def measure(name: str, strategy: str, world: World) -> dict[str, Any]:
     way = registry.of(config)
     plan: Any = way.plan(model, optimizer, world.size)
     judged = (losses.dice_cross_entropy(), losses.mean_dice) if dense else (None, None)
-    watching = Watching()
+    watching = Watching(is_piped=plan.micro_batches > 1)
     learner: Any = way.build(plan, Setup(model, optimizer, world, *judged, watching))
     share = plan.share(world.rank)
     cut = (slice(None), *(slice(*ends) for ends in share.space))
     x = tf.constant(np.random.default_rng(0).normal(size=(samples, *shape)).astype(np.float32)[cut])
     y = tf.zeros((samples, size, size, size), tf.uint8) if dense else tf.range(samples) % 2
     for _ in range(STEPS):
+        watching.begin()
         before = given()
         Path("/proc/self/clear_refs").write_text("5")  # of VmHWM
         there = resident("VmRSS")

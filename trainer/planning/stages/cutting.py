@@ -9,7 +9,9 @@ import numpy as np
 
 
 def partitions(seconds: Sequence[float], n: int) -> list[tuple[int, int]]:
-    """Return the consecutive parts whose largest sum is the least there is.
+    """Return the consecutive parts the sum of whose squares is the least there is.
+
+    Where one operation takes longest of all, the largest part says nothing about the others.
 
     Args:
         seconds: of each operation, or group of them that stays together, in topological order.
@@ -26,14 +28,14 @@ def partitions(seconds: Sequence[float], n: int) -> list[tuple[int, int]]:
         raise ValueError(f"{len(values)} operations cannot be cut into {n} parts")
     n, count = min(n, len(values)), len(values)
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    # least[i]: largest sum of the first i operations in so many parts; where the last part begins is kept.
-    least, begins = np.where(np.arange(count + 1) > 0, sums, np.inf), []
-    last = sums[None, :] - sums[:, None]  # [start, stop]
+    # least[i]: squares of the first i operations in so many parts; where the last part begins is kept.
+    least, begins = np.where(np.arange(count + 1) > 0, sums**2, np.inf), []
+    last = (sums[None, :] - sums[:, None]) ** 2  # [start, stop]
     last[np.tri(count + 1, dtype=bool)] = np.inf
     for _ in range(n - 1):
-        worst = np.maximum(least[:, None], last)
-        begins.append(worst.argmin(axis=0))
-        least = worst.min(axis=0)
+        both = least[:, None] + last
+        begins.append(both.argmin(axis=0))
+        least = both.min(axis=0)
     cuts = [count]
     for begin in reversed(begins):
         cuts.append(int(begin[cuts[-1]]))
