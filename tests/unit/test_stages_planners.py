@@ -103,11 +103,24 @@ def test_gabra_finds_a_better_step_than_as_many_random_assignments():
     assert found.history[-1] < 0.95 * fitness(problem, random).min()
 
 
-def test_a_plan_of_gabra_starts_with_what_lpt_and_the_dynamic_program_found(monkeypatch):
-    given_ = {}
-    monkeypatch.setattr(planners, "gabra", lambda _, **options: given_.update(options) or gabra(_, seed=0))
-    planners.plan_gabra(SMALL[1], 3)
-    assert given_["started"] == [longest_first(SMALL[1]), dynamic(SMALL[1])] and given_["seed"] == 3
+def test_a_plan_of_gabra_is_the_better_one_of_a_search_from_other_plans_and_a_random_one(
+    monkeypatch,
+):
+    calls = []
+
+    def search(problem, **options):
+        calls.append((options["seed"], options.get("started", [])))
+        return gabra(problem, seed=len(calls), population=3, generations=0)
+
+    monkeypatch.setattr(planners, "gabra", search)
+    found = planners.plan_gabra(SMALL[1], 3)
+    assert calls == [(3, [longest_first(SMALL[1]), dynamic(SMALL[1])]), (3, [])]
+    both = [gabra(SMALL[1], seed=seed, population=3, generations=0) for seed in (1, 2)]
+    assert (
+        found
+        == min(both, key=lambda one: one.step_s).devices
+        != max(both, key=lambda one: one.step_s).devices
+    )
 
 
 def test_gabra_begins_with_what_it_is_given_and_plays_equal_individuals_once():
