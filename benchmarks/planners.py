@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=120, help="how many small problems")
     parser.add_argument("--large", type=int, default=100, help="how many larger ones")
     parser.add_argument("--seed", type=int, default=0, help="of the problems, and of GABRA")
-    parser.add_argument("--time-limit", type=float, default=5.0, help="seconds of the mixed-integer program")
+    parser.add_argument("--time-limit", type=float, default=2.0, help="seconds of the mixed-integer program")
     parser.add_argument("--json", type=Path, help="file for all figures")
     options = parser.parse_args()
     done: dict[str, Row] = {}
