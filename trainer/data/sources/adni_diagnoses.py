@@ -132,11 +132,7 @@ def outcome(group: str, visits: Sequence[Visit], scan: date, within: int) -> tup
     after = next((visit for visit in later if visit.months_after(scan) >= within), None)
     if after is None:
         return None, f"MCI, but followed for less than {within} months"
-    seen = [visit.diagnosis for visit in later if visit.day <= after.day]
+    seen = {visit.diagnosis for visit in later if visit.day <= after.day}
     if CN in seen:
-        return None, f"MCI, but CN at a visit in the {within} months after, or at the next"
-    return (
-        ("sMCI", "")
-        if DEMENTIA not in seen
-        else (None, f"MCI, but not seen {within} months after until demented")
-    )
+        return None, "MCI, but CN at a later visit"
+    return ("sMCI", "") if seen == {MCI} else (None, f"MCI, but dementia first seen after {within} months")
