@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 HEAD = (
     "| run | task | test subjects | ROC-AUC (95 %) | sensitivity | specificity | linear model, ROC-AUC |",
