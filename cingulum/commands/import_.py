@@ -13,13 +13,16 @@ from trainer.errors import CohortError, ConfigError, Stopped
 if TYPE_CHECKING:
     from trainer.data.importing.import_request import ImportRequest, ImportResult
 
-_COLOURS = {"bad": "red", "warning": "yellow"}
+_COLOURS = {"bad": "red", "warning": "yellow", "note": ""}
 
 
 def import_images(
     source: Annotated[
         Path,
-        typer.Argument(help="A BIDS folder, a folder of images, or a CSV/TSV of images.", show_default=False),
+        typer.Argument(
+            help="A BIDS folder, a folder of ADNI's archive, a folder of images, or a CSV/TSV of images.",
+            show_default=False,
+        ),
     ],
     shards: Annotated[Path, typer.Argument(help="Folder for the shard set.", show_default=False)],
     label: Annotated[str, typer.Option(help="Column with the class to learn.")] = "diagnosis",
@@ -75,6 +78,29 @@ def import_images(
             show_default=False,
         ),
     ] = None,
+    diagnoses: Annotated[
+        Path | None,
+        typer.Option(
+            help="ADNI: table of diagnoses over visits (DXSUM or ADNIMERGE), which divides MCI into sMCI and "
+            "pMCI.",
+            show_default=False,
+        ),
+    ] = None,
+    within: Annotated[
+        int | None,
+        typer.Option(
+            min=6,
+            help="ADNI: months in which MCI must become dementia to be pMCI; default: 36.",
+            show_default=False,
+        ),
+    ] = None,
+    visits: Annotated[
+        Literal["baseline", "all"] | None,
+        typer.Option(
+            help="ADNI: the first scan of each subject, or one of each day; default: baseline.",
+            show_default=False,
+        ),
+    ] = None,
     volume: Annotated[
         int | None,
         typer.Option(help="Which volume of 4D images, from 0; default: refuse them.", show_default=False),
@@ -120,9 +146,11 @@ def import_images(
       cingulum import my-bids shards/both --contrasts T1w,T2w
       cingulum import my-bids shards/maps --maps probseg
       cingulum import my-bids shards/fast --codec auto
+      cingulum import ADNI shards/adni --labels collection.csv --diagnoses DXSUM.csv
     """
     from trainer.data.images.recipe import Recipe
     from trainer.data.importing.import_request import ImportRequest
+    from trainer.data.sources.source_adni import AdniRequest
 
     if map_labels is not None and maps is None:
         raise ConfigError(
@@ -146,6 +174,7 @@ def import_images(
         map_labels=map_labels,
         classes=_names(classes) or None,
         run=run,
+        adni=AdniRequest.of(diagnoses, within, visits),
         workers=workers,
         on_error=on_error,
         volumes_per_shard=volumes_per_shard,

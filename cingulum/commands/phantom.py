@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,6 +23,10 @@ def phantom(
     disease: Annotated[
         str, typer.Option(help="Where age and disease take tissue: regional, as published, or diffuse.")
     ] = "regional",
+    layout: Annotated[
+        Literal["bids", "adni"],
+        typer.Option(help="adni: also in ADNI's layout, with its tables, in OUT/sourcedata."),
+    ] = "bids",
     workers: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
@@ -38,7 +42,9 @@ def phantom(
     import json
     import time
 
+    from trainer.data.phantom import adni
     from trainer.data.phantom.cohort import make_cohort
+    from trainer.data.phantom.people import draw
     from trainer.progress import Counting
 
     began = time.monotonic()
@@ -55,6 +61,8 @@ def phantom(
             contrasts=_names(contrasts),
             pattern=disease,
         )
+    if layout == "adni":
+        adni.write(out, [draw(seed, number, _names(groups)) for number in range(subjects)])
     seconds = round(time.monotonic() - began, 2)
     if as_json:
         typer.echo(

@@ -12,6 +12,7 @@ from trainer.data.importing.examination import Examined
 from trainer.data.shards import codecs
 from trainer.data.shards.index import SetMeta, VolumeMeta
 from trainer.data.sources.listing import Listing
+from trainer.data.sources.source_adni import AdniRequest
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class ImportRequest:
     map_labels: str | None = None
     classes: tuple[str, ...] | None = None
     run: int | None = None
+    adni: AdniRequest | None = None
     workers: int | None = None
     on_error: Literal["fail", "skip"] = "fail"
     volumes_per_shard: int = 16
@@ -57,6 +59,7 @@ class ImportRequest:
             "codec": self.codec,
             **({"bricks": self.bricks} if self.bricks else {}),
             **({"run": self.run} if self.run is not None else {}),
+            **(self.adni.decisive if self.adni is not None else {}),
             "recipe": self.recipe_for(listing).to_json(),
         }
 

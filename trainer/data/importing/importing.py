@@ -55,6 +55,7 @@ def run(
         classes=request.classes,
         maps=MapRequest.parse(request.maps, request.map_labels) if request.maps else None,
         run=request.run,
+        adni=request.adni,
     )
     if on_cohort is not None:
         on_cohort(listing.findings)
@@ -91,6 +92,7 @@ def run(
                 }
                 for image in work.left_out
             ],
+            **({"not_taken": listing.left_out} if listing.left_out else {}),
             **({"codec_choice": choice} if choice else {}),
         }
         write_atomically(request.target / import_state.STORY_NAME, (canonical_json(story) + "\n").encode())

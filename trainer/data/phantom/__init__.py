@@ -8,5 +8,6 @@
 - `disease`: how much tissue age and disease have taken, and the displacement that takes it;
 - `image`: what the scanner sees: contrast, texture, bias field, Rician noise;
 - `files`, `bids`: what is written, atomically and with the same bytes every time;
+- `adni`: the same cohort as ADNI's archive would pack it;
 - `workers`: subjects spread over processes.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,6 +64,10 @@ class SourceImage:
     maps: tuple[SourceFile, ...] = ()
     findings: tuple[Finding, ...] = ()
 
+    def found(self, *findings: Finding) -> SourceImage:
+        """Return it with further findings."""
+        return replace(self, findings=(*self.findings, *findings))
+
     @property
     def further(self) -> tuple[SourceFile, ...]:
         """Return every file but the image itself that determines what is stored."""
@@ -86,14 +90,16 @@ class Listing:
         name: of the source folder or table, without the folders above it.
         findings: what is remarkable about the cohort (warnings).
         maps: what the label maps are made of, where they were asked for.
+        left_out: images that the choice of visits and diagnoses leaves out, by the reason.
     """
 
-    kind: Literal["bids", "folder", "table"]
+    kind: Literal["bids", "adni", "folder", "table"]
     name: str
     label_name: str
     images: tuple[SourceImage, ...]
     findings: tuple[Finding, ...] = ()
     maps: MapRecipe | None = None
+    left_out: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def sha256(self) -> str:

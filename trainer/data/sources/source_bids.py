@@ -72,7 +72,7 @@ def find(
         check_run((path for name in contrasts for path in _paths(root, name)), run, root)
     paths = sorted(_paths(root, contrast), key=lambda p: p.as_posix())
     images: Sequence[SourceImage] = [
-        _found(_described(_image(root, path), people, visits, label), *findings)
+        _described(_image(root, path), people, visits, label).found(*findings)
         for path, findings in of_run(paths, run)
     ]
     for name in contrasts[1:]:
@@ -100,10 +100,6 @@ def _participants(root: Path) -> Table | None:
             cure="Keep one of them.",
         )
     return tables.read(there[0]) if there else None
-
-
-def _found(image: SourceImage, *findings: Finding) -> SourceImage:
-    return replace(image, findings=(*image.findings, *findings))
 
 
 def _no_images(root: Path, contrast: str) -> CohortError:
@@ -137,7 +133,7 @@ def _with_contrast(root: Path, image: SourceImage, contrast: str, run: int | Non
     else:
         cure = "Add it, leave the subject out with --on-error skip, or import fewer --contrasts."
         finding = bad("missing-contrast", f"has no {contrast} image beside it.", cure)
-    return replace(image, findings=(*image.findings, finding))
+    return image.found(finding)
 
 
 def _is_image_of(path: Path, contrast: str) -> bool:
@@ -169,15 +165,8 @@ def _image(root: Path, path: Path) -> SourceImage:
         source=path.relative_to(root).as_posix(),
         subject=_bare(parts[0]),
         session=session,
-        tissue_maps=tuple(_tissue_maps(root, path.relative_to(root).parent)),
+        tissue_maps=source_maps.tissue_maps(root, path.relative_to(root).parent),
     )
-
-
-def _tissue_maps(root: Path, anat: Path) -> Iterator[tuple[str, Path]]:
-    for code, tissue in source_maps.TISSUES.items():
-        found = sorted((root / "derivatives").glob(f"*/{anat.as_posix()}/*_label-{code}_probseg.nii*"))
-        if found:
-            yield tissue, found[0]
 
 
 def _bare(name: str) -> str:

@@ -20,6 +20,16 @@ TISSUES = {"GM": "grey", "WM": "white", "CSF": "csf"}
 _MADE = "Make it, remove the image, or leave it out with --on-error skip."
 
 
+def tissue_maps(root: Path, folder: Path) -> tuple[tuple[str, Path], ...]:
+    """Return (tissue, file) of the probability maps in `derivatives/` of a folder below the root."""
+    found = ((tissue, _tissue_files(root, folder, code)) for code, tissue in TISSUES.items())
+    return tuple((tissue, files[0]) for tissue, files in found if files)
+
+
+def _tissue_files(root: Path, folder: Path, code: str) -> list[Path]:
+    return sorted((root / "derivatives").glob(f"*/{folder.as_posix()}/*_label-{code}_probseg.nii*"))
+
+
 def of_bids(
     root: Path, images: Sequence[SourceImage], request: MapRequest
 ) -> tuple[tuple[SourceImage, ...], MapRecipe]:

@@ -1,4 +1,4 @@
-"""List images, their subjects and labels: from a BIDS folder, a folder of images, or a table of images.
+"""List images, their subjects and labels: of a BIDS folder, ADNI's archive, a folder or a table of images.
 
 Nothing is opened here but tables. What is wrong with one image (no label, twice the same session) goes with
 that image as a finding; what makes the whole source unusable is raised.
@@ -14,14 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.data.images.findings import Finding, bad
-from trainer.data.sources import source_bids, source_files, tables
+from trainer.data.sources import source_adni, source_bids, source_files, tables
 from trainer.data.sources.bids_names import run_of
 from trainer.data.sources.file_names import first_three, is_text, shown
 from trainer.data.sources.listing import Listing, SourceImage
 from trainer.data.sources.map_request import MapRequest
+from trainer.data.sources.source_adni import AdniRequest
 from trainer.errors import CohortError, ConfigError
 
-_HOW_TO = "docs/how-to/import-your-own-images.md shows the three layouts that are read."
+_HOW_TO = "docs/how-to/import-your-own-images.md shows the layouts that are read."
 
 
 def find(
@@ -34,11 +35,13 @@ def find(
     classes: Sequence[str] | None = None,
     maps: MapRequest | None = None,
     run: int | None = None,
+    adni: AdniRequest | None = None,
 ) -> Listing:
     """List the images of a source.
 
     Args:
-        source: a BIDS folder, a folder of images, or a CSV or TSV file with a row per image.
+        source: a BIDS folder, a folder as ADNI's archive packs it, a folder of images, or a CSV or TSV file
+            with a row per image.
         label: name of the column with the class to learn.
         labels: a further table, by subject or image, for folders that have none or not that column.
         contrast: BIDS suffix of the images to take.
@@ -46,11 +49,12 @@ def find(
         classes: the labels allowed; others become a finding.
         maps: which label maps to take; with them images need no label, and classes no second one.
         run: which of several runs to take, in a BIDS folder.
+        adni: which visits to take and how to divide MCI, in a folder of ADNI's archive.
 
     Raises:
         CohortError: nothing there, no images, no table of labels or no such column, one class only, labels
             that differ by case only, a file name that is not UTF-8.
-        ConfigError: a run is asked for, and the source is no BIDS folder.
+        ConfigError: a run is asked for, and the source is no BIDS folder; `adni`, and it is not ADNI's.
     """
     if not source.exists():
         raise CohortError(f"{source}: there is no such file or folder.", cure=_HOW_TO)
@@ -60,10 +64,20 @@ def find(
             f"--run {run}: {source} is not a BIDS folder, and only BIDS file names have runs.",
             cure="Leave out --run, and keep one image of each subject and session.",
         )
+    in_bids = source_bids.is_bids(source)
+    in_adni = not in_bids and source_adni.is_adni(source)
+    if adni is not None and not in_adni:
+        raise ConfigError(
+            f"--diagnoses, --within, --visits: {source} is not in the layout of ADNI's archive, "
+            "SUBJECT/DESCRIPTION/DATE/IMAGE-ID/.",
+            cure="Leave them out, or give the folder that holds those of the subjects. docs/how-to/adni.md",
+        )
     if source.is_file():
         listing = source_files.in_table(source, label, contrasts, maps)
-    elif source_bids.is_bids(source):
+    elif in_bids:
         listing = source_bids.find(source, label, table, contrasts or (contrast,), maps, run)
+    elif in_adni and not contrasts and maps is None:
+        listing = source_adni.find(source, label, table, adni or AdniRequest())
     elif contrasts or maps:
         raise CohortError(
             f"{source}: is a folder of images, where it is unknown which files belong together.",

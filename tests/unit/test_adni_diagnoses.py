@@ -1,0 +1,97 @@
+"""MCI is sMCI or pMCI by the diagnoses of later visits, and neither where these do not tell."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+import pytest
+from adni_download import visits
+
+from trainer.data.sources import adni_diagnoses
+from trainer.data.sources.adni_diagnoses import Visit, outcome
+from trainer.errors import CohortError
+
+SCAN = date(2006, 4, 18)
+SHORT = {"C": "CN", "M": "MCI", "D": "Dementia"}
+
+
+def seen(said: str) -> list[Visit]:
+    """`M0 D36`: MCI at the scan, dementia after 36 months."""
+    return [Visit(SCAN + timedelta(days=round(30.44 * float(v[1:]))), SHORT[v[0]]) for v in said.split()]
+
+
+@pytest.mark.parametrize(
+    ("group", "said", "label"),
+    [
+        ("MCI", "M0 M12 D24", "pMCI"),
+        ("LMCI", "M-1 M12 D36.9", "pMCI"),  # a visit of month 36, late
+        ("EMCI", "M0 M12 M24 M35.2", "sMCI"),  # and one that is early
+        ("MCI", "M0 M24 M48 D60", "sMCI"),
+        ("MCI", "M0 D12 M24 M36", "pMCI"),
+        ("AD", "D0", "AD"),
+        ("CN", "", "CN"),
+        ("SMC", "C1 M36", "SMC"),
+    ],
+)
+def test_visits_give_a_label(group, said, label):
+    assert outcome(group, seen(said), SCAN, 36) == (label, "")
+
+
+@pytest.mark.parametrize(
+    ("group", "said", "why"),
+    [
+        ("MCI", "M0 M12 M24", "followed for less than 36 months"),
+        ("MCI", "M12 M36", "without a diagnosis within 3 months"),
+        ("MCI", "", "without a diagnosis within 3 months"),
+        ("MCI", "D0 D36", "but Dementia at the scan"),
+        ("MCI", "M-12 C1 M36", "but CN at the scan"),
+        ("MCI", "M0 C24 M36", "CN at a later visit"),
+        ("MCI", "M0 M24 D48", "dementia first seen after 36 months"),
+        ("AD", "M0 D12", "AD, but MCI at the scan"),
+        ("CN", "M0", "CN, but MCI at the scan"),
+    ],
+)
+def test_visits_that_give_no_label_give_the_reason(group, said, why):
+    label, reason = outcome(group, seen(said), SCAN, 36)
+    assert label is None
+    assert why in reason
+
+
+def test_the_months_are_those_asked_for():
+    followed = seen("M0 M12 M24 D36")
+    assert outcome("MCI", followed, SCAN, 24)[0] == "sMCI"
+    assert outcome("MCI", followed, SCAN, 36)[0] == "pMCI"
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        ("RID,EXAMDATE,DIAGNOSIS", ("3,2006-04-20,2", "3,2007-04-20,3.0", "3,2008-04-20,-4")),
+        ("PTID,EXAMDATE,DX", ("011_S_0003,4/20/2006,MCI", "011_S_0003,4/20/2007,MCI to Dementia")),
+        ("RID,EXAMDATE,DXCHANGE,DXCURREN,DIAGNOSIS", ("3,2007-04-20,5,,", "3,2006-04-20,,2,", "3,,,,")),
+    ],
+    ids=["DXSUM", "ADNIMERGE", "earlier DXSUM"],
+)
+def test_published_tables_are_read(tmp_path, columns, lines):
+    read = adni_diagnoses.read(visits(tmp_path / "dx.csv", *lines, columns=columns))
+    assert read == {"3": [Visit(date(2006, 4, 20), "MCI"), Visit(date(2007, 4, 20), "Dementia")]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "line", "said"),
+    [
+        ("RID,EXAMDATE", "3,2006-04-20", "no column 'DIAGNOSIS' or 'DX'"),
+        ("RID,DIAGNOSIS", "3,2", "no column 'EXAMDATE'"),
+        ("EXAMDATE,DIAGNOSIS", "2006-04-20,2", "no column 'RID' or 'PTID'"),
+        ("RID,EXAMDATE,DIAGNOSIS", "3,2006-04-20,7", "DIAGNOSIS has the value '7'"),
+        ("RID,EXAMDATE,DIAGNOSIS", "3,20/04/2006,2", "EXAMDATE of RID 3: '20/04/2006' is not a date"),
+        ("RID,EXAMDATE,DIAGNOSIS", "3,,2", "EXAMDATE of RID 3: has no date"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_refused(tmp_path, columns, line, said):
+    path = visits(tmp_path / "dx.csv", line, columns=columns)
+    with pytest.raises(CohortError) as caught:
+        adni_diagnoses.read(path)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert caught.value.cure
