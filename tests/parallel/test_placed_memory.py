@@ -9,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 # TensorFlow takes its tensors from `malloc`, which counts blocks of so many bytes and more one by one.
-ENVIRONMENT = {"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1", "MALLOC_MMAP_THRESHOLD_": "16384"}
+ENVIRONMENT = {"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1", "MALLOC_MMAP_THRESHOLD_": "8192"}
 PAIRS = [
     ("resnet18", "spatial"), ("unet", "filters"), ("vgg", "spatial"),
     ("vgg of 4", "1f1b"), ("vgg of 4", "gpipe"),

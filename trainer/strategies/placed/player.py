@@ -66,8 +66,7 @@ class Player:
         self._parts_of: dict[int, Parts] = {0: self._shared}
         self._records: dict[tuple[Unit, int], Record] = {}
         self._statistics = MovingStatistics(layers)
-        # The pass and the micro-batch that are worked on, and what was computed last.
-        self._chunk: tuple[str, int] | None = None
+        # What was computed last, and what the next pass waits for.
         self._newest: list[Any] = []
         self._stamps: list[Any] = []
 
@@ -104,12 +103,12 @@ class Player:
         self._is_pipelined = any(isinstance(task, Compute) and task.micro for task in tasks)
         self._inputs, self._loss, self._update_values, self._seed = inputs, loss, update, seed
         self._objective = objective or loss
-        for moves, some in groupby(tasks, key=lambda task: isinstance(task, Send | Receive)):
+        ends = _ends(tasks) if self._is_pipelined and chunk_done is not None else {}
+        for moves, some in groupby(enumerate(tasks), key=lambda one: isinstance(one[1], Send | Receive)):
             if moves:
-                yield from self._move(list(some))
+                yield from self._move([task for _, task in some])
                 continue
-            for task in some:
-                self._enter(task, chunk_done)
+            for number, task in some:
                 if isinstance(task, Compute):
                     self._compute(task.unit, task.micro)
                     if task is final and forward_done is not None:
@@ -121,17 +120,10 @@ class Player:
                     self._differentiate(task)
                 else:
                     self._update()
+                if number in ends and chunk_done is not None:
+                    self._stamps = chunk_done(*ends[number], self._newest)
+                    self._mover.after(self._stamps)
         self._store()
-
-    def _enter(self, task: Task, chunk_done: ChunkDone | None) -> None:
-        """Say that a chunk is done where the task is not one of it."""
-        now = None
-        if isinstance(task, Compute | Differentiate) and self._is_pipelined:
-            now = "forward" if isinstance(task, Compute) else "backward", task.micro
-        if self._chunk is not None and self._chunk != now and chunk_done is not None:
-            self._stamps = chunk_done(*self._chunk, self._newest)
-            self._mover.after(self._stamps)
-        self._chunk = now
 
     def hand_out(self, tasks: Sequence[Task], values: Owned) -> Iterator[tuple[Message, ...]]:
         """Give all holders new values of what this rank owns; yields as `play` does.
@@ -313,3 +305,14 @@ class Player:
         for path, parts in self._statistics.moved().items():
             for box in self.blocks[path]:
                 self.blocks[path][box] = pieces.assembled(box, parts)
+
+
+def _ends(tasks: Sequence[Task]) -> dict[int, tuple[str, int]]:
+    """For the last task of each pass over a micro-batch, by its number: which pass, of which micro-batch."""
+    passes = [
+        (number, ("forward" if isinstance(task, Compute) else "backward", task.micro))
+        for number, task in enumerate(tasks)
+        if isinstance(task, Compute | Differentiate)
+    ]
+    following = [one for _, one in passes[1:]] + [None]
+    return {number: one for (number, one), after in zip(passes, following, strict=True) if one != after}
