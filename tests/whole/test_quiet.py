@@ -47,6 +47,17 @@ def test_what_keras_can_do_without_is_left_out_of_tensorflows_import_alone():
     assert said(program.replace("quiet.leave_out_what_keras_can_do_without()", "")) != "[]\n"
 
 
+def test_garbage_is_not_looked_for_while_tensorflow_is_imported_nor_in_it_afterwards():
+    program = (
+        "import gc, sys; begun = []; gc.callbacks.append(lambda phase, _: begun.append(phase))\n"
+        "from trainer import quiet; quiet.leave_out_what_keras_can_do_without(); begun.clear()\n"
+        "quiet.import_tensorflow(); print(begun, gc.isenabled(), gc.get_freeze_count() > 0, file=sys.stderr)"
+    )
+    assert said(program) == "[] True True\n"
+    a_users = said(program.replace("quiet.leave_out_what_keras_can_do_without(); ", ""))
+    assert a_users.endswith("True False\n")
+
+
 def test_no_rank_imports_scikit_learn_before_it_trains():
     """It would cost each of them a second."""
     program = (
