@@ -5,6 +5,8 @@ Prints one JSON object on rank 0. MPI must run over TCP (OMPI_MCA_btl=tcp,self),
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import json
 
 import ml_dtypes

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import json
 import os
 import time

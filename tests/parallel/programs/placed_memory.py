@@ -11,6 +11,8 @@ tensors as the test tells it to; and for the most, the growth of the process's r
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import ctypes
 import gc
 import json
