@@ -58,14 +58,16 @@ def test_garbage_is_not_looked_for_while_tensorflow_is_imported_nor_in_it_afterw
     assert a_users.endswith("True False\n")
 
 
-def test_no_rank_imports_scikit_learn_before_it_trains():
-    """It would cost each of them a second."""
+def test_no_rank_imports_scikit_learn_to_train_and_to_report():
+    """It would cost each of them a second, in which all others wait for rank 0's report."""
     program = (
         "import sys; from trainer import quiet; quiet.leave_out_what_keras_can_do_without()\n"
         "quiet.import_tensorflow(); import trainer.run\n"
-        "print({'sklearn', 'pandas', 'matplotlib', 'scipy.stats'} & set(sys.modules), file=sys.stderr)"
+        "print({'sklearn', 'pandas', 'matplotlib', 'scipy.stats'} & set(sys.modules), file=sys.stderr)\n"
+        "import trainer.report.baseline, trainer.report.run_page\n"
+        "print({'sklearn', 'pandas', 'scipy.stats'} & set(sys.modules), file=sys.stderr)"
     )
-    assert said(program) == "set()\n"
+    assert said(program) == "set()\nset()\n"
 
 
 @pytest.mark.parametrize("name", registry._OURS)
