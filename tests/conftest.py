@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from typing import Any
 
@@ -16,7 +17,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+# Files of tests import what lives to the end, TensorFlow too: nothing to look through for garbage.
+gc.disable()
+
 _died = pytest.StashKey[bool]()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
