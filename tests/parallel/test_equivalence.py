@@ -14,6 +14,8 @@ import pytest
 from conftest import Launch, run
 from programs.cases import CASES
 
+pytestmark = pytest.mark.slow
+
 # `make test` has one of them, `make test-deep` the others.
 RANKS = tuple(pytest.param(n, marks=pytest.mark.deep) if n < 4 else n for n in (1, 2, 3, 4))
 # Difference of the weights over the length of the way from the first weights, after each of three steps.
