@@ -51,7 +51,7 @@ test-whole: setup  ## trainings, imports, reports, jobs and pages in a browser, 
 	$(call pytest,tests/whole,loadfile --no-loadscope-reorder $(GATE))
 
 test-parallel: setup  ## tests under mpirun, and the commands of README and tutorials
-	$(call pytest,tests/parallel,loadfile $(GATE))
+	$(call pytest,tests/parallel,loadfile --no-loadscope-reorder $(GATE))
 	$(call pytest,tests/docs,worksteal $(GATE))
 
 test-cluster: setup  ## tests on emulated hosts with Slurm, and in containers (root on Linux, else skipped)

@@ -5,10 +5,15 @@ TensorFlow 2.21 writes some of them to the file descriptor itself, before its lo
 
 Keras imports scikit-learn, matplotlib and pandas where they are installed, for its own wrappers and plots:
 a third of the time that TensorFlow's import takes, in every rank.
+
+The import makes half a million objects that live to the end. Python's garbage collector looks through them
+again and again meanwhile, and once more when the process ends: a second, as much as the rest of the import.
 """
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import re
 import sys
@@ -33,7 +38,8 @@ def leave_out_what_keras_can_do_without() -> None:
     """Hide scikit-learn, matplotlib and pandas from Keras in `import_tensorflow`, from now on.
 
     They can be imported as ever afterwards. For programs whose code is all ours: a user's script may hand
-    Keras a pandas DataFrame.
+    Keras a pandas DataFrame. Nor is garbage looked for in what is there when TensorFlow has been imported,
+    and in anything when the process ends.
     """
     global _whole
     _whole = False
@@ -45,14 +51,32 @@ def import_tensorflow() -> Any:
     Later only errors are shown: at the level of warnings TensorFlow repeats an error of our own loader with
     its traceback. TF_CPP_MIN_LOG_LEVEL=0 shows everything.
     """
+    first = "tensorflow" not in sys.modules
     with ExitStack() as around:
+        around.enter_context(_without_collecting())
         if not _whole:
             around.enter_context(_hidden(_OPTIONAL))
         if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "0":
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
             around.enter_context(_without_notes())
         import tensorflow
+
+        if first and not _whole:
+            gc.freeze()
+            atexit.register(gc.freeze)
     return tensorflow
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Keep the garbage collector from running; afterwards it is on or off as before."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextmanager

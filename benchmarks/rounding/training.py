@@ -153,8 +153,10 @@ def held_out_loss(model: Any, precision: str) -> np.ndarray:
 
 def work(job: dict[str, Any], path: Path) -> None:
     """What one process of the study does: train every network, and keep the weights of every step."""
-    import tensorflow as tf
+    from trainer import quiet
 
+    quiet.leave_out_what_keras_can_do_without()
+    tf = quiet.import_tensorflow()
     world = None
     if job["ranks"] == 0:
         tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -25,10 +25,12 @@ def make_shards(
     size: int = 16,
     labels: tuple[str, ...] = ("AD", "NC"),
     maps: bool = False,
+    tissue: bool = False,
 ) -> Path:
     """Random volumes; the first class is darker. Four volumes a shard.
 
     With `maps` each has a bright box, named in its label map, and a subject's age is how bright it is.
+    With `tissue` they have tissue volumes, of which a run makes its linear baseline: a second for each run.
     """
     random = np.random.default_rng(0)
     recipe = Recipe(size=size, spacing=12.0)
@@ -50,14 +52,14 @@ def make_shards(
     for number in range(subjects):
         label = number % len(labels)
         array = random.normal(0.4 * label, 1, (size, size, size, 1)).astype("float16")
-        tissue = {"grey": 500.0 + 40 * label + random.normal(0, 30), "white": 450.0 + random.normal(0, 30)}
+        volumes = {"grey": 500.0 + 40 * label + random.normal(0, 30), "white": 450.0 + random.normal(0, 30)}
         meta = VolumeMeta(
             subject=f"sub-{number:03d}",
             source=f"sub-{number:03d}.nii",
             source_sha256=f"{number:064x}",
             affine=np.diag([12.0, 12.0, 12.0, 1.0]).tolist(),
             label=labels[label],
-            tissue=tissue,
+            tissue=volumes if tissue else None,
         )
         if maps:
             box = np.zeros((size, size, size), np.uint8)

@@ -49,13 +49,13 @@ def test_a_rank_that_hangs_says_where_it_stands_and_ends_the_others(tmp_path, sh
 
 def test_a_rank_that_is_frozen_is_named_by_those_that_wait_for_it(tmp_path, shards, launch):
     """It cannot speak itself, and MPI does not know whom it waits for."""
-    config = tiny_runs.write_config(tmp_path, shards, "run", guards__timeout_s=20)
+    config = tiny_runs.write_config(tmp_path, shards, "run", guards__timeout_s=10)
     outcome = launch(2, PROGRAM, "freeze", 1, 5, config)
     assert outcome.exit_code == 1
     assert re.match(r"\[rank 1 @ \S+\] error: does not answer rank 0 @ ", first_line(outcome.err))
     assert "[rank 0 @" in outcome.err and "computing a training step" in outcome.err
-    # Half of the bound is the start of a busy machine; a frozen rank is missed after 1.5 x 20 s.
-    assert outcome.seconds < 2 * BOUND_S + 1.5 * 20
+    # Half of the bound is the start of a busy machine; a frozen rank is missed after 1.5 x 10 s.
+    assert outcome.seconds < 2 * BOUND_S + 1.5 * 10
 
 
 @pytest.mark.deep

@@ -23,7 +23,7 @@ def test_messages_between_all_pairs_arrive_whole_and_in_order_beside_all_reduces
         assert one["released"] == 2 * 2 * COUNT
         assert one["sent"] == one["received"] == [0 if other == rank else each for other in range(3)]
         assert one["traffic"] == [2 * each, 2 * each]
-        assert one["idle_cpu_s"] < 0.5, "a listening mailbox takes a core"
+        assert one["idle_looks_per_s"] < 1000, "a listening mailbox takes a core"
         assert one["exchange"] == ["Interpreted", (rank - 1) % 3]
     assert done.err.count("warning: messages between ranks go through Python") == 1
     assert "missing, or not the same, on rank 2." in done.err
@@ -52,9 +52,6 @@ def test_groups_reduce_among_themselves_in_and_outside_of_a_compiled_step(launch
         assert one["outside"] == (rank != 3)
 
 
-def test_a_group_that_was_not_prepared_is_an_error_and_one_rank_is_its_own_group(launch: Launch) -> None:
-    done = launch(2, "groups.py", "unprepared")
-    assert done.exit_code == 0, done.err
-    assert "Members(groups=True)" in done.out
+def test_one_rank_is_its_own_group(launch: Launch) -> None:
     done = launch(0, "groups.py", "alone")
     assert done.exit_code == 0, done.err

@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, Launch
@@ -51,20 +52,29 @@ def test_the_example_ends_alike_before_and_after(launch: Launch, before: dict[st
     assert found["accuracy"] == pytest.approx(before["accuracy"])
 
 
-@pytest.mark.parametrize(
-    ("ranks", "kind", "steps"), [(3, "batched", 5), (2, "samples", 5), (3, "unknown_length", 3)]
-)
-def test_ranks_take_equal_steps_share_metrics_and_stop_together(
-    launch: Launch, ranks: int, kind: str, steps: int
-) -> None:
-    outcome = launch(ranks, "own_script.py", kind)
+# Of an epoch of 26 samples on three ranks.
+STEPS = {"batched": 5, "samples": 3, "unknown_length": 3}
+
+
+@pytest.fixture(scope="module")
+def of_kinds(launch: Launch) -> dict[str, list[dict[str, Any]]]:
+    """What each of three ranks finds of a training on each kind of data."""
+    outcome = launch(3, "own_script.py", *STEPS)
     assert outcome.exit_code == 0, outcome.err
-    of_ranks = json.loads(outcome.out.splitlines()[-1])
-    assert len(of_ranks) == ranks
+    found: dict[str, list[dict[str, Any]]] = json.loads(outcome.out.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_ranks_take_equal_steps_share_metrics_and_stop_together(
+    of_kinds: dict[str, list[dict[str, Any]]], kind: str
+) -> None:
+    of_ranks = of_kinds[kind]
+    assert len(of_ranks) == 3
     assert all(facts == of_ranks[0] for facts in of_ranks[1:])
     facts = of_ranks[0]
     assert len(facts["history"]["loss"]) == 2, "the stop takes effect at the end of the epoch, on all ranks"
     # Keras counts the attempt beyond the end of a dataset of unknown length as an iteration, on one rank too.
-    assert facts["steps"] == 2 * (steps + (kind == "unknown_length"))
+    assert facts["steps"] == 2 * (STEPS[kind] + (kind == "unknown_length"))
     for name, value in facts["again"].items():
         assert facts["history"][name][-1] == pytest.approx(value, abs=1e-5), name

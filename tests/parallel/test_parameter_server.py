@@ -8,6 +8,8 @@ import pytest
 from conftest import Launch
 from programs.cases import CASES
 
+pytestmark = pytest.mark.slow
+
 # Everything that a server does itself, then what it must leave to the workers.
 OPTIONS = (
     *("momentum", "adamw", "clip_norm", "clip_value", "global_clip_norm", "accumulation_clip"),

@@ -20,7 +20,7 @@ from cingulum import cli
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory) -> Path:
-    return make_shards(tmp_path_factory.mktemp("data") / "shards")
+    return make_shards(tmp_path_factory.mktemp("data") / "shards", tissue=True)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from conftest import Launch
 from jobs.launchers import mpirun
 
 
-def test_collectives_agree_on_every_rank_and_the_all_reduce_is_a_ring(launch: Launch) -> None:
+def test_collectives_agree_the_all_reduce_is_a_ring_and_groups_must_be_prepared(launch: Launch) -> None:
     ranks = 4
     outcome = launch(ranks, "collectives.py", environment={"OMPI_MCA_btl": "tcp,self"})
     assert outcome.exit_code == 0, outcome.err

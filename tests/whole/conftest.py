@@ -9,12 +9,6 @@ from pretended_slurm import Pretended
 from jobs.launchers import registry
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that have a `slow` test: begun late, one core would wait for the other."""
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
-
-
 @pytest.fixture
 def slurm(monkeypatch, tmp_path) -> Pretended:
     """A launcher that does as it is told, and a folder with `mine.yaml` and a shard set to submit from."""

@@ -28,7 +28,7 @@ class Killed(BaseException):
 def whole(tmp_path_factory) -> Path:
     """A run that nothing interrupted."""
     folder = tmp_path_factory.mktemp("whole")
-    shards = tiny_runs.make_shards(folder / "shards")
+    shards = tiny_runs.make_shards(folder / "shards", tissue=True)
     changes = {"train__deterministic": False, "train__epochs": 2, "checkpoint__every_steps": None}
     assert cli.run(["train", str(tiny_runs.write_config(folder, shards, "run", **changes))]) == 0
     return folder / "run"

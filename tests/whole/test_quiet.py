@@ -36,25 +36,30 @@ def test_what_is_no_note_is_passed_on():
     assert said(STAND_IN) == "E0000 trouble\nafter\n"
 
 
-def test_what_keras_can_do_without_is_left_out_of_tensorflows_import_alone():
+def test_what_keras_can_do_without_is_left_out_of_tensorflows_import_alone_and_garbage_is_not_looked_for():
     program = (
-        "import sys; from trainer import quiet; quiet.leave_out_what_keras_can_do_without()\n"
-        "quiet.import_tensorflow(); left = {'sklearn', 'pandas', 'matplotlib'} & set(sys.modules)\n"
+        "import gc, sys; begun = []; gc.callbacks.append(lambda phase, _: begun.append(phase))\n"
+        "from trainer import quiet; quiet.leave_out_what_keras_can_do_without(); begun.clear()\n"
+        "quiet.import_tensorflow(); found = [begun[:], gc.isenabled(), gc.get_freeze_count() > 0]\n"
+        "left = {'sklearn', 'pandas', 'matplotlib'} & set(sys.modules)\n"
         "import pandas, sklearn.metrics, matplotlib.figure\n"
-        "print(sorted(left), file=sys.stderr)"
+        "print(sorted(left), *found, file=sys.stderr)"
     )
-    assert said(program) == "[]\n"
-    assert said(program.replace("quiet.leave_out_what_keras_can_do_without()", "")) != "[]\n"
+    assert said(program) == "[] [] True True\n"
+    of_a_user = said(program.replace("quiet.leave_out_what_keras_can_do_without(); ", ""))
+    assert not of_a_user.startswith("[]") and of_a_user.endswith("True False\n")
 
 
-def test_no_rank_imports_scikit_learn_before_it_trains():
-    """It would cost each of them a second."""
+def test_no_rank_imports_scikit_learn_to_train_and_to_report():
+    """It would cost each of them a second, in which all others wait for rank 0's report."""
     program = (
         "import sys; from trainer import quiet; quiet.leave_out_what_keras_can_do_without()\n"
         "quiet.import_tensorflow(); import trainer.run\n"
-        "print({'sklearn', 'pandas', 'matplotlib', 'scipy.stats'} & set(sys.modules), file=sys.stderr)"
+        "print({'sklearn', 'pandas', 'matplotlib', 'scipy.stats'} & set(sys.modules), file=sys.stderr)\n"
+        "import trainer.report.baseline, trainer.report.run_page\n"
+        "print({'sklearn', 'pandas', 'scipy.stats'} & set(sys.modules), file=sys.stderr)"
     )
-    assert said(program) == "set()\n"
+    assert said(program) == "set()\nset()\n"
 
 
 @pytest.mark.parametrize("name", registry._OURS)

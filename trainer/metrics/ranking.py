@@ -39,6 +39,24 @@ def targets(classes: int) -> list[int]:
     return [1] if classes == 2 else list(range(classes))
 
 
+def reached(own: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return thresholds, and how many subjects of a class and of the others reach each, as curves need them.
+
+    Args:
+        own: bool (N,), whether a subject is of the class.
+        scores: float (N,).
+
+    Returns:
+        The distinct scores from the highest down, float (T,), and two counts, int (T,).
+    """
+    order = np.argsort(-scores, kind="stable")
+    ordered = scores[order]
+    # A threshold lies after the last of those that share a score.
+    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
+    inside = np.cumsum(own[order])[last]
+    return ordered[last], inside, last + 1 - inside
+
+
 def roc_areas(true: np.ndarray, probabilities: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return area under the ROC curve for each row of weights, mean over `targets`, one against the rest.
 

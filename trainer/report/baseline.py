@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainer.baseline import features
-from trainer.baseline.scores import classifier
 from trainer.metrics.classification import classification_metrics
 
 if TYPE_CHECKING:
@@ -47,6 +46,9 @@ def tissue_baseline(
     known = np.array([labels[row] for row in fitted])
     if not columns.names or len(set(known.tolist())) < 2:
         return None
+    # Imported here: scikit-learn takes a second, and many sets have no tissue volumes.
+    from trainer.baseline.scores import classifier
+
     model = classifier().fit(values, known)
     probabilities = np.zeros((len(tested), len(classes)))
     probabilities[:, model.classes_] = model.predict_proba(unknown)

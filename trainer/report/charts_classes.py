@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from sklearn.metrics import precision_recall_curve, roc_curve
 
 from trainer.metrics.classification import reliability as reliability_bins
 from trainer.metrics.classification import wilson
+from trainer.metrics.ranking import reached
 from trainer.report.axes import BOTTOM, LEFT, RIGHT, TOP, Axes, Point
 from trainer.report.charts_training import SHARE_TICKS
 from trainer.report.figure import Figure, table
@@ -50,17 +50,15 @@ def roc(curves: Sequence[Curve]) -> Figure | None:
     axes.line([(0, 0), (1, 1)], "chance")
     legend, numbers = [], []
     for name, truth, score, kind in _drawable(curves):
-        across, up, thresholds = roc_curve(truth, score, drop_intermediate=False)
-        points = [(float(x), float(y)) for x, y in zip(across, up, strict=True)]
+        thresholds, hits, false = reached(truth, score)
+        up, across = hits / hits[-1], false / false[-1]
+        points = [(0.0, 0.0), *((float(x), float(y)) for x, y in zip(across, up, strict=True))]
         if len(curves) < 4:
             axes.area([*points, (1.0, 0.0)], kind)
         axes.line(points, kind)
         if kind != "faint":
             legend.append((kind, name))
-        numbers += [
-            (name, x, y, float(t) if np.isfinite(t) else None)
-            for (x, y), t in zip(points, thresholds, strict=True)
-        ]
+        numbers += [(name, x, y, t) for (x, y), t in zip(points, [None, *thresholds.tolist()], strict=True)]
     if not legend:
         return None
     header = ["curve", "false_positive_rate", "true_positive_rate", "threshold"]
@@ -79,20 +77,18 @@ def precision_recall(curves: Sequence[Curve]) -> Figure | None:
     for share in sorted({float(truth.mean()) for _, truth, _, _ in drawable})[:1]:
         axes.line([(0, share), (1, share)], "chance")
     for name, truth, score, kind in drawable:
-        precision, recall, thresholds = precision_recall_curve(truth, score)
+        thresholds, hits, false = reached(truth, score)
+        curve = list(zip((hits / hits[-1]).tolist(), (hits / (hits + false)).tolist(), strict=True))
         steps: list[Point] = []
-        reached = 0.0
+        before = 0.0
         # As average precision counts: the precision at which a recall is first reached holds up to it.
-        for p, r in zip(precision[-2::-1], recall[-2::-1], strict=True):
-            if r > reached:
-                steps += [(reached, float(p)), (float(r), float(p))]
-                reached = float(r)
+        for r, p in curve:
+            if r > before:
+                steps += [(before, p), (r, p)]
+                before = r
         axes.line(steps, kind)
         legend.append((kind, name))
-        numbers += [
-            (name, float(r), float(p), float(t))
-            for p, r, t in zip(precision[:-1], recall[:-1], thresholds, strict=True)
-        ]
+        numbers += [(name, r, p, t) for (r, p), t in zip(curve[::-1], thresholds[::-1].tolist(), strict=True)]
     if not legend:
         return None
     header = ["curve", "recall", "precision", "threshold"]

@@ -5,6 +5,8 @@ Prints one JSON object on rank 0. MPI must run over TCP (OMPI_MCA_btl=tcp,self),
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import json
 
 import ml_dtypes
@@ -12,6 +14,7 @@ import numpy as np
 import sent_bytes
 
 import trainer
+from trainer.errors import WorldError
 from trainer.ranks import horovod_world
 
 world = trainer.init(threads=1)
@@ -37,6 +40,12 @@ assert world.allgather_object({"rank": rank, "text": "ä" * rank}) == [
 assert world.broadcast_object([rank, None]) == [0, None]
 assert world.any(rank == size - 1) and not world.any(False)
 assert world.hosts == (world.host,) * size
+try:
+    world.group([0])
+except WorldError as error:
+    assert "Members(groups=True)" in str(error)
+else:
+    raise AssertionError("a group was made that was not prepared")
 
 numbers, repeats = 1 << 20, 8
 tensor = np.ones(numbers, np.float32)

@@ -6,6 +6,8 @@ the samples of all ranks together, computed by every rank for itself.
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import json
 
 import keras

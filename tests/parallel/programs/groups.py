@@ -1,6 +1,8 @@
-"""Groups of ranks: two rows and two columns of four ranks. `python groups.py [unprepared | alone]`."""
+"""Groups of ranks: two rows and two columns of four ranks. `python groups.py [alone]`."""
 
 from __future__ import annotations
+
+import tensorflow_first  # noqa: F401  # isort: skip
 
 import json
 import sys
@@ -8,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from trainer.errors import WorldError
 from trainer.ranks.members import Members
 from trainer.ranks.starting import init
 
@@ -20,16 +21,6 @@ if sys.argv[1:] == ["alone"]:
     except ValueError:
         sys.exit(0)
     sys.exit("a rank that does not exist was taken into a group")
-
-if sys.argv[1:] == ["unprepared"]:
-    world = init(threads=1)
-    try:
-        world.group([0])
-    except WorldError as error:
-        if world.is_main:
-            print(error)
-        sys.exit(0)
-    sys.exit("a group was made")
 
 world = init(threads=1, members=Members(groups=True))
 

@@ -1,17 +1,17 @@
 """The cores of each rank before and after `trainer.init`, and those of the threads that it starts."""
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import json
 import os
 import sys
 from pathlib import Path
 
 import trainer
-from trainer.quiet import import_tensorflow
 from trainer.ranks import world as worlds
 
 TASKS = Path("/proc/self/task")
 before = sorted(os.sched_getaffinity(0))
-import_tensorflow()  # its idle threads were there before
 earlier = {path.name for path in TASKS.iterdir()}
 trainer.init()
 later = sorted({path.name for path in TASKS.iterdir()} - earlier)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import json
 import sys
+from typing import Any
 
 import keras
 import numpy as np
@@ -32,45 +35,52 @@ class StopsOnOneRank(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
-kind = sys.argv[1]
-if kind == "batched":
-    train = trainer.shard(tf.data.Dataset.from_tensor_slices((x, y)).batch(6), batched=True)
-elif kind == "unknown_length":
-    train = trainer.shard(tf.data.Dataset.from_tensor_slices((x, y)).filter(lambda x, y: True)).batch(3)
-else:
-    train = trainer.shard(tf.data.Dataset.from_tensor_slices((x, y))).batch(3)
-validation = trainer.shard(x[:7], y[:7])
-model = keras.Sequential(
-    [
-        keras.layers.Conv3D(4, 3),
-        keras.layers.BatchNormalization(),
-        keras.layers.Activation("tanh"),
-        keras.layers.GlobalAveragePooling3D(),
-        keras.layers.Dense(1, activation="sigmoid"),
-    ]
-)
-model.compile(
-    optimizer=trainer.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)),
-    loss="binary_crossentropy",
-    metrics=["accuracy", keras.metrics.AUC(name="auc")],
-)
-history = model.fit(
-    train,
-    validation_data=validation,
-    epochs=4,
-    verbose=0,
-    callbacks=trainer.callbacks([StopsOnOneRank(), keras.callbacks.ReduceLROnPlateau()]),
-)
-# What one process finds on all ranks' validation samples together.
+def samples(kind: str) -> Any:
+    """This rank's part of the data, of one kind."""
+    every = tf.data.Dataset.from_tensor_slices((x, y))
+    if kind == "batched":
+        return trainer.shard(every.batch(6), batched=True)
+    if kind == "unknown_length":
+        return trainer.shard(every.filter(lambda x, y: True)).batch(3)
+    return trainer.shard(every).batch(3)
+
+
+def trained(kind: str) -> dict[str, Any]:
+    """What this rank finds of a training."""
+    validation = trainer.shard(x[:7], y[:7])
+    model = keras.Sequential(
+        [
+            keras.layers.Conv3D(4, 3),
+            keras.layers.BatchNormalization(),
+            keras.layers.Activation("tanh"),
+            keras.layers.GlobalAveragePooling3D(),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    model.compile(
+        optimizer=trainer.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)),
+        loss="binary_crossentropy",
+        metrics=["accuracy", keras.metrics.AUC(name="auc")],
+    )
+    history = model.fit(
+        samples(kind),
+        validation_data=validation,
+        epochs=4,
+        verbose=0,
+        callbacks=trainer.callbacks([StopsOnOneRank(), keras.callbacks.ReduceLROnPlateau()]),
+    )
+    # What one process finds on all ranks' validation samples together.
+    every = [world.allgather(part).numpy() for part in validation]
+    loss, accuracy, auc = model.evaluate(*every, verbose=0)
+    return {
+        "history": history.history,
+        "weights": [float(np.sum(np.abs(w))) for w in model.get_weights()],
+        "again": {"val_loss": loss, "val_accuracy": accuracy, "val_auc": auc},
+        "steps": int(model.optimizer.iterations),
+    }
+
+
 world = trainer.init()
-every = [world.allgather(part).numpy() for part in validation]
-loss, accuracy, auc = model.evaluate(*every, verbose=0)
-facts = {
-    "history": history.history,
-    "weights": [float(np.sum(np.abs(w))) for w in model.get_weights()],
-    "again": {"val_loss": loss, "val_accuracy": accuracy, "val_auc": auc},
-    "steps": int(model.optimizer.iterations),
-}
-everyones = world.allgather_object(facts)
+everyones = {kind: world.allgather_object(trained(kind)) for kind in sys.argv[1:]}
 if world.is_main:
     print(json.dumps(everyones))

@@ -11,6 +11,8 @@ checkpoint of the one before, which another launch may have written to FOLDER/ch
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import dataclasses
 import faulthandler
 import json

@@ -12,6 +12,8 @@ process's resident set.
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import ctypes
 import gc
 import json

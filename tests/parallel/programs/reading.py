@@ -7,6 +7,8 @@ Usage: reading.py SHARDS GLOBAL_BATCH PREFETCH
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import json
 import sys
 import time

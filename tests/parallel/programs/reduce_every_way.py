@@ -7,6 +7,8 @@ Writes the weights to FOLDER/weights.npz and prints one JSON object on rank 0. M
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import json
 import sys
 from pathlib import Path

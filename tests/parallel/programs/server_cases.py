@@ -6,6 +6,8 @@ each run the largest difference of a weight or of the optimizer's state, how far
 
 from __future__ import annotations
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import hashlib
 import json
 import sys

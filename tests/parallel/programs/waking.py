@@ -1,5 +1,7 @@
 """Seconds of a few all-reduces, one after the other, printed by rank 0; the first is not counted."""
 
+import tensorflow_first  # noqa: F401  # isort: skip
+
 import sys
 import time
 
