@@ -157,6 +157,7 @@ def test_damaged_passes_are_a_note(run, played, ranks):
         ("plan.json", ("division",), 7),
         ("plan.json", ("division", "step_s"), "x"),
         ("plan.json", ("division", "played"), [[9, *SEGMENT]]),
+        ("plan.json", ("division", "played"), [[-1, *SEGMENT]]),
         ("plan.json", ("world_size",), None),
     ],
 )

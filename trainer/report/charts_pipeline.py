@@ -80,7 +80,7 @@ def chart(panels: Sequence[Panel], hosts: Sequence[str], replicas: int, caption:
         height=height + TOP + BOTTOM,
         y_ticks=[y for y, _ in rows],
         y_names=[name for _, name in rows],
-        left=round(16 + _CHARACTER * longest),
+        left=round(16 + 7 * longest),
     )
     words = [caption]
     for panel, ranks, top in zip(panels, shown, tops, strict=True):
@@ -97,7 +97,7 @@ def chart(panels: Sequence[Panel], hosts: Sequence[str], replicas: int, caption:
                 axes.line([(x, top - _ROW * (rank + 0.5) + y) for x, rank, y in points], "move")
             words += ["Lines are transfers as predicted."] if moves else []
         else:
-            words.append(f"{len(moves)} transfers are not drawn; telemetry.trace=true shows those of a run.")
+            words.append(f"{len(moves)} transfers are not drawn.")
     most = max(len(panel.ranks) for panel in panels)
     if most > MOST_RANKS:
         words.append(f"The first {MOST_RANKS} of {most} ranks are drawn, all are in figures/pipeline.csv.")
@@ -159,7 +159,8 @@ def _draw_rank(axes: Axes, panel: Panel, rank: int, own: Sequence[Segment], y: f
         before = longest.get((one.kind, one.micro))
         if before is None or one.end - one.start > before.end - before.start:
             longest[one.kind, one.micro] = one
+    digits = max((len(str(micro)) for _, micro in longest), default=0)
     for (kind, micro), one in longest.items():
         left, right = (axes.at(1000 * moment, y)[0] for moment in (one.start, one.end))
-        if right - left >= _CHARACTER * len(str(micro)) + 2:
+        if right - left >= _CHARACTER * digits + 2:
             axes.text(500 * (one.start + one.end), y - 4, str(micro), f"inside {KINDS[kind]}", "middle")
