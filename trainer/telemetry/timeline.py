@@ -296,7 +296,7 @@ def _intervals(
         ]
     came, began = sorted(one.end for one in found if one.kind == "wait"), start
     for layout, stamps, ended in calls:
-        first = next((moment for moment in came if began <= moment <= ended), began)
-        found += marks.intervals(Call(layout, np.asarray(stamps), ended, first))
+        message = next((moment for moment in came if began <= moment <= ended), began)
+        found += marks.intervals(Call(layout, np.asarray(stamps), ended, message))
         began = ended
     return StepIntervals(step, start, seconds, tuple(found), first)

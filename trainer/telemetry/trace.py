@@ -87,9 +87,12 @@ def _lanes(told: Iterable[tuple[int, _Event]], began: float) -> list[list[dict[s
         told: each with its step.
         began: moment that counts as 0.
     """
+
+    def at(moment: float) -> int:
+        return round((moment - began) * 1e6 * _PARTS)
+
     spans = [
-        (*(round((moment - began) * 1e6 * _PARTS) for moment in (start, start + seconds)), name, known, step)
-        for step, (_, name, start, seconds, known) in told
+        (at(start), at(start + seconds), name, known, step) for step, (_, name, start, seconds, known) in told
     ]
     lanes: list[list[dict[str, Any]]] = []
     # Of each lane, when the events end in which the next one might lie.
