@@ -60,8 +60,8 @@ def test_predicted_is_above_measured_on_one_axis_of_time(run):
 def test_bubbles_of_equal_stages_are_the_ideal(run):
     figure, _ = drawn(run)
     assert figure.caption.startswith(
-        "The step was predicted to take 36.0 ms and took 45.0 ms (predicted / measured: 0.80); bubbles are "
-        "33\xa0% of it as predicted, 33\xa0% of it as measured and (S - 1) / (M + S - 1) = 33\xa0% for S = 3 "
+        "The step was predicted to take 36.0 ms and took 45.0 ms (predicted / measured: 0.80); bubbles take "
+        "33\xa0% as predicted, 33\xa0% as measured and (S - 1) / (M + S - 1) = 33\xa0% for S = 3 "
     )
     titles = [mark.words for mark in of_kind(figure, "label")]
     assert titles == ["Predicted: 36.0 ms, 33\xa0% bubbles", "Measured, step 6: 45.0 ms, 33\xa0% bubbles"]
@@ -107,7 +107,7 @@ def test_a_division_by_flops_has_only_what_was_measured(run):
     change(run, "plan.json", "division", "played", to=[])
     figure, story = drawn(run)
     assert [mark.words[:8] for mark in of_kind(figure, "label")] == ["Measured"] and not story.notes
-    assert figure.caption.startswith("The step took 45.0 ms; bubbles are 33\xa0% of it as measured and (S")
+    assert figure.caption.startswith("The step took 45.0 ms; bubbles take 33\xa0% as measured and (S")
 
 
 def test_a_run_without_telemetry_has_only_what_was_predicted(run):

@@ -106,9 +106,7 @@ def _count(value: Any) -> int | None:
 
 def _words(predicted: Panel | None, measured: Panel | None, layout: _Layout) -> str:
     """The numbers of the chart in a sentence."""
-    known = [
-        f"{percent(panel.idle)} of it as {panel.name}" for panel in (predicted, measured) if panel is not None
-    ]
+    known = [f"{percent(panel.idle)} as {panel.name}" for panel in (predicted, measured) if panel is not None]
     if layout.stages is not None and layout.micro_batches is not None:
         stages, micro_batches = layout.stages, layout.micro_batches
         ideal = (stages - 1) / (micro_batches + stages - 1)
@@ -117,7 +115,7 @@ def _words(predicted: Panel | None, measured: Panel | None, layout: _Layout) -> 
             f"M = {micro_batches} micro-batches"
         )
     bubbles = ", ".join(known[:-1]) + f" and {known[-1]}" if len(known) > 1 else known[0]
-    return f"{_steps(predicted, measured, layout)}; bubbles are {bubbles}."
+    return f"{_steps(predicted, measured, layout)}; bubbles take {bubbles}."
 
 
 def _steps(predicted: Panel | None, measured: Panel | None, layout: _Layout) -> str:
