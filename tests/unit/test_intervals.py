@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.errors import RunError
-from trainer.telemetry import marks, parts, records, trace
+from trainer.telemetry import marks, parts, pipeline, records, trace
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.intervals import Interval, StepIntervals, Transfer, spent, transfers
 from trainer.telemetry.marks import Call, Layout
@@ -123,6 +123,28 @@ def test_a_rank_that_reads_no_input_begins_with_its_first_message():
     assert {Interval("forward", 3.0, 4.0, micro=0), Interval("backward", 4.0, 7.0, micro=0)} <= found
     whole = set(marks.intervals(Call(Layout(), np.array((9.0, 8.0, 8.5)), 9.5, 3.0)))
     assert Interval("forward", 3.0, 8.0) in whole
+
+
+def test_a_pass_whose_timestamp_came_late_ends_before_the_next_one():
+    layout = Layout(chunks=(("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1)))
+    ends = (3.0, 2.0, 4.0, 6.5)  # and the whole backward pass at 6
+    found = marks.intervals(Call(layout, np.array((1.0, 3.5, 6.0, *ends)), 7.0))
+    passes = [(one.kind, one.start, one.end) for one in found if one.micro is not None]
+    assert passes == [
+        ("forward", 1.0, 2.0), ("backward", 2.0, 2.0), ("forward", 2.0, 4.0), ("backward", 4.0, 6.0)
+    ]  # fmt: skip
+
+
+def test_a_rank_without_any_stage_has_a_row_of_its_own():
+    passes = (Interval("forward", 9.0, 10.0, micro=0), Interval("wait", 9.5, 9.75, peer=1))
+    ranks = [pipeline.outline(one) for one in (step(*passes), step(*STEP))]
+    assert ranks[1]["intervals"] == ()
+    tree = pipeline.tree([pipeline.told(one) for one in ranks])
+    assert tree is not None and (tree["step"], tree["seconds"]) == (7, 8.0)
+    assert tree["ranks"] == [[["forward", 0, 0.0, 0.5], ["forward", 0, 0.75, 1.0]], []]
+    assert pipeline.tree([pipeline.told(ranks[1])] * 2) is None, "no stages pass on micro-batches"
+    other = pipeline.told({**ranks[1], "step": 8})
+    assert pipeline.tree([pipeline.told(ranks[0]), other]) is pipeline.tree([None, other]) is None
 
 
 def test_events_of_a_thread_of_the_trace_lie_inside_of_each_other_or_apart(tmp_path):

@@ -167,7 +167,7 @@ def test_one_damaged_file_leaves_the_other_panel(run, name, keys, value):
     assert len(of_kind(figure, "label")) == 1 and len(story.notes) == 1 and name in story.notes[0]
 
 
-@pytest.mark.parametrize("value", [0, "x", None, True, [2]])
+@pytest.mark.parametrize("value", [0, "x", None, True, [2], 1])
 def test_what_else_is_wrong_in_the_plan_costs_no_more_than_its_words(run, value):
     for key in ("stages", "micro_batches", "accumulation", "replicas"):
         change(run, "plan.json", key, to=value)

@@ -107,8 +107,8 @@ def _count(value: Any) -> int | None:
 def _words(predicted: Panel | None, measured: Panel | None, layout: _Layout) -> str:
     """The numbers of the chart in a sentence."""
     known = [f"{percent(panel.idle)} as {panel.name}" for panel in (predicted, measured) if panel is not None]
-    if layout.stages is not None and layout.micro_batches is not None:
-        stages, micro_batches = layout.stages, layout.micro_batches
+    stages, micro_batches = layout.stages or 1, layout.micro_batches
+    if stages > 1 and micro_batches is not None:
         ideal = (stages - 1) / (micro_batches + stages - 1)
         known.append(
             f"(S - 1) / (M + S - 1) = {percent(ideal)} for S = {stages} equal stages on as many ranks and "

@@ -59,7 +59,7 @@ def intervals(call: Call) -> Iterator[Interval]:
     """
     layout = call.layout
     start, forward_end, backward_end, *rest = call.marks.tolist()
-    chunks, rest = rest[: len(layout.chunks)], rest[len(layout.chunks) :]
+    chunks, rest = _ends(rest[: len(layout.chunks)], backward_end), rest[len(layout.chunks) :]
     computed = chunks[0] if chunks else forward_end
     if start > computed:
         # A rank that reads no input computes nothing before its first message, and nothing there waits for
@@ -88,3 +88,16 @@ def intervals(call: Call) -> Iterator[Interval]:
     if last > backward_end:
         yield Interval("wait", backward_end, last)
     yield Interval("update", last, call.ended)
+
+
+def _ends(stamps: list[float], last: float) -> list[float]:
+    """When passes that follow each other ended, at the latest.
+
+    A timestamp may be taken later than its pass ends, even after the end of the next one; a pass ends before
+    the next one does.
+    """
+    found: list[float] = []
+    for stamp in reversed(stamps):
+        last = min(last, stamp)
+        found.insert(0, last)
+    return found
