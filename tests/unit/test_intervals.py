@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.errors import RunError
-from trainer.telemetry import marks, parts, records, trace
+from trainer.telemetry import marks, parts, pipeline, records, trace
 from trainer.telemetry.facts import Facts
 from trainer.telemetry.intervals import Interval, StepIntervals, Transfer, spent, transfers
 from trainer.telemetry.marks import Call, Layout
@@ -113,6 +114,65 @@ def test_waiting_counts_only_while_nothing_leaves_or_returns():
     layout = Layout(forward=(True, False, True, False))
     found = of_call(0.0, 10.0, 12.0, 1.0, 4.0, 3.0, 9.0, layout=layout)
     assert [one for one in found if one.kind == "statistics"] == [Interval("statistics", 3.0, 4.0)]
+
+
+def test_a_rank_that_reads_no_input_begins_with_its_first_message():
+    """Nothing waits for its timestamp of the start, which TensorFlow takes at the end."""
+    layout, stamps = Layout(chunks=(("forward", 0), ("backward", 0))), (9.0, 8.0, 8.5, 4.0, 7.0)
+    found = set(marks.intervals(Call(layout, np.array(stamps), 9.5, 3.0)))
+    assert {Interval("forward", 3.0, 4.0, micro=0), Interval("backward", 4.0, 7.0, micro=0)} <= found
+    whole = set(marks.intervals(Call(Layout(), np.array((9.0, 8.0, 8.5)), 9.5, 3.0)))
+    assert Interval("forward", 3.0, 8.0) in whole
+
+
+def test_a_pass_whose_timestamp_came_late_ends_before_the_next_one():
+    layout = Layout(chunks=(("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1)))
+    ends = (3.0, 2.0, 4.0, 6.5)  # and the whole backward pass at 6
+    found = marks.intervals(Call(layout, np.array((1.0, 3.5, 6.0, *ends)), 7.0))
+    passes = [(one.kind, one.start, one.end) for one in found if one.micro is not None]
+    assert passes == [
+        ("forward", 1.0, 2.0), ("backward", 2.0, 2.0), ("forward", 2.0, 4.0), ("backward", 4.0, 6.0)
+    ]  # fmt: skip
+
+
+def test_a_rank_without_any_stage_has_a_row_of_its_own():
+    passes = (Interval("forward", 9.0, 10.0, micro=0), Interval("wait", 9.5, 9.75, peer=1))
+    ranks = [pipeline.outline(one) for one in (step(*passes), step(*STEP))]
+    assert ranks[1]["intervals"] == ()
+    tree = pipeline.tree([pipeline.told(one) for one in ranks])
+    assert tree is not None and (tree["step"], tree["seconds"]) == (7, 8.0)
+    assert tree["ranks"] == [[["forward", 0, 0.0, 0.5], ["forward", 0, 0.75, 1.0]], []]
+    assert pipeline.tree([pipeline.told(ranks[1])] * 2) is None, "no stages pass on micro-batches"
+    other = pipeline.told({**ranks[1], "step": 8})
+    assert pipeline.tree([pipeline.told(ranks[0]), other]) is pipeline.tree([None, other]) is None
+
+
+def test_events_of_a_thread_of_the_trace_lie_inside_of_each_other_or_apart(tmp_path):
+    """Chunks of a pipeline, whose waiting ends in another one; buckets that overlap; a wall clock."""
+    began, tick = 1795631351.2411795, 0.0012345678
+    moments = [began + n * tick for n in range(40)]
+    chunks = [
+        Interval("forward", start, end, micro=n) for n, (start, end) in enumerate(itertools.pairwise(moments))
+    ]
+    waits = [Interval("wait", one.start + tick / 2, one.end + tick / 4, peer=1) for one in chunks]
+    both = [Interval("wait", began, began + 3 * tick, peer=peer) for peer in (0, 2)]
+    buckets = [Interval("reduce", start, start + 1.5 * tick) for start in moments]
+    backwards = Interval("backward", began + 2.0, began + 1.0)
+    recorded = StepIntervals(3, began + 1e-6, 39 * tick - 2e-6, (*chunks, *waits, *both, *buckets, backwards))
+    telemetry_lines.append(trace.rank_file(tmp_path, 0), trace.lines([recorded]))
+    told = json.loads(trace.join(tmp_path, ("a",)).read_text())["traceEvents"]
+    threads: dict[int, list[tuple[float, float]]] = {}
+    for event in told:
+        if event["ph"] == "X":
+            start = round(10 * event["ts"])
+            threads.setdefault(event["tid"], []).append((start, start + round(10 * event["dur"])))
+    assert sum(map(len, threads.values())) == 1 + len(recorded.intervals) - 1
+    assert len(threads[0]) == 1 + len(chunks), "what the rank did is on one thread"
+    for spans in threads.values():
+        for (begins, ends), (next_begins, next_ends) in itertools.combinations(sorted(spans), 2):
+            assert begins <= ends and (next_begins >= ends or next_ends <= ends or begins == next_begins)
+    names = {e["tid"]: e["args"]["name"] for e in told if e["name"] == "thread_name"}
+    assert set(names) >= set(threads) and {"transfers", "transfers 2", "messages 2"} <= set(names.values())
 
 
 def test_the_trace_tells_peers_and_bytes(tmp_path):

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from made_up_pipeline import add_pipeline
 from made_up_run import make_crossval, make_divided, make_run
 from made_up_study import make_rows, make_study
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -64,7 +65,8 @@ def pages(tmp_path_factory):
     shutil.rmtree(unfinished / "evaluation")
     html["unfinished"] = render(read(unfinished)).html
     for name, ranks in (("divided", 3), ("divided-over-many", 20)):
-        html[name] = render(read(make_divided(folder / name, ranks))).html
+        made = add_pipeline(make_divided(folder / name, ranks), ranks, micro_batches=8)
+        html[name] = render(read(made)).html
     second = make_run(folder / "a-second-run-with-quite-a-long-name", skill=0.5)
     html["comparison"] = comparison_page.render([folder / "classification", second]).html
     html["crossval"] = crossval_page.render(make_crossval(folder / "cv")).html
@@ -109,9 +111,9 @@ def is_foreign(address: str) -> bool:
 def test_nothing_is_wider_than_the_screen(opened, name, size):
     page = opened(name, size)
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
-    # A table may be wider than its frame, which scrolls by itself; all else must fit.
+    # A table or a wide chart may be wider than its frame, which scrolls by itself; all else must fit.
     cut_off = page.evaluate(
-        "Array.from(document.querySelectorAll('main *:not(.scroll *):not(svg *)'))"
+        "Array.from(document.querySelectorAll('main *:not(.scroll *, .sideways *, svg *)'))"
         ".filter(e => { const b = e.getBoundingClientRect();"
         " return b.right > innerWidth + 1 || b.left < -1; })"
         ".map(e => e.outerHTML.slice(0, 80))"
@@ -227,3 +229,15 @@ def test_a_strip_shows_each_rank_with_its_share(opened, size):
     assert len(set(colours)) == 3
     assert strip.get_attribute("aria-label") == "rank 0: 50\xa0%, rank 1: 30\xa0%, rank 2: 20\xa0%"
     assert page.locator("#placement .pairs tbody tr").count() == 3
+
+
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_numbers_of_micro_batches_are_inside_of_their_blocks_and_large_enough(opened, size):
+    chart = opened("divided", size).locator("#figure-pipeline .chart")
+    boxes = "all => all.map(e => e.getBoundingClientRect()).map(b => [b.left, b.right, b.top, b.bottom])"
+    blocks = chart.locator(".pass").evaluate_all(boxes)
+    numbers = chart.locator(".inside").evaluate_all(boxes)
+    assert len(blocks) == len(numbers) == 2 * 2 * 3 * 8
+    for left, right, top, bottom in numbers:
+        assert bottom - top >= 7
+        assert any(b[0] <= left and right <= b[1] and b[2] - 1 <= top and bottom <= b[3] + 1 for b in blocks)

@@ -143,3 +143,14 @@ def test_messages_that_a_divided_network_waits_for_are_no_computing_and_those_be
         ("wait", 2): (32, pytest.approx(0.2, abs=1e-3)),
     }
     assert sum(getattr(found, part) for part in records.PARTS) == pytest.approx(found.seconds)
+
+
+def test_a_rank_without_input_computes_from_its_first_message_on():
+    timeline = Timeline()
+    now = time.time()
+    timeline.add(np.array([now - 0.1, now - 0.6, now - 0.2]))  # the start's timestamp came last
+    timeline.arrived(np.array([[now - 1.0, now - 0.8, 1, 64], [now - 0.5, now - 0.4, 1, 64]]))
+    timeline.close_step(1, 1.5)
+    (found,) = parts.steps(timeline.take())
+    taken = [found.forward, found.backward, found.exposed]
+    assert taken == pytest.approx([0.2, 0.3, 0.3], abs=0.02)

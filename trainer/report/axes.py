@@ -51,6 +51,7 @@ class Axes:
         width, height: in the units of its view box; the page scales it.
         x_ticks, y_ticks: values to mark; chosen where None.
         x_names, y_names: words at `x_ticks` and `y_ticks` instead of the values; named rows have no grid.
+        left: units between the left edge and the data, where words at `y_ticks` are.
     """
 
     def __init__(
@@ -67,10 +68,11 @@ class Axes:
         y_ticks: Sequence[float] | None = None,
         x_names: Sequence[str] | None = None,
         y_names: Sequence[str] | None = None,
+        left: int = LEFT,
     ) -> None:
         self.x, self.y = _widened(x), _widened(y)
         self.x_label, self.y_label, self.title = x_label, y_label, title
-        self.width, self.height = width, height
+        self.width, self.height, self.left = width, height, left
         self.x_ticks = list(ticks(*self.x) if x_ticks is None else x_ticks)
         self.y_ticks = list(ticks(*self.y) if y_ticks is None else y_ticks)
         self.x_names = [short(value) for value in self.x_ticks] if x_names is None else list(x_names)
@@ -82,7 +84,7 @@ class Axes:
         """Return where a data point lies in the view box."""
         (x0, x1), (y0, y1) = self.x, self.y
         return (
-            LEFT + (x - x0) / (x1 - x0) * (self.width - LEFT - RIGHT),
+            self.left + (x - x0) / (x1 - x0) * (self.width - self.left - RIGHT),
             self.height - BOTTOM - (y - y0) / (y1 - y0) * (self.height - TOP - BOTTOM),
         )
 
@@ -114,7 +116,7 @@ class Axes:
 
     def svg(self) -> str:
         """Return the chart as an `<svg>` element."""
-        across, down = (LEFT + self.width - RIGHT) / 2, (TOP + self.height - BOTTOM) / 2
+        across, down = (self.left + self.width - RIGHT) / 2, (TOP + self.height - BOTTOM) / 2
         parts = [
             *self._frame(),
             _text(across, self.height - 6, self.x_label, "axis", "middle"),

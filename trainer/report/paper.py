@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon, Rectangle
 
 from trainer.atomic import write_by
-from trainer.report.axes import BOTTOM, LEFT, RIGHT, TOP, Axes, Mark
+from trainer.report.axes import BOTTOM, RIGHT, TOP, Axes, Mark
 
 DPI = 300
 _UNITS_PER_INCH = 110  # of a chart's view box: 460 units are 10.6 cm, a column and a half
@@ -29,7 +29,7 @@ _COLOURS = {
     "wrong": "#d55e00",
     "track": _GRID,
 }
-_WIDTHS = {"thick": 4.0, "whisker": 0.9, "chance": 0.8, "best": 0.8, "track": 4.0, "faint": 0.7}
+_WIDTHS = {"thick": 4.0, "whisker": 0.9, "chance": 0.8, "best": 0.8, "track": 4.0, "faint": 0.7, "move": 0.6}
 _DASHED: tuple[float, Sequence[float]] = (0, (3, 3))
 _FLAT = {"start": "left", "middle": "center", "end": "right"}
 
@@ -44,9 +44,9 @@ def write_png(axes: Axes, legend: Sequence[tuple[str, str]], path: Path) -> None
     figure = Figure(figsize=(width / _UNITS_PER_INCH, height / _UNITS_PER_INCH), dpi=DPI)
     FigureCanvasAgg(figure)
     inner = (
-        LEFT / width,
+        axes.left / width,
         BOTTOM / height,
-        (width - LEFT - RIGHT) / width,
+        (width - axes.left - RIGHT) / width,
         (height - TOP - BOTTOM) / height,
     )
     plot = figure.add_axes(inner, xlim=axes.x, ylim=axes.y)
@@ -108,9 +108,11 @@ def _draw(plot: Plot, mark: Mark, order: int) -> None:
         dot.set(zorder=order, clip_on=False, linestyle="none")
         plot.add_line(dot)
     elif mark.shape == "bar":
-        usual = 0.18 if "pale" in words else 0.8
+        usual = 0.18 if "pale" in words else 1.0 if "pass" in words else 0.8
         shade = usual if mark.opacity is None else mark.opacity
         box = Rectangle((x[0], y[0]), x[1] - x[0], y[1] - y[0], color=colour, alpha=shade, linewidth=0)
+        if "pass" in words:
+            box.set(edgecolor="white", linewidth=0.4)
         box.set_zorder(order)
         plot.add_patch(box)
     else:
@@ -120,7 +122,7 @@ def _draw(plot: Plot, mark: Mark, order: int) -> None:
             mark.words,
             fontsize=7.5 if "label" in words else 7,
             fontweight="bold" if "label" in words else "normal",
-            color=_INK if "label" in words else _SOFT,
+            color="white" if words >= {"inside", "s1"} else _INK if words & {"label", "inside"} else _SOFT,
             ha=_FLAT[mark.anchor],
             zorder=order,
         )
@@ -133,4 +135,5 @@ def _key(kind: str, words: str) -> Line2D:
     if "dot" in parts:
         return Line2D([], [], marker="o", markersize=4, linestyle="none", color=colour, label=words)
     style = _DASHED if "chance" in parts else None
-    return Line2D([], [], color=colour, linewidth=1.4, linestyle=style, label=words)
+    width, shade = (4.0, 0.3) if "idle" in parts else (1.4, 1.0)
+    return Line2D([], [], color=colour, linewidth=width, alpha=shade, linestyle=style, label=words)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from trainer.errors import ShardError
-from trainer.report import cases, charts_training, claim, cohort, facts, methods, placement, time_spent
+from trainer.report import (
+    cases,
+    charts_training,
+    claim,
+    cohort,
+    facts,
+    methods,
+    pipeline,
+    placement,
+    time_spent,
+)
 from trainer.report.attributions import Attribution
 from trainer.report.attributions import read as read_attributions
 from trainer.report.cases import Case
@@ -28,6 +38,7 @@ def render(story: Story) -> Page:
     judgement = judge(story, found) if found is not None else None
     training = _training_figures(story)
     spent = time_spent.of(story)
+    piped = pipeline.of(story)
     divided = placement.of(story)
     worst = _cases(story, found, worst=True)
     typical = _cases(story, found, worst=False)
@@ -49,6 +60,7 @@ def render(story: Story) -> Page:
         rank_header=time_spent.RANK_HEADER,
         host_header=time_spent.HOST_HEADER,
         prediction_header=time_spent.PREDICTION_HEADER,
+        pipeline=piped,
         placement=divided,
         placement_header=placement.RANK_HEADER,
         worst=worst,
@@ -75,6 +87,8 @@ def render(story: Story) -> Page:
         tables["placement"] = divided.table.csv()
     judged = (*judgement.figures, *judgement.hidden) if judgement is not None else ()
     figures = (*judged, *training, *(spent.figures if spent is not None else ()))
+    if piped is not None:
+        figures += (piped,)
     return Page(html, figures, tables, _pictures(worst, typical))
 
 

@@ -148,7 +148,9 @@ def read_json(story: Story, name: str) -> dict[str, Any]:
         value = None
     if isinstance(value, dict):
         return value
-    story.notes.append(f"{name} is damaged; what it says is left out.")
+    note = f"{name} is damaged; what it says is left out."
+    if note not in story.notes:
+        story.notes.append(note)
     return {}
 
 

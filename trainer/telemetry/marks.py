@@ -41,11 +41,13 @@ class Call:
             ends of chunks and events as in `layout`, then each bucket's leaving and return; a bucket's are
             older than the start where nothing was reduced. Buckets are missing until the first was reduced.
         ended: when the call returned.
+        arrived: when the first message of others was there; where there is none, when the step began.
     """
 
     layout: Layout
     marks: np.ndarray
     ended: float
+    arrived: float = 0.0
 
 
 def intervals(call: Call) -> Iterator[Interval]:
@@ -57,7 +59,12 @@ def intervals(call: Call) -> Iterator[Interval]:
     """
     layout = call.layout
     start, forward_end, backward_end, *rest = call.marks.tolist()
-    chunks, rest = rest[: len(layout.chunks)], rest[len(layout.chunks) :]
+    chunks, rest = _ends(rest[: len(layout.chunks)], backward_end), rest[len(layout.chunks) :]
+    computed = chunks[0] if chunks else forward_end
+    if start > computed:
+        # A rank that reads no input computes nothing before its first message, and nothing there waits for
+        # the timestamp of the start, which TensorFlow then takes at its leisure.
+        start = min(call.arrived, computed)
     if chunks:
         begins = [start, *chunks[:-1]]
         for (kind, micro), begin, end in zip(layout.chunks, begins, chunks, strict=True):
@@ -81,3 +88,16 @@ def intervals(call: Call) -> Iterator[Interval]:
     if last > backward_end:
         yield Interval("wait", backward_end, last)
     yield Interval("update", last, call.ended)
+
+
+def _ends(stamps: list[float], last: float) -> list[float]:
+    """When passes that follow each other ended, at the latest.
+
+    A timestamp may be taken later than its pass ends, even after the end of the next one; a pass ends before
+    the next one does.
+    """
+    found: list[float] = []
+    for stamp in reversed(stamps):
+        last = min(last, stamp)
+        found.insert(0, last)
+    return found

@@ -56,19 +56,27 @@ def segments(step: StepIntervals, began: float) -> list[Segment]:
     return found
 
 
+def outline(step: StepIntervals) -> dict[str, Any]:
+    """Return what rank 0 needs of a step: no intervals, where none is of a micro-batch."""
+    is_piped = any(one.micro is not None for one in step.intervals)
+    return {**vars(step), "intervals": step.intervals if is_piped else ()}
+
+
 def told(step: dict[str, Any]) -> StepIntervals:
-    """Return a step of another rank, whose attributes came as JSON."""
+    """Return a step of another rank from its `outline`."""
     return StepIntervals(**{**step, "intervals": tuple(Interval(*one) for one in step["intervals"])})
 
 
 def tree(steps: Sequence[StepIntervals | None]) -> dict[str, Any] | None:
-    """Return the content of the file; None where ranks have recorded none, or not the same update.
+    """Return the content of the file; None where a rank has recorded another step, or none any micro-batch.
 
     Args:
         steps: of all ranks; None of one without any stage.
     """
     there = [one for one in steps if one is not None]
     if len({one.step for one in there}) != 1:
+        return None
+    if not any(one.intervals for one in there):
         return None
     began = min(one.start for one in there)
     return {

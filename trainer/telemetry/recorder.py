@@ -44,8 +44,8 @@ class Recorder:
         self._flushed = time.monotonic()
         self._failed = False
         self._staging: Path | None = None
-        # The newest step in which stages passed on micro-batches.
-        self._piped: StepIntervals | None = None
+        # The newest step in which the network was not traced.
+        self._newest: StepIntervals | None = None
         self._files: dict[Path, json_lines.Lines] = {}
         self.hosts: list[HostEpoch] = []
 
@@ -78,7 +78,7 @@ class Recorder:
         recorded = self.timeline.take()
         done = parts.steps(recorded)
         self._epoch += done
-        self._piped = next((one for one in reversed(recorded) if _is_piped(one)), self._piped)
+        self._newest = next((one for one in reversed(recorded) if not one.first), self._newest)
         self._flushed = time.monotonic()
         rank = self._world.rank
         self._append(records.rank_file(self._folder, rank), [records.line(step) for step in done])
@@ -115,15 +115,14 @@ class Recorder:
         used = self._usage.end()
         self.flush()
         mine, self._epoch = self._epoch, []
-        told = self._world.allgather_object(
-            {"means": records.mean(mine), "usage": used, "piped": self._piped and vars(self._piped)}
-        )
+        newest = self._newest and pipeline.outline(self._newest)
+        told = self._world.allgather_object({"means": records.mean(mine), "usage": used, "newest": newest})
         self.hosts = by_host(epoch, step, [rank["usage"] for rank in told])
         if used["is_first"]:
             for host in self.hosts:
                 if host.host == self._world.host:
                     self._append(records.host_file(self._folder, host.host), [dataclasses.asdict(host)])
-        self._draw([one["piped"] for one in told])
+        self._draw([one["newest"] for one in told])
         means = {rank: found["means"] for rank, found in enumerate(told) if found["means"]}
         energy = {"energy_j": round(sum(host.energy_j or 0.0 for host in self.hosts), 3)}
         slowest = records.slowest(means)
@@ -147,7 +146,7 @@ class Recorder:
 
     def _draw(self, steps: Sequence[dict[str, Any] | None]) -> None:
         """Write, on rank 0, who worked on which micro-batch in the newest step of the epoch."""
-        if not self._world.is_main or not any(steps):
+        if not self._world.is_main:
             return
         found = pipeline.tree([None if one is None else pipeline.told(one) for one in steps])
         if found is not None:
@@ -194,7 +193,3 @@ class Recorder:
         except OSError as error:
             self._failed = True
             worlds.report(f"warning: {path}: cannot be written ({error.strerror}); telemetry ends here.")
-
-
-def _is_piped(step: StepIntervals) -> bool:
-    return not step.first and any(one.micro is not None for one in step.intervals)

@@ -294,6 +294,9 @@ def _intervals(
             Interval("wait", asked, there, int(peer), int(size))
             for asked, there, peer, size in rows[rows[:, 0] >= start].tolist()
         ]
+    came, began = sorted(one.end for one in found if one.kind == "wait"), start
     for layout, stamps, ended in calls:
-        found += marks.intervals(Call(layout, np.asarray(stamps), ended))
+        message = next((moment for moment in came if began <= moment <= ended), began)
+        found += marks.intervals(Call(layout, np.asarray(stamps), ended, message))
+        began = ended
     return StepIntervals(step, start, seconds, tuple(found), first)

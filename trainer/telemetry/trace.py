@@ -1,7 +1,9 @@
 """A run's steps in the trace format of Chrome, for chrome://tracing or ui.perfetto.dev.
 
 Format: "Trace Event Format" of the Chromium project; complete events (`ph` X), times in microseconds. A
-process is a rank; its threads are what it did, what moved meanwhile, and its waiting for batch norm.
+process is a rank; its threads are what it did, what moved meanwhile, its waiting for batch norm, and that for
+messages. Events of a thread must lie inside of each other or apart: what overlaps otherwise is on a further
+thread of the same name.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ MOST_STEPS = 1000
 # Of the lines. Those without a version are of the first, and hold events: [thread, name, start, seconds].
 VERSION = 2
 
-_STEP, _MOVES, _STATISTICS = 0, 1, 2
-_THREADS = {_STEP: "step", _MOVES: "transfers", _STATISTICS: "batch norm"}
+_STEP, _MOVES, _STATISTICS, _MESSAGES = 0, 1, 2, 3
+_THREADS = {_STEP: "step", _MOVES: "transfers", _STATISTICS: "batch norm", _MESSAGES: "messages"}
+# Of a microsecond, in which moments are told: so that rounding makes no events overlap.
+_PARTS = 10
 # Thread, name, start, seconds, what else is known.
 _Event = tuple[int, str, float, float, dict[str, Any]]
 
@@ -63,26 +67,54 @@ def join(folder: Path, hosts: Sequence[str]) -> Path:
         told.append(
             {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank} @ {host}"}}
         )
-        told += [
-            {"ph": "M", "pid": rank, "tid": thread, "name": "thread_name", "args": {"name": name}}
-            for thread, name in _THREADS.items()
-        ]
-    told += [
-        {
-            "ph": "X",
-            "pid": rank,
-            "tid": thread,
-            "name": name,
-            "ts": round((start - began) * 1e6, 1),
-            "dur": round(seconds * 1e6, 1),
-            "args": {"step": step, **known},
-        }
-        for rank, step, events in steps
-        for thread, name, start, seconds, known in events
-    ]
+        own = [(step, event) for of_rank, step, events in steps if of_rank == rank for event in events]
+        for thread, name in _THREADS.items():
+            on_thread = [(step, event) for step, event in own if event[0] == thread]
+            for lane, some in enumerate(_lanes(on_thread, began) or [[]]):
+                tid = thread + len(_THREADS) * lane
+                known = {"name": name if not lane else f"{name} {lane + 1}"}
+                told.append({"ph": "M", "pid": rank, "tid": tid, "name": "thread_name", "args": known})
+                told += [{"ph": "X", "pid": rank, "tid": tid, **event} for event in some]
     path = folder / "telemetry" / "trace.json"
     write_text(path, json.dumps({"traceEvents": told, "displayTimeUnit": "ms"}))
     return path
+
+
+def _lanes(told: Iterable[tuple[int, _Event]], began: float) -> list[list[dict[str, Any]]]:
+    """Divide the events of a thread so that any two of a part lie inside of each other or apart.
+
+    Args:
+        told: each with its step.
+        began: moment that counts as 0.
+    """
+
+    def at(moment: float) -> int:
+        return round((moment - began) * 1e6 * _PARTS)
+
+    spans = [
+        (at(start), at(start + seconds), name, known, step) for step, (_, name, start, seconds, known) in told
+    ]
+    lanes: list[list[dict[str, Any]]] = []
+    # Of each lane, when the events end in which the next one might lie.
+    open_until: list[list[int]] = []
+    for begins, ends, name, known, step in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if ends < begins:
+            continue
+        lane = next((n for n, within in enumerate(open_until) if _fits(begins, ends, within)), len(lanes))
+        if lane == len(lanes):
+            lanes.append([])
+            open_until.append([])
+        open_until[lane].append(ends)
+        times = {"ts": begins / _PARTS, "dur": (ends - begins) / _PARTS}
+        lanes[lane].append({"name": name, **times, "args": {"step": step, **known}})
+    return lanes
+
+
+def _fits(begins: int, ends: int, open_until: list[int]) -> bool:
+    """Whether an event lies inside of the innermost that is still open; forgets those that are over."""
+    while open_until and open_until[-1] <= begins:
+        open_until.pop()
+    return not open_until or ends <= open_until[-1]
 
 
 def _events(line: Mapping[str, Any], path: Path) -> list[_Event]:
@@ -94,12 +126,17 @@ def _events(line: Mapping[str, Any], path: Path) -> list[_Event]:
     try:
         if "version" not in line:
             return [(*event, {}) for event in line["events"]]
-        found: list[_Event] = [(_STEP, f"step {line['step']}", line["start"], line["seconds"], {})]
+        found: list[_Event] = []
         numbers: dict[str, itertools.count[int]] = {}
         for told in line["intervals"]:
             one = Interval(*told)
             number = next(numbers.setdefault(one.kind, itertools.count()))
             found.append((_thread(one), _name(one, number), one.start, one.end - one.start, _known(one)))
+        # By another clock than they are, it might begin or end microseconds inside of them.
+        own = [(start, start + seconds) for thread, _, start, seconds, _ in found if thread == _STEP]
+        whole = [(line["start"], line["start"] + line["seconds"]), *own]
+        start, end = min(start for start, _ in whole), max(end for _, end in whole)
+        found.append((_STEP, f"step {line['step']}", start, end - start, {}))
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path}: is damaged ({error}).") from None
     return found
@@ -108,6 +145,8 @@ def _events(line: Mapping[str, Any], path: Path) -> list[_Event]:
 def _thread(one: Interval) -> int:
     if one.kind == "statistics":
         return _STATISTICS
+    if one.kind == "wait" and one.peer is not None:
+        return _MESSAGES
     return _MOVES if one.kind in MOVES else _STEP
 
 
