@@ -59,7 +59,7 @@ def _check(
         shared: of each rank, what it may take more together with others, by name.
         world: all ranks.
     """
-    left = {} if alone is None else {(world.rank,): alone}
+    left: dict[tuple[int, ...], int] = {} if alone is None else {(world.rank,): alone}
     for name in shared[world.rank]:
         together = [
             rank

@@ -26,9 +26,11 @@ def available_bytes(
         own: see there.
         free: see there.
     """
+    left = [*shared_bytes(roots, own, free).values()]
     alone = own_bytes()
-    left = shared_bytes(roots, own, free).values()
-    return min(left if alone is None else (*left, alone))
+    if alone is not None:
+        left.append(alone)
+    return min(left)
 
 
 def shared_bytes(
