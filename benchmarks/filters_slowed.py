@@ -5,7 +5,7 @@
 
 Its quota of processor time (a cgroup's, which root may make) falls to --quota after --before steps. It is
 trained twice, without recalibration and with a look every so many steps, and the seconds of the last steps
-are compared. Losses must agree.
+are compared. Losses of the two differ as those of the divisions that they begin with do.
 """
 
 from __future__ import annotations

@@ -244,6 +244,7 @@ def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(900)  # five launches, one after the other
 def test_what_was_measured_of_the_ranks_goes_on_with_the_run(tmp_path, shards, launch):
     strategy = {"name": "filters", "balance": "bandwidth"}
     killed = tiny_runs.write_config(tmp_path, shards, "killed", **COMMON, train__strategy=strategy)

@@ -71,3 +71,15 @@ def test_the_limit_of_the_process_s_address_space_counts_without_what_is_mapped(
     limits = {resource.RLIMIT_AS: (psutil.Process().memory_info().vms + 2**30, resource.RLIM_INFINITY)}
     monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
     assert 2**29 < memory.available_bytes((tmp_path,), tmp_path / "none", 2**40) <= 2**30 + 2**24
+
+
+def test_a_group_has_the_same_name_in_a_container_that_sees_it_as_its_root(tmp_path):
+    for name in ("job", "other"):
+        group(tmp_path / "cgroup" / name, {"memory.max": 400, "memory.current": 100})
+    (tmp_path / "root").symlink_to(tmp_path / "cgroup/job")
+    found = []
+    for root, line in (("cgroup", "0::/job"), ("root", "0::/"), ("cgroup", "0::/other")):
+        (tmp_path / "own").write_text(f"{line}\n")
+        found.append(memory.shared_bytes((tmp_path / root,), tmp_path / "own", FREE))
+    assert found[0] == found[1] and sorted(found[0].values()) == [300, FREE]
+    assert found[0].keys() & found[2].keys() == {"host"}

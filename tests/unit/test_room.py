@@ -30,9 +30,33 @@ class Planned:
 def checked(monkeypatch, left, whole=()):
     """Returns the warnings."""
     said = []
-    monkeypatch.setattr(room, "available_bytes", lambda: left)
+    monkeypatch.setattr(room, "shared_bytes", lambda: {"host": left})
+    monkeypatch.setattr(room, "own_bytes", lambda: None)
     monkeypatch.setattr(room.worlds, "report", said.append)
     room.check(NEEDED, whole, World())
+    return said
+
+
+class Three(World):
+    """Rank 0 of three, of which the first two are on one host."""
+
+    size = 3
+    hosts = ("n0", "n0", "n1")
+
+    def __init__(self, *others) -> None:
+        self._others = others
+
+    def allgather_object(self, value):
+        return [None] * 3 if value is None else [value, *self._others]
+
+
+def together(monkeypatch, mine, second, third, alone=None):
+    """Returns the warnings of rank 0 where ranks may have so much, by name."""
+    said = []
+    monkeypatch.setattr(room, "shared_bytes", lambda: mine)
+    monkeypatch.setattr(room, "own_bytes", lambda: alone)
+    monkeypatch.setattr(room.worlds, "report", said.append)
+    room.check(NEEDED * 3, (), Three(second, third))
     return said
 
 
@@ -57,8 +81,32 @@ def test_the_whole_network_s_weights_make_room_when_they_are_let_go(monkeypatch)
 
 
 def test_what_is_not_predicted_is_not_refused(monkeypatch):
-    monkeypatch.setattr(room, "available_bytes", lambda: 0)
+    monkeypatch.setattr(room, "shared_bytes", lambda: {"host": 0})
     room.check(None, (), World())
+
+
+def test_ranks_of_one_host_must_fit_into_its_memory_together(monkeypatch):
+    host = [{"host": size * MIB} for size in (400, 260, 131)]
+    # Of rank 2, which has a host of its own, another process tells.
+    warning = (
+        "warning: ranks 0, 1 on n0 need about 360.0 MiB in a step, and can have 260.0 MiB more together."
+    )
+    assert together(monkeypatch, *host) == [warning]
+    host[1]["host"] -= MIB
+    needs = r"Ranks 0, 1 of 3 on n0 need 260\.0 MiB at least \(60\.0 MiB.*200\.0 MiB.*can have 259\.0 MiB"
+    with pytest.raises(Agreed, match=needs) as told:
+        together(monkeypatch, *host)
+    assert "over more hosts" in told.value.error.cure
+
+
+def test_what_only_one_rank_may_use_counts_for_it_alone(monkeypatch):
+    host = {"host": 400 * MIB}
+    groups = [{**host, name: 190 * MIB} for name in ("group of 7", "group of 8")]
+    assert together(monkeypatch, *groups, host, alone=190 * MIB) == []
+    with pytest.raises(Agreed, match=r"Ranks 0, 1 of 3 on n0 .* can have 190\.0 MiB more together"):
+        together(monkeypatch, groups[0], groups[0], host)
+    with pytest.raises(Agreed, match=r"Rank 0 of 3 needs 130\.0 MiB .* can have 129\.0 MiB more\."):
+        together(monkeypatch, *groups, host, alone=129 * MIB)
 
 
 @pytest.mark.parametrize(

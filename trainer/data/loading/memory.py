@@ -21,25 +21,51 @@ def available_bytes(
 ) -> int:
     """Return the least that the host, control groups above this process and its own limit leave, in bytes.
 
+    Args:
+        roots: see `shared_bytes`.
+        own: see there.
+        free: see there.
+    """
+    left = [*shared_bytes(roots, own, free).values()]
+    alone = own_bytes()
+    if alone is not None:
+        left.append(alone)
+    return min(left)
+
+
+def shared_bytes(
+    roots: tuple[Path, ...] = _ROOTS, own: Path = Path("/proc/self/cgroup"), free: int | None = None
+) -> dict[str, int]:
+    """Return what the host and each control group above this process leave, in bytes.
+
     A batch system limits a job, not a process, so what other ranks of the host take counts here too.
 
     Args:
         roots: folders of control groups.
         own: says in which of them this process is.
         free: what the host leaves; default: as psutil finds it.
+
+    Returns:
+        By a name that is the same in all processes of the host that share this memory.
     """
-    left = [psutil.virtual_memory().available if free is None else free]
+    left = {"host": psutil.virtual_memory().available if free is None else free}
     for group in _groups(roots, own):
         for limit, (used, reclaimable) in _NAMES.items():
             if (group / limit).is_file():
                 most = (group / limit).read_text().strip()
                 if most != "max":
                     taken = int((group / used).read_text()) - _stat(group, reclaimable)
-                    left.append(int(most) - taken)
-    own_limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if own_limit != resource.RLIM_INFINITY:
-        left.append(own_limit - psutil.Process().memory_info().vms)
-    return max(0, min(left))
+                    # Containers may see the same path for different groups, and different paths for one.
+                    left[f"{limit} of {group.stat().st_ino}"] = max(0, int(most) - taken)
+    return left
+
+
+def own_bytes() -> int | None:
+    """Return what this process's limit of address space leaves, in bytes; None without one."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return max(0, limit - int(psutil.Process().memory_info().vms))
 
 
 def _groups(roots: tuple[Path, ...], own: Path) -> Iterator[Path]:
