@@ -15,8 +15,8 @@ from trainer.planning.links import Link, Timed
 from trainer.planning.placement.operations import Operation, Reading, Weight
 from trainer.planning.placement.windows import Sliding
 from trainer.planning.profile import Profile
-from trainer.strategies.profiling import equal
-from trainer.strategies.profiling import links as link_probe
+from trainer.strategies.placed.profiling import equal
+from trainer.strategies.placed.profiling import links as link_probe
 
 LINK = {"latency_s": 0.001, "bytes_per_second": 1e6}
 SLOW = {**LINK, "bytes_per_second": 0}

@@ -17,7 +17,7 @@ from trainer.planning.profile import Profile
 from trainer.profiling import plans
 from trainer.runs import preparation
 from trainer.strategies import registry
-from trainer.strategies.profiling import timing
+from trainer.strategies.placed.profiling import timing
 
 
 @pytest.fixture(scope="module")

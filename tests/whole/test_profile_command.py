@@ -17,8 +17,8 @@ from trainer import config as configuration
 from trainer.planning.profile import Profile
 from trainer.profiling import story
 from trainer.strategies.placed import computing
+from trainer.strategies.placed.profiling import timing
 from trainer.strategies.placed.reading import read
-from trainer.strategies.profiling import timing
 
 # How far a sum of operations, each measured alone, may be from the step that has them all, on a machine with
 # other work. Seen: 1.0 to 2.7 times the step, the larger ones of steps of 2 ms.

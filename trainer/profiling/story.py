@@ -19,8 +19,8 @@ from trainer.runs import preparation
 from trainer.runs.preparation import Data
 from trainer.strategies import optimizers
 from trainer.strategies.placed import reading
-from trainer.strategies.profiling.measuring import About, Show, measure
-from trainer.strategies.profiling.operations import Loss
+from trainer.strategies.placed.profiling.measuring import About, Show, measure
+from trainer.strategies.placed.profiling.operations import Loss
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from trainer.planning.profile import Profile
 from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
 from trainer.strategies import optimizers
+from trainer.strategies.placed.profiling.measuring import About, measure
 from trainer.strategies.placed.reading import read
-from trainer.strategies.profiling.measuring import About, measure
 
 
 def profile(

@@ -16,9 +16,9 @@ from trainer.planning.placement.layouts import layout
 from trainer.planning.placement.operations import Network, Operation
 from trainer.planning.placement.units import Unit, place
 from trainer.strategies.placed import computing
+from trainer.strategies.placed.profiling import equal, timing
+from trainer.strategies.placed.profiling.timing import Spread, Stopwatch
 from trainer.strategies.placed.reading import LOSS
-from trainer.strategies.profiling import equal, timing
-from trainer.strategies.profiling.timing import Spread, Stopwatch
 
 # From the outputs of the network to a loss.
 Loss = Callable[[Sequence[Any]], Any]

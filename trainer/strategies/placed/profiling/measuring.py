@@ -14,8 +14,8 @@ from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
 from trainer.run_folder import machine, record
 from trainer.strategies.placed import calibration
-from trainer.strategies.profiling import links, operations, update
-from trainer.strategies.profiling.operations import Loss
+from trainer.strategies.placed.profiling import links, operations, update
+from trainer.strategies.placed.profiling.operations import Loss
 
 # Takes how many of how many are done.
 Show = Callable[[int, int], None]

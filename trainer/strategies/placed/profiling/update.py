@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.strategies.profiling import timing
-from trainer.strategies.profiling.timing import Spread, Stopwatch
+from trainer.strategies.placed.profiling import timing
+from trainer.strategies.placed.profiling.timing import Spread, Stopwatch
 
 
 def measure(optimizer: keras.Optimizer, model: keras.Model) -> Spread:
