@@ -113,6 +113,15 @@ def cells(args: argparse.Namespace) -> list[dict[str, Any]]:
     return found
 
 
+def steps(row: dict[str, Any], rate: str) -> list[float]:
+    """Return seconds of every counted step, of the slowest rank: one without a stage waits for nobody."""
+    return [
+        max(seconds)
+        for block in row["blocks"][rate]
+        for seconds in zip(*(rank["seconds"][1:] for rank in block), strict=True)
+    ]
+
+
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Return lines in Markdown: one for each way and number of hosts."""
     lines = [
@@ -123,8 +132,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     alone = next((row for row in rows if row["ranks"] == 1), None)
     for row in rows:
         rate = placement_on_hosts.UNLIMITED if row["ranks"] == 1 else row["rate"]
-        step = spread("s", placement_table.steps(row, rate))
-        before = alone and statistics.median(placement_table.steps(alone, placement_on_hosts.UNLIMITED))
+        step = spread("s", steps(row, rate))
+        before = alone and statistics.median(steps(alone, placement_on_hosts.UNLIMITED))
         everyones = row["blocks"][rate][0]
         busy = statistics.mean(rank["waited_s"] for rank in everyones)
         predicted = everyones[0]["predicted_s"]
