@@ -60,15 +60,12 @@ class Lives:
         self._size: dict[_Key, int] = {}
         self._born: dict[_Key, int] = {}
         self._last: dict[_Key, int] = {}
-        # The last use by what is computed, and not by what is sent.
-        self._needed: dict[_Key, int] = {}
         # Of tensors that are there during one task only.
         self._passing = [0.0] * len(tasks)
         # Of a micro-batch: gradients of what units have read, by tensor, and of what they have computed.
         self._gradients: dict[tuple[str, int], list[_Part]] = {}
         self._upstream: dict[tuple[Unit, int], _Key] = {}
         self._now = self._micro = 0
-        self._sends = False
         for self._now, task in enumerate(tasks):
             self._do(task)
         if len(self._forward_ends) > 1:
@@ -79,7 +76,7 @@ class Lives:
         for key in self._size:
             unit = None if isinstance(key, Message) else key[0]
             if isinstance(unit, Unit) and not self._operations[unit.operation].readings:
-                self._born[key], self._last[key], self._needed[key] = 0, self._now, self._now
+                self._born[key], self._last[key] = 0, self._now
 
     @property
     def kept(self) -> int:
@@ -87,7 +84,7 @@ class Lives:
         ends, kept = self._forward_ends, []
         for key in self._size:
             micro = key.micro if isinstance(key, Message) else key[1]
-            if micro in ends and self._born[key] <= ends[micro] < self._needed.get(key, -1):
+            if micro in ends and self._born[key] <= ends[micro] < self._last[key]:
                 kept.append(key)
         return math.ceil(self._most(kept, [0.0] * len(self._passing)))
 
@@ -112,15 +109,12 @@ class Lives:
         self._size.setdefault(key, size)
         self._born.setdefault(key, self._now)
         self._last[key] = self._now
-        if not self._sends:
-            self._needed[key] = self._now
         return key
 
     def _pass(self, size: float) -> None:
         self._passing[self._now] += size
 
     def _do(self, task: Task) -> None:
-        self._sends = isinstance(task, Send)
         if isinstance(task, Receive):
             for one in task.messages:
                 self._use(one, one.bytes)
