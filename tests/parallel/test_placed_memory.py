@@ -10,6 +10,8 @@ pytestmark = pytest.mark.slow
 
 # TensorFlow takes its tensors from `malloc`, which counts blocks of so many bytes and more one by one.
 ENVIRONMENT = {"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1", "MALLOC_MMAP_THRESHOLD_": "8192"}
+# Of so few bytes a process takes more for other things.
+LITTLE = 8 * 2**20
 PAIRS = [
     ("resnet18", "spatial"), ("unet", "filters"), ("vgg", "spatial"),
     ("vgg of 4", "1f1b"), ("vgg of 4", "gpipe"),
@@ -25,6 +27,7 @@ def test_parameters_and_activations_on_two_ranks_are_those_that_were_predicted(t
     for row in found:
         (variables, counted), (kept, seen), (most, grown) = row["state"], row["kept"], row["most"]
         assert variables == counted, row
-        assert kept == pytest.approx(seen, rel=0.05), row
+        # What a stage sent last in the step before may be let go of only in this one.
+        assert kept == pytest.approx(seen, rel=0.05, abs=row["message"]), row
         # An estimate: what a process takes from the system depends on what it has got back before.
-        assert 0.85 * grown < most < 1.5 * grown, row
+        assert 0.85 * grown < most < 1.5 * grown or grown < LITTLE, row

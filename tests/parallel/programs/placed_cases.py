@@ -167,7 +167,18 @@ def _registered(name: str, way: str) -> Case:
     steps = 1 if name == "sfcn" else 2
     # Two micro-batches of two samples: a batch norm of one value has no variance.
     batch = 4 if way == "hybrid" else 2
-    return Case(registered(name, **options), strategy, loss=loss, steps=steps, batch=batch, tolerance=NETWORK)
+    # Two neighbours that vgg's second pooling takes of four samples differ by 2e-6: plain Keras gives a
+    # gradient to the smaller one, eagerly and not in a graph.
+    alone = (name, way) == ("vgg", "hybrid")
+    return Case(
+        registered(name, **options),
+        strategy,
+        loss=loss,
+        steps=steps,
+        batch=batch,
+        tolerance=NETWORK,
+        alone=alone,
+    )
 
 
 # Three steps add up gradients of about 0.1, rounded to 2^-8 and 2^-11 of what they are sums of.
