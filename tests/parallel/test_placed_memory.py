@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 # TensorFlow takes its tensors from `malloc`, which counts blocks of so many bytes and more one by one.
 ENVIRONMENT = {"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1", "MALLOC_MMAP_THRESHOLD_": "8192"}
 # Of so few bytes a process takes more for other things.
-LITTLE = 8 * 2**20
+LITTLE = 16 * 2**20
 PAIRS = [
     ("resnet18", "spatial"), ("unet", "filters"), ("vgg", "spatial"),
     ("vgg of 4", "1f1b"), ("vgg of 4", "gpipe"),
