@@ -63,6 +63,7 @@ def network(cause: str | None, facts: Facts, ranks: int) -> Iterator[tuple[dict[
         )
     if facts.strategy == "filters" and not _has_plan(facts):
         yield {"train.strategy": "spatial"}, "borders cross instead of whole feature maps"
+    yield from _micro_batches(facts)
     yield from _other_parts(facts, ranks, "shorter borders for the same parts")
     yield from _replicas(facts, ranks, "half as many ranks exchange parts of a volume")
     yield from _data(facts, ranks)
@@ -79,6 +80,7 @@ def uneven(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
         ):
             given = {"train.strategy.shares": None} if facts.at("train.strategy.shares") else {}
             yield {"train.strategy.balance": by, **given}, why
+    yield from _micro_batches(facts)
     yield from _other_parts(facts, ranks, "small feature maps are cut along other axes, too")
     yield from _replicas(facts, ranks, "what one rank computes alone is divided over the replicas")
     yield from _data(facts, ranks)
@@ -94,11 +96,20 @@ def _other_parts(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str,
         yield {"train.strategy.parts": parts}, why
 
 
+def _micro_batches(facts: Facts) -> Iterator[tuple[dict[str, Any], str]]:
+    now, replicas = facts.at("train.strategy.micro_batches"), facts.at("train.strategy.replicas") or 1
+    samples = (facts.at("train.global_batch") or 1) // (facts.at("train.accumulation") or 1)
+    if facts.strategy == "hybrid" and now and samples % (2 * now * replicas) == 0:
+        why = "stages wait less for the first and the last micro-batch; batch norm has half as many samples"
+        yield {"train.strategy.micro_batches": 2 * now}, why
+
+
 def _replicas(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str, Any], str]]:
     now = facts.at("train.strategy.replicas") or 1
     samples = (facts.at("train.global_batch") or 1) // (facts.at("train.accumulation") or 1)
     free = not any(facts.at(f"train.strategy.{key}") for key in ("parts", "shares", "plan"))
-    if free and ranks % (2 * now) == 0 and ranks > 2 * now and samples % (2 * now) == 0:
+    micro_batches = facts.at("train.strategy.micro_batches") or 1
+    if free and ranks % (2 * now) == 0 and ranks > 2 * now and samples % (2 * now * micro_batches) == 0:
         yield {"train.strategy.replicas": 2 * now}, why
 
 

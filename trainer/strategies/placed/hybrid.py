@@ -59,7 +59,7 @@ class Hybrid(Placed):
         if self._hybrid.plan is not None or world.size % replicas:
             return
         ranks, known = world.size // replicas, division_in(recorded)
-        if known and recorded and self._may_follow(known, recorded, ranks):
+        if known and recorded and self._may_follow(known, recorded, model, ranks):
             self._division = known
             return
         if ranks > 1:
@@ -71,15 +71,20 @@ class Hybrid(Placed):
         told = world.broadcast_object(found and dataclasses.asdict(found))
         self._division = division_in({"division": told})
 
-    def _may_follow(self, known: Division, recorded: dict[str, Any], ranks: int) -> bool:
-        """Whether a recorded division is one of this configuration, for so many ranks."""
-        section = self._hybrid
+    def _may_follow(self, known: Division, recorded: dict[str, Any], model: keras.Model, ranks: int) -> bool:
+        """Whether a recorded division is one of this configuration, for this network and so many ranks."""
+        from trainer.planning.placement import staging
+        from trainer.strategies.placed.reading import read
+
+        section, network = self._hybrid, read(model, self._samples)
+        count = min(self._partitions(ranks), len(staging.groups(network)))
         asked = (section.planner, section.schedule, section.micro_batches)
         return (
             asked == (known.planner, known.schedule, known.micro_batches)
             and recorded.get("replicas") == section.replicas
             and recorded.get("world_size") == ranks * section.replicas
-            and self._partitions(ranks) == len(known.partitions)
+            and count == len(known.partitions)
+            and known.fits_network(network, ranks)
         )
 
     def _partitions(self, ranks: int) -> int:

@@ -38,6 +38,15 @@ class Division:
     fits: bool
     played: tuple[tuple[Any, ...], ...] = ()
 
+    def fits_network(self, network: Network, ranks: int) -> bool:
+        """Return whether it divides this network over so many ranks; one that was edited may not."""
+        try:
+            parts = self.parts(network)
+        except ValueError:
+            return False
+        count = sum(bool(one.readings) for one in network.operations)
+        return all(parts) and sum(map(len, parts)) == count and max(self.ranks) < ranks
+
     def parts(self, network: Network) -> list[Group]:
         """Return the operations of each partition; an evaluated network has others than a trained one.
 
