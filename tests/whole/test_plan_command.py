@@ -147,6 +147,9 @@ def test_a_strategy_that_is_not_possible_is_refused_where_it_was_asked_for_and_s
     assert "a depth of 16 voxels cannot be cut into 32 parts" in capsys.readouterr().err
     assert cli.run(["plan", str(config), "--ranks", "2", "train.strategy=parameter-server"]) == 2
     assert "parameter-server is not one that can be planned" in capsys.readouterr().err
+    many = ["plan", str(config), "--ranks", "13", "train.strategy={name: hybrid, planner: dynamic}"]
+    assert cli.run(many) == 2
+    assert "the dynamic program takes at most 12 devices, not 13" in capsys.readouterr().err
     kept = config.parent / "notes.json"
     kept.write_text("{}")
     assert cli.run(["plan", str(config), "--ranks", "2", "--out", str(kept)]) == 2

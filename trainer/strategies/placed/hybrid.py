@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, cast
 
 from trainer.config import HybridConfig, RunConfig
+from trainer.errors import ConfigError
 from trainer.strategies.base import Plan
 from trainer.strategies.placed.strategy import Placed
 
@@ -59,7 +60,7 @@ class Hybrid(Placed):
         if self._hybrid.plan is not None or world.size % replicas:
             return
         ranks, known = world.size // replicas, division_in(recorded)
-        if known and recorded and self._may_follow(known, recorded, model, ranks):
+        if known and recorded and agree(world, lambda: self._may_follow(known, recorded, model, ranks)):
             self._division = known
             return
         if ranks > 1:
@@ -112,7 +113,11 @@ class Hybrid(Placed):
         )
 
     def _decided(self, model: keras.Model, ranks: int) -> Division:
-        """What the planner decides. Whether it fits into memory is checked of the plan."""
+        """What the planner decides. Whether it fits into memory is checked of the plan.
+
+        Raises:
+            ConfigError: there are more ranks than the planner takes.
+        """
         from trainer.planning.stages import planners
         from trainer.strategies.placed.hybrid_plan import Division
         from trainer.strategies.placed.reading import read
@@ -124,6 +129,12 @@ class Hybrid(Placed):
         except planners.NoneFits:
             self._memory = None
             return dataclasses.replace(self._decided(model, ranks), fits=False)
+        except ValueError as error:
+            raise ConfigError(
+                f"train.strategy.planner: {error}.",
+                cure="Take train.strategy.planner=gabra, or more replicas.",
+                key="train.strategy.planner",
+            ) from None
         division = Division(
             section.planner,
             section.schedule,
@@ -160,7 +171,7 @@ class Hybrid(Placed):
         """Divide an update as was decided, else by FLOPs or `profile`; see `Placed.plan`.
 
         Raises:
-            ConfigError: see there.
+            ConfigError: see there, and where there are more ranks than the planner takes.
             ModelError: see there.
         """
         from trainer.planning.placement import staging
