@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import pytest
 
 from trainer.telemetry import peak_memory
@@ -11,7 +13,10 @@ MIB = 2**20
 
 
 def hold(mib):
-    return b"1" * (mib * MIB)
+    """Take memory of its own from the system, and give it back: `malloc` may have some left."""
+    with mmap.mmap(-1, mib * MIB) as taken:
+        for _ in range(mib):
+            taken.write(b"1" * MIB)
 
 
 def test_what_is_there_only_for_a_while_counts_and_what_comes_afterwards_does_not():
