@@ -27,7 +27,7 @@ def test_parameters_and_activations_on_two_ranks_are_those_that_were_predicted(t
     for row in found:
         (variables, counted), (kept, seen), (most, grown) = row["state"], row["kept"], row["most"]
         assert variables == counted, row
-        # What a stage sent last in the step before may be let go of only in this one.
-        assert kept == pytest.approx(seen, rel=0.05, abs=row["message"]), row
+        # What a stage sent in the end of the step before may be let go of only in this one.
+        assert kept == pytest.approx(seen, rel=0.05, abs=row["leaving"]), row
         # An estimate: what a process takes from the system depends on what it has got back before.
         assert 0.85 * grown < most < 1.5 * grown or grown < LITTLE, row

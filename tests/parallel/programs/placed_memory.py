@@ -5,9 +5,9 @@
 NETWORK is a key of `NETWORKS`, STRATEGY one of `STRATEGIES`. Writes to the file OUT, for each pair and
 rank, bytes, predicted and counted, of: `state`, blocks of variables and slots; `kept`, what is there when the
 last forward pass before the first backward pass is done, the batch included; `most`, what is there at most
-during a step; and `message`, the largest that the rank sends where stages pass on micro-batches. Variables
-are all of this process; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow
-takes its tensors as the test tells it to; and for the most, the growth of the process's resident set.
+during a step; and `leaving`, gradients that a stage sends to the one before. Variables are all of this
+process; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow takes its tensors as
+the test tells it to; and for the most, the growth of the process's resident set.
 """
 
 from __future__ import annotations
@@ -142,12 +142,13 @@ def measure(name: str, strategy: str, world: World) -> dict[str, Any]:
     batch = 4 * int(np.prod(x.shape))
     predicted = plan.memory()[world.rank]
     sends = [task for task in plan.lists[world.rank] if isinstance(task, Send)]
+    sent = [one for task in sends for one in task.messages]
     is_piped = plan.micro_batches > 1
     return {
         "state": [predicted.variables + predicted.slots, state],
         "kept": [predicted.kept, watching.bytes - before + batch],
         "most": [predicted.working, most + batch],
-        "message": max(sum(one.bytes for one in task.messages) for task in sends) if is_piped else 0,
+        "leaving": sum(one.bytes for one in sent if one.content == "gradient") if is_piped else 0,
     }
 
 
