@@ -6,8 +6,8 @@ NETWORK is a key of `NETWORKS`, STRATEGY one of `STRATEGIES`. Writes to the file
 rank, bytes, predicted and counted, of: `state`, blocks of variables and slots; `kept`, what is there when the
 last forward pass before the first backward pass is done, the batch included; `most`, what is there at most
 during a step; and `leaving`, gradients that a stage sends to the one before. Variables are all of this
-process; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow takes its tensors as
-the test tells it to; and for the most, the growth of the process's resident set.
+process; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow takes its tensors
+as the test tells it to; and for the most, the growth of the process's resident set.
 """
 
 from __future__ import annotations
