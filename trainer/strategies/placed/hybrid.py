@@ -63,7 +63,7 @@ class Hybrid(Placed):
         if known and recorded and agree(world, lambda: self._may_follow(known, recorded, model, ranks)):
             self._division = known
             return
-        if ranks > 1:
+        if ranks > 1 or self._hybrid.profile is not None:
             self.profile = costs_of_run.profile(
                 self.config, self._hybrid.profile, model, world, self._samples
             )
