@@ -231,16 +231,18 @@ def test_a_rank_that_really_gets_less_of_its_processor_gets_fewer_filters(tmp_pa
     assert all(its[1] < before[1] for its, before in zip(last, first, strict=True))
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("name", ["spatial", "hybrid"])
+@pytest.mark.parametrize("name", ["hybrid", pytest.param("spatial", marks=pytest.mark.deep)])
 def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
     tmp_path, shards, launch, name
 ):
-    strategy = {"name": name}
+    # Under `hybrid` rank 1 draws the masks.
+    strategy, more = {"name": name}, {"model__options": {"dropout": 0.2}}
     if name == "hybrid":
         # By measurements, two runs could be divided otherwise, and differ in their last bits.
         strategy |= {"micro_batches": 2, "planner": "dynamic"}
-        config = tiny_runs.write_config(tmp_path, shards, "planned", **COMMON, train__strategy=strategy)
+        config = tiny_runs.write_config(
+            tmp_path, shards, "planned", **{**COMMON, **more}, train__strategy=strategy
+        )
         plan, again = tmp_path / "plan.json", "train.deterministic=false"
         assert cli.run(["plan", str(config), again, "--ranks", "2", "--out", str(plan)]) == 0
         assert {rank for one in json.loads(plan.read_text())["operations"] for rank, _ in one["pieces"]} == {
@@ -248,10 +250,12 @@ def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
             1,
         }
         strategy["plan"] = str(plan)
-    whole = train(launch, tmp_path, shards, "whole", 2, strategy, {})
-    killed = tiny_runs.write_config(tmp_path, shards, "killed", **COMMON, train__strategy=strategy)
+    whole = train(launch, tmp_path, shards, "whole", 2, strategy, more)
+    killed = tiny_runs.write_config(
+        tmp_path, shards, "killed", **{**COMMON, **more}, train__strategy=strategy
+    )
     assert launch(2, PROGRAM, "kill", 1, 5, killed).exit_code not in (0, 75)
-    train(launch, tmp_path, shards, "killed", 2, strategy, {}, "--resume")
+    train(launch, tmp_path, shards, "killed", 2, strategy, more, "--resume")
     ends = [tiny_runs.result(folder)["weights_sha256"] for folder in (whole, tmp_path / "killed")]
     assert ends[0] == ends[1]
 

@@ -68,7 +68,9 @@ def spread(model: keras.Model, owner: Owner, holdings: Holdings, world: World) -
                 box = owner.keys[number][1]
                 own_slots.of[number][kind].assign(values[box.slices_in(whole(values.shape))])
     for theirs, mine in owner.common():
-        mine.assign(world.broadcast(np.asarray(theirs.value)))
+        values = world.broadcast(np.asarray(theirs.value))
+        for one in (theirs, mine):  # masks of dropout are drawn by the whole optimizer's iterations
+            one.assign(values)
 
 
 def gather(
