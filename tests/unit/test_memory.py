@@ -25,6 +25,13 @@ def left(tmp_path: Path, line: str) -> int:
     return memory.available_bytes(roots, tmp_path / "own", FREE)
 
 
+def test_processes_share_a_host_and_a_group_and_none_shares_its_own_limit():
+    job, box = {"host": 900, "job": 600}, {"host": 900, "box": 100}
+    left = [(None, job), (250, job), (None, box), (40, {"host": 80})]
+    assert memory.shares(left, ["a", "a", "a", "b"]) == [300.0, 250.0, 100.0, 40.0]
+    assert memory.shares([(None, job), (None, job)], ["a", "b"]) == [600.0, 600.0]
+
+
 def test_without_control_groups_the_host_decides(tmp_path):
     assert memory.available_bytes((tmp_path,), tmp_path / "none", FREE) == FREE
     assert 0 < memory.available_bytes() < 2**50

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -66,6 +66,23 @@ def own_bytes() -> int | None:
     if limit == resource.RLIM_INFINITY:
         return None
     return max(0, limit - int(psutil.Process().memory_info().vms))
+
+
+def shares(left: Sequence[tuple[int | None, Mapping[str, int]]], hosts: Sequence[str]) -> list[float]:
+    """Return the bytes that each process can have, if those that share a memory take equal parts of it; pure.
+
+    Args:
+        left: of each process, its `own_bytes` and `shared_bytes`.
+        hosts: of each process.
+    """
+    found = []
+    for (alone, shared), host in zip(left, hosts, strict=True):
+        parts = [] if alone is None else [float(alone)]
+        for name, bytes_ in shared.items():
+            others = zip(left, hosts, strict=True)
+            parts.append(bytes_ / sum(name in its and where == host for (_, its), where in others))
+        found.append(min(parts))
+    return found
 
 
 def _groups(roots: tuple[Path, ...], own: Path) -> Iterator[Path]:

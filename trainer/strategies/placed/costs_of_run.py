@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from trainer.config import RunConfig
-from trainer.data.loading.memory import available_bytes
+from trainer.data.loading import memory
 from trainer.planning.placement import costs
 from trainer.planning.profile import Profile
 from trainer.ranks.agreement import agree
@@ -73,9 +72,7 @@ def _unseen(done: int, total: int) -> None:
 def memory_bytes(world: World, ranks: int) -> list[float]:
     """Return what each rank of a replica can have, the least of all replicas; a collective.
 
-    Ranks of one host share what it has.
+    Ranks that share a host, or a control group, take equal parts of what it has.
     """
-    on_host = Counter(world.hosts)
-    mine = available_bytes() / on_host[world.host]
-    everyones = world.allgather_object(mine)
-    return [float(min(everyones[rank::ranks])) for rank in range(ranks)]
+    each = memory.shares(world.allgather_object((memory.own_bytes(), memory.shared_bytes())), world.hosts)
+    return [min(each[rank::ranks]) for rank in range(ranks)]
