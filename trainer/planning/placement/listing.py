@@ -31,6 +31,10 @@ from trainer.planning.placement.units import Placement, Unit
 from trainer.planning.stages.schedule import Chunk
 
 _HEAVY = ("convolution", "transposed", "dense")
+# Operations, each with its units on a rank.
+_Own = list[tuple[Operation, list[Unit]]]
+# Names, each with the moves of that tensor or variable.
+_Flows = list[tuple[str, Exchange]]
 # Gradients of so many bytes leave together.
 BUCKET_BYTES = 4 * 2**20
 
@@ -234,6 +238,3 @@ class _Rank:
                     by_source.setdefault(one.source, []).append(one)
         yield from (Receive(tuple(by_source[source])) for source in sorted(by_source))
 
-
-_Own = list[tuple[Operation, list[Unit]]]
-_Flows = list[tuple[str, Exchange]]
