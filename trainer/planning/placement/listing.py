@@ -237,4 +237,3 @@ class _Rank:
                 if one.target == self._rank:
                     by_source.setdefault(one.source, []).append(one)
         yield from (Receive(tuple(by_source[source])) for source in sorted(by_source))
-
