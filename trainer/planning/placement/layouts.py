@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,12 +38,19 @@ class Layout:
 
     def of(self, rank: int) -> tuple[Box, ...]:
         """The boxes of a rank."""
-        return tuple(piece.box for piece in self.pieces if piece.rank == rank)
+        return self._by_rank.get(rank, ())
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that hold something, in order."""
-        return tuple(sorted({piece.rank for piece in self.pieces}))
+        return tuple(sorted(self._by_rank))
+
+    @functools.cached_property
+    def _by_rank(self) -> dict[int, tuple[Box, ...]]:
+        found: defaultdict[int, tuple[Box, ...]] = defaultdict(tuple)
+        for piece in self.pieces:
+            found[piece.rank] += (piece.box,)
+        return dict(found)
 
     def elements(self, rank: int) -> int:
         """Number of elements that a rank holds."""

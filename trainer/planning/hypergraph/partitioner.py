@@ -1,0 +1,89 @@
+"""Mt-KaHyPar behind one function: a hypergraph in parts of given weights, with the least connectivity.
+
+Gottesbüren, Heuer, Maas, Sanders, Schlag: Scalable High-Quality Hypergraph Partitioning
+(doi 10.1145/3626527). One thread and a seed, so that the same input gives the same parts. It does not check
+its input; this does.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trainer.errors import InputError
+from trainer.planning.hypergraph.nets import Hypergraph
+
+# Weights of vertices are whole numbers there: the heaviest has so many.
+_HEAVIEST = 10**6
+# Costs too, below 2^31 together.
+_ALL_COSTS = 2**30
+
+
+def partition(graph: Hypergraph, shares: Sequence[float], *, imbalance: float, seed: int) -> tuple[int, ...]:
+    """Return the part of each vertex.
+
+    Args:
+        graph: to be divided.
+        shares: how much of all weights each part is to have, positive; two or more.
+        imbalance: by how much a part may exceed its share, at least 0.
+        seed: of the random choices.
+
+    Raises:
+        ValueError: shares or imbalance are not as said, there are fewer vertices than parts, or the
+            hypergraph is not one.
+        InputError: Mt-KaHyPar is not installed.
+    """
+    _check(graph, shares, imbalance)
+    library, machine = _library()
+    library.set_seed(seed)
+    context = machine.context_from_preset(library.PresetType.QUALITY)
+    parts = len(shares)
+    context.set_partitioning_parameters(parts, imbalance, library.Objective.KM1)
+    context.logging = False
+    weights = _whole(graph.weights, _HEAVIEST / max(float(graph.weights.max()), 1e-300))
+    costs = _whole(graph.costs, min(1.0, _ALL_COSTS / max(1, int(graph.costs.sum()))), least=1)
+    if len(set(shares)) > 1:
+        total = sum(weights)
+        limits = [math.ceil((1 + imbalance) * total * share / math.fsum(shares)) for share in shares]
+        context.set_individual_target_block_weights(limits)
+    nets = [list(net) for net in graph.nets]
+    built = machine.create_hypergraph(context, len(weights), len(nets), nets, weights, costs)
+    found = built.partition(context)
+    return tuple(int(found.block_id(vertex)) for vertex in range(len(weights)))
+
+
+def _check(graph: Hypergraph, shares: Sequence[float], imbalance: float) -> None:
+    vertices = len(graph.weights)
+    if len(shares) < 2 or not all(share > 0 and math.isfinite(share) for share in shares):
+        raise ValueError(f"shares must be two or more positive numbers, not {list(shares)}")
+    if not (imbalance >= 0 and math.isfinite(imbalance)):
+        raise ValueError(f"imbalance must be 0 or more, not {imbalance}")
+    if vertices < len(shares):
+        raise ValueError(f"{vertices} tile(s) cannot be divided into {len(shares)} parts")
+    if len(graph.nets) != len(graph.costs):
+        raise ValueError(f"{len(graph.nets)} nets have {len(graph.costs)} costs")
+    for net in graph.nets:
+        if not net or min(net) < 0 or max(net) >= vertices or len(set(net)) != len(net):
+            raise ValueError(f"net {net[:10]} is empty, names a tile twice or one that there is not")
+    if not (np.isfinite(graph.weights).all() and (graph.weights >= 0).all() and (graph.costs > 0).all()):
+        raise ValueError("weights of tiles must be finite and not negative, and costs of nets positive")
+
+
+def _whole(values: Any, scale: float, *, least: int = 0) -> list[int]:
+    return [max(least, round(float(one) * scale)) for one in values]
+
+
+@functools.cache
+def _library() -> tuple[Any, Any]:
+    """The module, and its one thread: it can be started once in a process."""
+    try:
+        import mtkahypar
+    except ImportError as error:
+        raise InputError(
+            f"Mt-KaHyPar cannot be loaded: {error}.", cure="Install it: pip install 'mtkahypar==1.7.*'"
+        ) from None
+    return mtkahypar, mtkahypar.initialize(1)

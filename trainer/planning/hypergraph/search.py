@@ -1,0 +1,211 @@
+"""Search for the way to divide each group, judged by what an update sends or by its seconds. Pure.
+
+From a start it changes the choice of one group, or of a run of neighbours at once, as long as that improves:
+where one group alone would gain nothing by a change, since its neighbours would send more, a run may.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.planning.hypergraph.choices import Choice
+from trainer.planning.hypergraph.traffic import Term, Traffic
+from trainer.planning.placement.layouts import Layout
+
+Objective = Literal["time", "volume"]
+Floats = NDArray[np.float64]
+# For each group, the number of its choice.
+Chosen = tuple[int, ...]
+# Worse by less is rounding.
+_LEAST_GAIN = 1e-9
+# With more groups, runs of 2, 4, 8 ... groups are tried, and no others.
+_FEW_GROUPS = 32
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What ranks and links can do, as far as a search looks: all links alike.
+
+    Attributes:
+        seconds: of each group on each rank, forward and backward, if it had all of it, `(groups, ranks)`.
+        latency_s: of a message.
+        bytes_per_second: of a link, each way.
+    """
+
+    seconds: Floats
+    latency_s: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, order=True)
+class Value:
+    """What a search minimises: first how far a rank has more to do than it may, then bytes or seconds."""
+
+    over: float
+    cost: float
+
+
+class Search:
+    """Choices for the groups of a network, and what they cost together.
+
+    Args:
+        traffic: of the network.
+        choices: of each group; those of several groups with one label go together.
+        machine: what ranks can do.
+        objective: what counts.
+        imbalance: how much longer than the mean the busiest rank may compute, all groups together; None: any.
+        tries: how many changes are looked at, at most.
+
+    Attributes:
+        choices: see above.
+        loads: of each group, seconds on each rank for each choice, `(choices, ranks)`.
+        touching: of each group, what crosses by it.
+    """
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        choices: Sequence[Sequence[Choice]],
+        machine: Machine,
+        objective: Objective,
+        *,
+        imbalance: float | None,
+        tries: int,
+    ) -> None:
+        self._traffic, self.choices, self._machine = traffic, choices, machine
+        self._objective, self._imbalance, self._left = objective, imbalance, tries
+        ranks = machine.seconds.shape[1]
+        self.loads = [
+            np.array([_load(choice, machine.seconds[number], ranks) for choice in some])
+            for number, some in enumerate(choices)
+        ]
+        whole = machine.seconds
+        ideal = 1 / (1 / np.maximum(whole, 1e-300)).sum(axis=1)
+        self._fair = float(ideal[whole.max(axis=1) > 0].sum())
+        self.touching: dict[int, list[Term]] = {}
+        for term in traffic.terms:
+            for group in term.groups:
+                self.touching.setdefault(group, []).append(term)
+        self._by_label: dict[str, dict[int, int]] = {}
+        for number, some in enumerate(choices):
+            for index, choice in enumerate(some):
+                self._by_label.setdefault(choice.label, {})[number] = index
+
+    def labelled(self, label: str, otherwise: Chosen) -> Chosen:
+        """Return choices of one label, and others where a group has none of it."""
+        own = self._by_label.get(label, {})
+        return tuple(own.get(number, index) for number, index in enumerate(otherwise))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All labels, in the order of groups."""
+        return tuple(self._by_label)
+
+    def value(self, chosen: Chosen) -> Value:
+        """Return what choices cost."""
+        divided = [some[index].layout for some, index in zip(self.choices, chosen, strict=True)]
+        load = sum(self.loads[number][index] for number, index in enumerate(chosen))
+        cost = sum(self.crossing(term, divided) for term in self._traffic.terms)
+        return Value(self.over(load), cost + sum(self.computing(n, i) for n, i in enumerate(chosen)))
+
+    def descend(self, start: Chosen) -> tuple[Chosen, Value]:
+        """Return the choices to which changes of one group or one run lead, and what they cost."""
+        now = _State(self, start)
+        improving = True
+        while improving and self._left > 0:
+            improving = False
+            for change in self._changes():
+                if self._left <= 0:
+                    break
+                if self._gains(now, change):
+                    improving = True
+        return tuple(now.chosen), self.value(tuple(now.chosen))
+
+    def _changes(self) -> Iterator[dict[int, int]]:
+        count = len(self.choices)
+        for number, some in enumerate(self.choices):
+            yield from ({number: index} for index in range(len(some)))
+        lengths = list(range(2, count + 1))
+        if count > _FEW_GROUPS:
+            lengths = [2**power for power in range(1, count.bit_length())] + [count]
+        for own in self._by_label.values():
+            if len(own) < 2:
+                continue
+            for first in range(count):
+                if first not in own:
+                    continue
+                for length in lengths:
+                    run = range(first, min(first + length, count))
+                    change = {number: own[number] for number in run if number in own}
+                    if len(change) > 1:
+                        yield change
+                    if first + length >= count:
+                        break
+
+    def _gains(self, now: _State, change: dict[int, int]) -> bool:
+        change = {number: index for number, index in change.items() if now.chosen[number] != index}
+        if not change:
+            return False
+        self._left -= 1
+        return now.changed(change)
+
+    def computing(self, number: int, index: int) -> float:
+        """Return what a choice for a group costs by itself."""
+        return float(self.loads[number][index].max()) if self._objective == "time" else 0.0
+
+    def crossing(self, term: Term, divided: Sequence[Layout]) -> float:
+        """Return what a tensor or variable costs."""
+        found = self._traffic.crossing(term, divided)
+        if self._objective == "volume":
+            return float(found.total)
+        return found.rounds * self._machine.latency_s + found.busiest / self._machine.bytes_per_second
+
+    def over(self, load: Floats) -> float:
+        """Return by how much the busiest rank exceeds the imbalance."""
+        if self._imbalance is None:
+            return 0.0
+        return max(0.0, float(load.max()) / self._fair - 1 - self._imbalance) if self._fair else 0.0
+
+
+class _State:
+    """Choices while they are changed."""
+
+    def __init__(self, search: Search, chosen: Chosen) -> None:
+        self._search, self.chosen = search, list(chosen)
+        self._divided = [some[i].layout for some, i in zip(search.choices, chosen, strict=True)]
+        self._load = np.sum([search.loads[n][i] for n, i in enumerate(chosen)], axis=0)
+
+    def changed(self, change: dict[int, int]) -> bool:
+        """Change some groups if that is better; return whether it was."""
+        search = self._search
+        touched = {term.name: term for number in change for term in search.touching.get(number, ())}
+        before = sum(search.crossing(term, self._divided) for term in touched.values())
+        before += sum(search.computing(number, self.chosen[number]) for number in change)
+        old = {number: (self.chosen[number], self._divided[number]) for number in change}
+        load = self._load.copy()
+        for number, index in change.items():
+            load += search.loads[number][index] - search.loads[number][self.chosen[number]]
+            self._divided[number] = search.choices[number][index].layout
+        after = sum(search.crossing(term, self._divided) for term in touched.values())
+        after += sum(search.computing(number, index) for number, index in change.items())
+        over, was = search.over(load), search.over(self._load)
+        scale = max(abs(before), 1e-300)
+        if over < was - _LEAST_GAIN or (over <= was + _LEAST_GAIN and after < before - _LEAST_GAIN * scale):
+            self._load = load
+            for number, index in change.items():
+                self.chosen[number] = index
+            return True
+        for number, (_, layout) in old.items():
+            self._divided[number] = layout
+        return False
+
+
+def _load(choice: Choice, seconds: Floats, ranks: int) -> Floats:
+    size = math.prod(choice.layout.shape)
+    return np.array([choice.layout.elements(rank) / size * seconds[rank] for rank in range(ranks)])

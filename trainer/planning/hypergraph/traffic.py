@@ -1,0 +1,218 @@
+"""Bytes that an update sends, tensor by tensor and variable by variable, from layouts alone. Pure.
+
+What a tensor sends depends on how its own group and those that read it are divided, and on nothing else, so
+that a search need not divide a whole network to see what one change does. The sums are those of
+`units.place` and its exchanges, exactly:
+
+- a tensor goes once to each rank that reads what others have computed, and its gradient comes back;
+- of a variable, each part that h ranks compute with sends 2(h - 1) times its bytes;
+- parts of sums (statistics of batch norm, means) go from each rank that has one to each that needs it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trainer.planning.hypergraph.groups import Group
+from trainer.planning.placement import boxes
+from trainer.planning.placement.boxes import Box
+from trainer.planning.placement.layouts import Layout
+from trainer.planning.placement.operations import Network, Operation, Weight
+
+# Why bytes cross: windows that reach over a border, tensors that are needed elsewhere, gradients and new
+# values of weights, and parts of sums.
+Cause = Literal["halos", "activations", "weights", "statistics"]
+CAUSES: tuple[Cause, ...] = ("halos", "activations", "weights", "statistics")
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What one tensor or variable sends in an update.
+
+    Attributes:
+        bytes: of all ranks, by cause.
+        busiest: bytes that the busiest rank sends or receives, both passes.
+        rounds: times that ranks wait for it.
+    """
+
+    bytes: Mapping[Cause, int]
+    busiest: int
+    rounds: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all causes."""
+        return sum(self.bytes.values())
+
+
+NOTHING = Crossing({}, 0, 0)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A tensor or variable that may cross, and on whose layouts that depends.
+
+    Attributes:
+        name: of the tensor or variable.
+        groups: numbers of the groups, its own first.
+    """
+
+    name: str
+    groups: tuple[int, ...]
+
+
+class Traffic:
+    """What crosses of a network whose groups are divided in some way.
+
+    Args:
+        network: whose shapes hold the samples of a micro-batch.
+        groups: of all its operations but inputs.
+    """
+
+    def __init__(self, network: Network, groups: Sequence[Group]) -> None:
+        self.network, self.groups = network, groups
+        self._operations = {one.name: one for one in network.operations}
+        self._group = {name: number for number, one in enumerate(groups) for name in one.names}
+        self._readers: dict[str, list[tuple[Operation, int]]] = {}
+        for one in network.operations:
+            for number, reading in enumerate(one.readings):
+                self._readers.setdefault(reading.tensor, []).append((one, number))
+        self._weights = {
+            weight.path: (one, weight)
+            for one in network.operations
+            for weight in one.weights
+            if weight.trainable
+        }
+        self.terms = (*self._tensors(), *self._variables())
+        self._known: dict[tuple[str, tuple[int, ...]], Crossing] = {}
+        self._alive: dict[int, Layout] = {}
+
+    def crossing(self, term: Term, divided: Sequence[Layout]) -> Crossing:
+        """Return what a term sends, of the layouts of all groups."""
+        own = [divided[number] for number in term.groups]
+        key = term.name, tuple(map(id, own))
+        found = self._known.get(key)
+        if found is None:
+            self._alive.update((id(one), one) for one in own)
+            at = dict(zip(term.groups, own, strict=True))
+            found = self._variable(term, at) if term.name in self._weights else self._tensor(term, at)
+            self._known[key] = found
+        return found
+
+    def total(self, divided: Sequence[Layout]) -> dict[Cause, int]:
+        """Return the bytes that an update sends, by cause."""
+        found = dict.fromkeys(CAUSES, 0)
+        for term in self.terms:
+            for cause, size in self.crossing(term, divided).bytes.items():
+                found[cause] += size
+        return found
+
+    def _tensors(self) -> Iterable[Term]:
+        for tensor, readers in self._readers.items():
+            if self._operations[tensor].readings:
+                own = self._group[tensor]
+                others = {self._group[one.name] for one, _ in readers} - {own}
+                if others or self._operations[tensor].sums:
+                    yield Term(tensor, (own, *sorted(others)))
+
+    def _variables(self) -> Iterable[Term]:
+        for path, (one, _) in self._weights.items():
+            yield Term(path, (self._group[one.name],))
+
+    def _tensor(self, term: Term, at: Mapping[int, Layout]) -> Crossing:
+        operation = self._operations[term.name]
+        made = at[term.groups[0]]
+        reads: dict[int, list[Box]] = {}
+        for reader, number in self._readers[term.name]:
+            for piece in at[self._group[reader.name]].pieces:
+                box = _read(reader, number, piece.box)
+                if box is not None:
+                    reads.setdefault(piece.rank, []).append(box)
+        if operation.sums:
+            return _sums(operation, made, reads)
+        sent: dict[int, int] = {}
+        by_cause: dict[Cause, int] = {}
+        for rank, wanted in reads.items():
+            own = made.of(rank)
+            missing = _missing(wanted, own)
+            if missing:
+                cause: Cause = "halos" if is_halo(wanted, own) else "activations"
+                size = 2 * operation.width * missing
+                by_cause[cause] = by_cause.get(cause, 0) + size
+                sent[rank] = size
+        return Crossing(by_cause, max(sent.values()), 2) if sent else NOTHING
+
+    def _variable(self, term: Term, at: Mapping[int, Layout]) -> Crossing:
+        operation, weight = self._weights[term.name]
+        held = at[term.groups[0]]
+        sizes = [_size(_blocks(operation, weight, held.of(rank))) for rank in held.ranks]
+        # A layout covers its tensor, and so all of the variable.
+        total = 2 * weight.width * (sum(sizes) - math.prod(weight.shape))
+        return Crossing({"weights": total}, 2 * weight.width * max(sizes), 0) if total else NOTHING
+
+
+def _sums(operation: Operation, made: Layout, reads: Mapping[int, list[Box]]) -> Crossing:
+    parts = {rank: boxes.hull([operation.reduced(box) for box in made.of(rank)]) for rank in made.ranks}
+    alike = Counter(parts.values())
+    received = {}
+    for target, wanted in reads.items():
+        need = boxes_of(wanted)
+        from_all = sum(times * _common(part, need) for part, times in alike.items())
+        received[target] = from_all - (_common(parts[target], need) if target in parts else 0)
+    total, width = sum(received.values()), 2 * operation.width
+    return Crossing({"statistics": width * total}, width * max(received.values()), 2) if total else NOTHING
+
+
+def _common(part: Box, need: Iterable[Box]) -> int:
+    return sum(common.size for one in need if (common := part & one) is not None)
+
+
+@functools.lru_cache(maxsize=2**18)
+def _read(operation: Operation, number: int, part: Box) -> Box | None:
+    """What a part of what an operation's layout divides needs of one of its inputs."""
+    if not operation.sums:
+        return operation.readings[number].box(part)
+    return part if number == 0 else operation.readings[number].box(operation.reduced(part))
+
+
+def _blocks(operation: Operation, weight: Weight, parts: Iterable[Box]) -> list[Box]:
+    return [weight.block(operation.reduced(one) if operation.sums else one) for one in parts]
+
+
+def boxes_of(some: Iterable[Box]) -> tuple[Box, ...]:
+    """Return disjoint boxes with the same indices."""
+    found: list[Box] = []
+    for box in dict.fromkeys(some):
+        found += boxes.subtract(box, found)
+    return tuple(found)
+
+
+def _size(some: Iterable[Box]) -> int:
+    return sum(box.size for box in boxes_of(some))
+
+
+def _missing(wanted: Iterable[Box], own: Sequence[Box]) -> int:
+    """How many of the wanted elements are not among the own ones."""
+    return sum(part.size for box in boxes_of(wanted) for part in boxes.subtract(box, own))
+
+
+def is_halo(wanted: Sequence[Box], own: Sequence[Box]) -> bool:
+    """Return whether a rank has the inside of what it reads, and lacks the border in space."""
+    if not own:
+        return False
+    need, have = boxes.hull(wanted), boxes.hull(own)
+    samples_and_channels = (0, len(need.ranges) - 1)
+    return need & have is not None and all(
+        have.ranges[axis][0] <= need.ranges[axis][0] and need.ranges[axis][1] <= have.ranges[axis][1]
+        for axis in samples_and_channels
+    )
+
+
+def imbalance_of(layout: Layout, ranks: int) -> float:
+    """Return max / mean - 1 of the elements that ranks have."""
+    return max(layout.elements(rank) for rank in range(ranks)) * ranks / math.prod(layout.shape) - 1
