@@ -18,6 +18,7 @@ class StrategyName(str, Enum):
     spatial = "spatial"
     filters = "filters"
     hybrid = "hybrid"
+    hypergraph = "hypergraph"
 
 
 def plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from cingulum.commands import sizes
 from trainer.planning.placement.drawing import Strip, strips
 from trainer.planning.placement.plan_file import layouts_of
 from trainer.profiling.outlooks import Comparison, Impossible, Outlook
+from trainer.strategies.placed.hypergraph_plan import Decided
 
 # Rows of the drawing, and ranks that have a line each; --json has all.
 MOST_ROWS = 20
@@ -40,6 +42,11 @@ def show(found: Comparison) -> None:
     if found.chosen.planners:
         console.print()
         console.print(_planners(found.chosen))
+    if found.chosen.decided is not None:
+        console.print()
+        console.print(_tried(found.chosen.decided))
+        console.print()
+        console.print(_reasons(found.chosen.decided))
     console.print()
     drawn = strips(layouts_of(found.chosen.placement))
     console.print(_drawing(drawn[:MOST_ROWS]))
@@ -85,6 +92,52 @@ def _planners(one: Outlook) -> Table:
         step = sizes.time(each.step_s) if one.cost else f"{each.step_s:.3g}"
         where = " ".join(map(str, each.devices)) + ("" if each.fits else " (does not fit)")
         table.add_row(each.planner, step, f"{each.gap:.1%}", sizes.time(each.seconds_taken), where)
+    return table
+
+
+def _tried(found: Decided) -> Table:
+    """What was found beside the ways that follow one rule, and how far hypergraphs are from the optimum."""
+    table = _table("divided by", numbers=["all send", "step", "imbalance", "of a layer"])
+    best = {**dataclasses.asdict(found), "label": "this plan"}
+    for row in (best, *found.uniform):
+        table.add_row(
+            row["label"],
+            sizes.size(sum(row["bytes"].values())),
+            sizes.time(row["step_s"]),
+            f"{row['imbalance']:.1%}",
+            f"{row['layer_imbalance']:.1%}",
+        )
+    for one in found.hypergraphs:
+        if one["bound"] is not None:
+            above = one["connectivity"] / one["bound"] - 1 if one["bound"] else 0.0
+            table.caption = (
+                f"The best division of {one['tiles']} ({one['vertices']} tiles) sends at most "
+                f"{max(0.0, above):.1%} more than the least there is."
+            )
+    return table
+
+
+def _reasons(found: Decided) -> Table:
+    """Why layers are divided as they are: what they send, and would send if they were cut otherwise."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("from layer", overflow="fold")
+    table.add_column("x", justify="right")
+    table.add_column("cut along", overflow="fold")
+    table.add_column("sends", justify="right", no_wrap=True)
+    table.add_column("most for", no_wrap=True)
+    table.add_column("would send more, if cut along", overflow="fold")
+    for row in found.rows[:MOST_ROWS]:
+        most = max(row["bytes"], key=lambda cause: row["bytes"][cause])
+        total = sum(row["bytes"].values())
+        more = f"{'+' if row['more_bytes'] >= 0 else ''}{row['more_bytes'] / 2**20:.2f} MiB"
+        table.add_row(
+            row["first"],
+            str(row["count"]),
+            row["cut"],
+            sizes.size(total),
+            most if total else "-",
+            f"{more}: {row['instead']}" if row["instead"] else "-",
+        )
     return table
 
 

@@ -10,7 +10,7 @@ from trainer.config.augment import AugmentConfig
 from trainer.config.data import LOSSES, DataConfig, PatchConfig, SplitConfig, TaskConfig
 from trainer.config.explaining import fields, on_resume, section_of, sections_of
 from trainer.config.parsing import dump, load, parse
-from trainer.config.placed import FiltersConfig, HybridConfig, PlacedConfig, SpatialConfig
+from trainer.config.placed import FiltersConfig, HybridConfig, HypergraphConfig, PlacedConfig, SpatialConfig
 from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig, TelemetryConfig
 from trainer.config.section import Section, StrategySection
 from trainer.config.strategy import OwnStrategyConfig, RingConfig, ServerConfig
@@ -25,8 +25,8 @@ from trainer.config.training import (
 
 __all__ = [
     "LOSSES", "AugmentConfig", "CheckpointConfig", "DataConfig", "EarlyStoppingConfig", "FiltersConfig",
-    "GuardConfig", "HybridConfig", "ModelConfig", "OptimizerConfig", "OwnStrategyConfig", "PatchConfig",
-    "PlacedConfig", "RingConfig", "RunConfig", "ScheduleConfig", "Section", "ServerConfig", "SpatialConfig",
-    "SplitConfig", "StrategySection", "TaskConfig", "TelemetryConfig", "TrainConfig", "TransferConfig",
-    "dump", "fields", "load", "micro_batch", "on_resume", "parse", "section_of", "sections_of",
+    "GuardConfig", "HybridConfig", "HypergraphConfig", "ModelConfig", "OptimizerConfig", "OwnStrategyConfig",
+    "PatchConfig", "PlacedConfig", "RingConfig", "RunConfig", "ScheduleConfig", "Section", "ServerConfig",
+    "SpatialConfig", "SplitConfig", "StrategySection", "TaskConfig", "TelemetryConfig", "TrainConfig",
+    "TransferConfig", "dump", "fields", "load", "micro_batch", "on_resume", "parse", "section_of", "sections_of",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`train.strategy` of strategies that divide the network itself: `spatial`, `filters` and `hybrid`."""
+"""`train.strategy` of strategies that divide the network itself."""
 
 from __future__ import annotations
 
@@ -160,4 +160,54 @@ class HybridConfig(PlacedConfig):
             raise ValueError(f"plan={self.plan} says who computes what; leave partitions out")
         if self.plan is not None and self.profile is not None:
             raise ValueError(f"plan={self.plan} says who computes what; leave profile={self.profile} out")
+        return self
+
+
+class HypergraphConfig(PlacedConfig):
+    """`name: hypergraph`. Who computes what follows from partitions of the network's hypergraph."""
+
+    name: Literal["hypergraph"] = may_change("hypergraph", description="this strategy")
+    objective: Literal["time", "volume"] = may_change(
+        "time", description="what is to be least: seconds of an update, or the bytes that it sends"
+    )
+    balance: Literal["total", "layers"] = may_change(
+        "total",
+        description="with `objective: volume`, what keeps to `imbalance`: the work of each rank, or that of "
+        "each layer, too; with the work alone whole layers are on one rank, and ranks wait for each other",
+    )
+    imbalance: float = may_change(
+        0.1,
+        ge=0,
+        le=10,
+        description="with `objective: volume`, how much longer than the mean the busiest rank may compute",
+    )
+    granularity: int | None = may_change(
+        None,
+        ge=1,
+        le=64,
+        description="tiles along an axis that is cut, which the partitioner gives to ranks; default: as many "
+        "as ranks of a replica, and twice as many",
+    )
+    micro_batches: int = may_change(
+        1,
+        ge=1,
+        le=1024,
+        description="parts of a replica's samples that follow each other where layers are on different "
+        "ranks; batch norm takes the statistics of one of them, over all replicas",
+    )
+    schedule: Literal["gpipe", "1f1b"] = may_change("1f1b", description="of micro-batches; see `hybrid`")
+    profile: Path | None = may_change(
+        None,
+        strict=False,
+        description="file of `cingulum profile --out` that seconds come from; default: with "
+        "`objective: time`, operations and links are measured when the run starts; with `volume`, "
+        "FLOPs count",
+    )
+
+    @model_validator(mode="after")
+    def _plan_says_all(self) -> HypergraphConfig:
+        if self.plan is not None and self.profile is not None:
+            raise ValueError(f"plan={self.plan} says who computes what; leave profile={self.profile} out")
+        if self.plan is not None and self.granularity is not None:
+            raise ValueError(f"plan={self.plan} says who computes what; leave granularity out")
         return self

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from trainer.config.placed import FiltersConfig, HybridConfig, SpatialConfig
+from trainer.config.placed import FiltersConfig, HybridConfig, HypergraphConfig, SpatialConfig
 from trainer.config.section import MAY_CHANGE, StrategySection, may_change
 
 # How gradients are summed over ranks: the one list of these names.
@@ -145,7 +145,7 @@ class OwnStrategyConfig(StrategySection):
     options: dict[str, Any] = Field({}, description="keys of its own, as its class describes them")
 
 
-NAMES = ("data", "parameter-server", "spatial", "filters", "hybrid")
+NAMES = ("data", "parameter-server", "spatial", "filters", "hybrid", "hypergraph")
 
 
 def _tag(value: Any) -> str:
@@ -159,6 +159,7 @@ AnyStrategy = Annotated[
     | Annotated[SpatialConfig, Tag("spatial")]
     | Annotated[FiltersConfig, Tag("filters")]
     | Annotated[HybridConfig, Tag("hybrid")]
+    | Annotated[HypergraphConfig, Tag("hypergraph")]
     | Annotated[OwnStrategyConfig, Tag("own")],
     Discriminator(_tag),
 ]
@@ -168,6 +169,7 @@ _SECTIONS: tuple[type[StrategySection], ...] = (
     SpatialConfig,
     FiltersConfig,
     HybridConfig,
+    HypergraphConfig,
 )
 
 

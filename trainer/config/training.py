@@ -191,8 +191,8 @@ class TrainConfig(Section):
         if self.plan is not None:
             if not isinstance(self.strategy, PlacedConfig):
                 raise ValueError(
-                    f"plan is for strategies that divide the network: spatial, filters and hybrid; "
-                    f"the strategy is {self.strategy.name}"
+                    "plan is for strategies that divide the network: spatial, filters, hybrid and "
+                    f"hypergraph; the strategy is {self.strategy.name}"
                 )
             if self.strategy.plan is not None:
                 raise ValueError("plan is given twice; give it in train.strategy only")

@@ -12,6 +12,7 @@ from trainer.planning.placement.memory import Memory
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.units import Placement
 from trainer.planning.stages.planners import Planned
+from trainer.strategies.placed.hypergraph_plan import Decided
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Outlook:
         flops: forward, of each rank, in an update.
         cost: seconds of an update; None without a profile.
         planners: of stages, what each planner makes of the same partitions.
+        decided: of a hypergraph, what else was tried, and why layers are divided as they are.
     """
 
     label: str
@@ -43,6 +45,7 @@ class Outlook:
     flops: tuple[float, ...]
     cost: Cost | None
     planners: tuple[Planned, ...] = ()
+    decided: Decided | None = None
 
     @property
     def imbalance(self) -> float:
@@ -117,5 +120,6 @@ def _row(one: Outlook | Impossible) -> dict[str, Any]:
         "parameters_held": list(one.held),
         "parameters_owned": list(one.owned),
         "planners": [dataclasses.asdict(each) for each in one.planners],
+        "decided": one.decided and {**dataclasses.asdict(one.decided), "file": None},
         "memory_bytes": [{**dataclasses.asdict(rank), "total": rank.total} for rank in one.memory],
     }

@@ -11,6 +11,7 @@ import keras
 from trainer.config import (
     FiltersConfig,
     HybridConfig,
+    HypergraphConfig,
     RingConfig,
     RunConfig,
     SpatialConfig,
@@ -34,9 +35,11 @@ from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
 from trainer.strategies.placed import reading
 from trainer.strategies.placed.hybrid import Hybrid
+from trainer.strategies.placed.hypergraph import Hypergraph
+from trainer.strategies.placed.hypergraph_plan import HypergraphPlan
 from trainer.strategies.placed.plan import PlacedPlan
 
-NAMES = ("data", "spatial", "filters", "hybrid")
+NAMES = ("data", "spatial", "filters", "hybrid", "hypergraph")
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ def _sections(asked: _Asked) -> list[StrategySection]:
         FiltersConfig(name="filters", shares=shares),
         FiltersConfig(name="filters", mode="master", shares=shares),
         HybridConfig(name="hybrid", micro_batches=_micro_batches(asked)),
+        HypergraphConfig(name="hypergraph", objective="volume" if asked.profile is None else "time"),
     ]
 
 
@@ -159,7 +163,7 @@ def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
         return _of_data(asked)
     train, ranks = asked.config.train, asked.ranks
     strategy = registry.of(asked.under(section))
-    if isinstance(strategy, Hybrid):
+    if isinstance(strategy, Hybrid | Hypergraph):
         strategy.profile = asked.profile
     plan = strategy.plan(asked.model, optimizers.build(train, 1), ranks)
     if not isinstance(plan, PlacedPlan):
@@ -178,6 +182,8 @@ def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
         problem = strategy.problem(asked.model, ranks // plan.replicas)[1]
         planned = tuple(planners.compare(problem, train.seed))
         return dataclasses.replace(found, planners=planned)
+    if isinstance(plan, HypergraphPlan):
+        return dataclasses.replace(found, decided=plan.decided)
     return found
 
 

@@ -16,6 +16,7 @@ _OURS = {
     "spatial": "trainer.strategies.placed.strategy:Spatial",
     "filters": "trainer.strategies.placed.filters:Filters",
     "hybrid": "trainer.strategies.placed.hybrid:Hybrid",
+    "hypergraph": "trainer.strategies.placed.hypergraph:Hypergraph",
     "parameter-server async": "trainer.strategies.async_servers.asynchronous:Asynchronous",
 }
 

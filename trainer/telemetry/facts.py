@@ -38,7 +38,7 @@ class Facts:
     @property
     def is_divided(self) -> bool:
         """Whether ranks compute parts of one network, and wait for each other within each pass."""
-        return self.strategy in ("spatial", "filters", "hybrid")
+        return self.strategy in ("spatial", "filters", "hybrid", "hypergraph")
 
     def name(self, rank: int) -> str:
         """Return such as 'rank 1 @ n2', or 'rank 1' where its host is unknown."""

@@ -35,6 +35,7 @@ def section(name: str, **options: Any) -> Strategy:
 
 
 HYBRID = section("hybrid", micro_batches=2)
+VOLUME = section("hypergraph", objective="volume", imbalance=0.3)
 SPATIAL, FILTERS = section("spatial", small_maps="space"), section("filters")
 WAYS: dict[str, Strategy] = {
     "spatial": SPATIAL,
@@ -45,6 +46,7 @@ WAYS: dict[str, Strategy] = {
         "shares": [1 / (1 + i) for i in range(ranks)],
     },
     "hybrid": HYBRID,
+    "hypergraph": VOLUME,
 }
 MASTER = WAYS["master"]
 
@@ -109,7 +111,7 @@ class Case:
         """The samples of each part of a batch that passes through stages at a time, all replicas together."""
         section = self.strategy(max(self.ranks, default=1))
         replicas, parts = section.get("replicas", 1), section.get("micro_batches", 1)
-        if section["name"] != "hybrid":
+        if section["name"] not in ("hybrid", "hypergraph"):
             replicas = parts = 1
         rows = np.arange(self.batch).reshape(replicas, parts, -1)
         return list(rows.swapaxes(0, 1).reshape(parts, -1))
@@ -254,6 +256,22 @@ CASES: dict[str, Case] = {
     ),
     "stages of two inputs": _own(HYBRID, network=lambda: own(covariates=2), batch=4),
     "stages overflow": _own(HYBRID, batch=4, **OVERFLOW),
+    "hypergraph": _own(
+        section("hypergraph", objective="time"),
+        batch=4,
+        train={"accumulation": 2, **_optimizer("adam", global_clip_norm=0.02)},
+    ),
+    "hypergraph in stages": _own(
+        section("hypergraph", objective="volume", imbalance=0.5, micro_batches=2),
+        batch=4,
+        train=_optimizer("adamw", weight_decay=0.1, ema=0.8),
+    ),
+    "replicas of a hypergraph": _own(
+        section("hypergraph", objective="volume", balance="layers", imbalance=0.5, replicas=2),
+        batch=4,
+        ranks=(2, 4),
+        train=_optimizer("sgd", clip_norm=0.01),
+    ),
     "bricks": _own(section("spatial", parts=[2, 2, 1]), ranks=(4,)),
     "small maps": Case(registered("tiny"), section("spatial"), steps=2, tolerance=NETWORK),
     "one with nothing to do": _own(

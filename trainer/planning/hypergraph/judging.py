@@ -25,7 +25,7 @@ class Judged:
     Attributes:
         label: what it is, for people.
         layouts: of all operations.
-        bytes: that an update's micro-batch sends, by cause.
+        bytes: that an update sends, by cause.
         step_s: seconds of an update.
         imbalance: how much longer the busiest rank computes than if all were done at once.
         layer_imbalance: the largest of any layer that takes more than `NEGLIGIBLE` of the time.
@@ -65,24 +65,24 @@ def judged(
     Raises:
         ConfigError: the layouts do not divide the network.
     """
-    placement = place(network, layouts)
-    lists = task_lists(placement, pipeline(layouts))
+    placement, passing = place(network, layouts), pipeline(layouts)
+    lists = task_lists(placement, passing)
     cost = costs.predict(placement, lists, profile, ranks)
     return Judged(
         label,
         layouts,
-        sent_bytes(placement),
+        sent_bytes(placement, 1 if passing is None else passing.micro_batches),
         cost.step_s,
         *balance(placement, profile, ranks),
     )
 
 
-def sent_bytes(placement: Placement) -> dict[Cause, int]:
-    """Return the bytes that cross in an update of one micro-batch, by cause."""
+def sent_bytes(placement: Placement, times: int = 1) -> dict[Cause, int]:
+    """Return the bytes that cross in an update of so many micro-batches, by cause."""
     found = dict.fromkeys(CAUSES, 0)
     for name, flow in placement.flows.items():
-        size = 2 * flow.width * sum(flow.elements_sent().values())
-        halos = 0 if placement.network[name].sums else 2 * flow.width * _halos(flow)
+        size = 2 * times * flow.width * sum(flow.elements_sent().values())
+        halos = 0 if placement.network[name].sums else 2 * times * flow.width * _halos(flow)
         found["halos"] += halos
         found["statistics" if placement.network[name].sums else "activations"] += size - halos
     for flow in (*placement.reductions.values(), *placement.returns.values()):

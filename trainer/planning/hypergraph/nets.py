@@ -99,13 +99,16 @@ class Hypergraph:
         return found
 
 
-def hypergraph(network: Network, groups: Sequence[Group], counts: Sequence[Sequence[int]]) -> Hypergraph:
+def hypergraph(
+    network: Network, groups: Sequence[Group], counts: Sequence[Sequence[int]], times: int = 1
+) -> Hypergraph:
     """Return the hypergraph of a network.
 
     Args:
         network: whose shapes hold the samples of a micro-batch.
         groups: of all its operations but inputs.
         counts: tiles along each axis of each group; no more than the axis is long.
+        times: micro-batches of an update, in each of which tensors cross.
     """
     tilings: list[Tiling] = []
     first = 0
@@ -119,7 +122,7 @@ def hypergraph(network: Network, groups: Sequence[Group], counts: Sequence[Seque
     building = _Nets(network, groups, tilings)
     for operation in network.operations:
         if operation.readings:
-            building.add_tensor(operation)
+            building.add_tensor(operation, times)
             for weight in operation.weights:
                 if weight.trainable:
                     building.add_variable(operation, weight)
@@ -154,7 +157,7 @@ class _Nets:
             for number, reading in enumerate(one.readings):
                 self._readers[reading.tensor].append((one, number))
 
-    def add_tensor(self, operation: Operation) -> None:
+    def add_tensor(self, operation: Operation, times: int) -> None:
         """Add the nets of an operation's output."""
         own = self._tiling[operation.name]
         users = [_made(operation, own)]
@@ -163,7 +166,7 @@ class _Nets:
             if operation.sums or number or self._tiling[reader.name] is not own:
                 users.append(_read(reader, number, self._tiling[reader.name]))
         if len(users) > 1:
-            self._add(operation.shape, users, 2 * operation.width, exact=not operation.sums)
+            self._add(operation.shape, users, 2 * times * operation.width, exact=not operation.sums)
 
     def add_variable(self, operation: Operation, weight: Weight) -> None:
         """Add the nets of a variable."""

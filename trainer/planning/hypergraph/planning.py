@@ -113,6 +113,7 @@ def plan(
     wanted: Wanted,
     *,
     profile: Profile | None = None,
+    micro_batches: int = 1,
     pipeline: Stages = lambda _: None,
 ) -> Plan:
     """Divide a network over ranks.
@@ -122,13 +123,14 @@ def plan(
         ranks: that train.
         wanted: what is looked for.
         profile: of the network, for so many ranks or more; None: see `reference.profile`.
-        pipeline: from layouts to the order in which stages work on micro-batches.
+        micro_batches: of an update.
+        pipeline: from layouts to the order in which stages work on them.
 
     Returns:
         The best of all that was tried; where none keeps the imbalance, the one that exceeds it least.
     """
     known = profile or reference.profile(network, ranks)
-    planning = _Planning(network, ranks, wanted, known)
+    planning = _Planning(network, ranks, wanted, known, micro_batches)
     rules = {
         label: judging.judged(label, network, one, known, ranks, pipeline)
         for label, one in uniform(network, ranks, planning.speeds).items()
@@ -163,10 +165,10 @@ class _Planning:
         hypergraphs: see `Plan`.
     """
 
-    def __init__(self, network: Network, ranks: int, wanted: Wanted, profile: Profile) -> None:
+    def __init__(self, network: Network, ranks: int, wanted: Wanted, profile: Profile, times: int) -> None:
         self._network, self._ranks, self._wanted = network, ranks, wanted
         self._groups = groups(network)
-        self._traffic = Traffic(network, self._groups)
+        self._traffic, self._times = Traffic(network, self._groups, times), times
         self._machine = machine(network, self._groups, profile, ranks)
         took = self._machine.seconds.sum(axis=0)
         self.speeds = [float(one) for one in took.min() / took] if took.min() > 0 else [1.0] * ranks
@@ -222,7 +224,7 @@ class _Planning:
         if self._wanted.balance == "layers" and self._wanted.objective == "volume":
             return
         for label, counts in tilings(self._groups, self._ranks, self._wanted.granularity):
-            graph = hypergraph(self._network, self._groups, counts)
+            graph = hypergraph(self._network, self._groups, counts, self._times)
             graph = dataclasses.replace(graph, weights=self._weights(graph))
             limit = self._wanted.imbalance
             tried = [

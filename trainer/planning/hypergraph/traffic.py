@@ -49,6 +49,13 @@ class Crossing:
         """Bytes of all causes."""
         return sum(self.bytes.values())
 
+    def repeated(self, times: int) -> Crossing:
+        """Return the same so many times."""
+        if times == 1:
+            return self
+        each = {cause: times * size for cause, size in self.bytes.items()}
+        return Crossing(each, times * self.busiest, times * self.rounds)
+
 
 NOTHING = Crossing({}, 0, 0)
 
@@ -72,10 +79,11 @@ class Traffic:
     Args:
         network: whose shapes hold the samples of a micro-batch.
         groups: of all its operations but inputs.
+        times: micro-batches of an update, in each of which tensors cross.
     """
 
-    def __init__(self, network: Network, groups: Sequence[Group]) -> None:
-        self.network, self.groups = network, groups
+    def __init__(self, network: Network, groups: Sequence[Group], times: int = 1) -> None:
+        self.network, self.groups, self._times = network, groups, times
         self._operations = {one.name: one for one in network.operations}
         self._group = {name: number for number, one in enumerate(groups) for name in one.names}
         self._readers: dict[str, list[tuple[Operation, int]]] = {}
@@ -100,7 +108,10 @@ class Traffic:
         if found is None:
             self._alive.update((id(one), one) for one in own)
             at = dict(zip(term.groups, own, strict=True))
-            found = self._variable(term, at) if term.name in self._weights else self._tensor(term, at)
+            if term.name in self._weights:
+                found = self._variable(term, at)
+            else:
+                found = self._tensor(term, at).repeated(self._times)
             self._known[key] = found
         return found
 
@@ -157,19 +168,23 @@ class Traffic:
 
 
 def _sums(operation: Operation, made: Layout, reads: Mapping[int, list[Box]]) -> Crossing:
-    parts = {rank: boxes.hull([operation.reduced(box) for box in made.of(rank)]) for rank in made.ranks}
+    parts = {
+        rank: tuple(sorted(boxes.disjoint(operation.reduced(box) for box in made.of(rank))))
+        for rank in made.ranks
+    }
     alike = Counter(parts.values())
     received = {}
     for target, wanted in reads.items():
-        need = boxes_of(wanted)
+        need = boxes.disjoint(wanted)
         from_all = sum(times * _common(part, need) for part, times in alike.items())
-        received[target] = from_all - (_common(parts[target], need) if target in parts else 0)
+        received[target] = from_all - _common(parts.get(target, ()), need)
     total, width = sum(received.values()), 2 * operation.width
     return Crossing({"statistics": width * total}, width * max(received.values()), 2) if total else NOTHING
 
 
-def _common(part: Box, need: Iterable[Box]) -> int:
-    return sum(common.size for one in need if (common := part & one) is not None)
+def _common(part: Iterable[Box], need: Sequence[Box]) -> int:
+    """How many elements two sets of disjoint boxes share."""
+    return sum(common.size for box in part for one in need if (common := box & one) is not None)
 
 
 @functools.lru_cache(maxsize=2**18)
@@ -184,21 +199,13 @@ def _blocks(operation: Operation, weight: Weight, parts: Iterable[Box]) -> list[
     return [weight.block(operation.reduced(one) if operation.sums else one) for one in parts]
 
 
-def boxes_of(some: Iterable[Box]) -> tuple[Box, ...]:
-    """Return disjoint boxes with the same indices."""
-    found: list[Box] = []
-    for box in dict.fromkeys(some):
-        found += boxes.subtract(box, found)
-    return tuple(found)
-
-
 def _size(some: Iterable[Box]) -> int:
-    return sum(box.size for box in boxes_of(some))
+    return sum(box.size for box in boxes.disjoint(some))
 
 
 def _missing(wanted: Iterable[Box], own: Sequence[Box]) -> int:
     """How many of the wanted elements are not among the own ones."""
-    return sum(part.size for box in boxes_of(wanted) for part in boxes.subtract(box, own))
+    return sum(part.size for box in boxes.disjoint(wanted) for part in boxes.subtract(box, own))
 
 
 def is_halo(wanted: Sequence[Box], own: Sequence[Box]) -> bool:

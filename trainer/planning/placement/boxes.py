@@ -105,6 +105,14 @@ def subtract(box: Box, others: Iterable[Box]) -> list[Box]:
     return left
 
 
+def disjoint(boxes: Iterable[Box]) -> list[Box]:
+    """The same indices in boxes that do not overlap."""
+    found: list[Box] = []
+    for box in dict.fromkeys(boxes):
+        found += subtract(box, found)
+    return found
+
+
 def joined(boxes: Iterable[Box]) -> list[Box]:
     """The same indices in fewer boxes: those that touch along one axis become one, until none do.
 

@@ -207,7 +207,7 @@ def _flows(network: Network, units: Sequence[Unit]) -> dict[str, Exchange]:
         held = made[tensor]
         if operation.sums:
             # Parts of a sum on one rank are added up there first.
-            held = {rank: [boxes.hull(parts)] for rank, parts in held.items()}
+            held = {rank: boxes.disjoint(parts) for rank, parts in held.items()}
         have = layout(operation.shape, held)
         found[tensor] = exchange(
             have, layout(operation.shape, needed), tensor, sums=operation.sums, width=operation.width

@@ -170,6 +170,29 @@ def replicas(network: Network, count: int, ranks: int, one: Callable[[Network], 
     return found
 
 
+def copies(layouts: Layouts, network: Network, count: int, ranks: int) -> Layouts:
+    """Lay out several replicas, each as these layouts say, whatever they do with samples.
+
+    Args:
+        layouts: of one replica, with its samples, on ranks 0 to `ranks` - 1.
+        network: whose samples are those of all replicas, one after the other.
+        count: replicas; rank r of replica i is rank i * `ranks` + r.
+        ranks: of one replica.
+    """
+    found: Layouts = {}
+    for operation in network.operations:
+        if operation.readings:
+            held = layouts[operation.name]
+            pieces: dict[int, list[Box]] = {}
+            for number in range(count):
+                for piece in held.pieces:
+                    start, stop = (end + number * held.shape[0] for end in piece.box.ranges[0])
+                    box = piece.box.with_range(0, (start, stop))
+                    pieces.setdefault(number * ranks + piece.rank, []).append(box)
+            found[operation.name] = layout(placed_shape(operation), pieces)
+    return found
+
+
 def resampled(layouts: Layouts, network: Network) -> Layouts:
     """The same layouts for another number of samples: no rank uses weights that it did not use before.
 

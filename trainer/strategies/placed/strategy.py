@@ -131,7 +131,6 @@ class Placed(Strategy):
 
     def _by_rule(self, network: Network, evaluated: Network, world_size: int) -> _Divided:
         """Divide by the strategy's own rule; what is evaluated, over the ranks of the first replica."""
-        from trainer.planning.placement import ways
         from trainer.planning.placement.checking import check
         from trainer.planning.placement.layouts import replicated
         from trainer.planning.placement.listing import task_lists
@@ -139,7 +138,7 @@ class Placed(Strategy):
 
         replicas = self.section.replicas
         ranks = world_size // replicas
-        layouts = ways.replicas(network, replicas, ranks, lambda one: self.layouts(one, ranks))
+        layouts = self.replicated(network, replicas, ranks)
         placement = place(network, layouts)
         lists = task_lists(placement, self.pipeline(network, layouts))
         check(placement, lists)
@@ -147,6 +146,12 @@ class Placed(Strategy):
         loss = evaluated.operations[-1]
         layouts = self.layouts(evaluated, ranks) | {loss.name: replicated(loss.shape, [0])}
         return _Divided(placement, lists, place(evaluated, layouts), self.way(ranks))
+
+    def replicated(self, network: Network, replicas: int, ranks: int) -> Layouts:
+        """Divide a network, whose samples are those of all replicas, over the ranks of all of them."""
+        from trainer.planning.placement import ways
+
+        return ways.replicas(network, replicas, ranks, lambda one: self.layouts(one, ranks))
 
     def _by_file(self, network: Network, evaluated: Network, world_size: int) -> _Divided:
         """Divide as `train.strategy.plan` says; what is evaluated, too, where the weights are."""
