@@ -28,5 +28,6 @@ __all__ = [
     "GuardConfig", "HybridConfig", "HypergraphConfig", "ModelConfig", "OptimizerConfig", "OwnStrategyConfig",
     "PatchConfig", "PlacedConfig", "RingConfig", "RunConfig", "ScheduleConfig", "Section", "ServerConfig",
     "SpatialConfig", "SplitConfig", "StrategySection", "TaskConfig", "TelemetryConfig", "TrainConfig",
-    "TransferConfig", "dump", "fields", "load", "micro_batch", "on_resume", "parse", "section_of", "sections_of",
+    "TransferConfig", "dump", "fields", "load", "micro_batch", "on_resume", "parse", "section_of",
+    "sections_of",
 ]  # fmt: skip

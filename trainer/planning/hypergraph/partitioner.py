@@ -17,10 +17,9 @@ import numpy as np
 from trainer.errors import InputError
 from trainer.planning.hypergraph.nets import Hypergraph
 
-# Weights of vertices are whole numbers there: the heaviest has so many.
+# Weights and costs are whole numbers of 32 bits there, also all together; the heaviest tile has so many.
 _HEAVIEST = 10**6
-# Costs too, below 2^31 together.
-_ALL_COSTS = 2**30
+_ALL = 2**30
 
 
 def partition(graph: Hypergraph, shares: Sequence[float], *, imbalance: float, seed: int) -> tuple[int, ...]:
@@ -44,8 +43,10 @@ def partition(graph: Hypergraph, shares: Sequence[float], *, imbalance: float, s
     parts = len(shares)
     context.set_partitioning_parameters(parts, imbalance, library.Objective.KM1)
     context.logging = False
-    weights = _whole(graph.weights, _HEAVIEST / max(float(graph.weights.max()), 1e-300))
-    costs = _whole(graph.costs, min(1.0, _ALL_COSTS / max(1, int(graph.costs.sum()))), least=1)
+    heaviest, all_weights = float(graph.weights.max()), float(graph.weights.sum())
+    scale = min(_HEAVIEST / heaviest, _ALL / all_weights) if heaviest > 0 else 1.0
+    weights = _whole(graph.weights, scale)
+    costs = _whole(graph.costs, min(1.0, _ALL / max(1, int(graph.costs.sum()))), least=1)
     if len(set(shares)) > 1:
         total = sum(weights)
         limits = [math.ceil((1 + imbalance) * total * share / math.fsum(shares)) for share in shares]

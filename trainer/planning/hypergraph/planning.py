@@ -36,9 +36,9 @@ Balance = Literal["total", "layers"]
 Stages = Callable[[Layouts], Pipeline | None]
 
 # Seeds of the partitioner, which is cheap.
-_SEEDS = 3
-# Changes that searches look at, from all starts together.
-_TRIES = 60_000
+_SEEDS = 2
+# What searches look at, from all starts together: changes, times tensors and variables of the network.
+_LOOKS = 4_000_000
 # Placements of which the whole update is played, besides uniform ways.
 _SHORT_LIST = 6
 # With more ranks no layer is put on one of them whole.
@@ -135,9 +135,14 @@ def plan(
         label: judging.judged(label, network, one, known, ranks, pipeline)
         for label, one in uniform(network, ranks, planning.speeds).items()
     }
+    listed = list(planning.short_list())
+    if wanted.objective == "time":
+        # What hides behind computing is not searched: little that crosses, in balance, may take least.
+        balanced = dataclasses.replace(wanted, objective="volume", balance="layers")
+        listed += _Planning(network, ranks, balanced, known, micro_batches).short_list()
     found = [
         judging.judged(label, network, one, known, ranks, pipeline)
-        for label, divided in planning.short_list()
+        for label, divided in listed
         for one in _variants(network, divided, wanted.objective)
     ]
     best = min([*found, *rules.values()], key=lambda one: _worth(one, wanted))
@@ -191,7 +196,7 @@ class _Planning:
             self._machine,
             self._wanted.objective,
             imbalance=limit,
-            tries=_TRIES // max(1, len(labels)),
+            tries=_LOOKS // max(1, len(labels) * len(self._traffic.terms)),
         )
         found: dict[tuple[int, ...], tuple[Value, str]] = {}
         first = tuple(0 for _ in offered)

@@ -9,8 +9,8 @@ from trainer.planning.hypergraph.groups import Group
 
 Counts = list[tuple[int, ...]]
 # Of a tiling that is tried: more tiles take long and have gained nothing.
-_MOST_TILES = 20_000
-_MOST_OF_A_GROUP = 512
+_MOST_TILES = 10_000
+_MOST_OF_A_GROUP = 256
 # Which axes are cut.
 _AXES = ("", "depth", "channels", "samples", "depth, channels", "samples, depth, channels")
 _FEWEST_AXES = 3  # samples, one of space, channels

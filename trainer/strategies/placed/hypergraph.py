@@ -115,6 +115,7 @@ class Hypergraph(Placed):
 
         network, found = read(model, self._samples), self.find(model, ranks)
         best = found.best
+        rows = explaining.rows(network, best.layouts, ranks, self.micro_batches)
         file = PlanFile.of(
             place(network, best.layouts), name=self.config.model.name, strategy=self.name, ranks=ranks
         )
@@ -137,10 +138,7 @@ class Hypergraph(Placed):
                 for one in found.uniform
             ],
             hypergraphs=[dataclasses.asdict(one) for one in found.hypergraphs],
-            rows=[
-                dataclasses.asdict(one)
-                for one in explaining.rows(network, best.layouts, ranks, self.micro_batches)
-            ],
+            rows=[dataclasses.asdict(one) for one in rows],
             file=file.model_dump_json(),
         )
 
@@ -189,5 +187,8 @@ class Hypergraph(Placed):
         found = self._decided
         if found is None:
             raise TypeError("nothing was decided")
-        size, least = sum(found.bytes.values()) / 2**20, self._hypergraph.objective
-        return f"least {least} on {ranks} rank(s): {found.label}, {size:.1f} MiB of a replica cross"
+        mebibytes = sum(found.bytes.values()) / 2**20
+        return (
+            f"least {self._hypergraph.objective} on {ranks} rank(s), {found.label}: "
+            f"{mebibytes:.3g} MiB of a replica cross in an update"
+        )
