@@ -33,6 +33,8 @@ GATE = (
     "stages",
     "stages by gpipe",
     "replicas of stages",
+    "hypergraph",
+    "hypergraph in stages",
     "moved",
 )
 ALONE = ("tiny filters", "resattnet18 filters")

@@ -82,6 +82,7 @@ def test_train_plan_is_the_plan_of_the_strategy(train, overrides):
         ("{strategy: {name: data, plan: p.json}}", "plan"),
         ("{plan: 3, strategy: spatial}", "train.plan: must be a path"),
         ("{plan: p, strategy: {name: hybrid, profile: f}}", "leave profile=f out"),
+        ("{plan: p, strategy: {name: hypergraph, granularity: 3}}", "leave granularity out"),
     ],
 )
 def test_a_plan_for_no_strategy_or_given_twice_is_refused(train, said):

@@ -25,7 +25,10 @@ OWNERS = [
     STORED,
     *map(
         stored,
-        ("parameter-server", "spatial", "filters", "hybrid", "{name: 'own.py:Own', options: {x: 2.0}}"),
+        (
+            *("parameter-server", "spatial", "filters", "hybrid", "hypergraph"),
+            "{name: 'own.py:Own', options: {x: 2.0}}",
+        ),
     ),
 ]
 LEAVES = [

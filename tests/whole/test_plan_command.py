@@ -53,8 +53,8 @@ def test_all_strategies_are_in_one_table_of_80_columns_and_the_plan_is_written(c
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[:-1])) <= 80  # the last one is a path
     start = next(i for i, line in enumerate(lines) if line.startswith("on 2 rank(s)"))
-    named = [line.split("  ")[0] for line in lines[start + 1 : start + 6]]
-    assert named == ["spatial", "data", "filters", "filters, master", "hybrid"]
+    named = [line.split("  ")[0] for line in lines[start + 1 : start + 7]]
+    assert named == ["spatial", "data", "filters", "filters, master", "hybrid", "hypergraph"]
     assert any(line.split()[:3] == ["stage1_conv", "2", "depth"] for line in lines)
     assert lines[-1] == f"plan: {out}"
     file = PlanFile.read(out)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.byte_sizes import as_text
+from trainer.report import reasons
 from trainer.report.figure import Table, table
+from trainer.report.reasons import Reasons
 from trainer.report.story import Story, read_json
 
 # Rows, ranks and pairs that are shown; all are in figures/placement.csv and plan.json.
@@ -84,6 +86,7 @@ class Placement:
         pairs: for many ranks, source, target and bytes of those that send most.
         pairs_left_out: how many pairs are not in that table.
         table: the rows as numbers.
+        reasons: why it is divided so; None where a rule or a person did it.
     """
 
     way: str
@@ -95,6 +98,7 @@ class Placement:
     pairs: tuple[tuple[str, ...], ...]
     pairs_left_out: int
     table: Table
+    reasons: Reasons | None = None
 
 
 def of(story: Story) -> Placement | None:
@@ -124,6 +128,7 @@ def _placement(plan: Mapping[str, Any], drawing: Mapping[str, Any], hosts: Seque
         pairs=() if are_few else tuple((str(a), str(b), as_text(n)) for a, b, n in pairs[:MOST_PAIRS]),
         pairs_left_out=0 if are_few else len(pairs[MOST_PAIRS:]),
         table=table(TABLE_HEADER, _cells(rows)),
+        reasons=reasons.of(plan),
     )
 
 

@@ -14,6 +14,7 @@ from trainer.report import (
     methods,
     pipeline,
     placement,
+    reasons,
     time_spent,
 )
 from trainer.report.attributions import Attribution
@@ -63,6 +64,8 @@ def render(story: Story) -> Page:
         pipeline=piped,
         placement=divided,
         placement_header=placement.RANK_HEADER,
+        reason_header=reasons.REASON_HEADER,
+        rule_header=reasons.RULE_HEADER,
         worst=worst,
         typical=typical,
         contours=isinstance(found, Overlaps),
