@@ -11,8 +11,8 @@ from scipy import optimize, sparse
 
 from trainer.planning.hypergraph.nets import Hypergraph
 
-# Larger programs are not begun: tiles, and tiles in nets, times parts.
-MOST_VARIABLES = 1_500
+# Larger programs are not begun: tiles, and tiles in nets, times parts; and parts, which are alike.
+MOST_VARIABLES, MOST_PARTS = 1_500, 4
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,10 @@ class Solved:
     bound: float
 
 
-def size(graph: Hypergraph, parts: int) -> int:
-    """Return how large the program is: see `MOST_VARIABLES`."""
-    return (len(graph.weights) + sum(map(len, graph.nets))) * parts
+def is_small(graph: Hypergraph, parts: int) -> bool:
+    """Return whether the program is solved in seconds, as a rule."""
+    size = (len(graph.weights) + sum(map(len, graph.nets))) * parts
+    return parts <= MOST_PARTS and size <= MOST_VARIABLES
 
 
 def solve(

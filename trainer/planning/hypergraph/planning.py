@@ -237,7 +237,7 @@ class _Planning:
                 for more in range(_SEEDS)
             ]
             bound = None
-            if exact.size(graph, self._ranks) <= exact.MOST_VARIABLES:
+            if exact.is_small(graph, self._ranks):
                 solved = exact.solve(graph, self.speeds, imbalance=limit, time_limit_s=_EXACT_S)
                 tried += [solved.parts] if solved.parts is not None else []
                 bound = solved.bound
