@@ -231,7 +231,9 @@ def test_a_rank_that_really_gets_less_of_its_processor_gets_fewer_filters(tmp_pa
     assert all(its[1] < before[1] for its, before in zip(last, first, strict=True))
 
 
-@pytest.mark.parametrize("name", ["hybrid", pytest.param("spatial", marks=pytest.mark.deep)])
+@pytest.mark.parametrize(
+    "name", ["hybrid", *(pytest.param(name, marks=pytest.mark.deep) for name in ("spatial", "hypergraph"))]
+)
 def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
     tmp_path, shards, launch, name
 ):
@@ -250,6 +252,8 @@ def test_a_rank_that_is_killed_changes_no_bit_of_what_the_resumed_run_ends_with(
             1,
         }
         strategy["plan"] = str(plan)
+    elif name == "hypergraph":
+        strategy["objective"] = "volume"
     whole = train(launch, tmp_path, shards, "whole", 2, strategy, more)
     killed = tiny_runs.write_config(
         tmp_path, shards, "killed", **{**COMMON, **more}, train__strategy=strategy

@@ -39,8 +39,8 @@ Stages = Callable[[Layouts], Pipeline | None]
 _SEEDS = 2
 # What searches look at, from all starts together: changes, times tensors and variables of the network.
 _LOOKS = 10_000_000
-# Placements of which the whole update is played, besides uniform ways.
-_SHORT_LIST = 6
+# Placements of which the whole update is played, besides uniform ways: with many ranks it takes long.
+_SHORT_LIST, _SHORTER_LIST, _MANY_RANKS = 6, 2, 16
 # With more ranks no layer is put on one of them whole.
 _FEW_RANKS = 64
 # Of the exact program, for each hypergraph.
@@ -205,7 +205,8 @@ class _Planning:
             found.setdefault(start, (search.value(start), label))
             chosen, value = search.descend(start)
             found.setdefault(chosen, (value, f"searched from {label}"))
-        best = sorted(found, key=lambda chosen: found[chosen])[:_SHORT_LIST]
+        length = _SHORT_LIST if self._ranks < _MANY_RANKS else _SHORTER_LIST
+        best = sorted(found, key=lambda chosen: found[chosen])[:length]
         for chosen in best:
             divided = [some[index].layout for some, index in zip(offered, chosen, strict=True)]
             yield found[chosen][1], layouts(self._groups, divided)
