@@ -9,11 +9,14 @@ import json
 import pytest
 from planned_networks import small
 
+from trainer import config as configuration
+from trainer.errors import ConfigError
 from trainer.planning.hypergraph import explaining, planning
 from trainer.planning.hypergraph.planning import Wanted
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.units import place
 from trainer.report import reasons
+from trainer.strategies import registry
 from trainer.strategies.placed.hypergraph_plan import Decided, decided_in
 
 NETWORK = small(samples=4)
@@ -64,3 +67,10 @@ def test_the_report_tells_rules_beside_the_plan_and_why_layers_are_cut():
     assert reasons.of({}) is None
     many = copy.deepcopy(TOLD) | {"rows": TOLD["rows"] * 40}
     assert reasons.of({"decided": many}).rows_left_out == 40 * len(TOLD["rows"]) - reasons.MOST_ROWS
+
+
+def test_more_ranks_than_planning_is_made_for_are_refused_with_a_cure():
+    config = configuration.parse("{name: r, data: {shards: s}, train: {strategy: hypergraph}}")
+    with pytest.raises(ConfigError, match="over 64 ranks at most, and a replica has 65") as caught:
+        registry.of(config).find(None, 65)
+    assert "train.strategy.replicas" in caught.value.cure

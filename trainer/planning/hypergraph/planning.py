@@ -41,8 +41,10 @@ _SEEDS = 2
 _LOOKS = 10_000_000
 # Placements of which the whole update is played, besides uniform ways: with many ranks it takes long.
 _SHORT_LIST, _SHORTER_LIST, _MANY_RANKS = 6, 2, 16
-# With more ranks no layer is put on one of them whole.
-_FEW_RANKS = 64
+# With more ranks the search puts no layer on one of them whole; the partitioner may.
+_FEW_RANKS = 16
+# More take minutes to plan for.
+MOST_RANKS = 64
 # Of the exact program, for each hypergraph.
 _EXACT_S = 3.0
 
@@ -120,7 +122,7 @@ def plan(
 
     Args:
         network: whose shapes hold the samples of a micro-batch.
-        ranks: that train.
+        ranks: that train, at most `MOST_RANKS`.
         wanted: what is looked for.
         profile: of the network, for so many ranks or more; None: see `reference.profile`.
         micro_batches: of an update.

@@ -85,10 +85,22 @@ class Hypergraph(Placed):
         return known.asked == self._asked and known.divided.ranks == ranks
 
     def find(self, model: keras.Model, ranks: int) -> Found:
-        """Return what planning finds for the ranks of a replica."""
+        """Return what planning finds for the ranks of a replica.
+
+        Raises:
+            ConfigError: there are more ranks than it is made for.
+        """
+        from trainer.errors import ConfigError
         from trainer.planning.hypergraph import planning
         from trainer.strategies.placed.reading import read
 
+        if ranks > planning.MOST_RANKS:
+            raise ConfigError(
+                f"train.strategy.replicas: a hypergraph is divided over {planning.MOST_RANKS} ranks at most, "
+                f"and a replica has {ranks}.",
+                cure="Set train.strategy.replicas, so that each replica has fewer ranks.",
+                key="train.strategy.replicas",
+            )
         section, network = self._hypergraph, read(model, self._samples)
         wanted = planning.Wanted(
             section.objective,
@@ -146,7 +158,7 @@ class Hypergraph(Placed):
         """Divide an update as was decided, else by the reference or `profile`; see `Placed.plan`.
 
         Raises:
-            ConfigError: see there.
+            ConfigError: see there, and where a replica has more ranks than planning is made for.
             ModelError: see there.
         """
         from trainer.strategies.placed.hypergraph_plan import HypergraphPlan
