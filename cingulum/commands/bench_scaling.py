@@ -52,6 +52,15 @@ def bench_scaling(
     epochs: Annotated[
         int, typer.Option(help="Also train each cell for so many epochs: accuracy against time.", min=0)
     ] = 0,
+    target_auc: Annotated[
+        float | None,
+        typer.Option(
+            help="With --epochs: say how long each training takes until its validation AUC is so high.",
+            min=0.0,
+            max=1.0,
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the study.")] = Path("scaling"),
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Measure failed cells again.")] = False,
     dry_run: Measured = False,
@@ -60,8 +69,9 @@ def bench_scaling(
     """Measure networks with strategies on numbers of ranks; draw speed-up, efficiency, parts of a step,
     bytes.
 
-    Strategies: data, parameter-server, peer:ddp, peer:multiworker, peer:tf-parameter-server. Options are
-    the keys of train.strategy; parameter-server also takes servers=K or servers=n, as many as ranks. A study
+    Strategies: data, parameter-server, spatial, filters, hybrid, hypergraph (the last four are only trained:
+    --epochs), peer:ddp, peer:multiworker, peer:tf-parameter-server. Options are the keys of train.strategy;
+    parameter-server also takes servers=K or servers=n, as many as ranks. A study
     that was stopped goes on where it was; its folder holds scaling.html, table.csv, table.tex
     and every row. Several studies in one folder share the page.
 
@@ -70,12 +80,14 @@ def bench_scaling(
       cingulum bench scaling --models resnet18 --ranks 1,2 --dry-run
       cingulum bench scaling --ranks 1,2,4,8 --hosts 0,8 --bandwidth 200mbit --cpus-per-host 0.2 \\
         --strategies data,parameter-server,parameter-server/servers=n/placement=colocated
+      cingulum bench scaling --models tiny --ranks 2 --epochs 5 --target-auc 0.9 --strategies data,hypergraph
     """
     import json
 
     from cingulum.bench.scaling import conduct
     from trainer.bench.scaling.results import Results
     from trainer.bench.scaling.study import Study
+    from trainer.errors import InputError
 
     nodes = conduct.allocation()
     default = "0" if nodes is None else str(len(nodes))
@@ -98,6 +110,8 @@ def bench_scaling(
     )
     conduct.check(study)
     _check_words(study)
+    if target_auc is not None and not epochs:
+        raise InputError("--target-auc: nothing is trained.", cure="Add --epochs, such as --epochs 10.")
     results = Results(out)
     if dry_run:
         typer.echo(_told(study, results, retry=retry_failed))
@@ -106,7 +120,7 @@ def bench_scaling(
     if as_json:
         typer.echo(json.dumps([json.loads(row.to_json()) for row in rows], indent=1))
     else:
-        typer.echo(_outcome(study, results))
+        typer.echo(_outcome(study, results, target_auc))
     return 0 if not rows or any(row.error is None for row in rows) else 1
 
 
@@ -248,11 +262,11 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
     return [results.rows[key(cell)] for cell in study.cells()]
 
 
-def _outcome(study: Study, results: Results) -> str:
-    """Return a table as text, and the path of the page."""
+def _outcome(study: Study, results: Results, target_auc: float | None) -> str:
+    """Return a table as text, how long trainings take to a target, if there is one, and the path of the page."""
     from trainer.bench.scaling.page import PAGE
     from trainer.bench.scaling.study import merged
-    from trainer.bench.scaling.summary import curves, failures
+    from trainer.bench.scaling.summary import curves, failures, trainings
 
     lines = merged([study])
     said = []
@@ -262,6 +276,11 @@ def _outcome(study: Study, results: Results) -> str:
         for point in curve.points:
             share = "" if point.efficiency is None else f"{point.efficiency:8.1%}"
             said.append(f"  {point.ranks:3d} ranks {point.samples_per_second:10.2f} samples/s {share}")
+    for training in trainings(lines, results.rows) if target_auc is not None else ():
+        cell, seconds = training.row.cell, training.seconds_to("val_auc", target_auc)
+        took = f"not in {cell.epochs} epochs" if seconds is None else f"{seconds:.1f} s"
+        where = f"{cell.model}, {training.line.strategy}, {cell.ranks} ranks, {training.line.place}"
+        said.append(f"{where}: validation AUC {target_auc:g}: {took}")
     if failed := failures(lines, results.rows):
         said.append(f"{len(failed)} cells failed; --retry-failed measures them again")
     return "\n".join([*said, str(results.folder / PAGE)])

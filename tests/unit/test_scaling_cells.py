@@ -2,8 +2,10 @@ import dataclasses
 
 import pytest
 
+from cingulum.bench.scaling.training import strategy_settings
 from trainer.bench.scaling.cells import Cell, Row, key
 from trainer.bench.scaling.study import Study, merged
+from trainer.bench.scaling.summary import Training
 from trainer.bench.scaling.variants import variant
 from trainer.errors import ConfigError, InputError
 
@@ -135,3 +137,20 @@ def test_an_option_that_a_strategy_does_not_have_is_told():
     )
     with pytest.raises(ConfigError, match="speed"):
         _check_words(asked)
+
+
+@pytest.mark.parametrize("name", ["spatial", "filters", "hybrid", "hypergraph"])
+def test_strategies_that_divide_the_network_are_trained_and_not_timed(name):
+    study = Study(models=("tiny",), ranks=(2,), strategies=("data", f"{name}/replicas=2"), batch=4, epochs=3)
+    found = [(one.strategy, dict(one.options), one.epochs) for one in study.cells()]
+    assert [one for one in found if one[0] == name] == [(name, {"replicas": 2}, 3)]
+    assert [epochs for strategy, _, epochs in found if strategy == "data"] == [0, 0, 3]
+    settings = strategy_settings(name, {"replicas": 2}, 0)
+    assert settings == {"strategy": {"name": name, "replicas": 2}}
+
+
+def test_time_to_a_target_is_that_of_the_first_epoch_that_reaches_it():
+    curve = tuple({"seconds": 2.0 * n, "val_auc": auc} for n, auc in enumerate((0.5, 0.9, 0.8), start=1))
+    training = Training(None, Row(Cell("tiny", epochs=3), curve=curve))
+    assert [training.seconds_to("val_auc", target) for target in (0.5, 0.85, 0.95)] == [2.0, 4.0, None]
+    assert training.seconds_to("val_dice", 0.1) is None

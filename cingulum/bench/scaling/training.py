@@ -19,6 +19,7 @@ from cingulum.bench.scaling import launching
 from jobs.testbed import Testbed
 from trainer.bench import hardware
 from trainer.bench.scaling.cells import Cell, Row, key
+from trainer.bench.scaling.variants import DIVIDING
 
 SUBJECTS = 48
 # A training that takes longer than this for an epoch hangs; starting may take the same again.
@@ -108,6 +109,8 @@ def strategy_settings(strategy: str, options: Any, servers: int) -> dict[str, An
     """Return the keys of `train` that select a strategy; none for a peer."""
     if strategy == "parameter-server":
         return {"strategy": {"name": strategy, "count": servers, **options}}
+    if strategy in DIVIDING:
+        return {"strategy": {"name": strategy, **options}}
     return {"strategy": {"name": strategy, **options}} if strategy == "data" and options else {}
 
 

@@ -53,7 +53,7 @@ class Study:
 
         Repeats are outermost: what is compared is measured in turn. A cell of n ranks takes min(n, hosts)
         hosts; on this host (0) no link is shaped. Trainings come last. Peers are not trained; asynchronous
-        servers are trained only.
+        servers and strategies that divide the network are trained only.
 
         Raises:
             InputError: a batch that some number of ranks cannot share evenly, or no such strategy.

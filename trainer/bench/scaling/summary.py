@@ -103,6 +103,10 @@ class Training:
     line: Line
     row: Row
 
+    def seconds_to(self, column: str, target: float) -> float | None:
+        """Return the seconds of training until a score is first as high as a target; None: never."""
+        return next((p["seconds"] for p in self.row.curve if p.get(column, -1.0) >= target), None)
+
 
 def curves(lines: Sequence[Line], rows: Mapping[str, Row]) -> list[Curve]:
     """Return the lines that are not trainings with their points; lines without a point are left out.

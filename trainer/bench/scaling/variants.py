@@ -9,7 +9,10 @@ from typing import Any
 
 from trainer.errors import InputError
 
-STRATEGIES = ("data", "parameter-server", "peer:ddp", "peer:multiworker", "peer:tf-parameter-server")
+# They divide the network itself, and are trained only: `cingulum bench placement` times their steps.
+DIVIDING = ("spatial", "filters", "hybrid", "hypergraph")
+PEERS = ("peer:ddp", "peer:multiworker", "peer:tf-parameter-server")
+STRATEGIES = ("data", "parameter-server", *DIVIDING, *PEERS)
 _TITLES = {
     "peer:ddp": "PyTorch DDP (gloo)",
     "peer:multiworker": "tf.distribute MultiWorkerMirrored",
@@ -54,7 +57,7 @@ class Variant:
     @property
     def can_be_timed(self) -> bool:
         """Whether its steps can be timed; asynchronous workers do not step together."""
-        return self.options.get("mode") != "async"
+        return self.options.get("mode") != "async" and self.strategy not in DIVIDING
 
     @property
     def can_train(self) -> bool:
