@@ -263,7 +263,7 @@ def _measured(study: Study, results: Results, *, retry: bool) -> list[Row]:
 
 
 def _outcome(study: Study, results: Results, target_auc: float | None) -> str:
-    """Return a table as text, how long trainings take to a target, if there is one, and the path of the page."""
+    """Return a table, how long trainings take to a target where there is one, and the path of the page."""
     from trainer.bench.scaling.page import PAGE
     from trainer.bench.scaling.study import merged
     from trainer.bench.scaling.summary import curves, failures, trainings
