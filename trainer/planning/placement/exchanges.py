@@ -6,7 +6,9 @@ moves the same boxes the other way round and adds up where they overlap: <Ax, y>
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from trainer.errors import ConfigError
@@ -54,6 +56,23 @@ class Exchange:
     def messages(self) -> tuple[Move, ...]:
         """The moves between two ranks."""
         return tuple(move for move in self.moves if move.crosses)
+
+    @functools.cached_property
+    def leaving(self) -> dict[int, tuple[int, ...]]:
+        """Of each rank, numbers of the moves that cross from it."""
+        return self._crossing(lambda move: move.source.rank)
+
+    @functools.cached_property
+    def arriving(self) -> dict[int, tuple[int, ...]]:
+        """Of each rank, numbers of the moves that cross to it."""
+        return self._crossing(lambda move: move.target.rank)
+
+    def _crossing(self, rank: Callable[[Move], int]) -> dict[int, tuple[int, ...]]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for number, move in enumerate(self.moves):
+            if move.crosses:
+                found[rank(move)].append(number)
+        return {one: tuple(numbers) for one, numbers in found.items()}
 
     def elements_sent(self) -> dict[tuple[int, int], int]:
         """Elements from rank to rank; the adjoint sends as many the other way round."""

@@ -25,7 +25,7 @@ from trainer.planning.placement.tasks import (
     Task,
     TaskLists,
     Update,
-    messages,
+    message,
 )
 from trainer.planning.placement.units import Placement, Unit
 from trainer.planning.stages.schedule import Chunk
@@ -223,9 +223,9 @@ class _Rank:
     def _send(self, flows: _Flows, content: Content, *, back: bool = False, micro: int = 0) -> Iterator[Task]:
         by_target: dict[int, list[Message]] = {}
         for name, flow in flows:
-            for one in messages(content, name, flow, back=back, micro=micro):
-                if one.source == self._rank:
-                    by_target.setdefault(one.target, []).append(one)
+            for number in (flow.arriving if back else flow.leaving).get(self._rank, ()):
+                one = message(content, name, flow, number, back=back, micro=micro)
+                by_target.setdefault(one.target, []).append(one)
         yield from (Send(tuple(by_target[target])) for target in sorted(by_target))
 
     def _receive(
@@ -233,7 +233,7 @@ class _Rank:
     ) -> Iterator[Task]:
         by_source: dict[int, list[Message]] = {}
         for name, flow in flows:
-            for one in messages(content, name, flow, back=back, micro=micro):
-                if one.target == self._rank:
-                    by_source.setdefault(one.source, []).append(one)
+            for number in (flow.leaving if back else flow.arriving).get(self._rank, ()):
+                one = message(content, name, flow, number, back=back, micro=micro)
+                by_source.setdefault(one.source, []).append(one)
         yield from (Receive(tuple(by_source[source])) for source in sorted(by_source))

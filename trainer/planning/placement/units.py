@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,14 +61,21 @@ class Placement:
     reductions: Mapping[str, Exchange]
     returns: Mapping[str, Exchange]
 
-    @property
+    @functools.cached_property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that compute something, in order."""
         return tuple(sorted({unit.rank for unit in self.units}))
 
     def of(self, operation: str) -> tuple[Unit, ...]:
         """The units of an operation."""
-        return tuple(unit for unit in self.units if unit.operation == operation)
+        return self._by_operation.get(operation, ())
+
+    @functools.cached_property
+    def _by_operation(self) -> dict[str, tuple[Unit, ...]]:
+        found: dict[str, list[Unit]] = defaultdict(list)
+        for unit in self.units:
+            found[unit.operation].append(unit)
+        return {name: tuple(some) for name, some in found.items()}
 
     def elements_sent(self) -> dict[tuple[int, int], int]:
         """Elements from rank to rank in one step: outputs, their gradients, gradients of weights, weights."""
