@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trainer.bench.scaling.cells import Row
     from trainer.bench.scaling.results import Results
     from trainer.bench.scaling.study import Study
+    from trainer.bench.scaling.summary import Training
 
 # The five networks that a study compares unless told otherwise; a U-Net puts a class on each voxel.
 NETWORKS = "vgg,resnet18,densenet121,resattnet18,unet3d"
@@ -276,11 +277,15 @@ def _outcome(study: Study, results: Results, target_auc: float | None) -> str:
         for point in curve.points:
             share = "" if point.efficiency is None else f"{point.efficiency:8.1%}"
             said.append(f"  {point.ranks:3d} ranks {point.samples_per_second:10.2f} samples/s {share}")
-    for training in trainings(lines, results.rows) if target_auc is not None else ():
-        cell, seconds = training.row.cell, training.seconds_to("val_auc", target_auc)
-        took = f"not in {cell.epochs} epochs" if seconds is None else f"{seconds:.1f} s"
-        where = f"{cell.model}, {training.line.strategy}, {cell.ranks} ranks, {training.line.place}"
-        said.append(f"{where}: validation AUC {target_auc:g}: {took}")
+    if target_auc is not None:
+        said += [_reached(training, target_auc) for training in trainings(lines, results.rows)]
     if failed := failures(lines, results.rows):
         said.append(f"{len(failed)} cells failed; --retry-failed measures them again")
     return "\n".join([*said, str(results.folder / PAGE)])
+
+
+def _reached(training: Training, target_auc: float) -> str:
+    cell, seconds = training.row.cell, training.seconds_to("val_auc", target_auc)
+    took = f"not in {cell.epochs} epochs" if seconds is None else f"{seconds:.1f} s"
+    where = f"{cell.model}, {training.line.strategy}, {cell.ranks} ranks, {training.line.place}"
+    return f"{where}: validation AUC {target_auc:g}: {took}"
