@@ -38,7 +38,7 @@ Stages = Callable[[Layouts], Pipeline | None]
 # Seeds of the partitioner, which is cheap.
 _SEEDS = 2
 # What searches look at, from all starts together: changes, times tensors and variables of the network.
-_LOOKS = 10_000_000
+_LOOKS = 4_000_000
 # Placements of which the whole update is played, besides uniform ways: with many ranks it takes long.
 _SHORT_LIST, _SHORTER_LIST, _MANY_RANKS = 6, 2, 16
 # With more ranks the search puts no layer on one of them whole; the partitioner may.

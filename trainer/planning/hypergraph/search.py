@@ -60,7 +60,7 @@ class Search:
         machine: what ranks can do.
         objective: what counts.
         imbalance: how much longer than the mean the busiest rank may compute, all groups together; None: any.
-        tries: how many changes are looked at, at most.
+        tries: how many changes are looked at from each start, at most.
 
     Attributes:
         choices: see above.
@@ -79,7 +79,7 @@ class Search:
         tries: int,
     ) -> None:
         self._traffic, self.choices, self._machine = traffic, choices, machine
-        self._objective, self._imbalance, self._left = objective, imbalance, tries
+        self._objective, self._imbalance, self._tries = objective, imbalance, tries
         ranks = machine.seconds.shape[1]
         self.loads = [
             np.array([_load(choice, machine.seconds[number], ranks) for choice in some])
@@ -116,18 +116,24 @@ class Search:
 
     def descend(self, start: Chosen) -> tuple[Chosen, Value]:
         """Return the choices to which changes of one group or one run lead, and what they cost."""
-        now = _State(self, start)
-        improving = True
-        while improving and self._left > 0:
+        now, left, improving = _State(self, start), self._tries, True
+        while improving and left > 0:
             improving = False
-            for change in self._changes():
-                if self._left <= 0:
+            for change in self._changes(now.chosen):
+                left -= 1
+                improving |= now.changed(change)
+                if left <= 0:
                     break
-                if self._gains(now, change):
-                    improving = True
         return tuple(now.chosen), self.value(tuple(now.chosen))
 
-    def _changes(self) -> Iterator[dict[int, int]]:
+    def _changes(self, chosen: Sequence[int]) -> Iterator[dict[int, int]]:
+        """All changes of one group, then of runs, from choices that may change meanwhile."""
+        for change in self._all_changes():
+            real = {number: index for number, index in change.items() if chosen[number] != index}
+            if real:
+                yield real
+
+    def _all_changes(self) -> Iterator[dict[int, int]]:
         count = len(self.choices)
         for number, some in enumerate(self.choices):
             yield from ({number: index} for index in range(len(some)))
@@ -147,13 +153,6 @@ class Search:
                         yield change
                     if first + length >= count:
                         break
-
-    def _gains(self, now: _State, change: dict[int, int]) -> bool:
-        change = {number: index for number, index in change.items() if now.chosen[number] != index}
-        if not change:
-            return False
-        self._left -= 1
-        return now.changed(change)
 
     def computing(self, number: int, index: int) -> float:
         """Return what a choice for a group costs by itself."""
