@@ -214,10 +214,11 @@ def bottleneck(problem, devices):
     partitions=st.integers(1, 5),
     devices=st.integers(1, 3),
     slower=SLOWER,
+    recompute=st.booleans(),
 )
-def test_no_assignment_that_fits_has_a_shorter_step_than_the_bound(slower, **drawn_as):
+def test_no_assignment_that_fits_has_a_shorter_step_than_the_bound(slower, recompute, **drawn_as):
     problem = small(**drawn_as)
-    problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes)
+    problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes, recompute=recompute)
     all_ = everything(problem)
     steps, fit = step_s(problem, all_), overflow(problem, all_) == 0
     bound = bound_s(problem, milp(problem))

@@ -38,7 +38,7 @@ def chain(partitions=2, devices=2, micro_batches=1, **changed):
 
 @st.composite
 def problems(draw, partitions=7, devices=4):
-    return drawn(
+    problem = drawn(
         draw(st.sampled_from(FAMILIES)),
         draw(st.integers(0, 10_000)),
         partitions=draw(st.integers(1, partitions)),
@@ -46,6 +46,7 @@ def problems(draw, partitions=7, devices=4):
         micro_batches=draw(st.integers(1, 6)),
         schedule=draw(st.sampled_from(SCHEDULES)),
     )
+    return dataclasses.replace(problem, recompute=draw(st.booleans()))
 
 
 def test_a_stage_is_a_run_of_partitions_on_one_device():
@@ -114,6 +115,27 @@ def test_limits_of_memory_count_state_and_micro_batches_in_flight():
     assert memory(dataclasses.replace(both, schedule="gpipe"), [[0, 1]]).tolist() == [[12, 12]]
     # Three stages, of which device 0 has two: 3 + 1 in flight at most, one after the other.
     assert memory(chain(3, micro_batches=4), [[0, 1, 0]]).tolist() == [[20, 10]]
+
+
+def test_what_is_computed_again_takes_the_forward_pass_s_seconds_but_not_at_once():
+    again = chain(micro_batches=3, recompute=True)
+    # Alone, or in the last stage under 1f1b, a backward pass follows its forward pass.
+    assert step_s(again, [[0, 0]])[0] == 3 * 6 + 0.5
+    assert step_s(chain(recompute=True), [[0, 1]]) == step_s(chain(), [[0, 1]])
+    gpipe = dataclasses.replace(again, schedule="gpipe")
+    assert step_s(gpipe, [[0, 0]])[0] == 3 * 8 + 0.5
+    # The first stage does its last backward pass after the second one's: both have 1 s more.
+    free = {"latency_s": np.zeros((2, 2)), "bytes_per_second": np.full((2, 2), 1e12), "schedule": "gpipe"}
+    kept, again = (
+        step_s(chain(micro_batches=3, recompute=one, **free), [[0, 1]])[0] for one in (False, True)
+    )
+    assert again == pytest.approx(kept + 4)
+
+
+def test_with_recompute_a_stage_keeps_what_it_reads_of_others_and_one_micro_batch_whole():
+    again = chain(2, micro_batches=4, schedule="gpipe", recompute=True, kept_bytes=np.full(2, 9.0))
+    # The first one reads nothing, the second one 4 bytes of each of the three that wait.
+    assert memory(again, [[0, 1], [0, 0]]).tolist() == [[8 + 9, 8 + 9 + 3 * 4], [16 + 18, 0]]
 
 
 @settings(max_examples=60)

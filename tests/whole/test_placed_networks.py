@@ -295,7 +295,7 @@ def branching_network():
     return keras.Model(image, [layers.Dense(2, name="class")(mean), layers.Conv3D(1, 1, name="map")(f)])
 
 
-def staged(network, cuts, ranks, micro_batches, schedule):
+def staged(network, cuts, ranks, micro_batches, schedule, recompute):
     """The layouts and the pipeline of partitions that begin at these groups."""
     parts = staging.groups(network)
     ends = [*cuts, len(parts)]
@@ -304,12 +304,14 @@ def staged(network, cuts, ranks, micro_batches, schedule):
         for start, stop in zip([0, *cuts], ends, strict=True)
     ]
     layouts = staging.on_ranks(network, partitions, ranks)
-    return layouts, staging.pipeline(network, layouts, micro_batches, schedule)
+    return layouts, staging.pipeline(network, layouts, micro_batches, schedule, recompute=recompute)
 
 
-def compare_staged(model, cuts, ranks, schedule, *, micro_batches=3, batch=6, steps=2, close=1e-9):
+def compare_staged(
+    model, cuts, ranks, schedule, *, micro_batches=3, batch=6, steps=2, close=1e-9, recompute=False
+):
     network = read(model, batch // micro_batches)
-    layouts, pipeline = staged(network, cuts, ranks, micro_batches, schedule)
+    layouts, pipeline = staged(network, cuts, ranks, micro_batches, schedule, recompute)
     placement = place(network, layouts)
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(batch, *one.shape[1:])) for one in network.inputs]
@@ -332,10 +334,11 @@ def test_every_cut_of_a_network_with_skips_equals_one_process(schedule):
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("ranks", [(0, 1, 2), (0, 1, 0, 1), (2, 0, 2, 1)])
-def test_stages_in_any_order_and_taking_turns_equal_one_process(schedule, ranks):
+def test_stages_in_any_order_and_taking_turns_equal_one_process(schedule, ranks, recompute):
     cuts = [2, 4, 7][: len(ranks) - 1]
-    compare_staged(branching_network(), cuts, ranks, schedule)
+    compare_staged(branching_network(), cuts, ranks, schedule, recompute=recompute)
 
 
 def test_micro_batches_on_one_rank_equal_accumulation():

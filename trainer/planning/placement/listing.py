@@ -6,11 +6,16 @@ been sent by a rank that waits for none that comes later. `checking.check` prove
 
 A chunk is one pass of a stage over one micro-batch. Without stages there are two: all operations forwards,
 then backwards.
+
+With `Pipeline.recompute`, a backward pass begins with computing again what its gradients are computed from:
+before that, a rank keeps what other ranks have sent, and the batch (GPipe, arXiv 1811.06965). Nothing is
+computed again where a rank does nothing between the two passes, since that would save no memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainer.planning.placement.exchanges import Exchange
@@ -21,6 +26,7 @@ from trainer.planning.placement.tasks import (
     Differentiate,
     Message,
     Receive,
+    Recompute,
     Send,
     Task,
     TaskLists,
@@ -46,10 +52,12 @@ class Pipeline:
     Attributes:
         stages: names of the operations of each stage, in the order of the network; together all but inputs.
         chunks: passes of stages over micro-batches, in an order in which each comes after what it needs.
+        recompute: outputs are computed again for the backward pass instead of being kept.
     """
 
     stages: tuple[tuple[str, ...], ...]
     chunks: tuple[Chunk, ...]
+    recompute: bool = False
 
     @property
     def micro_batches(self) -> int:
@@ -97,6 +105,17 @@ def buckets(placement: Placement) -> list[tuple[str, ...]]:
     return found
 
 
+def _needed_backwards(own: _Own) -> list[Unit]:
+    """The units of a stage whose outputs gradients are computed from, and those that these read."""
+    needed: set[str] = set()
+    for operation, units in reversed(own):
+        if units and operation.keeps == "output":
+            needed.add(operation.name)
+        if units and (operation.keeps == "inputs" or operation.name in needed):
+            needed.update(reading.tensor for reading in operation.readings)
+    return [unit for operation, units in own if operation.name in needed for unit in units]
+
+
 class _Rank:
     """The tasks of one rank."""
 
@@ -130,12 +149,27 @@ class _Rank:
         own = [[one for one in self._own if one[0].name in names] for names in stages]
         inputs = self._inputs(own)
         last = self._pipeline.micro_batches - 1
-        for passing, micro, stage in self._pipeline.chunks:
+        again = self._again(own)
+        for chunk in self._pipeline.chunks:
+            passing, micro, stage = chunk
             if passing == "forward":
                 yield from self._flushed()
                 yield from self._forward([*inputs[stage], *own[stage]], micro)
             else:
-                yield from self._backward(own[stage], micro, is_last=micro == last)
+                units = again.get(chunk, [])
+                yield from self._backward(own[stage], micro, is_last=micro == last, again=units)
+
+    def _again(self, own: list[_Own]) -> dict[Chunk, list[Unit]]:
+        """Units that are computed again before backward passes that do not follow their forward passes."""
+        if not self._pipeline.recompute:
+            return {}
+        needed = [_needed_backwards(operations) for operations in own]
+        mine = [one for one in self._pipeline.chunks if any(units for _, units in own[one.stage])]
+        return {
+            chunk: needed[chunk.stage]
+            for before, chunk in itertools.pairwise(mine)
+            if chunk.passing == "backward" and before != chunk._replace(passing="forward")
+        }
 
     def _inputs(self, own: list[_Own]) -> list[_Own]:
         """The inputs of the network, each where a stage of this rank reads it first."""
@@ -162,7 +196,7 @@ class _Rank:
             if operation.name in flows:
                 yield from self._send([(operation.name, flows[operation.name])], "output", micro=micro)
 
-    def _backward(self, own: _Own, micro: int, *, is_last: bool) -> Iterator[Task]:
+    def _backward(self, own: _Own, micro: int, *, is_last: bool, again: Sequence[Unit]) -> Iterator[Task]:
         flows, reductions = self._placement.flows, self._placement.reductions
         for operation, units in reversed(own):
             if operation.name in flows:
@@ -170,6 +204,10 @@ class _Rank:
                 if arriving := tuple(self._receive(back, "gradient", back=True, micro=micro)):
                     yield from self._flushed()
                     yield from arriving
+            if units and again:  # once the first gradient is there
+                yield from self._flushed()
+                yield from (Recompute(unit, micro) for unit in again)
+                again = ()
             can_wait = len(self._placement.ranks) > 1 and self._can_wait(operation)
             for unit in units:
                 yield Differentiate(unit, "inputs" if can_wait else "all", micro)

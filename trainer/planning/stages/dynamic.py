@@ -19,7 +19,8 @@ def dynamic(problem: Problem) -> tuple[int, ...]:
     cross a border, to the next stage or back. The program finds the least one exactly over all cuts, and
     all assignments of devices to stages, for partitions each of which reads the one before. A skip that
     crosses several borders counts at each, which is an estimate. Memory is exact: under `1f1b` a stage keeps
-    as many micro-batches as there are stages from it on, under `gpipe` all.
+    as many micro-batches as there are stages from it on, under `gpipe` all. With `recompute` it keeps of all
+    but one of them only what it reads of other stages.
 
     The least bottleneck is not the least step: filling and draining are not in it. So stages of every number
     are tried with `steps`, and the best is taken.
@@ -41,6 +42,8 @@ def dynamic(problem: Problem) -> tuple[int, ...]:
     least = np.full((p + 1, 2**d, d), np.inf)
     stop_at = np.zeros((p + 1, 2**d, d), np.int64)
     next_device = np.zeros((p + 1, 2**d, d), np.int64)
+    # Under `1f1b` all stages but the last one compute it again.
+    again = problem.forward_s * (problem.schedule == "1f1b" and problem.micro_batches > 1)
     link_s = [_link_s(problem, moved) for moved in crossing]
     for start in range(p - 1, -1, -1):
         for device in range(d):
@@ -52,7 +55,12 @@ def dynamic(problem: Problem) -> tuple[int, ...]:
             for stop in range(start + 1, p + 1):
                 part = slice(start, stop)
                 took = problem.work_s[part, device].sum() / problem.micro_batches
-                held = problem.state_bytes[part].sum() + problem.kept_bytes[part].sum() * flying
+                most = kept = problem.kept_bytes[part].sum()
+                if problem.recompute:
+                    kept = problem.moved_bytes[:start, part].max(axis=1).sum() if start else 0.0
+                    most = max(most, kept)
+                    took += again[part, device].sum() * (stop < p)
+                held = problem.state_bytes[part].sum() + most + kept * (flying - 1)
                 if stop == p:
                     found, after = np.where(others == 0, took, np.inf), np.zeros(len(having), np.int64)
                 else:

@@ -32,6 +32,8 @@ class Problem:
         micro_batches: M, per step.
         schedule: order of the micro-batches.
         reduced_s: (P, D), seconds to reduce a partition's gradients over replicas, once per step.
+        recompute: between its two passes over a micro-batch, a stage keeps what it reads of others, and
+            computes the rest again, unless its device does nothing in between.
 
     Raises:
         ValueError: which of them is wrong.
@@ -49,6 +51,7 @@ class Problem:
     micro_batches: int
     schedule: Schedule
     reduced_s: Floats
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         forward = np.asarray(self.forward_s)
@@ -101,9 +104,23 @@ class Problem:
         return self.reduced_s + self.update_s
 
     @property
+    def least_backward_s(self) -> Floats:
+        """(P, D), of a backward pass and what is computed again for it whatever the assignment.
+
+        Under `1f1b` that is nothing: a partition may be in the last stage, whose passes follow each other.
+        """
+        is_sure = self.recompute and self.schedule == "gpipe" and self.micro_batches > 1
+        return self.backward_s + self.forward_s if is_sure else self.backward_s
+
+    @property
+    def passes_s(self) -> Floats:
+        """(P, D), all passes of a partition in a step, at least."""
+        return self.micro_batches * (self.forward_s + self.least_backward_s)
+
+    @property
     def work_s(self) -> Floats:
-        """(P, D), all that a device does for a partition in a step."""
-        return self.micro_batches * (self.forward_s + self.backward_s) + self.final_s
+        """(P, D), all that a device does for a partition in a step, at least."""
+        return self.passes_s + self.final_s
 
     def message_s(self, moved: float | Floats, source: int | NDArray, target: int | NDArray) -> Floats:
         """Return the seconds that a message of so many bytes occupies its link."""

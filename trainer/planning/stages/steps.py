@@ -7,7 +7,9 @@ message; a tensor that several partitions of that device read is in it once, wit
 them reads. The gradients of what a device has received go back once too, when the first of its stages that
 read it has done its backward pass, the last of them to do so. A message occupies its link, from one
 device to another, for latency + bytes / bandwidth, one message after the other. Within a device nothing takes
-time. In the end each device reduces the gradients of its partitions and updates them; the step lasts until
+time. With `recompute`, a backward pass takes the forward pass's seconds as well, unless the device has just
+done that, and a stage keeps what it reads of other stages, but during its backward pass all. In the end each
+device reduces the gradients of its partitions and updates them; the step lasts until
 the last device has.
 
 Not in it: reductions and updates that begin before the last chunk of their device, and what several links
@@ -62,15 +64,31 @@ def memory(problem: Problem, chromosomes: ArrayLike) -> Floats:
     """
     runs = _runs(_checked(problem, chromosomes))
     table = _table(problem.partitions, problem.micro_batches, problem.schedule)
-    kept = _of_stages(runs, np.broadcast_to(problem.kept_bytes, runs.stage.shape))
-    kept = np.concatenate([kept, -kept, np.zeros((len(kept), 1))], axis=1)
+    whole = _of_stages(runs, np.broadcast_to(problem.kept_bytes, runs.stage.shape))
+    kept = _read_bytes(problem, runs) if problem.recompute else whole
+    none = np.zeros((len(kept), 1))
     passes = table.passes[:, runs.stage_count].T  # (N, slots)
-    changes = np.take_along_axis(kept, passes, axis=1)
+    changes = np.take_along_axis(np.concatenate([kept, -kept, none], axis=1), passes, axis=1)
+    # What a stage has besides, for the time of its backward pass.
+    again = np.take_along_axis(np.concatenate([0 * kept, whole, none], axis=1), passes, axis=1)
     holders = np.take_along_axis(np.tile(runs.holder, 2), passes % (2 * problem.partitions), 1)
     found = np.empty((len(kept), problem.devices))
     for device in range(problem.devices):
-        flying = np.cumsum(np.where(holders == device, changes, 0.0), axis=1).max(axis=1)
-        found[:, device] = (runs.device == device) @ problem.state_bytes + flying
+        here = holders == device
+        flying = np.cumsum(np.where(here, changes, 0.0), axis=1)
+        if problem.recompute:
+            flying = np.maximum(flying, flying + np.where(here, again, 0.0))
+        found[:, device] = (runs.device == device) @ problem.state_bytes + flying.max(axis=1)
+    return found
+
+
+def _read_bytes(problem: Problem, runs: _Runs) -> Floats:
+    """Return what each stage reads of other stages, (N, P); a tensor counts once, with the most of it."""
+    found = np.zeros(runs.stage.shape)
+    member = runs.stage[:, None, :] == np.arange(problem.partitions)[:, None]  # (N, stage, P)
+    for p, moved in enumerate(problem.moved_bytes):
+        read = moved * (runs.stage != runs.stage[:, p, None])
+        found += (member * read[:, None, :]).max(axis=2)
     return found
 
 
@@ -98,7 +116,8 @@ def fitness(problem: Problem, chromosomes: ArrayLike) -> Floats:
 
 def longest_s(problem: Problem) -> float:
     """Return seconds that no step exceeds: everything one after the other, at its slowest."""
-    total = problem.work_s.max(axis=1).sum()
+    passes = (1 + problem.recompute) * problem.forward_s + problem.backward_s
+    total = (problem.micro_batches * passes + problem.final_s).max(axis=1).sum()
     pairs = np.nonzero(~np.eye(problem.devices, dtype=bool))
     for moved in problem.moved_bytes[problem.moved_bytes > 0]:
         total += 2 * problem.micro_batches * problem.message_s(moved, *pairs).max(initial=0.0)
@@ -225,6 +244,8 @@ def _play(problem: Problem, runs: _Runs) -> Floats:
     stage_devices = first_device[:, None] + runs.holder
 
     free = np.zeros(count * devices)
+    # The forward pass that each device has done last, if nothing came after it.
+    latest = np.full(count * devices, -1)
     links = np.zeros((count * devices, devices))
     ready = np.zeros((count * 2 * micro_batches, partitions))
     chunks = 2 * micro_batches * runs.stage_count
@@ -236,6 +257,11 @@ def _play(problem: Problem, runs: _Runs) -> Floats:
         batch = (rows[:active] * 2 + backward) * micro_batches + table.micro[slot, runs.stage_count[:active]]
         device = first_device[:active] + holder[chunk]
         end = np.maximum(free[device], ready[batch, passes - partitions * backward]) + took[chunk]
+        if problem.recompute:
+            forward = passes - partitions * backward
+            same = forward * micro_batches + table.micro[slot, runs.stage_count[:active]]
+            end += np.where(backward & (latest[device] != same), took[chunk - partitions * backward], 0.0)
+            latest[device] = np.where(backward, -1, same)
         free[device] = end
         link = links[device]
         arrives = np.maximum(end[:, None], link) + seconds[chunk]

@@ -25,6 +25,7 @@ class Division:
         gap: to a proven bound, step / bound - 1: no division can be better by more.
         fits: whether it was predicted to fit into the ranks' memory.
         played: which rank is predicted to work on which micro-batch when: see `costs.Played`.
+        recompute: activations are computed again for the backward pass.
     """
 
     planner: str
@@ -37,6 +38,7 @@ class Division:
     gap: float
     fits: bool
     played: tuple[tuple[Any, ...], ...] = ()
+    recompute: bool = False
 
     def fits_network(self, network: Network, ranks: int) -> bool:
         """Return whether it divides this network over so many ranks; one that was edited may not."""
@@ -89,7 +91,7 @@ def division_in(plan: dict[str, Any] | None) -> Division | None:
     """Return the division of plan.json; None where there is none, or it cannot be read."""
     told = (plan or {}).get("division")
     names = {field.name for field in dataclasses.fields(Division)}
-    if not isinstance(told, dict) or set(told) != names:
+    if not isinstance(told, dict) or {*told, "recompute"} != names:  # older plans do not have it
         return None
     lists = told["partitions"], told["ranks"]
     if not all(isinstance(one, list) and one for one in lists) or len(lists[0]) != len(lists[1]):
