@@ -164,12 +164,12 @@ def test_lpt_puts_the_longest_first_where_it_is_done_soonest_and_where_there_is_
 
 
 @settings(max_examples=25)
-@given(st.sampled_from(CHAINS), st.integers(0, 999), st.sampled_from(SCHEDULES), SLOWER)
+@given(st.sampled_from(CHAINS), st.integers(0, 999), st.sampled_from(SCHEDULES), SLOWER, st.booleans())
 def test_the_dynamic_program_has_the_least_bottleneck_of_chains_of_as_many_stages(
-    family, seed, schedule, slower
+    family, seed, schedule, slower, recompute
 ):
     problem = small(family, seed, schedule, micro_batches=8)
-    problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes)
+    problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes, recompute=recompute)
     all_ = everything(problem)
     chains = [one for one in all_[overflow(problem, all_) == 0] if is_chain(one)]
     found = dynamic(problem)
@@ -198,6 +198,9 @@ def bottleneck(problem, devices):
     """Of a chain: the longest stage or message per micro-batch, by hand."""
     runs = stages(devices)
     took = [problem.work_s[one.start : one.stop, one.device].sum() / problem.micro_batches for one in runs]
+    if problem.recompute and problem.schedule == "1f1b":  # of all stages but the last one
+        for i, one in enumerate(runs[:-1]):
+            took[i] += problem.forward_s[one.start : one.stop, one.device].sum()
     for one, other in itertools.pairwise(runs):
         moved = problem.moved_bytes[other.start - 1, other.start]
         for pair in ((one.device, other.device), (other.device, one.device)):
