@@ -86,10 +86,11 @@ class _Player:
             seconds = one.forward_s if forward else one.backward_s
             end = self.starts(chunk) + sum(seconds[p, device] for p in self.parts[chunk.stage])
             whole = kept = sum(one.kept_bytes[p] for p in self.parts[chunk.stage])
-            if one.recompute:
+            if one.again_s is not None:
                 kept = self.read_bytes(chunk.stage)
                 if not forward and latest[device] != chunk._replace(passing="forward"):
-                    end += sum(one.forward_s[p, device] for p in self.parts[chunk.stage])
+                    inside, last = one.again_s[:, list(self.parts[chunk.stage]), device]
+                    end += sum(inside[:-1]) + last[-1]
                 if not forward:
                     most[device] = max(most[device], held[device] - kept + whole)
             latest[device] = chunk

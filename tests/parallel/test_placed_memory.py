@@ -14,7 +14,7 @@ ENVIRONMENT = {"TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1", "MALLOC_MMAP_THRESHOLD_": 
 LITTLE = 16 * 2**20
 PAIRS = [
     ("resnet18", "spatial"), ("unet", "filters"), ("vgg", "spatial"),
-    ("vgg of 4", "1f1b"), ("vgg of 4", "gpipe"), ("vgg of 4", "gpipe again"),
+    ("vgg of 4", "1f1b"), ("vgg of 4", "gpipe"), ("vgg of 4", "gpipe again"), ("vgg of 4", "1f1b again"),
 ]  # fmt: skip
 
 

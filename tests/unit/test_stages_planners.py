@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage_player import play
+from test_stages_steps import recomputing
 
 from trainer.planning.stages import planners
 from trainer.planning.stages.bounds import bound_s, path_s
@@ -169,7 +170,8 @@ def test_the_dynamic_program_has_the_least_bottleneck_of_chains_of_as_many_stage
     family, seed, schedule, slower, recompute
 ):
     problem = small(family, seed, schedule, micro_batches=8)
-    problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes, recompute=recompute)
+    problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes)
+    problem = recomputing(problem) if recompute else problem
     all_ = everything(problem)
     chains = [one for one in all_[overflow(problem, all_) == 0] if is_chain(one)]
     found = dynamic(problem)
@@ -198,9 +200,13 @@ def bottleneck(problem, devices):
     """Of a chain: the longest stage or message per micro-batch, by hand."""
     runs = stages(devices)
     took = [problem.work_s[one.start : one.stop, one.device].sum() / problem.micro_batches for one in runs]
-    if problem.recompute and problem.schedule == "1f1b":  # of all stages but the last one
-        for i, one in enumerate(runs[:-1]):
-            took[i] += problem.forward_s[one.start : one.stop, one.device].sum()
+    if problem.again_s is not None:
+        for i, one in enumerate(runs):
+            inside, last = problem.again_s[:, one.start : one.stop, one.device]
+            more = inside[:-1].sum() + last[-1]
+            is_last = one is runs[-1]
+            # `work_s` has the least of it under gpipe; under 1f1b the last stage has nothing to do.
+            took[i] += more - last.sum() if problem.schedule == "gpipe" else more * (not is_last)
     for one, other in itertools.pairwise(runs):
         moved = problem.moved_bytes[other.start - 1, other.start]
         for pair in ((one.device, other.device), (other.device, one.device)):
@@ -221,7 +227,8 @@ def bottleneck(problem, devices):
 )
 def test_no_assignment_that_fits_has_a_shorter_step_than_the_bound(slower, recompute, **drawn_as):
     problem = small(**drawn_as)
-    problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes, recompute=recompute)
+    problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes)
+    problem = recomputing(problem) if recompute else problem
     all_ = everything(problem)
     steps, fit = step_s(problem, all_), overflow(problem, all_) == 0
     bound = bound_s(problem, milp(problem))

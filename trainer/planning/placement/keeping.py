@@ -6,7 +6,10 @@ own part in that part with its neighbours' borders, is not kept: it is cut out a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainer.planning.placement.boxes import Box
+from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.units import Placement
 
 
@@ -45,6 +48,23 @@ class Kept:
             if kept & box == box:
                 return kept
         raise KeyError(f"{tensor}{box}")
+
+
+def computed_again(operations: Sequence[Operation]) -> set[str]:
+    """Return the names of the operations that a stage computes again, which has kept only what it reads.
+
+    They are those whose outputs gradients are computed from, and what these read in turn.
+
+    Args:
+        operations: of the stage, in order.
+    """
+    found: set[str] = set()
+    for one in reversed(operations):
+        if one.keeps == "output":
+            found.add(one.name)
+        if one.keeps == "inputs" or one.name in found:
+            found.update(reading.tensor for reading in one.readings)
+    return found & {one.name for one in operations}
 
 
 def _within(box: Box, other: Box) -> bool:

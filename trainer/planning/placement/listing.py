@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainer.planning.placement.exchanges import Exchange
+from trainer.planning.placement.keeping import computed_again
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.tasks import (
     Compute,
@@ -105,17 +106,6 @@ def buckets(placement: Placement) -> list[tuple[str, ...]]:
     return found
 
 
-def _needed_backwards(own: _Own) -> list[Unit]:
-    """The units of a stage whose outputs gradients are computed from, and those that these read."""
-    needed: set[str] = set()
-    for operation, units in reversed(own):
-        if units and operation.keeps == "output":
-            needed.add(operation.name)
-        if units and (operation.keeps == "inputs" or operation.name in needed):
-            needed.update(reading.tensor for reading in operation.readings)
-    return [unit for operation, units in own if operation.name in needed for unit in units]
-
-
 class _Rank:
     """The tasks of one rank."""
 
@@ -163,7 +153,10 @@ class _Rank:
         """Units that are computed again before backward passes that do not follow their forward passes."""
         if not self._pipeline.recompute:
             return {}
-        needed = [_needed_backwards(operations) for operations in own]
+        needed: list[list[Unit]] = []
+        for stage in own:
+            names = computed_again([operation for operation, units in stage if units])
+            needed.append([unit for operation, units in stage if operation.name in names for unit in units])
         mine = [one for one in self._pipeline.chunks if any(units for _, units in own[one.stage])]
         return {
             chunk: needed[chunk.stage]

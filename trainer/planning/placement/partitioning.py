@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainer.planning.placement import staging
+from trainer.planning.placement.keeping import computed_again
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.lives import Lives
 from trainer.planning.placement.operations import Network
@@ -66,8 +67,8 @@ def problem(
         schedule: of their passes.
         slots: numbers that the optimizer keeps for each parameter.
         memory_bytes: limits of the ranks; None for none.
-        recompute: see `Problem`. The forward pass counts whole once more, and the network's inputs, which are
-            there for all micro-batches, as state.
+        recompute: stages compute again what they need. The network's inputs, which are there for all
+            micro-batches, then count as state.
     """
     ranks = range(devices)
     apart = place(network, staging.on_ranks(network, parts, range(len(parts))))
@@ -92,7 +93,7 @@ def problem(
         reduced_s=np.array(
             [[_reduced_s(profile, rank, devices, replicas, size) for rank in ranks] for _, size in trained]
         ),
-        recompute=recompute,
+        again_s=_again_s(network, parts, profile, devices) if recompute else None,
     )
 
 
@@ -107,6 +108,20 @@ def _seconds(
     return (
         sum(profile.forward_s(name, rank, samples) for name in names),
         sum(profile.backward_s(name, rank, samples) for name in names),
+    )
+
+
+def _again_s(network: Network, parts: Sequence[Group], profile: Profile | None, devices: int) -> Floats:
+    """See `Problem.again_s`; a partition inside a stage, as if the whole network were that stage."""
+    operations = [one for one in network.operations if one.readings]
+    inside = computed_again(operations)
+    last = [computed_again([one for one in operations if one.name in names]) for names in parts]
+    needed = [[name for name in names if name in inside] for names in parts], last
+    return np.array(
+        [
+            [[_seconds(network, profile, sorted(names), rank)[0] for rank in range(devices)] for names in one]
+            for one in needed
+        ]
     )
 
 

@@ -38,7 +38,7 @@ def milp(problem: Problem, *, time_limit_s: float = 10.0) -> Solved:
       latency.
 
     Memory has the activations of all micro-batches under `gpipe`, of one under `1f1b`, and of none with
-    `recompute`: an assignment may need more than it is given.
+    `again_s`: an assignment may need more than it is given.
 
     Args:
         problem: that is planned.
@@ -118,7 +118,8 @@ class _Model:
 
     def _assign(self) -> None:
         one = self.problem
-        flying = 0 if one.recompute else one.micro_batches if one.schedule == "gpipe" else 1
+        flying = one.micro_batches if one.schedule == "gpipe" else 1
+        flying = flying if one.again_s is None else 0
         size = one.state_bytes + flying * one.kept_bytes
         for columns in self.x:
             self._row(((column, 1.0) for column in columns), 1.0, 1.0)

@@ -32,8 +32,10 @@ class Problem:
         micro_batches: M, per step.
         schedule: order of the micro-batches.
         reduced_s: (P, D), seconds to reduce a partition's gradients over replicas, once per step.
-        recompute: between its two passes over a micro-batch, a stage keeps what it reads of others, and
-            computes the rest again, unless its device does nothing in between.
+        again_s: (2, P, D), seconds to compute a partition again before its backward pass: where the next one
+            is in the same stage, and, no more, where it ends a stage. A stage then keeps, between its two
+            passes over a micro-batch, what it reads of others; it does not compute again what its device has
+            just computed. None: stages keep everything.
 
     Raises:
         ValueError: which of them is wrong.
@@ -51,7 +53,7 @@ class Problem:
     micro_batches: int
     schedule: Schedule
     reduced_s: Floats
-    recompute: bool = False
+    again_s: Floats | None = None
 
     def __post_init__(self) -> None:
         forward = np.asarray(self.forward_s)
@@ -65,6 +67,10 @@ class Problem:
             array = self._keep(name, getattr(self, name), shape)
             if not (np.isfinite(array).all() and (array >= 0).all()):
                 raise ValueError(f"{name} must be finite and not negative")
+        if self.again_s is not None:
+            inside, last = self._keep("again_s", self.again_s, (2, p, d))
+            if not (np.isfinite(inside).all() and (last >= 0).all() and (inside >= last).all()):
+                raise ValueError("again_s must be finite, not negative, and no more at the end of a stage")
         if np.tril(self.moved_bytes).any():
             raise ValueError("moved_bytes must be 0 but from a partition to a later one")
         apart = ~np.eye(d, dtype=bool)
@@ -109,8 +115,9 @@ class Problem:
 
         Under `1f1b` that is nothing: a partition may be in the last stage, whose passes follow each other.
         """
-        is_sure = self.recompute and self.schedule == "gpipe" and self.micro_batches > 1
-        return self.backward_s + self.forward_s if is_sure else self.backward_s
+        if self.again_s is None or self.schedule == "1f1b" or self.micro_batches == 1:
+            return self.backward_s
+        return self.backward_s + self.again_s[1]
 
     @property
     def passes_s(self) -> Floats:

@@ -7,8 +7,8 @@ message; a tensor that several partitions of that device read is in it once, wit
 them reads. The gradients of what a device has received go back once too, when the first of its stages that
 read it has done its backward pass, the last of them to do so. A message occupies its link, from one
 device to another, for latency + bytes / bandwidth, one message after the other. Within a device nothing takes
-time. With `recompute`, a backward pass takes the forward pass's seconds as well, unless the device has just
-done that, and a stage keeps what it reads of other stages, but during its backward pass all. In the end each
+time. With `again_s`, a backward pass begins with computing again, unless the device has just done the forward
+pass, and a stage keeps what it reads of other stages, but during its backward pass all. In the end each
 device reduces the gradients of its partitions and updates them; the step lasts until
 the last device has.
 
@@ -65,7 +65,7 @@ def memory(problem: Problem, chromosomes: ArrayLike) -> Floats:
     runs = _runs(_checked(problem, chromosomes))
     table = _table(problem.partitions, problem.micro_batches, problem.schedule)
     whole = _of_stages(runs, np.broadcast_to(problem.kept_bytes, runs.stage.shape))
-    kept = _read_bytes(problem, runs) if problem.recompute else whole
+    kept = whole if problem.again_s is None else _read_bytes(problem, runs)
     none = np.zeros((len(kept), 1))
     passes = table.passes[:, runs.stage_count].T  # (N, slots)
     changes = np.take_along_axis(np.concatenate([kept, -kept, none], axis=1), passes, axis=1)
@@ -76,7 +76,7 @@ def memory(problem: Problem, chromosomes: ArrayLike) -> Floats:
     for device in range(problem.devices):
         here = holders == device
         flying = np.cumsum(np.where(here, changes, 0.0), axis=1)
-        if problem.recompute:
+        if problem.again_s is not None:
             flying = np.maximum(flying, flying + np.where(here, again, 0.0))
         found[:, device] = (runs.device == device) @ problem.state_bytes + flying.max(axis=1)
     return found
@@ -116,7 +116,9 @@ def fitness(problem: Problem, chromosomes: ArrayLike) -> Floats:
 
 def longest_s(problem: Problem) -> float:
     """Return seconds that no step exceeds: everything one after the other, at its slowest."""
-    passes = (1 + problem.recompute) * problem.forward_s + problem.backward_s
+    passes = problem.forward_s + problem.backward_s
+    if problem.again_s is not None:
+        passes = passes + problem.again_s[0]
     total = (problem.micro_batches * passes + problem.final_s).max(axis=1).sum()
     pairs = np.nonzero(~np.eye(problem.devices, dtype=bool))
     for moved in problem.moved_bytes[problem.moved_bytes > 0]:
@@ -229,6 +231,16 @@ def _messages(problem: Problem, runs: _Runs) -> _Messages:
     return _Messages(seconds, waits)
 
 
+def _again_s(problem: Problem, runs: _Runs) -> Floats | None:
+    """Return the seconds to compute each stage again, (N P,); None where everything is kept."""
+    if problem.again_s is None:
+        return None
+    ends = np.ones(runs.stage.shape, bool)
+    ends[:, :-1] = runs.stage[:, 1:] != runs.stage[:, :-1]
+    inside, last = problem.again_s[:, np.arange(problem.partitions), runs.device]
+    return _of_stages(runs, np.where(ends, last, inside)).ravel()
+
+
 def _play(problem: Problem, runs: _Runs) -> Floats:
     """Return the seconds of a step of each assignment; those with more stages come first."""
     (count, partitions), devices, micro_batches = runs.device.shape, problem.devices, problem.micro_batches
@@ -237,6 +249,7 @@ def _play(problem: Problem, runs: _Runs) -> Floats:
     took = np.concatenate(
         [_of_stages(runs, one[each, runs.device]) for one in (problem.forward_s, problem.backward_s)], axis=1
     ).ravel()
+    again = _again_s(problem, runs)
     seconds, waits = (array.reshape(-1, array.shape[2]) for array in _messages(problem, runs))
     holder = np.tile(runs.holder, 2).ravel()
     rows = np.arange(count)
@@ -257,10 +270,11 @@ def _play(problem: Problem, runs: _Runs) -> Floats:
         batch = (rows[:active] * 2 + backward) * micro_batches + table.micro[slot, runs.stage_count[:active]]
         device = first_device[:active] + holder[chunk]
         end = np.maximum(free[device], ready[batch, passes - partitions * backward]) + took[chunk]
-        if problem.recompute:
+        if again is not None:
             forward = passes - partitions * backward
             same = forward * micro_batches + table.micro[slot, runs.stage_count[:active]]
-            end += np.where(backward & (latest[device] != same), took[chunk - partitions * backward], 0.0)
+            stage = rows[:active] * partitions + forward
+            end += np.where(backward & (latest[device] != same), again[stage], 0.0)
             latest[device] = np.where(backward, -1, same)
         free[device] = end
         link = links[device]
