@@ -176,7 +176,6 @@ class Hybrid(Placed):
             ConfigError: see there, and where there are more ranks than the planner takes.
             ModelError: see there.
         """
-        from trainer.planning.placement import staging
         from trainer.strategies.placed.hybrid_plan import HybridPlan
         from trainer.strategies.placed.plan import PlacedPlan
 
@@ -184,9 +183,7 @@ class Hybrid(Placed):
         if self._hybrid.plan is None and self._division is None and not world_size % replicas:
             self._division = self._decided(model, world_size // replicas)
         found = cast(PlacedPlan, super().plan(model, optimizer, world_size))
-        placement = found.placement
-        stages = staging.stages(placement.network, lambda name: [u.rank for u in placement.of(name)])
-        return HybridPlan.from_placed(found, division=self._division, stages=len(stages))
+        return HybridPlan.of_stages(found, self._division)
 
     def layouts(self, network: Network, ranks: int) -> Layouts:
         """Give partitions to ranks."""

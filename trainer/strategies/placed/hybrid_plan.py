@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from trainer.planning.placement import staging
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.staging import Group
 from trainer.strategies.placed.plan import PlacedPlan
@@ -71,10 +72,24 @@ class HybridPlan(PlacedPlan):
     Attributes:
         division: what the planner decided; None where a file says who computes what.
         stages: runs of operations on the same ranks.
+        batch_norm_samples: over how many samples batch norm takes its statistics; None without batch norm.
     """
 
     division: Division | None = dataclasses.field(default=None, kw_only=True)
     stages: int = dataclasses.field(default=1, kw_only=True)
+    batch_norm_samples: int | None = dataclasses.field(default=None, kw_only=True)
+
+    @classmethod
+    def of_stages(cls, plan: PlacedPlan, division: Division | None) -> HybridPlan:
+        """Return a plan with what its placement says of stages."""
+        placement = plan.placement
+        network = placement.network
+        stages = staging.stages(network, lambda name: [unit.rank for unit in placement.of(name)])
+        count, way = None, plan.way
+        if any(one.kind == "batch_moments" for one in network.operations):
+            count = network.operations[-1].shape[0]
+            way += f"; batch norm over {count} of {plan.global_batch} samples of an update"
+        return cls.from_placed(plan, division=division, stages=len(stages), batch_norm_samples=count, way=way)
 
     def tree(self) -> dict[str, Any]:
         """Return every attribute as it goes into plan.json."""
