@@ -87,8 +87,8 @@ class _Player:
             end = self.starts(chunk) + sum(seconds[p, device] for p in self.parts[chunk.stage])
             whole = kept = sum(one.kept_bytes[p] for p in self.parts[chunk.stage])
             if one.again_s is not None:
-                kept = self.read_bytes(chunk.stage)
-                if not forward and latest[device] != chunk._replace(passing="forward"):
+                kept = min(whole, self.read_bytes(chunk.stage))
+                if not forward and kept < whole and latest[device] != chunk._replace(passing="forward"):
                     inside, last = one.again_s[:, list(self.parts[chunk.stage]), device]
                     end += sum(inside[:-1]) + last[-1]
                 if not forward:

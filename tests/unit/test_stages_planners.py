@@ -199,14 +199,15 @@ def is_chain(devices):
 def bottleneck(problem, devices):
     """Of a chain: the longest stage or message per micro-batch, by hand."""
     runs = stages(devices)
-    took = [problem.work_s[one.start : one.stop, one.device].sum() / problem.micro_batches for one in runs]
+    passes = problem.forward_s + problem.backward_s + problem.final_s / problem.micro_batches
+    took = [passes[one.start : one.stop, one.device].sum() for one in runs]
     if problem.again_s is not None:
-        for i, one in enumerate(runs):
-            inside, last = problem.again_s[:, one.start : one.stop, one.device]
-            more = inside[:-1].sum() + last[-1]
-            is_last = one is runs[-1]
-            # `work_s` has the least of it under gpipe; under 1f1b the last stage has nothing to do.
-            took[i] += more - last.sum() if problem.schedule == "gpipe" else more * (not is_last)
+        for i, (_, start, stop) in enumerate(runs):
+            inside, last = problem.again_s[:, start:stop, runs[i].device]
+            read = sum(problem.moved_bytes[p, start:stop].max() for p in range(start))
+            is_last = problem.schedule == "1f1b" and stop == problem.partitions
+            if read < problem.kept_bytes[start:stop].sum() and not is_last:
+                took[i] += inside[:-1].sum() + last[-1]
     for one, other in itertools.pairwise(runs):
         moved = problem.moved_bytes[other.start - 1, other.start]
         for pair in ((one.device, other.device), (other.device, one.device)):

@@ -131,7 +131,7 @@ def test_what_is_computed_again_takes_the_forward_pass_s_seconds_but_not_at_once
     assert step_s(gpipe, [[0, 0]])[0] == 3 * 7.5 + 0.5
     # Each of the second stage's three, and the last one of the first stage, has 0.5 s more.
     free = {"latency_s": np.zeros((2, 2)), "bytes_per_second": np.full((2, 2), 1e12), "schedule": "gpipe"}
-    kept = chain(micro_batches=3, **free)
+    kept = chain(micro_batches=3, kept_bytes=np.full(2, 9.0), **free)
     assert step_s(recomputing(kept), [[0, 1]])[0] == pytest.approx(step_s(kept, [[0, 1]])[0] + 2)
 
 
@@ -139,6 +139,12 @@ def test_with_recompute_a_stage_keeps_what_it_reads_of_others_and_one_micro_batc
     again = recomputing(chain(2, micro_batches=4, schedule="gpipe", kept_bytes=np.full(2, 9.0)))
     # The first one reads nothing, the second one 4 bytes of each of the three that wait.
     assert memory(again, [[0, 1], [0, 0]]).tolist() == [[8 + 9, 8 + 9 + 3 * 4], [16 + 18, 0]]
+    # What keeps less than it reads keeps it, and computes nothing again.
+    little = dataclasses.replace(again, kept_bytes=np.full(2, 3.0))
+    assert memory(little, [[0, 1]]).tolist() == [[8 + 3, 8 + 4 * 3]]
+    kept = dataclasses.replace(little, again_s=None)
+    # Backward passes of the first stage, which ends last, take 0.5 s longer.
+    assert step_s(little, [[0, 1]])[0] == step_s(kept, [[0, 1]])[0] + 4 * 0.5
 
 
 @settings(max_examples=60)

@@ -55,10 +55,13 @@ def test_a_rank_computes_again_before_each_backward_pass_that_does_not_follow_it
     assert passes(lists[0]) == "F0 F1 R0 B0 F2 R1 B1 F3 R2 B2 R3 B3"
     assert passes(lists[1]) == "F0 B0 F1 B1 F2 B2 F3 B3"
     _, lists = listed((0, 0, 1), micro_batches=2, schedule="gpipe", recompute=True)
-    assert passes(lists[0]) == passes(lists[1]) == "F0 F1 R0 B0 R1 B1"
+    assert passes(lists[0]) == "F0 F1 R0 B0 R1 B1"
+    # A mean over a feature map is less than the map.
+    assert passes(lists[1]) == "F0 F1 B0 B1"
+    _, lists = listed((0, 0, 0), micro_batches=2, schedule="gpipe", recompute=True)
     # The loss is what no gradient is computed from.
-    again = [task.unit.operation for task in lists[1] if isinstance(task, Recompute)]
-    assert again == ["mean", "mean"]
+    again = [task.unit.operation for task in lists[0] if isinstance(task, Recompute)]
+    assert again == 2 * ["conv", "relu", "mean"]
     assert passes(listed((0, 0, 1), micro_batches=1, recompute=True)[1][0]) == "F0 B0"
 
 
@@ -124,8 +127,7 @@ def test_with_recompute_a_stage_keeps_what_it_reads_of_others_and_one_micro_batc
     # While relu is computed again: what it reads, its gradient, and that of the kernel so far.
     assert again[0].working == 8 * volume + 3 * features + 4 * 24
     assert kept[0].working > 8 * volume + 8 * features
-    # The second rank keeps what it has received.
-    assert again[1].kept == 8 * features
+    assert again[1].kept == kept[1].kept, "it would have to keep what it receives, which is more"
 
 
 def test_what_planners_are_told_adds_up_to_the_whole_network():

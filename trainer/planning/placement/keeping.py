@@ -50,6 +50,35 @@ class Kept:
         raise KeyError(f"{tensor}{box}")
 
 
+def keeps_less(placement: Placement, rank: int, operations: Sequence[Operation]) -> bool:
+    """Return whether what arrives for a stage is less than what it keeps, if it keeps all it needs.
+
+    The network's inputs are there anyway, and do not count.
+
+    Args:
+        placement: of the network.
+        rank: whose part of the stage.
+        operations: of the stage that the rank has a part in.
+    """
+    widths = {one.name: one.width for one in placement.network.operations if one.readings}
+    own, again = {one.name for one in operations}, computed_again(operations)
+    needed = {one.name for one in operations if one.keeps == "output"}
+    read: set[str] = set()
+    for one in operations:
+        tensors = {reading.tensor for reading in one.readings}
+        needed |= tensors if one.keeps == "inputs" else set()
+        read |= tensors if one.keeps == "inputs" or one.name in again else set()
+    boxes = Kept(placement, rank).boxes
+    whole = sum(box.size * widths[name] for name in needed & set(widths) for box in boxes[name])
+    arrives = sum(
+        move.box.size * widths[name]
+        for name in read & set(widths)
+        for move in placement.flows[name].moves
+        if move.target.rank == rank and (move.crosses or name not in own)
+    )
+    return arrives < whole
+
+
 def computed_again(operations: Sequence[Operation]) -> set[str]:
     """Return the names of the operations that a stage computes again, which has kept only what it reads.
 

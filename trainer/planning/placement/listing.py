@@ -9,7 +9,8 @@ then backwards.
 
 With `Pipeline.recompute`, a backward pass begins with computing again what its gradients are computed from:
 before that, a rank keeps what other ranks have sent, and the batch (GPipe, arXiv 1811.06965). Nothing is
-computed again where a rank does nothing between the two passes, since that would save no memory.
+computed again where that saves no memory: where a rank does nothing between the two passes, or keeps less of
+a stage than it receives.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainer.planning.placement.exchanges import Exchange
-from trainer.planning.placement.keeping import computed_again
+from trainer.planning.placement.keeping import computed_again, keeps_less
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.tasks import (
     Compute,
@@ -155,7 +156,9 @@ class _Rank:
             return {}
         needed: list[list[Unit]] = []
         for stage in own:
-            names = computed_again([operation for operation, units in stage if units])
+            operations = [operation for operation, units in stage if units]
+            is_less = keeps_less(self._placement, self._rank, operations)
+            names = computed_again(operations) if is_less else set()
             needed.append([unit for operation, units in stage if operation.name in names for unit in units])
         mine = [one for one in self._pipeline.chunks if any(units for _, units in own[one.stage])]
         return {

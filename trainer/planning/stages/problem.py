@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from trainer.planning.stages.recomputing import Recomputed, recomputed
 
 Schedule = Literal["gpipe", "1f1b"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
@@ -34,8 +37,8 @@ class Problem:
         reduced_s: (P, D), seconds to reduce a partition's gradients over replicas, once per step.
         again_s: (2, P, D), seconds to compute a partition again before its backward pass: where the next one
             is in the same stage, and, no more, where it ends a stage. A stage then keeps, between its two
-            passes over a micro-batch, what it reads of others; it does not compute again what its device has
-            just computed. None: stages keep everything.
+            passes over a micro-batch, what it reads of others, if that is less; it does not compute again
+            what its device has just computed. None: stages keep everything.
 
     Raises:
         ValueError: which of them is wrong.
@@ -109,15 +112,23 @@ class Problem:
         """(P, D), what is done once per step: reducing gradients, and the update."""
         return self.reduced_s + self.update_s
 
+    @functools.cached_property
+    def recomputed(self) -> Recomputed | None:
+        """What stages compute again; None where they keep everything."""
+        if self.again_s is None:
+            return None
+        return recomputed(self.kept_bytes, self.moved_bytes, self.again_s)
+
     @property
     def least_backward_s(self) -> Floats:
         """(P, D), of a backward pass and what is computed again for it whatever the assignment.
 
         Under `1f1b` that is nothing: a partition may be in the last stage, whose passes follow each other.
         """
-        if self.again_s is None or self.schedule == "1f1b" or self.micro_batches == 1:
+        found = self.recomputed
+        if found is None or self.schedule == "1f1b" or self.micro_batches == 1:
             return self.backward_s
-        return self.backward_s + self.again_s[1]
+        return self.backward_s + found.least_s
 
     @property
     def passes_s(self) -> Floats:

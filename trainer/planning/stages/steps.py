@@ -7,10 +7,9 @@ message; a tensor that several partitions of that device read is in it once, wit
 them reads. The gradients of what a device has received go back once too, when the first of its stages that
 read it has done its backward pass, the last of them to do so. A message occupies its link, from one
 device to another, for latency + bytes / bandwidth, one message after the other. Within a device nothing takes
-time. With `again_s`, a backward pass begins with computing again, unless the device has just done the forward
-pass, and a stage keeps what it reads of other stages, but during its backward pass all. In the end each
-device reduces the gradients of its partitions and updates them; the step lasts until
-the last device has.
+time. Stages that compute again (`recomputing`) begin a backward pass with that, unless the device has just
+done the forward pass, and have all activations of a micro-batch only then. In the end each device reduces the
+gradients of its partitions and updates them; the step lasts until the last device has.
 
 Not in it: reductions and updates that begin before the last chunk of their device, and what several links
 share.
@@ -65,31 +64,21 @@ def memory(problem: Problem, chromosomes: ArrayLike) -> Floats:
     runs = _runs(_checked(problem, chromosomes))
     table = _table(problem.partitions, problem.micro_batches, problem.schedule)
     whole = _of_stages(runs, np.broadcast_to(problem.kept_bytes, runs.stage.shape))
-    kept = whole if problem.again_s is None else _read_bytes(problem, runs)
+    found = problem.recomputed
+    kept = whole if found is None else found.kept_bytes[_ends(runs)]
     none = np.zeros((len(kept), 1))
     passes = table.passes[:, runs.stage_count].T  # (N, slots)
     changes = np.take_along_axis(np.concatenate([kept, -kept, none], axis=1), passes, axis=1)
     # What a stage has besides, for the time of its backward pass.
     again = np.take_along_axis(np.concatenate([0 * kept, whole, none], axis=1), passes, axis=1)
     holders = np.take_along_axis(np.tile(runs.holder, 2), passes % (2 * problem.partitions), 1)
-    found = np.empty((len(kept), problem.devices))
+    most = np.empty((len(kept), problem.devices))
     for device in range(problem.devices):
         here = holders == device
         flying = np.cumsum(np.where(here, changes, 0.0), axis=1)
-        if problem.again_s is not None:
-            flying = np.maximum(flying, flying + np.where(here, again, 0.0))
-        found[:, device] = (runs.device == device) @ problem.state_bytes + flying.max(axis=1)
-    return found
-
-
-def _read_bytes(problem: Problem, runs: _Runs) -> Floats:
-    """Return what each stage reads of other stages, (N, P); a tensor counts once, with the most of it."""
-    found = np.zeros(runs.stage.shape)
-    member = runs.stage[:, None, :] == np.arange(problem.partitions)[:, None]  # (N, stage, P)
-    for p, moved in enumerate(problem.moved_bytes):
-        read = moved * (runs.stage != runs.stage[:, p, None])
-        found += (member * read[:, None, :]).max(axis=2)
-    return found
+        flying = np.maximum(flying, flying + np.where(here, again, 0.0))
+        most[:, device] = (runs.device == device) @ problem.state_bytes + flying.max(axis=1)
+    return most
 
 
 def overflow(problem: Problem, chromosomes: ArrayLike) -> Floats:
@@ -189,6 +178,13 @@ def _of_stages(runs: _Runs, values: Floats) -> Floats:
     return np.einsum("nsp,np...->ns...", member.astype(np.float64), values, optimize=True)
 
 
+def _ends(runs: _Runs) -> tuple[Integers, Integers]:
+    """Return the first and the last partition of each stage, both (N, P); of stages that there are not, 0."""
+    each = np.arange(runs.stage.shape[1])
+    member = runs.stage[:, None, :] == each[:, None]
+    return member.argmax(axis=2), (member * each).max(axis=2)
+
+
 class _Messages(NamedTuple):
     """What leaves after each pass, forward ones first.
 
@@ -233,12 +229,11 @@ def _messages(problem: Problem, runs: _Runs) -> _Messages:
 
 def _again_s(problem: Problem, runs: _Runs) -> Floats | None:
     """Return the seconds to compute each stage again, (N P,); None where everything is kept."""
-    if problem.again_s is None:
+    found = problem.recomputed
+    if found is None:
         return None
-    ends = np.ones(runs.stage.shape, bool)
-    ends[:, :-1] = runs.stage[:, 1:] != runs.stage[:, :-1]
-    inside, last = problem.again_s[:, np.arange(problem.partitions), runs.device]
-    return _of_stages(runs, np.where(ends, last, inside)).ravel()
+    first, last = _ends(runs)
+    return found.seconds[first, last, runs.holder].ravel()
 
 
 def _play(problem: Problem, runs: _Runs) -> Floats:
