@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage_player import play
-from test_stages_steps import recomputing
+from test_stages_steps import chain, recomputing
 
 from trainer.planning.stages import planners
 from trainer.planning.stages.bounds import bound_s, path_s
@@ -243,6 +243,16 @@ def test_the_bound_of_one_device_is_its_step_and_of_one_micro_batch_the_critical
     one = small("equal", 0, "1f1b", micro_batches=1)
     critical = 3 * one.forward_s[:, 0].sum() + one.final_s[0, 0]
     assert path_s(one) >= critical - 1e-9
+
+
+def test_what_does_not_fit_into_memory_may_fit_where_stages_compute_again():
+    kept = chain(micro_batches=4, schedule="gpipe", kept_bytes=np.full(2, 9.0), memory_bytes=np.full(2, 30.0))
+    with pytest.raises(planners.NoneFits):
+        planners.plan(kept, "gabra")
+    found = planners.plan(recomputing(kept), "gabra")
+    assert found.fits and sorted(found.devices) == [0, 1]
+    # The four backward passes of the first stage, and the one that they wait for.
+    assert found.step_s == step_s(kept, [[0, 1]])[0] + 5 * 0.5
 
 
 def test_no_plan_where_nothing_fits_into_memory():
