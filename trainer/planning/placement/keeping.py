@@ -21,6 +21,7 @@ class Kept:
     """
 
     def __init__(self, placement: Placement, rank: int) -> None:
+        self._placement, self._rank = placement, rank
         operations = {one.name: one for one in placement.network.operations}
         needed: dict[str, dict[Box, None]] = {}
         for unit in placement.units:
@@ -49,34 +50,30 @@ class Kept:
                 return kept
         raise KeyError(f"{tensor}{box}")
 
+    def is_more_than_arrives(self, operations: Sequence[Operation]) -> bool:
+        """Return whether a stage would keep less if it kept what arrives, and computed the rest again.
 
-def keeps_less(placement: Placement, rank: int, operations: Sequence[Operation]) -> bool:
-    """Return whether what arrives for a stage is less than what it keeps, if it keeps all it needs.
+        The network's inputs are there anyway, and do not count.
 
-    The network's inputs are there anyway, and do not count.
-
-    Args:
-        placement: of the network.
-        rank: whose part of the stage.
-        operations: of the stage that the rank has a part in.
-    """
-    widths = {one.name: one.width for one in placement.network.operations if one.readings}
-    own, again = {one.name for one in operations}, computed_again(operations)
-    needed = {one.name for one in operations if one.keeps == "output"}
-    read: set[str] = set()
-    for one in operations:
-        tensors = {reading.tensor for reading in one.readings}
-        needed |= tensors if one.keeps == "inputs" else set()
-        read |= tensors if one.keeps == "inputs" or one.name in again else set()
-    boxes = Kept(placement, rank).boxes
-    whole = sum(box.size * widths[name] for name in needed & set(widths) for box in boxes[name])
-    arrives = sum(
-        move.box.size * widths[name]
-        for name in read & set(widths)
-        for move in placement.flows[name].moves
-        if move.target.rank == rank and (move.crosses or name not in own)
-    )
-    return arrives < whole
+        Args:
+            operations: of the stage that the rank has a part in.
+        """
+        own, again = {one.name for one in operations}, computed_again(operations)
+        needed = {one.name for one in operations if one.keeps == "output"}
+        read: set[str] = set()
+        for one in operations:
+            tensors = {reading.tensor for reading in one.readings}
+            needed |= tensors if one.keeps == "inputs" else set()
+            read |= tensors if one.keeps == "inputs" or one.name in again else set()
+        widths = {one.name: one.width for one in self._placement.network.operations if one.readings}
+        kept = sum(box.size * widths[name] for name in needed & set(widths) for box in self.boxes[name])
+        arrives = sum(
+            move.box.size * widths[name]
+            for name in read & set(widths)
+            for move in self._placement.flows[name].moves
+            if move.target.rank == self._rank and (move.crosses or name not in own)
+        )
+        return arrives < kept
 
 
 def computed_again(operations: Sequence[Operation]) -> set[str]:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainer.planning.placement.exchanges import Exchange
-from trainer.planning.placement.keeping import computed_again, keeps_less
+from trainer.planning.placement.keeping import Kept, computed_again
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.tasks import (
     Compute,
@@ -154,11 +154,10 @@ class _Rank:
         """Units that are computed again before backward passes that do not follow their forward passes."""
         if not self._pipeline.recompute:
             return {}
-        needed: list[list[Unit]] = []
+        kept, needed = Kept(self._placement, self._rank), list[list[Unit]]()
         for stage in own:
             operations = [operation for operation, units in stage if units]
-            is_less = keeps_less(self._placement, self._rank, operations)
-            names = computed_again(operations) if is_less else set()
+            names = computed_again(operations) if kept.is_more_than_arrives(operations) else set()
             needed.append([unit for operation, units in stage if operation.name in names for unit in units])
         mine = [one for one in self._pipeline.chunks if any(units for _, units in own[one.stage])]
         return {

@@ -75,8 +75,7 @@ def memory(problem: Problem, chromosomes: ArrayLike) -> Floats:
     most = np.empty((len(kept), problem.devices))
     for device in range(problem.devices):
         here = holders == device
-        flying = np.cumsum(np.where(here, changes, 0.0), axis=1)
-        flying = np.maximum(flying, flying + np.where(here, again, 0.0))
+        flying = np.cumsum(np.where(here, changes, 0.0), axis=1) + np.where(here, again, 0.0)
         most[:, device] = (runs.device == device) @ problem.state_bytes + flying.max(axis=1)
     return most
 
