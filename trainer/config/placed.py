@@ -145,7 +145,7 @@ class HybridConfig(PlacedConfig):
     recompute: bool = may_change(
         False,
         description="keep only what other ranks have sent between a stage's two passes over a micro-batch, "
-        "and compute the rest again before the backward pass: less memory, about a third more to compute",
+        "and compute the rest again before the backward pass: less memory, up to half more to compute",
     )
     planner: Literal["gabra", "dynamic", "milp"] = may_change(
         "gabra",

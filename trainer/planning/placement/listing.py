@@ -154,7 +154,8 @@ class _Rank:
         """Units that are computed again before backward passes that do not follow their forward passes."""
         if not self._pipeline.recompute:
             return {}
-        kept, needed = Kept(self._placement, self._rank), list[list[Unit]]()
+        kept = Kept(self._placement, self._rank)
+        needed: list[list[Unit]] = []
         for stage in own:
             operations = [operation for operation, units in stage if units]
             names = computed_again(operations) if kept.is_more_than_arrives(operations) else set()
