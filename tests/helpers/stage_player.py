@@ -68,6 +68,10 @@ class _Player:
             if self.stages[source].device == target and self.first_reader(source, device) == chunk.stage
         )
 
+    def read_bytes(self, stage: int) -> float:
+        own, moved = self.parts[stage], self.problem.moved_bytes
+        return sum(max(moved[p, q] for q in own) for p in range(len(self.devices)) if p not in own)
+
     def play(self) -> Played:
         one = self.problem
         state = [
@@ -75,13 +79,23 @@ class _Player:
             for device in range(one.devices)
         ]
         held, most = list(state), list(state)
+        latest: dict[int, Chunk] = {}
         for chunk in order(len(self.stages), one.micro_batches, one.schedule):
             device = self.stages[chunk.stage].device
             forward = chunk.passing == "forward"
             seconds = one.forward_s if forward else one.backward_s
             end = self.starts(chunk) + sum(seconds[p, device] for p in self.parts[chunk.stage])
+            whole = kept = sum(one.kept_bytes[p] for p in self.parts[chunk.stage])
+            if one.again_s is not None:
+                kept = min(whole, self.read_bytes(chunk.stage))
+                if not forward and kept < whole and latest[device] != chunk._replace(passing="forward"):
+                    inside, last = one.again_s[:, list(self.parts[chunk.stage]), device]
+                    end += sum(inside[:-1]) + last[-1]
+                if not forward:
+                    most[device] = max(most[device], held[device] - kept + whole)
+            latest[device] = chunk
             self.free[device] = end
-            held[device] += (1 if forward else -1) * sum(one.kept_bytes[p] for p in self.parts[chunk.stage])
+            held[device] += (1 if forward else -1) * kept
             most[device] = max(most[device], held[device])
             for target in set(range(one.devices)) - {device}:
                 moved = self.bytes_after(chunk, target)

@@ -33,6 +33,8 @@ GATE = (
     "stages",
     "stages by gpipe",
     "replicas of stages",
+    "stages computed again",
+    "stages computed again by gpipe",
     "hypergraph",
     "hypergraph in stages",
     "moved",

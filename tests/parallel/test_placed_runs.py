@@ -66,7 +66,8 @@ def test_it_ends_with_the_weights_of_one_process(tmp_path, shards, launch):
     assert len(plan["sent_per_update"]) == ranks and sum(plan["owned"]) == plan["parameters"]
     told_what_it_moves_and_waits_for(divided, plan)
     # Micro-batches that stages pass on are those of accumulation.
-    staged = train(launch, tmp_path, shards, "staged", 2, {"name": "hybrid", "micro_batches": 2}, plain)
+    section = {"name": "hybrid", "micro_batches": 2, "recompute": True}
+    staged = train(launch, tmp_path, shards, "staged", 2, section, plain)
     for mine, its in zip(weights(staged), weights(alone), strict=True):
         np.testing.assert_allclose(mine, its, rtol=0, atol=1e-5)
     told_who_works_when(staged)

@@ -29,6 +29,12 @@ def test_a_division_is_read_back_and_fits_its_network():
     assert found.fits_network(NETWORK, 2) and not found.fits_network(NETWORK, 1)
 
 
+def test_a_division_of_before_anything_was_computed_again_is_read():
+    plan = told()
+    del plan["division"]["recompute"]
+    assert division_in(plan) == division_in(told())
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -68,6 +68,14 @@ def test_bubbles_of_equal_stages_are_the_ideal(run):
     assert all(title in figure.axes.title for title in titles)
 
 
+def test_over_how_many_samples_batch_norm_takes_its_statistics_is_said(run):
+    assert "Batch norm" not in drawn(run)[0].caption
+    change(run, "plan.json", "batch_norm_samples", to=4)
+    change(run, "plan.json", "global_batch", to=16)
+    said = "Batch norm takes its statistics over 4 of the 16 samples of an update."
+    assert said in drawn(run)[0].caption
+
+
 def test_blocks_have_their_micro_batch_where_it_fits(run):
     figure, _ = drawn(run)
     assert [mark.words for mark in of_kind(figure, "inside")] == [*"01230123"] * 2 * RANKS

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stage_player import play
+from test_stages_steps import chain, recomputing
 
 from trainer.planning.stages import planners
 from trainer.planning.stages.bounds import bound_s, path_s
@@ -164,12 +165,13 @@ def test_lpt_puts_the_longest_first_where_it_is_done_soonest_and_where_there_is_
 
 
 @settings(max_examples=25)
-@given(st.sampled_from(CHAINS), st.integers(0, 999), st.sampled_from(SCHEDULES), SLOWER)
+@given(st.sampled_from(CHAINS), st.integers(0, 999), st.sampled_from(SCHEDULES), SLOWER, st.booleans())
 def test_the_dynamic_program_has_the_least_bottleneck_of_chains_of_as_many_stages(
-    family, seed, schedule, slower
+    family, seed, schedule, slower, recompute
 ):
     problem = small(family, seed, schedule, micro_batches=8)
     problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes)
+    problem = recomputing(problem) if recompute else problem
     all_ = everything(problem)
     chains = [one for one in all_[overflow(problem, all_) == 0] if is_chain(one)]
     found = dynamic(problem)
@@ -197,7 +199,15 @@ def is_chain(devices):
 def bottleneck(problem, devices):
     """Of a chain: the longest stage or message per micro-batch, by hand."""
     runs = stages(devices)
-    took = [problem.work_s[one.start : one.stop, one.device].sum() / problem.micro_batches for one in runs]
+    passes = problem.forward_s + problem.backward_s + problem.final_s / problem.micro_batches
+    took = [passes[one.start : one.stop, one.device].sum() for one in runs]
+    if problem.again_s is not None:
+        for i, (_, start, stop) in enumerate(runs):
+            inside, last = problem.again_s[:, start:stop, runs[i].device]
+            read = sum(problem.moved_bytes[p, start:stop].max() for p in range(start))
+            is_last = problem.schedule == "1f1b" and stop == problem.partitions
+            if read < problem.kept_bytes[start:stop].sum() and not is_last:
+                took[i] += inside[:-1].sum() + last[-1]
     for one, other in itertools.pairwise(runs):
         moved = problem.moved_bytes[other.start - 1, other.start]
         for pair in ((one.device, other.device), (other.device, one.device)):
@@ -214,10 +224,12 @@ def bottleneck(problem, devices):
     partitions=st.integers(1, 5),
     devices=st.integers(1, 3),
     slower=SLOWER,
+    recompute=st.booleans(),
 )
-def test_no_assignment_that_fits_has_a_shorter_step_than_the_bound(slower, **drawn_as):
+def test_no_assignment_that_fits_has_a_shorter_step_than_the_bound(slower, recompute, **drawn_as):
     problem = small(**drawn_as)
     problem = dataclasses.replace(problem, moved_bytes=slower * problem.moved_bytes)
+    problem = recomputing(problem) if recompute else problem
     all_ = everything(problem)
     steps, fit = step_s(problem, all_), overflow(problem, all_) == 0
     bound = bound_s(problem, milp(problem))
@@ -231,6 +243,16 @@ def test_the_bound_of_one_device_is_its_step_and_of_one_micro_batch_the_critical
     one = small("equal", 0, "1f1b", micro_batches=1)
     critical = 3 * one.forward_s[:, 0].sum() + one.final_s[0, 0]
     assert path_s(one) >= critical - 1e-9
+
+
+def test_what_does_not_fit_into_memory_may_fit_where_stages_compute_again():
+    kept = chain(micro_batches=4, schedule="gpipe", kept_bytes=np.full(2, 9.0), memory_bytes=np.full(2, 30.0))
+    with pytest.raises(planners.NoneFits):
+        planners.plan(kept, "gabra")
+    found = planners.plan(recomputing(kept), "gabra")
+    assert found.fits and sorted(found.devices) == [0, 1]
+    # The four backward passes of the first stage, and the one that they wait for.
+    assert found.step_s == step_s(kept, [[0, 1]])[0] + 5 * 0.5
 
 
 def test_no_plan_where_nothing_fits_into_memory():

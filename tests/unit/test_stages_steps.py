@@ -38,7 +38,7 @@ def chain(partitions=2, devices=2, micro_batches=1, **changed):
 
 @st.composite
 def problems(draw, partitions=7, devices=4):
-    return drawn(
+    problem = drawn(
         draw(st.sampled_from(FAMILIES)),
         draw(st.integers(0, 10_000)),
         partitions=draw(st.integers(1, partitions)),
@@ -46,6 +46,12 @@ def problems(draw, partitions=7, devices=4):
         micro_batches=draw(st.integers(1, 6)),
         schedule=draw(st.sampled_from(SCHEDULES)),
     )
+    return recomputing(problem) if draw(st.booleans()) else problem
+
+
+def recomputing(problem):
+    """The problem with what a forward pass takes to compute again, and half of it at the end of a stage."""
+    return dataclasses.replace(problem, again_s=np.stack([problem.forward_s, problem.forward_s / 2]))
 
 
 def test_a_stage_is_a_run_of_partitions_on_one_device():
@@ -116,6 +122,31 @@ def test_limits_of_memory_count_state_and_micro_batches_in_flight():
     assert memory(chain(3, micro_batches=4), [[0, 1, 0]]).tolist() == [[20, 10]]
 
 
+def test_what_is_computed_again_takes_the_forward_pass_s_seconds_but_not_at_once():
+    again = recomputing(chain(micro_batches=3))
+    # Alone, or in the last stage under 1f1b, a backward pass follows its forward pass.
+    assert step_s(again, [[0, 0]])[0] == 3 * 6 + 0.5
+    assert step_s(recomputing(chain()), [[0, 1]]) == step_s(chain(), [[0, 1]])
+    gpipe = dataclasses.replace(again, schedule="gpipe")
+    assert step_s(gpipe, [[0, 0]])[0] == 3 * 7.5 + 0.5
+    # Each of the second stage's three, and the last one of the first stage, has 0.5 s more.
+    free = {"latency_s": np.zeros((2, 2)), "bytes_per_second": np.full((2, 2), 1e12), "schedule": "gpipe"}
+    kept = chain(micro_batches=3, kept_bytes=np.full(2, 9.0), **free)
+    assert step_s(recomputing(kept), [[0, 1]])[0] == pytest.approx(step_s(kept, [[0, 1]])[0] + 2)
+
+
+def test_with_recompute_a_stage_keeps_what_it_reads_of_others_and_one_micro_batch_whole():
+    again = recomputing(chain(2, micro_batches=4, schedule="gpipe", kept_bytes=np.full(2, 9.0)))
+    # The first one reads nothing, the second one 4 bytes of each of the three that wait.
+    assert memory(again, [[0, 1], [0, 0]]).tolist() == [[8 + 9, 8 + 9 + 3 * 4], [16 + 18, 0]]
+    # What keeps less than it reads keeps it, and computes nothing again.
+    little = dataclasses.replace(again, kept_bytes=np.full(2, 3.0))
+    assert memory(little, [[0, 1]]).tolist() == [[8 + 3, 8 + 4 * 3]]
+    kept = dataclasses.replace(little, again_s=None)
+    # Backward passes of the first stage, which ends last, take 0.5 s longer.
+    assert step_s(little, [[0, 1]])[0] == step_s(kept, [[0, 1]])[0] + 4 * 0.5
+
+
 @settings(max_examples=60)
 @given(problems(), st.data())
 def test_steps_and_memory_of_many_are_what_a_plain_player_finds_of_each(problem, data):
@@ -151,6 +182,7 @@ def test_whatever_fits_into_memory_is_fitter_than_what_does_not_and_a_bit_too_mu
         ({"backward_s": np.full((2, 2), np.nan)}, "backward_s must be finite"),
         ({"kept_bytes": [-1.0, 0.0]}, "kept_bytes must be finite and not negative"),
         ({"moved_bytes": np.ones((2, 2))}, "to a later one"),
+        ({"again_s": np.stack([np.zeros((2, 2)), np.ones((2, 2))])}, "no more at the end of a stage"),
         ({"latency_s": np.full((2, 2), -1.0)}, "latency_s"),
         ({"bytes_per_second": np.zeros((2, 2))}, "above 0"),
         ({"memory_bytes": [1.0, np.nan]}, "memory_bytes"),

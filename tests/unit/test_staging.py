@@ -13,7 +13,7 @@ from trainer.planning.placement import costs, partitioning, staging
 from trainer.planning.placement.checking import check
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.memory import memory
-from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Send
+from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Recompute, Send
 from trainer.planning.placement.units import place
 from trainer.planning.stages import steps
 
@@ -21,18 +21,19 @@ NETWORK = small()
 PARTS = [("conv",), ("relu",), ("mean", "loss")]
 
 
-def listed(ranks, *, micro_batches=4, schedule="1f1b", network=NETWORK):
+def listed(ranks, *, micro_batches=4, schedule="1f1b", network=NETWORK, recompute=False):
     layouts = staging.on_ranks(network, PARTS, ranks)
     placement = place(network, layouts)
-    return placement, task_lists(placement, staging.pipeline(network, layouts, micro_batches, schedule))
+    pipeline = staging.pipeline(network, layouts, micro_batches, schedule, recompute=recompute)
+    return placement, task_lists(placement, pipeline)
 
 
 def passes(tasks):
-    """F and B of each micro-batch, in the order in which a rank does them."""
-    found = []
+    """F and B of each micro-batch, and R what is computed again, in the order in which a rank does them."""
+    letters, found = {Compute: "F", Recompute: "R", Differentiate: "B"}, []
     for task in tasks:
-        if isinstance(task, Compute | Differentiate):
-            one = ("F" if isinstance(task, Compute) else "B") + str(task.micro)
+        if type(task) in letters:
+            one = letters[type(task)] + str(task.micro)
             found += [one] if found[-1:] != [one] else []
     return " ".join(found)
 
@@ -49,10 +50,26 @@ def test_ranks_take_the_turns_of_the_schedule():
     assert passes(lists[0]) == passes(lists[1]) == "F0 F1 F2 F3 B0 B1 B2 B3"
 
 
+def test_a_rank_computes_again_before_each_backward_pass_that_does_not_follow_its_forward_pass():
+    _, lists = listed((0, 0, 1), recompute=True)
+    assert passes(lists[0]) == "F0 F1 R0 B0 F2 R1 B1 F3 R2 B2 R3 B3"
+    assert passes(lists[1]) == "F0 B0 F1 B1 F2 B2 F3 B3"
+    _, lists = listed((0, 0, 1), micro_batches=2, schedule="gpipe", recompute=True)
+    assert passes(lists[0]) == "F0 F1 R0 B0 R1 B1"
+    # A mean over a feature map is less than the map.
+    assert passes(lists[1]) == "F0 F1 B0 B1"
+    _, lists = listed((0, 0, 0), micro_batches=2, schedule="gpipe", recompute=True)
+    # The loss is what no gradient is computed from.
+    again = [task.unit.operation for task in lists[0] if isinstance(task, Recompute)]
+    assert again == 2 * ["conv", "relu", "mean"]
+    assert passes(listed((0, 0, 1), micro_batches=1, recompute=True)[1][0]) == "F0 B0"
+
+
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("ranks", [(0, 0, 0), (0, 1, 2), (2, 1, 0), (0, 1, 0)])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_lists_can_be_carried_out_and_features_cross_once_for_each_micro_batch(ranks, schedule):
-    placement, lists = listed(ranks, schedule=schedule)
+def test_lists_can_be_carried_out_and_features_cross_once_for_each_micro_batch(ranks, schedule, recompute):
+    placement, lists = listed(ranks, schedule=schedule, recompute=recompute)
     check(placement, lists)
     sent = {}
     for task in (task for tasks in lists.values() for task in tasks if isinstance(task, Send)):
@@ -62,7 +79,7 @@ def test_lists_can_be_carried_out_and_features_cross_once_for_each_micro_batch(r
 
 
 def test_a_gradient_of_another_micro_batch_or_an_update_too_early_is_found():
-    placement, lists = listed((0, 0, 1))
+    placement, lists = listed((0, 0, 1), recompute=True)
 
     def planted(rank, change):
         tasks = list(lists[rank])
@@ -76,6 +93,11 @@ def test_a_gradient_of_another_micro_batch_or_an_update_too_early_is_found():
     def early(tasks):  # the update before the last gradients
         tasks.insert(tasks.index(next(t for t in tasks if getattr(t, "micro", 0) == 3)), tasks.pop())
 
+    def at_once(tasks):  # what is computed again before anything is computed
+        tasks.insert(0, next(task for task in tasks if isinstance(task, Recompute)))
+
+    with pytest.raises(ConfigError, match=r"would compute conv.* again without its first pass"):
+        planted(0, at_once)
     with pytest.raises(ConfigError, match="without relu"):
         planted(1, swapped)
     with pytest.raises(ConfigError, match="Rank 0 would update without gradients of the weights of conv"):
@@ -92,6 +114,20 @@ def test_a_stage_keeps_as_many_micro_batches_as_stages_come_from_it_on_and_gpipe
     assert first > volume and second > 0
     assert one_by_one == [2 * (first - volume) + 8 * volume, second]
     assert kept(8, "gpipe") == [8 * first, 8 * second]
+
+
+def test_with_recompute_a_stage_keeps_what_it_reads_of_others_and_one_micro_batch_s_activations():
+    def found(ranks, recompute):
+        return memory(*listed(ranks, micro_batches=8, schedule="gpipe", recompute=recompute), 2, slots=0)
+
+    # The batch is there all the time; relu's output is kept for its gradient, and is sent.
+    volume, features = 4 * 2 * 8 * 2, 4 * 2 * 8 * 4
+    kept, again = found((0, 0, 1), False), found((0, 0, 1), True)
+    assert kept[0].kept == 8 * volume + 8 * features and again[0].kept == 8 * volume + features
+    # While relu is computed again: what it reads, its gradient, and that of the kernel so far.
+    assert again[0].working == 8 * volume + 3 * features + 4 * 24
+    assert kept[0].working > 8 * volume + 8 * features
+    assert again[1].kept == kept[1].kept, "it would have to keep what it receives, which is more"
 
 
 def test_what_planners_are_told_adds_up_to_the_whole_network():
@@ -127,13 +163,15 @@ def test_replicas_pay_for_the_sum_of_their_gradients():
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("ranks", [(0, 0, 0), (0, 0, 1), (1, 0, 0), (0, 1, 0)])
-def test_the_step_that_a_planner_goes_by_is_that_of_the_task_lists(ranks, schedule):
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_step_that_a_planner_goes_by_is_that_of_the_task_lists(ranks, schedule, recompute):
     # Without seconds on the way the order of sends within a stage does not matter.
     measured = profile(2, factors=[1, 2], latency=0.0, rate=1e12)
     one = partitioning.problem(
-        NETWORK, PARTS, measured, devices=2, replicas=1, micro_batches=4, schedule=schedule, slots=0
-    )
-    cost = costs.predict(*listed(ranks, schedule=schedule), measured, 2)
+        NETWORK, PARTS, measured, devices=2, replicas=1, micro_batches=4, schedule=schedule, slots=0,
+        recompute=recompute,
+    )  # fmt: skip
+    cost = costs.predict(*listed(ranks, schedule=schedule, recompute=recompute), measured, 2)
     assert cost.step_s == pytest.approx(float(steps.step_s(one, [ranks])[0]), rel=1e-6)
     spent = {}
     for played in cost.played:

@@ -19,7 +19,7 @@ from trainer.planning.placement import staging, ways
 from trainer.planning.placement.boxes import whole
 from trainer.planning.placement.checking import check
 from trainer.planning.placement.listing import task_lists
-from trainer.planning.placement.tasks import Receive, Send
+from trainer.planning.placement.tasks import Receive, Recompute, Send
 from trainer.planning.placement.units import place
 from trainer.strategies.placed.player import Player
 from trainer.strategies.placed.reading import read
@@ -295,7 +295,7 @@ def branching_network():
     return keras.Model(image, [layers.Dense(2, name="class")(mean), layers.Conv3D(1, 1, name="map")(f)])
 
 
-def staged(network, cuts, ranks, micro_batches, schedule):
+def staged(network, cuts, ranks, micro_batches, schedule, recompute):
     """The layouts and the pipeline of partitions that begin at these groups."""
     parts = staging.groups(network)
     ends = [*cuts, len(parts)]
@@ -304,13 +304,20 @@ def staged(network, cuts, ranks, micro_batches, schedule):
         for start, stop in zip([0, *cuts], ends, strict=True)
     ]
     layouts = staging.on_ranks(network, partitions, ranks)
-    return layouts, staging.pipeline(network, layouts, micro_batches, schedule)
+    return layouts, staging.pipeline(network, layouts, micro_batches, schedule, recompute=recompute)
 
 
-def compare_staged(model, cuts, ranks, schedule, *, micro_batches=3, batch=6, steps=2, close=1e-9):
+def compare_staged(
+    model, cuts, ranks, schedule, *, micro_batches=3, batch=6, steps=2, close=1e-9, recompute=False
+):
     network = read(model, batch // micro_batches)
-    layouts, pipeline = staged(network, cuts, ranks, micro_batches, schedule)
-    placement = place(network, layouts)
+    layouts, pipeline = staged(network, cuts, ranks, micro_batches, schedule, recompute)
+    sent, planned = compare_piped(model, network, layouts, pipeline, batch=batch, steps=steps, close=close)
+    assert sent == planned  # no weights cross: each is on one rank
+
+
+def compare_piped(model, network, layouts, pipeline, *, batch=6, steps=2, close=1e-9):
+    placement, micro_batches = place(network, layouts), pipeline.micro_batches
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(batch, *one.shape[1:])) for one in network.inputs]
     y = np.zeros(batch)
@@ -320,8 +327,7 @@ def compare_staged(model, cuts, ranks, schedule, *, micro_batches=3, batch=6, st
     np.testing.assert_allclose(losses, expected_losses, rtol=close)
     for path, value in expected.items():
         np.testing.assert_allclose(weights[path], value, rtol=100 * close, atol=close, err_msg=path)
-    # No weights cross: each is on one rank.
-    assert sent == {pair: micro_batches * n for pair, n in placement.elements_sent().items() if n}
+    return sent, {pair: micro_batches * n for pair, n in placement.elements_sent().items() if n}
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -332,10 +338,25 @@ def test_every_cut_of_a_network_with_skips_equals_one_process(schedule):
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("ranks", [(0, 1, 2), (0, 1, 0, 1), (2, 0, 2, 1)])
-def test_stages_in_any_order_and_taking_turns_equal_one_process(schedule, ranks):
+def test_stages_in_any_order_and_taking_turns_equal_one_process(schedule, ranks, recompute):
     cuts = [2, 4, 7][: len(ranks) - 1]
-    compare_staged(branching_network(), cuts, ranks, schedule)
+    compare_staged(branching_network(), cuts, ranks, schedule, recompute=recompute)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_stage_of_two_ranks_that_swap_halos_computes_again_what_equals_one_process(schedule):
+    model = branching_network()
+    network = read(model, 2)
+    halves = ways.spatial(network, (2, 1, 1), [0, 1])
+    last = staging.on_ranks(network, staging.groups(network), [2] * len(staging.groups(network)))
+    layouts = {name: (halves if number < 7 else last)[name] for number, name in enumerate(last)}
+    pipeline = staging.pipeline(network, layouts, 3, schedule, recompute=True)
+    assert len(pipeline.stages) == 2
+    again = [task for task in task_lists(place(network, layouts), pipeline)[0] if isinstance(task, Recompute)]
+    assert {one.unit.operation for one in again} >= {"conv", "b"}
+    compare_piped(model, network, layouts, pipeline)
 
 
 def test_micro_batches_on_one_rank_equal_accumulation():

@@ -156,6 +156,23 @@ def test_a_strategy_that_is_not_possible_is_refused_where_it_was_asked_for_and_s
     assert "is not a plan that can be replaced" in capsys.readouterr().err and kept.read_text() == "{}"
 
 
+def test_memory_of_stages_that_compute_activations_again_and_the_samples_of_batch_norm_are_said(
+    config, capsys
+):
+    def found(**keys):
+        section = json.dumps(
+            {"name": "hybrid", "micro_batches": 4, "schedule": "gpipe", "planner": "dynamic", **keys}
+        )
+        return planned(capsys, config, f"train.strategy={section}", "--ranks", "2")["strategies"][0]
+
+    kept, again = found(), found(recompute=True)
+    assert "gpipe, computed again backwards, " in again["way"] and "again" not in kept["way"]
+    assert again["way"].endswith("; batch norm over 1 of 4 samples of an update")
+    # The second rank has no part of the batch.
+    whole, less = (one["memory_bytes"][1]["kept"] for one in (kept, again))
+    assert less < whole / 2
+
+
 def test_a_plan_of_a_file_is_compared_like_any_other_and_refused_for_other_ranks_or_networks(config, capsys):
     out = config.parent / "plan.json"
     assert cli.run(["plan", str(config), "--ranks", "2", "--strategy", "spatial", "--out", str(out)]) == 0

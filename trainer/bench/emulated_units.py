@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from trainer.planning.placement import costs
 from trainer.planning.placement.operations import Network
-from trainer.planning.placement.tasks import Compute, Differentiate, Task
+from trainer.planning.placement.tasks import Compute, Differentiate, Recompute, Task
 from trainer.planning.placement.units import Placement, Unit
 from trainer.strategies.learner import Setup
 from trainer.strategies.placed import computing
@@ -86,7 +86,7 @@ def flops_of(placement: Placement, tasks: Sequence[Task]) -> float:
     """Return the FLOPs of a rank's update, both passes, that take time."""
     network, found = placement.network, 0.0
     for task in tasks:
-        if isinstance(task, Compute):
+        if isinstance(task, Compute | Recompute):
             found += work_of(network, task.unit)
         elif isinstance(task, Differentiate):
             inputs, weights = task.of != "weights", task.of != "inputs"

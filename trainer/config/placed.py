@@ -142,6 +142,11 @@ class HybridConfig(PlacedConfig):
         description="gpipe: all forward passes, then all backward passes; 1f1b: in turn, as soon as a stage "
         "can, which keeps fewer activations",
     )
+    recompute: bool = may_change(
+        False,
+        description="keep only what other ranks have sent between a stage's two passes over a micro-batch, "
+        "and compute the rest again before the backward pass: less memory, up to half more to compute",
+    )
     planner: Literal["gabra", "dynamic", "milp"] = may_change(
         "gabra",
         description="what gives partitions to ranks: a genetic algorithm, the best cuts into as many stages "

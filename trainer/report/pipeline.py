@@ -26,12 +26,16 @@ class _Layout:
         micro_batches: that the stages pass on, in each of `parts`.
         parts: accumulated micro-batches of an update, of which `division` predicts one.
         replicas: of all stages.
+        batch_norm_samples: over how many samples batch norm takes its statistics.
+        global_batch: samples of an update.
     """
 
     stages: int | None
     micro_batches: int | None
     parts: int
     replicas: int
+    batch_norm_samples: int | None
+    global_batch: int | None
 
 
 def of(story: Story) -> Figure | None:
@@ -49,6 +53,8 @@ def of(story: Story) -> Figure | None:
         _count(plan.get("micro_batches")),
         _count(plan.get("accumulation")) or 1,
         _count(plan.get("replicas")) or 1,
+        _count(plan.get("batch_norm_samples")),
+        _count(plan.get("global_batch")),
     )
     return charts_pipeline.chart(
         panels, story.facts.hosts, layout.replicas, _words(predicted, measured, layout)
@@ -115,7 +121,13 @@ def _words(predicted: Panel | None, measured: Panel | None, layout: _Layout) -> 
             f"M = {micro_batches} micro-batches"
         )
     bubbles = ", ".join(known[:-1]) + f" and {known[-1]}" if len(known) > 1 else known[0]
-    return f"{_steps(predicted, measured, layout)}; bubbles take {bubbles}."
+    said = f"{_steps(predicted, measured, layout)}; bubbles take {bubbles}."
+    if layout.batch_norm_samples and layout.global_batch:
+        said += (
+            f" Batch norm takes its statistics over {layout.batch_norm_samples} of the {layout.global_batch} "
+            "samples of an update."
+        )
+    return said
 
 
 def _steps(predicted: Panel | None, measured: Panel | None, layout: _Layout) -> str:

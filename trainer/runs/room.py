@@ -20,7 +20,8 @@ from trainer.strategies.base import Plan
 
 _CURE = (
     "Divide the network over more {} (mpirun -np ..., train.strategy=spatial), take fewer samples at once "
-    "(train.accumulation), or raise the limit (memory of the job, ulimit -v)."
+    "(train.accumulation), compute activations again (train.strategy=hybrid, train.strategy.recompute=true), "
+    "or raise the limit (memory of the job, ulimit -v)."
 )
 
 

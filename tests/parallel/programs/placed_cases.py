@@ -158,6 +158,22 @@ def own(outputs: int = 2, *, covariates: int = 0) -> keras.Model:
     return keras.Model(inputs, logits)
 
 
+def residual(dropout: float = 0.2) -> keras.Model:
+    """A network whose halves a skip reaches over, with batch norm and dropout on both sides."""
+    layers = keras.layers
+
+    def block(x: Any, name: str) -> Any:
+        x = layers.Conv3D(6, 3, padding="same", name=f"{name}_conv")(x)
+        x = layers.BatchNormalization(momentum=0.9, name=f"{name}_norm")(x)
+        return layers.Dropout(dropout, name=f"{name}_dropout")(layers.ReLU(name=f"{name}_relu")(x))
+
+    volume = keras.Input((8, 8, 8, 1), name="volume")
+    first = block(volume, "first")
+    x = layers.Add(name="skip")([first, block(block(first, "second"), "third")])
+    x = layers.GlobalAveragePooling3D(name="head_pool")(layers.Activation("tanh", name="head_tanh")(x))
+    return keras.Model(volume, layers.Dense(2, name="head_logits")(x))
+
+
 def _registered(name: str, way: str) -> Case:
     strategy, network = WAYS[way], models.describe(name)
     options: dict[str, Any] = {"dropout": 0.0} if name == "sfcn" else {}
@@ -253,6 +269,24 @@ CASES: dict[str, Case] = {
         batch=8,
         ranks=(2, 4),
         train=_optimizer("sgd", clip_norm=0.01),
+    ),
+    "stages computed again": _own(section("hybrid", micro_batches=2, recompute=True), batch=4),
+    # The reference, on one rank, keeps everything.
+    "stages computed again by gpipe": _own(
+        lambda ranks: {
+            **{"name": "hybrid", "micro_batches": 4, "partitions": 9, "planner": "dynamic"},
+            **{"schedule": "gpipe", "recompute": ranks > 1},
+        },
+        network=residual,
+        batch=8,
+        train={"accumulation": 2, **_optimizer("adam")},
+        alone=True,
+    ),
+    "replicas of stages computed again": _own(
+        section("hybrid", micro_batches=2, replicas=2, schedule="gpipe", recompute=True),
+        network=lambda: residual(dropout=0.0),
+        batch=8,
+        ranks=(2, 4),
     ),
     "stages of two inputs": _own(HYBRID, network=lambda: own(covariates=2), batch=4),
     "stages overflow": _own(HYBRID, batch=4, **OVERFLOW),

@@ -49,6 +49,11 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "filters": {"name": "filters"},
     "1f1b": {"name": "hybrid", "micro_batches": 4, "planner": "dynamic"},
     "gpipe": {"name": "hybrid", "micro_batches": 4, "planner": "dynamic", "schedule": "gpipe"},
+    "1f1b again": {"name": "hybrid", "micro_batches": 4, "planner": "dynamic", "recompute": True},
+    "gpipe again": {
+        **{"name": "hybrid", "micro_batches": 4, "planner": "dynamic", "schedule": "gpipe"},
+        "recompute": True,
+    },
 }
 STEPS = 2
 

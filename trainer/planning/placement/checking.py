@@ -12,6 +12,7 @@ from trainer.planning.placement.tasks import (
     Differentiate,
     Message,
     Receive,
+    Recompute,
     Send,
     Task,
     TaskLists,
@@ -105,6 +106,9 @@ class _Place:
         elif isinstance(task, Compute):
             self._check_reads(task.unit, task.micro)
             self._computed.add((task.unit, task.micro))
+        elif isinstance(task, Recompute):
+            if (task.unit, task.micro) not in self._computed:
+                raise self._error(f"compute {task.unit} again", "its first pass")
         elif isinstance(task, Differentiate):
             self._check_gradient(task.unit, task.micro)
             if task.of != "weights":

@@ -22,6 +22,7 @@ from trainer.planning.placement.tasks import (
     Differentiate,
     Message,
     Receive,
+    Recompute,
     Send,
     Task,
     TaskLists,
@@ -35,7 +36,10 @@ _SAME_FLOPS = 1e-6
 
 
 class Played(NamedTuple):
-    """A rank computes passes of one micro-batch, without a pause: `forward` or `backward`."""
+    """A rank computes passes of one micro-batch, without a pause: `forward` or `backward`.
+
+    What is computed again belongs to the backward pass.
+    """
 
     rank: int
     kind: str
@@ -204,13 +208,13 @@ class _Playing:
             self._send(rank, task)
         else:
             took = self._seconds(rank, task)
-            if isinstance(task, Compute | Differentiate):
+            if not isinstance(task, Update):
                 self._play(rank, task, self.now[rank] + took)
             self.now[rank] += took
             self.busy[rank] += took
         return True
 
-    def _play(self, rank: int, task: Compute | Differentiate, end: float) -> None:
+    def _play(self, rank: int, task: Compute | Recompute | Differentiate, end: float) -> None:
         kind, start = "forward" if isinstance(task, Compute) else "backward", self.now[rank]
         own = self._own.setdefault(rank, [])
         if own and (own[-1].kind, own[-1].micro, own[-1].end) == (kind, task.micro, start):
@@ -226,11 +230,12 @@ class _Playing:
         ends = begins + link.latency_s + size / link.bytes_per_second
         self._free[rank, target] = self._arrives[task.messages] = ends
 
-    def _seconds(self, rank: int, task: Compute | Differentiate | Update) -> float:
+    def _seconds(self, rank: int, task: Compute | Recompute | Differentiate | Update) -> float:
         if isinstance(task, Update):
             return self._profile.update_s(rank, self._updated[rank])
-        of = self._profile.forward_s if isinstance(task, Compute) else self._profile.backward_s
+        is_forward = isinstance(task, Compute | Recompute)
+        of = self._profile.forward_s if is_forward else self._profile.backward_s
         name = task.unit.operation
         # A convolution's gradient of its inputs takes about as long as that of its weights.
-        part = 1.0 if isinstance(task, Compute) or task.of == "all" else 0.5
+        part = 0.5 if isinstance(task, Differentiate) and task.of != "all" else 1.0
         return part * of(name, rank, self._samples) * share(self._operations[name], task.unit)

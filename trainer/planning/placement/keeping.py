@@ -6,7 +6,10 @@ own part in that part with its neighbours' borders, is not kept: it is cut out a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainer.planning.placement.boxes import Box
+from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.units import Placement
 
 
@@ -18,6 +21,7 @@ class Kept:
     """
 
     def __init__(self, placement: Placement, rank: int) -> None:
+        self._placement, self._rank = placement, rank
         operations = {one.name: one for one in placement.network.operations}
         needed: dict[str, dict[Box, None]] = {}
         for unit in placement.units:
@@ -45,6 +49,48 @@ class Kept:
             if kept & box == box:
                 return kept
         raise KeyError(f"{tensor}{box}")
+
+    def is_more_than_arrives(self, operations: Sequence[Operation]) -> bool:
+        """Return whether a stage would keep less if it kept what arrives, and computed the rest again.
+
+        The network's inputs are there anyway, and do not count.
+
+        Args:
+            operations: of the stage that the rank has a part in.
+        """
+        own, again = {one.name for one in operations}, computed_again(operations)
+        needed = {one.name for one in operations if one.keeps == "output"}
+        read: set[str] = set()
+        for one in operations:
+            tensors = {reading.tensor for reading in one.readings}
+            needed |= tensors if one.keeps == "inputs" else set()
+            read |= tensors if one.keeps == "inputs" or one.name in again else set()
+        widths = {one.name: one.width for one in self._placement.network.operations if one.readings}
+        kept = sum(box.size * widths[name] for name in needed & set(widths) for box in self.boxes[name])
+        arrives = sum(
+            move.box.size * widths[name]
+            for name in read & set(widths)
+            for move in self._placement.flows[name].moves
+            if move.target.rank == self._rank and (move.crosses or name not in own)
+        )
+        return arrives < kept
+
+
+def computed_again(operations: Sequence[Operation]) -> set[str]:
+    """Return the names of the operations that a stage computes again, which has kept only what it reads.
+
+    They are those whose outputs gradients are computed from, and what these read in turn.
+
+    Args:
+        operations: of the stage, in order.
+    """
+    found: set[str] = set()
+    for one in reversed(operations):
+        if one.keeps == "output":
+            found.add(one.name)
+        if one.keeps == "inputs" or one.name in found:
+            found.update(reading.tensor for reading in one.readings)
+    return found & {one.name for one in operations}
 
 
 def _within(box: Box, other: Box) -> bool:

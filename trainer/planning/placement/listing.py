@@ -6,14 +6,21 @@ been sent by a rank that waits for none that comes later. `checking.check` prove
 
 A chunk is one pass of a stage over one micro-batch. Without stages there are two: all operations forwards,
 then backwards.
+
+With `Pipeline.recompute`, a backward pass begins with computing again what its gradients are computed from:
+before that, a rank keeps what other ranks have sent, and the batch (GPipe, arXiv 1811.06965). Nothing is
+computed again where that saves no memory: where a rank does nothing between the two passes, or keeps less of
+a stage than it receives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainer.planning.placement.exchanges import Exchange
+from trainer.planning.placement.keeping import Kept, computed_again
 from trainer.planning.placement.operations import Operation
 from trainer.planning.placement.tasks import (
     Compute,
@@ -21,6 +28,7 @@ from trainer.planning.placement.tasks import (
     Differentiate,
     Message,
     Receive,
+    Recompute,
     Send,
     Task,
     TaskLists,
@@ -46,10 +54,12 @@ class Pipeline:
     Attributes:
         stages: names of the operations of each stage, in the order of the network; together all but inputs.
         chunks: passes of stages over micro-batches, in an order in which each comes after what it needs.
+        recompute: outputs are computed again for the backward pass instead of being kept.
     """
 
     stages: tuple[tuple[str, ...], ...]
     chunks: tuple[Chunk, ...]
+    recompute: bool = False
 
     @property
     def micro_batches(self) -> int:
@@ -130,12 +140,32 @@ class _Rank:
         own = [[one for one in self._own if one[0].name in names] for names in stages]
         inputs = self._inputs(own)
         last = self._pipeline.micro_batches - 1
-        for passing, micro, stage in self._pipeline.chunks:
+        again = self._again(own)
+        for chunk in self._pipeline.chunks:
+            passing, micro, stage = chunk
             if passing == "forward":
                 yield from self._flushed()
                 yield from self._forward([*inputs[stage], *own[stage]], micro)
             else:
-                yield from self._backward(own[stage], micro, is_last=micro == last)
+                units = again.get(chunk, [])
+                yield from self._backward(own[stage], micro, is_last=micro == last, again=units)
+
+    def _again(self, own: list[_Own]) -> dict[Chunk, list[Unit]]:
+        """Units that are computed again before backward passes that do not follow their forward passes."""
+        if not self._pipeline.recompute:
+            return {}
+        kept = Kept(self._placement, self._rank)
+        needed: list[list[Unit]] = []
+        for stage in own:
+            operations = [operation for operation, units in stage if units]
+            names = computed_again(operations) if kept.is_more_than_arrives(operations) else set()
+            needed.append([unit for operation, units in stage if operation.name in names for unit in units])
+        mine = [one for one in self._pipeline.chunks if any(units for _, units in own[one.stage])]
+        return {
+            chunk: needed[chunk.stage]
+            for before, chunk in itertools.pairwise(mine)
+            if chunk.passing == "backward" and before != chunk._replace(passing="forward")
+        }
 
     def _inputs(self, own: list[_Own]) -> list[_Own]:
         """The inputs of the network, each where a stage of this rank reads it first."""
@@ -162,7 +192,7 @@ class _Rank:
             if operation.name in flows:
                 yield from self._send([(operation.name, flows[operation.name])], "output", micro=micro)
 
-    def _backward(self, own: _Own, micro: int, *, is_last: bool) -> Iterator[Task]:
+    def _backward(self, own: _Own, micro: int, *, is_last: bool, again: Sequence[Unit]) -> Iterator[Task]:
         flows, reductions = self._placement.flows, self._placement.reductions
         for operation, units in reversed(own):
             if operation.name in flows:
@@ -170,6 +200,10 @@ class _Rank:
                 if arriving := tuple(self._receive(back, "gradient", back=True, micro=micro)):
                     yield from self._flushed()
                     yield from arriving
+            if units and again:  # once the first gradient is there
+                yield from self._flushed()
+                yield from (Recompute(unit, micro) for unit in again)
+                again = ()
             can_wait = len(self._placement.ranks) > 1 and self._can_wait(operation)
             for unit in units:
                 yield Differentiate(unit, "inputs" if can_wait else "all", micro)

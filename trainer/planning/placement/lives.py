@@ -15,6 +15,7 @@ from trainer.planning.placement.tasks import (
     Differentiate,
     Message,
     Receive,
+    Recompute,
     Send,
     Task,
     message,
@@ -60,14 +61,22 @@ class Lives:
         self._size: dict[_Key, int] = {}
         self._born: dict[_Key, int] = {}
         self._last: dict[_Key, int] = {}
+        # Of a micro-batch: how often something of it was computed again without a pause, and whose outputs
+        # of now are those.
+        self._runs: dict[int, int] = {}
+        self._again_there: set[tuple[str, int]] = set()
         # Of tensors that are there during one task only.
         self._passing = [0.0] * len(tasks)
         # Of a micro-batch: gradients of what units have read, by tensor, and of what they have computed.
         self._gradients: dict[tuple[str, int], list[_Part]] = {}
         self._upstream: dict[tuple[Unit, int], _Key] = {}
         self._now = self._micro = 0
+        before: Task | None = None
         for self._now, task in enumerate(tasks):
+            if isinstance(task, Recompute) and not isinstance(before, Recompute):
+                self._runs[task.micro] = self._runs.get(task.micro, 0) + 1
             self._do(task)
+            before = task
         if len(self._forward_ends) > 1:
             self._keep_inputs()
 
@@ -125,6 +134,10 @@ class Lives:
         elif isinstance(task, Compute):
             self._micro = task.micro
             self._compute(task.unit)
+        elif isinstance(task, Recompute):
+            self._micro = task.micro
+            self._again_there.add((task.unit.operation, task.micro))
+            self._compute(task.unit)
         elif isinstance(task, Differentiate):
             self._micro = task.micro
             self._differentiate(task.unit, task.of)
@@ -151,7 +164,12 @@ class Lives:
             self._read(tensor, box)
             self._pass(self._bordered(operation, unit, size) + _FORWARD.get(operation.kind, 0.0) * size)
         self._pass(self._scores(operation, unit))
-        self._use((unit, self._micro), self._bytes(unit.operation, unit.box))
+        self._use(self._output(unit), self._bytes(unit.operation, unit.box))
+
+    def _output(self, unit: Unit) -> _Key:
+        """What a unit has computed last: in the second pass, if it was computed again."""
+        is_again = (unit.operation, self._micro) in self._again_there
+        return ("again", unit) if is_again else unit, self._micro
 
     def _differentiate(self, unit: Unit, of: str) -> None:
         operation = self._operations[unit.operation]
@@ -190,7 +208,7 @@ class Lives:
 
     def _read(self, tensor: str, box: Box) -> None:
         """A box is read: an output or a message itself, or several put together, once for all readers."""
-        key = (tensor, box), self._micro
+        key = (tensor, box, self._runs.get(self._micro, 0)), self._micro
         if key not in self._size:
             flow = self._placement.flows[tensor]
             parts = list(self._arriving("output", tensor, flow, box))
@@ -207,7 +225,7 @@ class Lives:
         if own is None or self._operations[tensor].sums:
             self._read(tensor, kept)
         else:
-            self._use((own, self._micro), self._bytes(tensor, kept))
+            self._use(self._output(own), self._bytes(tensor, kept))
         return 0 if kept == box else self._bytes(tensor, box)
 
     def _gradient(self, unit: Unit) -> _Key:
@@ -236,7 +254,7 @@ class Lives:
     def _own_parts(self, tensor: str, box: Box) -> Iterator[_Part]:
         for unit in self._own.get(tensor, ()):
             if unit.box & box is not None:
-                yield (unit, self._micro), unit.box
+                yield self._output(unit), unit.box
 
     def _arriving_back(self, unit: Unit, flow: Exchange) -> Iterator[_Part]:
         for number, move in enumerate(flow.moves):

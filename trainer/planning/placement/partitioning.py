@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainer.planning.placement import staging
+from trainer.planning.placement.keeping import computed_again
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.lives import Lives
 from trainer.planning.placement.operations import Network
@@ -52,6 +53,7 @@ def problem(
     schedule: Schedule,
     slots: int,
     memory_bytes: Sequence[float] | None = None,
+    recompute: bool = False,
 ) -> Problem:
     """Return what a planner decides by.
 
@@ -65,17 +67,22 @@ def problem(
         schedule: of their passes.
         slots: numbers that the optimizer keeps for each parameter.
         memory_bytes: limits of the ranks; None for none.
+        recompute: stages compute again what they need. The network's inputs, which are there for all
+            micro-batches, then count as state.
     """
     ranks = range(devices)
     apart = place(network, staging.on_ranks(network, parts, range(len(parts))))
     seconds = np.array([[_seconds(network, profile, names, rank) for rank in ranks] for names in parts])
     trained = [_trained(apart, part) for part in range(len(parts))]
     latency, rate = _links(profile, devices)
+    state = [_state_bytes(apart, part, slots) for part in range(len(parts))]
+    if recompute:
+        state = [one + micro_batches * _input_bytes(apart, part) for part, one in enumerate(state)]
     return Problem(
         forward_s=seconds[..., 0],
         backward_s=seconds[..., 1],
         update_s=np.array([[_update_s(profile, rank, count) for rank in ranks] for count, _ in trained]),
-        state_bytes=np.array([_state_bytes(apart, part, slots) for part in range(len(parts))]),
+        state_bytes=np.array(state),
         kept_bytes=_kept_bytes(apart, len(parts)),
         moved_bytes=_moved_bytes(apart, len(parts)),
         latency_s=latency,
@@ -86,6 +93,7 @@ def problem(
         reduced_s=np.array(
             [[_reduced_s(profile, rank, devices, replicas, size) for rank in ranks] for _, size in trained]
         ),
+        again_s=_again_s(network, parts, profile, devices) if recompute else None,
     )
 
 
@@ -100,6 +108,20 @@ def _seconds(
     return (
         sum(profile.forward_s(name, rank, samples) for name in names),
         sum(profile.backward_s(name, rank, samples) for name in names),
+    )
+
+
+def _again_s(network: Network, parts: Sequence[Group], profile: Profile | None, devices: int) -> Floats:
+    """See `Problem.again_s`; a partition inside a stage, as if the whole network were that stage."""
+    operations = [one for one in network.operations if one.readings]
+    inside = computed_again(operations)
+    last = [computed_again([one for one in operations if one.name in names]) for names in parts]
+    needed = [[name for name in names if name in inside] for names in parts], last
+    return np.array(
+        [
+            [[_seconds(network, profile, sorted(names), rank)[0] for rank in range(devices)] for names in one]
+            for one in needed
+        ]
     )
 
 
@@ -136,6 +158,13 @@ def _state_bytes(apart: Placement, part: int, slots: int) -> int:
     widths = {weight.path: weight.width for one in apart.network.operations for weight in one.weights}
     held = sum(of.elements(part) * widths[path] for path, of in apart.holders.items())
     return held + slots * _trained(apart, part)[1]
+
+
+def _input_bytes(apart: Placement, part: int) -> int:
+    """What a partition reads of the network's inputs for a micro-batch."""
+    inputs = {one.name: one.width for one in apart.network.inputs}
+    read = (unit for name in inputs for unit in apart.of(name) if unit.rank == part)
+    return sum(unit.box.size * inputs[unit.operation] for unit in read)
 
 
 def _kept_bytes(apart: Placement, count: int) -> Floats:

@@ -49,8 +49,13 @@ def stages(network: Network, ranks_of: Callable[[str], object]) -> tuple[Group, 
 
 
 def pipeline(
-    network: Network, layouts: Mapping[str, Layout], micro_batches: int, schedule: Schedule
+    network: Network,
+    layouts: Mapping[str, Layout],
+    micro_batches: int,
+    schedule: Schedule,
+    *,
+    recompute: bool = False,
 ) -> Pipeline:
-    """Return in which order the stages of some layouts pass micro-batches."""
+    """Return in which order the stages of some layouts pass micro-batches; see `Pipeline`."""
     parts = stages(network, lambda name: layouts[name].ranks)
-    return Pipeline(parts, tuple(order(len(parts), micro_batches, schedule)))
+    return Pipeline(parts, tuple(order(len(parts), micro_batches, schedule)), recompute)

@@ -59,6 +59,17 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class Recompute:
+    """Compute a unit's output for a micro-batch again, from what has arrived; nothing of it is sent.
+
+    Gradients are computed from these outputs, so that those of the first pass need not be kept.
+    """
+
+    unit: Unit
+    micro: int = 0
+
+
+@dataclass(frozen=True)
 class Differentiate:
     """Compute the gradients of a unit's inputs and weights from those of its output.
 
@@ -92,7 +103,7 @@ class Update:
     """Update what this rank owns of all variables, after all parts of its gradient have arrived."""
 
 
-Task = Compute | Differentiate | Send | Receive | Update
+Task = Compute | Recompute | Differentiate | Send | Receive | Update
 TaskLists = dict[int, tuple[Task, ...]]
 
 

@@ -13,7 +13,7 @@ def path_s(problem: Problem) -> float:
     Each is on its fastest device, without messages. With one micro-batch it is the critical path.
     """
     before, after = filling.anywhere(problem)
-    passes = problem.micro_batches * (problem.forward_s + problem.backward_s)
+    passes = problem.passes_s
     last = passes + problem.final_s, passes + after[:, None]
     return float((before + last[0].clip(min=last[1]).min(axis=1)).max())
 

@@ -19,7 +19,8 @@ def dynamic(problem: Problem) -> tuple[int, ...]:
     cross a border, to the next stage or back. The program finds the least one exactly over all cuts, and
     all assignments of devices to stages, for partitions each of which reads the one before. A skip that
     crosses several borders counts at each, which is an estimate. Memory is exact: under `1f1b` a stage keeps
-    as many micro-batches as there are stages from it on, under `gpipe` all.
+    as many micro-batches as there are stages from it on, under `gpipe` all. A stage that computes again has
+    one of them whole.
 
     The least bottleneck is not the least step: filling and draining are not in it. So stages of every number
     are tried with `steps`, and the best is taken.
@@ -41,6 +42,8 @@ def dynamic(problem: Problem) -> tuple[int, ...]:
     least = np.full((p + 1, 2**d, d), np.inf)
     stop_at = np.zeros((p + 1, 2**d, d), np.int64)
     next_device = np.zeros((p + 1, 2**d, d), np.int64)
+    again = problem.recomputed
+    work = problem.forward_s + problem.backward_s + problem.final_s / problem.micro_batches
     link_s = [_link_s(problem, moved) for moved in crossing]
     for start in range(p - 1, -1, -1):
         for device in range(d):
@@ -51,8 +54,14 @@ def dynamic(problem: Problem) -> tuple[int, ...]:
                 flying = np.minimum(flying, size[having])
             for stop in range(start + 1, p + 1):
                 part = slice(start, stop)
-                took = problem.work_s[part, device].sum() / problem.micro_batches
-                held = problem.state_bytes[part].sum() + problem.kept_bytes[part].sum() * flying
+                took = work[part, device].sum()
+                whole = kept = problem.kept_bytes[part].sum()
+                if again is not None:
+                    kept = again.kept_bytes[start, stop - 1]
+                    # Under `1f1b`, the passes of the last stage follow each other.
+                    if problem.micro_batches > 1 and (stop < p or problem.schedule == "gpipe"):
+                        took += again.seconds[start, stop - 1, device]
+                held = problem.state_bytes[part].sum() + whole + kept * (flying - 1)
                 if stop == p:
                     found, after = np.where(others == 0, took, np.inf), np.zeros(len(having), np.int64)
                 else:

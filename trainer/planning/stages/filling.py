@@ -46,7 +46,7 @@ def first_on(problem: Problem) -> Filling:
             moved = problem.moved_bytes[a, q]
             comes = problem.forward_s[a, others] + problem.message_s(moved, elsewhere, device)
             before = paths.before_s[a] + comes.min()
-            goes = problem.message_s(moved, device, elsewhere) + problem.backward_s[a, others]
+            goes = problem.message_s(moved, device, elsewhere) + problem.least_backward_s[a, others]
             after = (goes + np.maximum(problem.final_s[a, others], paths.after_s[a])).min()
             found.before_s[q, device] = max(found.before_s[q, device], before)
             found.after_s[q, device] = max(found.after_s[q, device], after)
@@ -60,7 +60,7 @@ def _paths(problem: Problem, allowed: np.ndarray) -> Filling:
     for p, q in zip(*np.nonzero(problem.moved_bytes), strict=True):
         before = found.before_s[p] + problem.forward_s[p, allowed].min()
         last = np.maximum(problem.final_s[p, allowed], found.after_s[p])
-        after = (problem.backward_s[p, allowed] + last).min()
+        after = (problem.least_backward_s[p, allowed] + last).min()
         found.before_s[q] = max(found.before_s[q], before)
         found.after_s[q] = max(found.after_s[q], after)
     return found

@@ -37,8 +37,8 @@ def milp(problem: Problem, *, time_limit_s: float = 10.0) -> Solved:
     - what a link carries: of each partition, what its chief reader reads, the one that reads most, without
       latency.
 
-    Memory has the activations of all micro-batches under `gpipe`, of one under `1f1b`: an assignment may need
-    more than it is given.
+    Memory has the activations of all micro-batches under `gpipe`, of one under `1f1b`, and of none with
+    `again_s`: an assignment may need more than it is given.
 
     Args:
         problem: that is planned.
@@ -119,6 +119,7 @@ class _Model:
     def _assign(self) -> None:
         one = self.problem
         flying = one.micro_batches if one.schedule == "gpipe" else 1
+        flying = flying if one.again_s is None else 0
         size = one.state_bytes + flying * one.kept_bytes
         for columns in self.x:
             self._row(((column, 1.0) for column in columns), 1.0, 1.0)
@@ -136,7 +137,7 @@ class _Model:
 
     def _compute(self) -> None:
         one = self.problem
-        passes = one.micro_batches * (one.forward_s + one.backward_s)
+        passes = one.passes_s
         before, after = filling.first_on(one)
         for device in range(one.devices):
             x, y = self.x[:, device], self.y[:, device]

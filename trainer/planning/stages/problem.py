@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from trainer.planning.stages.recomputing import Recomputed, recomputed
 
 Schedule = Literal["gpipe", "1f1b"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
@@ -32,6 +35,10 @@ class Problem:
         micro_batches: M, per step.
         schedule: order of the micro-batches.
         reduced_s: (P, D), seconds to reduce a partition's gradients over replicas, once per step.
+        again_s: (2, P, D), seconds to compute a partition again before its backward pass: where the next one
+            is in the same stage, and, no more, where it ends a stage. A stage then keeps, between its two
+            passes over a micro-batch, what it reads of others, if that is less; it does not compute again
+            what its device has just computed. None: stages keep everything.
 
     Raises:
         ValueError: which of them is wrong.
@@ -49,6 +56,7 @@ class Problem:
     micro_batches: int
     schedule: Schedule
     reduced_s: Floats
+    again_s: Floats | None = None
 
     def __post_init__(self) -> None:
         forward = np.asarray(self.forward_s)
@@ -62,6 +70,10 @@ class Problem:
             array = self._keep(name, getattr(self, name), shape)
             if not (np.isfinite(array).all() and (array >= 0).all()):
                 raise ValueError(f"{name} must be finite and not negative")
+        if self.again_s is not None:
+            inside, last = self._keep("again_s", self.again_s, (2, p, d))
+            if not (np.isfinite(inside).all() and (last >= 0).all() and (inside >= last).all()):
+                raise ValueError("again_s must be finite, not negative, and no more at the end of a stage")
         if np.tril(self.moved_bytes).any():
             raise ValueError("moved_bytes must be 0 but from a partition to a later one")
         apart = ~np.eye(d, dtype=bool)
@@ -100,10 +112,33 @@ class Problem:
         """(P, D), what is done once per step: reducing gradients, and the update."""
         return self.reduced_s + self.update_s
 
+    @functools.cached_property
+    def recomputed(self) -> Recomputed | None:
+        """What stages compute again; None where they keep everything."""
+        if self.again_s is None:
+            return None
+        return recomputed(self.kept_bytes, self.moved_bytes, self.again_s)
+
+    @property
+    def least_backward_s(self) -> Floats:
+        """(P, D), of a backward pass and what is computed again for it whatever the assignment.
+
+        Under `1f1b` that is nothing: a partition may be in the last stage, whose passes follow each other.
+        """
+        found = self.recomputed
+        if found is None or self.schedule == "1f1b" or self.micro_batches == 1:
+            return self.backward_s
+        return self.backward_s + found.least_s
+
+    @property
+    def passes_s(self) -> Floats:
+        """(P, D), all passes of a partition in a step, at least."""
+        return self.micro_batches * (self.forward_s + self.least_backward_s)
+
     @property
     def work_s(self) -> Floats:
-        """(P, D), all that a device does for a partition in a step."""
-        return self.micro_batches * (self.forward_s + self.backward_s) + self.final_s
+        """(P, D), all that a device does for a partition in a step, at least."""
+        return self.passes_s + self.final_s
 
     def message_s(self, moved: float | Floats, source: int | NDArray, target: int | NDArray) -> Floats:
         """Return the seconds that a message of so many bytes occupies its link."""

@@ -7,8 +7,9 @@ message; a tensor that several partitions of that device read is in it once, wit
 them reads. The gradients of what a device has received go back once too, when the first of its stages that
 read it has done its backward pass, the last of them to do so. A message occupies its link, from one
 device to another, for latency + bytes / bandwidth, one message after the other. Within a device nothing takes
-time. In the end each device reduces the gradients of its partitions and updates them; the step lasts until
-the last device has.
+time. Stages that compute again (`recomputing`) begin a backward pass with that, unless the device has just
+done the forward pass, and have all activations of a micro-batch only then. In the end each device reduces the
+gradients of its partitions and updates them; the step lasts until the last device has.
 
 Not in it: reductions and updates that begin before the last chunk of their device, and what several links
 share.
@@ -62,16 +63,21 @@ def memory(problem: Problem, chromosomes: ArrayLike) -> Floats:
     """
     runs = _runs(_checked(problem, chromosomes))
     table = _table(problem.partitions, problem.micro_batches, problem.schedule)
-    kept = _of_stages(runs, np.broadcast_to(problem.kept_bytes, runs.stage.shape))
-    kept = np.concatenate([kept, -kept, np.zeros((len(kept), 1))], axis=1)
+    whole = _of_stages(runs, np.broadcast_to(problem.kept_bytes, runs.stage.shape))
+    found = problem.recomputed
+    kept = whole if found is None else found.kept_bytes[_ends(runs)]
+    none = np.zeros((len(kept), 1))
     passes = table.passes[:, runs.stage_count].T  # (N, slots)
-    changes = np.take_along_axis(kept, passes, axis=1)
+    changes = np.take_along_axis(np.concatenate([kept, -kept, none], axis=1), passes, axis=1)
+    # What a stage has besides, for the time of its backward pass.
+    again = np.take_along_axis(np.concatenate([0 * kept, whole, none], axis=1), passes, axis=1)
     holders = np.take_along_axis(np.tile(runs.holder, 2), passes % (2 * problem.partitions), 1)
-    found = np.empty((len(kept), problem.devices))
+    most = np.empty((len(kept), problem.devices))
     for device in range(problem.devices):
-        flying = np.cumsum(np.where(holders == device, changes, 0.0), axis=1).max(axis=1)
-        found[:, device] = (runs.device == device) @ problem.state_bytes + flying
-    return found
+        here = holders == device
+        flying = np.cumsum(np.where(here, changes, 0.0), axis=1) + np.where(here, again, 0.0)
+        most[:, device] = (runs.device == device) @ problem.state_bytes + flying.max(axis=1)
+    return most
 
 
 def overflow(problem: Problem, chromosomes: ArrayLike) -> Floats:
@@ -98,7 +104,10 @@ def fitness(problem: Problem, chromosomes: ArrayLike) -> Floats:
 
 def longest_s(problem: Problem) -> float:
     """Return seconds that no step exceeds: everything one after the other, at its slowest."""
-    total = problem.work_s.max(axis=1).sum()
+    passes = problem.forward_s + problem.backward_s
+    if problem.again_s is not None:
+        passes = passes + problem.again_s[0]
+    total = (problem.micro_batches * passes + problem.final_s).max(axis=1).sum()
     pairs = np.nonzero(~np.eye(problem.devices, dtype=bool))
     for moved in problem.moved_bytes[problem.moved_bytes > 0]:
         total += 2 * problem.micro_batches * problem.message_s(moved, *pairs).max(initial=0.0)
@@ -168,6 +177,13 @@ def _of_stages(runs: _Runs, values: Floats) -> Floats:
     return np.einsum("nsp,np...->ns...", member.astype(np.float64), values, optimize=True)
 
 
+def _ends(runs: _Runs) -> tuple[Integers, Integers]:
+    """Return the first and the last partition of each stage, both (N, P); of stages that there are not, 0."""
+    each = np.arange(runs.stage.shape[1])
+    member = runs.stage[:, None, :] == each[:, None]
+    return member.argmax(axis=2), (member * each).max(axis=2)
+
+
 class _Messages(NamedTuple):
     """What leaves after each pass, forward ones first.
 
@@ -210,6 +226,15 @@ def _messages(problem: Problem, runs: _Runs) -> _Messages:
     return _Messages(seconds, waits)
 
 
+def _again_s(problem: Problem, runs: _Runs) -> Floats | None:
+    """Return the seconds to compute each stage again, (N P,); None where everything is kept."""
+    found = problem.recomputed
+    if found is None:
+        return None
+    first, last = _ends(runs)
+    return found.seconds[first, last, runs.holder].ravel()
+
+
 def _play(problem: Problem, runs: _Runs) -> Floats:
     """Return the seconds of a step of each assignment; those with more stages come first."""
     (count, partitions), devices, micro_batches = runs.device.shape, problem.devices, problem.micro_batches
@@ -218,6 +243,7 @@ def _play(problem: Problem, runs: _Runs) -> Floats:
     took = np.concatenate(
         [_of_stages(runs, one[each, runs.device]) for one in (problem.forward_s, problem.backward_s)], axis=1
     ).ravel()
+    again = _again_s(problem, runs)
     seconds, waits = (array.reshape(-1, array.shape[2]) for array in _messages(problem, runs))
     holder = np.tile(runs.holder, 2).ravel()
     rows = np.arange(count)
@@ -225,6 +251,8 @@ def _play(problem: Problem, runs: _Runs) -> Floats:
     stage_devices = first_device[:, None] + runs.holder
 
     free = np.zeros(count * devices)
+    # The forward pass that each device has done last, if nothing came after it.
+    latest = np.full(count * devices, -1)
     links = np.zeros((count * devices, devices))
     ready = np.zeros((count * 2 * micro_batches, partitions))
     chunks = 2 * micro_batches * runs.stage_count
@@ -236,6 +264,12 @@ def _play(problem: Problem, runs: _Runs) -> Floats:
         batch = (rows[:active] * 2 + backward) * micro_batches + table.micro[slot, runs.stage_count[:active]]
         device = first_device[:active] + holder[chunk]
         end = np.maximum(free[device], ready[batch, passes - partitions * backward]) + took[chunk]
+        if again is not None:
+            forward = passes - partitions * backward
+            same = forward * micro_batches + table.micro[slot, runs.stage_count[:active]]
+            stage = rows[:active] * partitions + forward
+            end += np.where(backward & (latest[device] != same), again[stage], 0.0)
+            latest[device] = np.where(backward, -1, same)
         free[device] = end
         link = links[device]
         arrives = np.maximum(end[:, None], link) + seconds[chunk]

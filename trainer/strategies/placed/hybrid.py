@@ -79,9 +79,9 @@ class Hybrid(Placed):
 
         section, network = self._hybrid, read(model, self._samples)
         count = min(self._partitions(ranks), len(staging.groups(network)))
-        asked = (section.planner, section.schedule, section.micro_batches)
+        asked = (section.planner, section.schedule, section.micro_batches, section.recompute)
         return (
-            asked == (known.planner, known.schedule, known.micro_batches)
+            asked == (known.planner, known.schedule, known.micro_batches, known.recompute)
             and recorded.get("replicas") == section.replicas
             and recorded.get("world_size") == ranks * section.replicas
             and count == len(known.partitions)
@@ -110,6 +110,7 @@ class Hybrid(Placed):
             schedule=section.schedule,
             slots=slots.per_parameter(optimizer, model.trainable_variables),
             memory_bytes=self._memory,
+            recompute=section.recompute,
         )
 
     def _decided(self, model: keras.Model, ranks: int) -> Division:
@@ -145,6 +146,7 @@ class Hybrid(Placed):
             None if self.profile is None else found.step_s,
             found.gap,
             found.fits,
+            recompute=section.recompute,
         )
         return division if self.profile is None else self._predicted(model, division, self.profile, ranks)
 
@@ -174,7 +176,6 @@ class Hybrid(Placed):
             ConfigError: see there, and where there are more ranks than the planner takes.
             ModelError: see there.
         """
-        from trainer.planning.placement import staging
         from trainer.strategies.placed.hybrid_plan import HybridPlan
         from trainer.strategies.placed.plan import PlacedPlan
 
@@ -182,9 +183,7 @@ class Hybrid(Placed):
         if self._hybrid.plan is None and self._division is None and not world_size % replicas:
             self._division = self._decided(model, world_size // replicas)
         found = cast(PlacedPlan, super().plan(model, optimizer, world_size))
-        placement = found.placement
-        stages = staging.stages(placement.network, lambda name: [u.rank for u in placement.of(name)])
-        return HybridPlan.from_placed(found, division=self._division, stages=len(stages))
+        return HybridPlan.of_stages(found, self._division)
 
     def layouts(self, network: Network, ranks: int) -> Layouts:
         """Give partitions to ranks."""
@@ -199,7 +198,10 @@ class Hybrid(Placed):
         """Return in which order stages work on micro-batches."""
         from trainer.planning.placement import staging
 
-        return staging.pipeline(network, layouts, self._hybrid.micro_batches, self._hybrid.schedule)
+        section = self._hybrid
+        return staging.pipeline(
+            network, layouts, section.micro_batches, section.schedule, recompute=section.recompute
+        )
 
     def way(self, ranks: int) -> str:
         """Return stages and schedule."""
@@ -209,8 +211,9 @@ class Hybrid(Placed):
         if division is None:
             raise TypeError("nothing was decided")
         used, count = len(set(division.ranks)), len(stages(division.ranks))
+        again = ", computed again backwards" if division.recompute else ""
         idle = f" ({ranks - used} without any)" if used < ranks else ""
         return (
-            f"{count} stage(s) on {ranks} rank(s){idle} by {division.planner}, {division.schedule}, "
+            f"{count} stage(s) on {ranks} rank(s){idle} by {division.planner}, {division.schedule}{again}, "
             f"at most {division.gap:.1%} from the best"
         )

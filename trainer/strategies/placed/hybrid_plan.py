@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from trainer.planning.placement import staging
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.staging import Group
 from trainer.strategies.placed.plan import PlacedPlan
@@ -25,6 +26,7 @@ class Division:
         gap: to a proven bound, step / bound - 1: no division can be better by more.
         fits: whether it was predicted to fit into the ranks' memory.
         played: which rank is predicted to work on which micro-batch when: see `costs.Played`.
+        recompute: activations are computed again for the backward pass.
     """
 
     planner: str
@@ -37,6 +39,7 @@ class Division:
     gap: float
     fits: bool
     played: tuple[tuple[Any, ...], ...] = ()
+    recompute: bool = False
 
     def fits_network(self, network: Network, ranks: int) -> bool:
         """Return whether it divides this network over so many ranks; one that was edited may not."""
@@ -69,10 +72,24 @@ class HybridPlan(PlacedPlan):
     Attributes:
         division: what the planner decided; None where a file says who computes what.
         stages: runs of operations on the same ranks.
+        batch_norm_samples: over how many samples batch norm takes its statistics; None without batch norm.
     """
 
     division: Division | None = dataclasses.field(default=None, kw_only=True)
     stages: int = dataclasses.field(default=1, kw_only=True)
+    batch_norm_samples: int | None = dataclasses.field(default=None, kw_only=True)
+
+    @classmethod
+    def of_stages(cls, plan: PlacedPlan, division: Division | None) -> HybridPlan:
+        """Return a plan with what its placement says of stages."""
+        placement = plan.placement
+        network = placement.network
+        stages = staging.stages(network, lambda name: [unit.rank for unit in placement.of(name)])
+        count, way = None, plan.way
+        if any(one.kind == "batch_moments" for one in network.operations):
+            count = network.operations[-1].shape[0]
+            way += f"; batch norm over {count} of {plan.global_batch} samples of an update"
+        return cls.from_placed(plan, division=division, stages=len(stages), batch_norm_samples=count, way=way)
 
     def tree(self) -> dict[str, Any]:
         """Return every attribute as it goes into plan.json."""
@@ -89,7 +106,7 @@ def division_in(plan: dict[str, Any] | None) -> Division | None:
     """Return the division of plan.json; None where there is none, or it cannot be read."""
     told = (plan or {}).get("division")
     names = {field.name for field in dataclasses.fields(Division)}
-    if not isinstance(told, dict) or set(told) != names:
+    if not isinstance(told, dict) or {*told, "recompute"} != names:  # older plans do not have it
         return None
     lists = told["partitions"], told["ranks"]
     if not all(isinstance(one, list) and one for one in lists) or len(lists[0]) != len(lists[1]):

@@ -45,6 +45,18 @@ class Parts:
         self.weight: dict[str, list[Part]] = shared.weight if shared else defaultdict(list)
         self.fresh: dict[str, list[Part]] = shared.fresh if shared else defaultdict(list)
 
+    def again(self) -> Parts:
+        """Return parts of a second pass: what it does not compute itself, and gradients, are this one's."""
+        found = Parts(self._placement, self._rank, self._micro, self)
+        found.arrived, found.read = self.arrived, self.read
+        found.outputs.update(self.outputs)
+        return found
+
+    def computed(self, unit: Unit, values: Any) -> None:
+        """Take a unit's output, in the place of that of an earlier pass."""
+        others = [part for part in self.outputs[unit.operation] if part[0] != unit.box]
+        self.outputs[unit.operation] = [*others, (unit.box, values)]
+
     def flow(self, one: Message) -> Exchange:
         """Return the moves that a message is one of."""
         if one.content in ("output", "gradient"):
@@ -93,9 +105,12 @@ class Parts:
     def to_differentiate(self, tensor: str, box: Box) -> Any:
         """Return a box that was read, or computed here, from what is kept of the tensor."""
         around = self._kept.around(tensor, box)
+        own = (values for held, values in self.outputs[tensor] if held == around)
         values = self.joined.get((tensor, around))
         if values is None:
-            values = next(values for held, values in self.outputs[tensor] if held == around)
+            values = next(own, None)
+        if values is None:  # let go since it was read
+            values = self.to_compute(tensor, around)
         return pieces.taken(box, around, values)
 
     def add_gradient(self, path: str, box: Box, values: Any) -> None:

@@ -22,6 +22,7 @@ from trainer.planning.placement.tasks import (
     Differentiate,
     Message,
     Receive,
+    Recompute,
     Send,
     Task,
 )
@@ -64,6 +65,9 @@ class Player:
         self._began: list[Any] = []
         self._shared = Parts(placement, rank)
         self._parts_of: dict[int, Parts] = {0: self._shared}
+        # Of micro-batches that were computed again; what this pass waited for.
+        self._again: dict[int, Parts] = {}
+        self._gate: Any = None
         self._records: dict[tuple[Unit, int], Record] = {}
         self._statistics = MovingStatistics(layers)
         # What was computed last, and what the next pass waits for.
@@ -104,6 +108,7 @@ class Player:
         self._inputs, self._loss, self._update_values, self._seed = inputs, loss, update, seed
         self._objective = objective or loss
         ends = _ends(tasks) if self._is_pipelined and chunk_done is not None else {}
+        before: Task | None = None
         for moves, some in groupby(enumerate(tasks), key=lambda one: isinstance(one[1], Send | Receive)):
             if moves:
                 yield from self._move([task for _, task in some])
@@ -116,10 +121,15 @@ class Player:
                         done = forward_done([out for _, out in outputs])
                         if task.unit.operation == LOSS and not task.micro:
                             self._began = done or []
+                elif isinstance(task, Recompute):
+                    if not isinstance(before, Recompute):
+                        self._begin_again(task.micro)
+                    self._compute_again(task.unit, task.micro)
                 elif isinstance(task, Differentiate):
                     self._differentiate(task)
                 else:
                     self._update()
+                before = task
                 if number in ends and chunk_done is not None:
                     self._stamps = chunk_done(*ends[number], self._newest)
                     self._mover.after(self._stamps)
@@ -163,6 +173,10 @@ class Player:
             self._parts_of[micro] = Parts(self.placement, self.rank, micro, self._shared)
         return self._parts_of[micro]
 
+    def _kept(self, micro: int) -> Parts:
+        """What there is of a micro-batch when it is differentiated."""
+        return self._again.get(micro) or self._parts(micro)
+
     def _dtype_of(self, one: Message) -> Any:
         if one.content in ("output", "gradient"):
             return self._dtype_of_output(one.name)
@@ -179,11 +193,7 @@ class Player:
             values = ops.cast(values, self._layers[operation.layer].dtype)  # as Keras does
             parts.outputs[unit.operation].append((unit.box, values))
             return
-        reads = [
-            None if box is None else parts.to_compute(reading.tensor, box)
-            for reading, box in zip(operation.readings, unit.reads, strict=True)
-        ]
-        weights = self._weights(unit)
+        reads, weights = self._read(operation, unit, parts), self._weights(unit)
         output = self._computed(unit, micro, reads, weights, self._loss)
         parts.outputs[unit.operation].append((unit.box, output))
         self._newest = [output]
@@ -191,6 +201,28 @@ class Player:
             self.losses.append(output)
         if operation.kind == "batch_norm" and self._update_values is not None:
             self._statistics.move(operation, unit, micro, reads[1], weights)
+
+    def _begin_again(self, micro: int) -> None:
+        """Begin the second pass over a micro-batch, once what comes before it in the list is done.
+
+        Otherwise TensorFlow would do it at once, or take the results of the first pass, and keep them.
+        """
+        self._again[micro] = self._parts(micro).again()
+        (self._gate,) = self._mover.meanwhile(lambda: [tf.zeros(())])
+
+    def _compute_again(self, unit: Unit, micro: int) -> None:
+        """Compute a unit's output for gradients alone: statistics and messages are those of before."""
+        operation, parts = self._operations[unit.operation], self._again[micro]
+        with tf.control_dependencies([self._gate]):
+            reads, weights = self._read(operation, unit, parts), self._weights(unit)
+            parts.computed(unit, self._computed(unit, micro, reads, weights, self._objective))
+
+    @staticmethod
+    def _read(operation: Operation, unit: Unit, parts: Parts) -> list[Any]:
+        return [
+            None if box is None else parts.to_compute(reading.tensor, box)
+            for reading, box in zip(operation.readings, unit.reads, strict=True)
+        ]
 
     def _input(self, unit: Unit, micro: int) -> Any:
         """A box of the network's input; of a later micro-batch once all that comes before it is done."""
@@ -217,7 +249,7 @@ class Player:
         if operation.keeps == "output":
             upstream = self._upstream(unit, task.micro)
             with tf.control_dependencies([upstream]):
-                output = parts.to_differentiate(unit.operation, unit.box)
+                output = self._kept(task.micro).to_differentiate(unit.operation, unit.box)
                 gradient = gradients.from_output(output, upstream)
             (reading,) = operation.readings
             gradient = tf.cast(gradient, self._dtype_of_output(reading.tensor))
@@ -277,7 +309,7 @@ class Player:
 
     def _read_again(self, operation: Operation, tensor: str, box: Box, micro: int) -> Any:
         if operation.keeps == "inputs":
-            return self._parts(micro).to_differentiate(tensor, box)
+            return self._kept(micro).to_differentiate(tensor, box)
         return tf.zeros(box.shape, self._dtype_of_output(tensor))
 
     def held(self, path: str, box: Box) -> Any:
@@ -312,7 +344,7 @@ def _ends(tasks: Sequence[Task]) -> dict[int, tuple[str, int]]:
     passes = [
         (number, ("forward" if isinstance(task, Compute) else "backward", task.micro))
         for number, task in enumerate(tasks)
-        if isinstance(task, Compute | Differentiate)
+        if isinstance(task, Compute | Recompute | Differentiate)
     ]
     following = [one for _, one in passes[1:]] + [None]
     return {number: one for (number, one), after in zip(passes, following, strict=True) if one != after}
