@@ -111,7 +111,7 @@ def _at_socket(store: Store, path: Path, *, as_json: bool) -> None:
             "  then open http://127.0.0.1:8642/ there. Ctrl-C ends it; jobs go on.",
             as_json=as_json,
         )
-        listening.serve(create_app(now, AtSocket(now.user)), listener)
+        listening.server(create_app(now, AtSocket(now.user))).run(sockets=[listener])
 
 
 def _at_port(store: Store, port: int, file: TokenFile, *, as_json: bool) -> None:
@@ -132,7 +132,7 @@ def _at_port(store: Store, port: int, file: TokenFile, *, as_json: bool) -> None
             "  Keep this address to yourself: it may cancel your jobs. Ctrl-C ends it; jobs go on.",
             as_json=as_json,
         )
-        listening.serve(create_app(now, WithTokens(now.user, file, once)), listener)
+        listening.server(create_app(now, WithTokens(now.user, file, once))).run(sockets=[listener])
 
 
 def _list(file: TokenFile, *, as_json: bool) -> None:

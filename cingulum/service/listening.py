@@ -51,6 +51,7 @@ def at_socket(path: Path) -> Iterator[socket.socket]:
         before = os.umask(0o177)
         try:
             listener.bind(os.fspath(path))
+            listener.listen()
         finally:
             os.umask(before)
         yield listener
@@ -70,6 +71,7 @@ def at_port(port: int) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("127.0.0.1", port))
+            listener.listen()
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
@@ -80,8 +82,8 @@ def at_port(port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def serve(guard: Guard, listener: socket.socket) -> None:
-    """Answer until Ctrl-C or SIGTERM; whoever follows something is told to ask again."""
+def server(guard: Guard) -> uvicorn.Server:
+    """Return what answers, by `run`, until Ctrl-C or SIGTERM; whoever follows something is let go then."""
     config = uvicorn.Config(
         guard,
         log_level="warning",
@@ -91,7 +93,7 @@ def serve(guard: Guard, listener: socket.socket) -> None:
         ws="none",
         timeout_graceful_shutdown=_END_S,
     )
-    _Server(config, guard).run(sockets=[listener])
+    return _Server(config, guard)
 
 
 class _Server(uvicorn.Server):

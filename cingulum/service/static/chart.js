@@ -1,7 +1,7 @@
 // Lines over a common axis as inline SVG: smoothed on wish (the raw line stays behind), linear or logarithmic.
 import {figure, node} from "/static/page.js";
 
-const WIDTH = 420, HEIGHT = 210, LEFT = 52, RIGHT = 10, TOP = 10, BOTTOM = 24, TICKS = 4;
+const WIDTH = 420, HEIGHT = 220, LEFT = 60, RIGHT = 10, TOP = 10, BOTTOM = 24, TICKS = 4;
 
 function svg(name, facts, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);

@@ -2,6 +2,7 @@ import {chart} from "/static/chart.js";
 import {ask, byId, bytes, duration, figure, follow, isActive, kindOf, moment, node, progressBar, warn} from "/static/page.js";
 
 const KEY = encodeURIComponent(document.body.dataset.job), PART = 65536, MOST = 2000000;
+const FIRST = ["loss", "accuracy", "mae", "dice", "val_auc", "learning_rate", "samples_per_second"];
 const BASE = `/api/v1/jobs/${KEY}`;
 let task = Number(document.body.dataset.task), curves = null, events = null;
 let log = {from: null, next: null};
@@ -24,7 +25,7 @@ function facts(job, run) {
   add("Started again", one.restarts ? `${one.restarts} times` : "");
   add("Submitted", `${moment(job.submitted)} by ${job.user}`);
   add("Launcher", `${job.launcher} on ${job.site}`);
-  add("Asks for", `${asked.nodes} hosts, ${asked.ranks_per_node} ranks and ${asked.gpus_per_node} GPUs on each` + (asked.minutes ? `, ${duration(60 * asked.minutes)}` : ""));
+  add("Asks for (hosts × ranks)", [`${asked.nodes} × ${asked.ranks_per_node} ranks`, asked.gpus_per_node && `${asked.gpus_per_node} GPUs per host`, asked.minutes && duration(60 * asked.minutes)].filter(Boolean).join(", "));
   add("After", job.after.join(", "));
   add("Variables", job.environment.join(", "));
   add("Run folder", run ? run.folder : "");
@@ -63,12 +64,10 @@ function draw() {
     const lines = names.filter((name) => of[name]).map((name) => [name, of[name]]);
     if (lines.length) charts.push(chart(title, at, lines, {...options, unit}));
   };
-  for (const name of Object.keys(epochs).filter((one) => epochs[`val_${one}`])) {
-    used.add(name); used.add(`val_${name}`);
-    add(name, [name, `val_${name}`]);
-  }
-  for (const name of ["loss", "accuracy", "mae", "dice", "learning_rate", "samples_per_second", ...Object.keys(epochs)]) {
-    if (!used.has(name)) { used.add(name); add(name.replaceAll("_", " "), [name]); }
+  for (const name of [...FIRST, ...Object.keys(epochs)]) {
+    if (used.has(name) || !epochs[name]) continue;
+    used.add(name).add(`val_${name}`);
+    add(name.replaceAll("_", " "), [name, `val_${name}`]);
   }
   add("seconds per step", ["seconds", "exposed", "input_wait"], steps, steps.step, "step");
   const found = charts.filter(Boolean);
