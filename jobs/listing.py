@@ -57,6 +57,13 @@ def page(connection: sql.Connection, wanted: Listing) -> tuple[list[Job], int]:
     return found, int(total.scalar_one())
 
 
+def stamp(connection: sql.Connection, user: str) -> tuple[int, int]:
+    """Return what changes with any job of the user: how many there are, and all their revisions."""
+    query = sql.select(sql.func.count(), sql.func.coalesce(sql.func.sum(_COLUMNS.revision), 0))
+    count, revisions = connection.execute(query.where(_COLUMNS.user == user)).one()
+    return int(count), int(revisions)
+
+
 def _holds(text: str) -> sql.ColumnElement[bool]:
     tasks = tables.tasks.c
     on_host = sql.exists().where(tasks.job == _COLUMNS.number, tasks.hosts.icontains(text, autoescape=True))

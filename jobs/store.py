@@ -255,6 +255,11 @@ class Store:
         with tables.reading(self._engine) as connection:
             return listing.page(connection, wanted)
 
+    def stamp(self, user: str) -> tuple[int, int]:
+        """Return what changes with any job of the user."""
+        with tables.reading(self._engine) as connection:
+            return listing.stamp(connection, user)
+
     def list(
         self,
         *,

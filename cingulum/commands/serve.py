@@ -25,7 +25,7 @@ def serve(
     socket: Annotated[
         Path | None,
         typer.Option(
-            help="Listen at this socket, which only you can open.  [default: serve.sock beside jobs]"
+            help="Listen at this socket, which only you can open.  [default: serve-HOST.sock beside jobs]"
         ),
     ] = None,
     port: Annotated[
@@ -56,12 +56,15 @@ def serve(
       cingulum serve --port 8642
       cingulum serve --new-token notebook --may read
     """
+    from socket import gethostname
+
     from cingulum.service.tokens import TokenFile
     from jobs.home import home
     from trainer.errors import InputError
 
     if socket is not None and port is not None:
         raise InputError("--socket and --port exclude each other.", cure="Leave out one of them.")
+    host = gethostname()
     file = TokenFile(home() / "tokens.json")
     if new_token is not None:
         secret = file.add(new_token, may.value, days)
@@ -72,7 +75,9 @@ def serve(
     elif tokens:
         _list(file, as_json=as_json)
     elif port is None:
-        _at_socket(_store(store), socket or home() / "serve.sock", as_json=as_json)
+        # The folder may be one that other hosts see, too, and each has a service of its own.
+        path = socket or home() / f"serve-{host.partition('.')[0]}.sock"
+        _at_socket(_store(store), path, host, as_json=as_json)
     else:
         _at_port(_store(store), port, file, as_json=as_json)
 
@@ -93,9 +98,7 @@ def _store(where: str | None) -> Store:
     return Store(where)
 
 
-def _at_socket(store: Store, path: Path, *, as_json: bool) -> None:
-    from socket import gethostname
-
+def _at_socket(store: Store, path: Path, host: str, *, as_json: bool) -> None:
     from cingulum.service import listening
     from cingulum.service.app import create_app
     from cingulum.service.callers import AtSocket
@@ -107,7 +110,7 @@ def _at_socket(store: Store, path: Path, *, as_json: bool) -> None:
         _say(
             {"socket": str(path), "store": str(store)},
             f"your jobs in {store}, for you alone, at {path}\n"
-            f"  on your computer: ssh -N -L 8642:{path} {gethostname()}\n"
+            f"  on your computer: ssh -N -L 8642:{path} {host}\n"
             "  then open http://127.0.0.1:8642/ there. Ctrl-C ends it; jobs go on.",
             as_json=as_json,
         )

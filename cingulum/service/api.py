@@ -76,9 +76,9 @@ def job_routes(now: JobsNow) -> APIRouter:
         return now.page(wanted)
 
     @router.get("/events", response_class=Response)
-    async def list_events(request: Request, wanted: Wanted) -> Response:
-        """Tell, as server-sent events, that this page of the list has changed."""
-        return stream(request, lambda: now.page(wanted).model_dump_json())
+    async def list_events(request: Request) -> Response:
+        """Tell, as server-sent events, that a list may have changed, whatever is filtered."""
+        return stream(request, lambda: repr(now.list_stamp()))
 
     @router.get("/{identity}")
     def job(identity: Identity) -> Detail:

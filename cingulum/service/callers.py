@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass
 
 from cingulum.service.tokens import May, Token, TokenFile, digest, matching
+from trainer.errors import CingulumError
 
 _MOST_SESSIONS = 1000
 
@@ -74,7 +75,16 @@ class WithTokens:
         return session
 
     def _tokens(self) -> tuple[Token, ...]:
-        return (*self._once, *self._file.all())
+        try:
+            return (*self._once, *self._file.all())
+        except (CingulumError, OSError):
+            raise TokensUnreadable(
+                "The tokens of this service cannot be read.", cure="`cingulum serve --tokens` says why."
+            ) from None
 
 
 Callers = AtSocket | WithTokens
+
+
+class TokensUnreadable(CingulumError, code="TOKENS_UNREADABLE"):
+    """The file of tokens cannot be used; who asks is not told more."""

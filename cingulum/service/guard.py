@@ -17,6 +17,7 @@ from fastapi.responses import HTMLResponse
 
 from cingulum.service.callers import Callers
 from cingulum.service.failures import failure
+from trainer.errors import CingulumError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -103,7 +104,10 @@ class Guard:
         # No path leads out of /static/: the files there are listed when the service starts.
         if (path.startswith(_STATIC) and not writes) or (path == SIGN_IN and method == "POST"):
             return None
-        caller = self._callers.caller(_bearer(headers), self._session(headers))
+        try:
+            caller = self._callers.caller(_bearer(headers), self._session(headers))
+        except CingulumError as error:
+            return failure(500, error.code, error.message, cure=error.cure)
         if caller is None:
             return self._unknown(path)
         if writes and caller.may != "write":

@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 
 from cingulum.service.failures import NotHere
+from cingulum.service.recent import Recent
 from cingulum.service.run_facts import RunFacts, folder_of
 from cingulum.service.schema import Detail, Page, Row, Run
 from jobs import submitter
 from jobs.job import Job, split_label
+from jobs.launchers.base import ACTIVE
 from jobs.listing import Listing
 from jobs.requests import describing, known
 from jobs.store import Store
@@ -23,6 +25,9 @@ from trainer.run_folder.record import RunFolder
 # Seconds between two questions to launchers: while somebody looks, and else.
 WATCHED_S, UNWATCHED_S = 5.0, 60.0
 _LOOKS_S = 30.0
+# Seconds for which a list is taken for unchanged without a look; and those after which a page is made anew in
+# any case, since the run folder of a job that has ended may change, too.
+FRESH_S, _PAGE_S = 0.8, 10.0
 
 
 class JobsNow:
@@ -31,14 +36,22 @@ class JobsNow:
     Args:
         store: of all jobs.
         watched_s, unwatched_s: see WATCHED_S.
+        fresh_s: see FRESH_S.
     """
 
     def __init__(
-        self, store: Store, *, watched_s: float = WATCHED_S, unwatched_s: float = UNWATCHED_S
+        self,
+        store: Store,
+        *,
+        watched_s: float = WATCHED_S,
+        unwatched_s: float = UNWATCHED_S,
+        fresh_s: float = FRESH_S,
     ) -> None:
         self.store = store
         self.user = submitter.user()
         self.facts = RunFacts()
+        self._stamps: Recent[tuple[object, ...]] = Recent(fresh_s)
+        self._pages: Recent[Page] = Recent(_PAGE_S)
         self._intervals = watched_s, unwatched_s
         self._warnings: set[str] = set()
         self._failed: list[str] = []
@@ -64,8 +77,20 @@ class JobsNow:
         return sorted({*self._warnings, *self._failed})
 
     def page(self, wanted: Listing) -> Page:
-        """Return a page of the list."""
+        """Return a page of the list, made anew when `list_stamp` has changed."""
         self._look()
+        return self._pages.get((wanted, self.list_stamp()), lambda: self._page(wanted))
+
+    def list_stamp(self) -> tuple[object, ...]:
+        """Return what changes when there is more to tell in a list, whichever."""
+        return self._stamps.get((), self._list_stamp)
+
+    def _list_stamp(self) -> tuple[object, ...]:
+        active = self.store.list(states=ACTIVE, user=self.user)
+        runs = [run for job in active if (run := folder_of(job, 0)) is not None]
+        return self.store.stamp(self.user), *map(self.facts.stamp, runs), *self.warnings
+
+    def _page(self, wanted: Listing) -> Page:
         jobs, total = self.store.page(wanted)
         rows = [self.row(job) for job in jobs]
         return Page(jobs=rows, total=total, offset=wanted.offset, limit=wanted.limit, warnings=self.warnings)
@@ -155,11 +180,11 @@ class JobsNow:
         """Return the path of a task's log, and the folder that it is in.
 
         Raises:
-            NotHere: the launcher has not taken the job.
+            NotHere: the launcher has not taken the job, or its folder is gone.
         """
         path = describing.log_of(job, task)
         if path is None:
-            raise NotHere(f"Job {job.label} is {job.state}: no output yet.")
+            raise NotHere(f"Job {job.label} is {job.state}: there is no output.")
         return path, Path(job.folder)
 
     def stamp(self, job: Job, task: int) -> tuple[object, ...]:

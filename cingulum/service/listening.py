@@ -41,10 +41,16 @@ def at_socket(path: Path) -> Iterator[socket.socket]:
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno == errno.EWOULDBLOCK:
+                raise InputError(
+                    f"{path}: another service listens there.",
+                    cure="Use that one, or give another --socket.",
+                    path=path,
+                ) from None
             raise InputError(
-                f"{path}: another service listens there.",
-                cure="Use that one, or give another --socket.",
+                f"{path}: its file system has no locks ({error.strerror}).",
+                cure="Give a --socket on a disk of this host.",
                 path=path,
             ) from None
         path.unlink(missing_ok=True)  # of one that was killed: the lock is ours

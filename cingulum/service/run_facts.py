@@ -6,6 +6,7 @@ when they have changed.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections import OrderedDict
@@ -159,20 +160,20 @@ class RunFacts:
     ) -> _Value | None:
         """Return what `read` returns of the file as it is now; None where it cannot, or is elsewhere."""
         stamp = _stamp(path)
-        if stamp is None or not is_inside(path, run.path):
+        if stamp is None:
             return None
         with self._lock:
             known, value = self._kept.get((path, what), (None, None))
         if known != stamp:
-            try:
-                value = read(path)
-            except CingulumError:
-                value = None
+            value = None
+            with contextlib.suppress(CingulumError):
+                if is_inside(path, run.path):
+                    value = read(path)
             with self._lock:
                 self._kept[path, what] = stamp, value
                 while len(self._kept) > _MOST_KEPT:
                     self._kept.popitem(last=False)
-        return value  # type: ignore[no-any-return]
+        return value
 
 
 def is_inside(path: Path, folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from jobs.job import Job
 from jobs.requests import known
 from jobs.store import Store
+from trainer.errors import JobError
 
 
 def job(job: Job) -> dict[str, Any]:
@@ -79,10 +81,14 @@ def failures(job: Job, task: int) -> list[str]:
 
 
 def log_of(job: Job, task: int) -> Path | None:
-    """Return the log of a task: both streams, all starts; None while the launcher has not taken the job."""
+    """Return the log of a task: both streams, all starts; None: the launcher has not taken the job, or its
+    folder is gone.
+    """
     if job.external is None:
         return None
-    return known.launcher_of(job).logs(Path(job.folder), job.external, task)
+    with contextlib.suppress(JobError):
+        return known.launcher_of(job).logs(Path(job.folder), job.external, task)
+    return None
 
 
 def task_label(job: Job, task: int) -> str:

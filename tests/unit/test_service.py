@@ -43,7 +43,7 @@ def jobs(store, slurm, tmp_path):
 @pytest.fixture
 def client(store, jobs) -> TestClient:
     """The user's own client; launchers are not asked by themselves."""
-    return TestClient(create_app(JobsNow(store), AtSocket("me")), base_url=HOST, headers=OURS)
+    return TestClient(create_app(JobsNow(store, fresh_s=0), AtSocket("me")), base_url=HOST, headers=OURS)
 
 
 class Door:
@@ -289,6 +289,12 @@ def test_a_session_of_a_browser_ends_with_its_token(door):
     door.file.revoke("write")
     assert browser.get("/api/v1/session").status_code == 401
     assert door.client("write").get("/").status_code == 401
+
+
+def test_tokens_that_cannot_be_read_let_nobody_in_and_tell_nobody_why(door):
+    door.file.path.chmod(0o644)
+    for answer in (door.client("write").get("/"), door.client().post("/api/v1/session", json={"token": "x"})):
+        assert code(answer) == (500, "TOKENS_UNREADABLE") and "tokens.json" not in answer.text
 
 
 def test_a_token_is_kept_as_a_hash_and_expires(tmp_path):

@@ -43,7 +43,8 @@ def test_at_a_socket_it_serves_the_user_alone_and_ends_when_asked_though_somebod
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             path = Path(json.loads(process.stdout.readline())["socket"])
-            assert path == home / "serve.sock" and stat.S_IMODE(path.stat().st_mode) == 0o600
+            host = socket.gethostname().partition(".")[0]
+            assert path == home / f"serve-{host}.sock" and stat.S_IMODE(path.stat().st_mode) == 0o600
             transport = httpx2.HTTPTransport(uds=str(path))
             with httpx2.Client(transport=transport, base_url="http://localhost", timeout=30) as client:
                 assert client.get("/api/v1/jobs").json()["total"] == 0

@@ -4,7 +4,7 @@ import {ask, byId, bytes, duration, figure, follow, isActive, kindOf, moment, no
 const KEY = encodeURIComponent(document.body.dataset.job), PART = 65536, MOST = 2000000;
 const FIRST = ["loss", "accuracy", "mae", "dice", "val_auc", "learning_rate", "samples_per_second"];
 const BASE = `/api/v1/jobs/${KEY}`;
-let task = Number(document.body.dataset.task), curves = null, events = null;
+let task = Number(document.body.dataset.task), curves = null, leave = null;
 let log = {from: null, next: null};
 
 function facts(job, run) {
@@ -134,10 +134,10 @@ async function show() {
 }
 
 function begin() {
-  if (events) events.close();
+  if (leave) leave();
   log = {from: null, next: null};
   byId("log-text").replaceChildren();
-  events = follow(`${BASE}/events?task=${task}`, show);
+  leave = follow(`${BASE}/events?task=${task}`, show);
 }
 
 byId("smooth").addEventListener("input", () => curves && draw());

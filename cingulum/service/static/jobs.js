@@ -3,7 +3,7 @@ import {ask, byId, duration, figure, follow, kindOf, moment, node, progressBar, 
 const LIMIT = 50;
 const FIELDS = ["text", "state", "sort", "order"];
 const form = byId("filters");
-let events = null;
+let leave = null;
 
 // The address has what is filtered, searched and sorted, so that it can be kept and sent.
 function wanted() {
@@ -65,8 +65,8 @@ function begin() {
     const field = form.elements[name];
     if (document.activeElement !== field) field.value = query.get(name) || (field.options ? field.options[0].value : "");
   }
-  if (events) events.close();
-  events = follow(`/api/v1/jobs/events?${wanted()}`, show);
+  if (leave) leave();
+  leave = follow("/api/v1/jobs/events", show);
 }
 
 function go(offset, replace) {

@@ -19,7 +19,10 @@ export async function ask(address, options = {}) {
   return found;
 }
 
-// Calls `changed` at first and whenever the service says that there is more to tell; one call at a time.
+const RETRY_MS = 3000;
+
+// Calls `changed` at first and whenever the service says that there is more to tell, one call at a time, until
+// the function that it returns is called.
 export function follow(address, changed) {
   const live = byId("live");
   let busy = false, again = false;
@@ -32,11 +35,31 @@ export function follow(address, changed) {
     } while (again);
     busy = false;
   }
-  const events = new EventSource(address);
-  events.addEventListener("changed", tell);
-  events.onopen = () => { live.classList.add("on"); live.textContent = "live"; };
-  events.onerror = () => { live.classList.remove("on"); live.textContent = "no connection, trying again"; };
-  return events;
+  function tellState(isLive, text) {
+    live.classList.toggle("on", isLive);
+    live.textContent = text;
+  }
+  let events = null, retry = 0;
+  function close() {
+    clearTimeout(retry);
+    if (events) events.close();
+  }
+  function open() {
+    close();
+    events = new EventSource(address);
+    events.addEventListener("changed", tell);
+    events.onopen = () => tellState(true, "live");
+    events.onerror = () => {
+      tellState(false, "no connection, trying again");
+      // A lost connection comes back by itself; an answer that is an error does not.
+      if (events.readyState === EventSource.CLOSED) retry = setTimeout(() => { tell(); open(); }, RETRY_MS);
+    };
+  }
+  // A browser has six connections for all its pages here: one that nobody sees needs none.
+  const seen = () => (document.hidden ? close() : open());
+  document.addEventListener("visibilitychange", seen);
+  open();
+  return () => { document.removeEventListener("visibilitychange", seen); close(); };
 }
 
 export function warn(warnings) {
