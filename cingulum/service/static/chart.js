@@ -10,6 +10,17 @@ function svg(name, facts, text) {
   return made;
 }
 
+// Values between the two, evenly spaced.
+const even = (low, high) => Array.from({length: TICKS + 1}, (_, tick) => low + ((high - low) * tick) / TICKS);
+
+// Round values between the two: multiples of 1, 2 or 5 times a power of ten.
+function round(low, high) {
+  const rough = (high - low) / TICKS, power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+  const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
+  return Array.from({length: last - first + 1}, (_, place) => (first + place) * step);
+}
+
 // Exponential average, corrected for its beginning.
 function smoothed(values, weight) {
   let sum = 0, count = 0;
@@ -35,8 +46,7 @@ export function chart(title, xs, lines, {weight = 0, log = false, unit = ""} = {
   const y = (one) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - (scale(one) - low) / (high - low));
   const newest = drawn.map(([name, values]) => `${name} ${figure(values.findLast((one) => one !== null))}`).join(", ");
   const picture = svg("svg", {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img", "aria-label": `${title}: ${newest}`});
-  for (let tick = 0; tick <= TICKS; tick += 1) {
-    const value = back(low + ((high - low) * tick) / TICKS);
+  for (const value of log ? even(low, high).map(back) : round(low, high)) {
     picture.append(svg("line", {x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: "grid-line"}),
       svg("text", {x: LEFT - 6, y: y(value) + 4, "text-anchor": "end"}, figure(+value.toPrecision(3))));
   }
