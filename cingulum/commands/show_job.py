@@ -77,7 +77,10 @@ def _resources(job: Job) -> str:
 
 
 def _history(store: Store, job: Job, identity: str) -> list[str]:
-    """Print a line per change; tasks of an array that changed alike at the same time share one."""
+    """Return a line per change and per action of a user, in order.
+
+    Tasks of an array that changed alike at the same time share one.
+    """
     from itertools import groupby
 
     from cingulum.commands import job_display
@@ -86,17 +89,17 @@ def _history(store: Store, job: Job, identity: str) -> list[str]:
     def alike(change: Change) -> tuple[str, int | None, str, str | None]:
         return change.state, change.exit_code, change.reason, describing.iso(change.time)
 
-    lines = [""]
+    lines = []
+    for action in store.actions(identity):
+        task = "" if action.task is None else f" task {action.task}"
+        who = job_display.plain(action.who)
+        lines.append((describing.iso(action.time) or "", f"{task} {action.action} asked for by {who}"))
     for (state, exit_code, reason, time), changes in groupby(store.changes(identity), alike):
         tasks = ",".join(str(change.task) for change in changes)
         code = "" if exit_code is None else f" exit code {exit_code}"
         why = f" {job_display.plain(reason)}" if reason else ""
-        lines.append(f"{time}{f' task {tasks}' if job.spec.is_array else ''} {state}{code}{why}")
-    for action in store.actions(identity):
-        task = "" if action.task is None else f" task {action.task}"
-        who = job_display.plain(action.who)
-        lines.append(f"{describing.iso(action.time)}{task} {action.action} asked for by {who}")
-    return lines
+        lines.append((time or "", f"{f' task {tasks}' if job.spec.is_array else ''} {state}{code}{why}"))
+    return ["", *(f"{time}{rest}" for time, rest in sorted(lines, key=lambda line: line[0]))]
 
 
 def _failure(line: str) -> str:

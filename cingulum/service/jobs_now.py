@@ -53,8 +53,7 @@ class JobsNow:
         self._stamps: Recent[tuple[object, ...]] = Recent(fresh_s)
         self._pages: Recent[Page] = Recent(_PAGE_S)
         self._intervals = watched_s, unwatched_s
-        self._warnings: set[str] = set()
-        self._failed: list[str] = []
+        self._warnings: tuple[str, ...] = ()
         self._looked = 0.0
         self._wake = threading.Event()
         self._ending = False
@@ -74,12 +73,14 @@ class JobsNow:
     @property
     def warnings(self) -> list[str]:
         """Return what may be out of date, and why."""
-        return sorted({*self._warnings, *self._failed})
+        return list(self._warnings)
 
     def page(self, wanted: Listing) -> Page:
         """Return a page of the list, made anew when `list_stamp` has changed."""
         self._look()
-        return self._pages.get((wanted, self.list_stamp()), lambda: self._page(wanted))
+        page = self._pages.get((wanted, self.list_stamp()), lambda: self._page(wanted))
+        # A warning may come and go, so that a stamp may come back: it is none of what is kept.
+        return page.model_copy(update={"warnings": self.warnings})
 
     def list_stamp(self) -> tuple[object, ...]:
         """Return what changes when there is more to tell in a list, whichever."""
@@ -93,7 +94,7 @@ class JobsNow:
     def _page(self, wanted: Listing) -> Page:
         jobs, total = self.store.page(wanted)
         rows = [self.row(job) for job in jobs]
-        return Page(jobs=rows, total=total, offset=wanted.offset, limit=wanted.limit, warnings=self.warnings)
+        return Page(jobs=rows, total=total, offset=wanted.offset, limit=wanted.limit, warnings=[])
 
     def find(self, identity: str) -> tuple[Job, int | None]:
         """Return the user's job of an id, and the task where the id names one.
@@ -188,13 +189,13 @@ class JobsNow:
         return path, Path(job.folder)
 
     def stamp(self, job: Job, task: int) -> tuple[object, ...]:
-        """Return what changes when there is more to tell of a job: revision, run folder, size of the log."""
+        """Return what changes when there is more to tell of a job: revision, run folder, log, warnings."""
         run, path = folder_of(job, task), describing.log_of(job, task)
         try:
             size = path.stat().st_size if path else None
         except OSError:
             size = None
-        return job.revision, None if run is None else self.facts.stamp(run), size
+        return job.revision, None if run is None else self.facts.stamp(run), size, *self._warnings
 
     def _look(self) -> None:
         """Note that somebody looks; who comes back after a while is not told what was then."""
@@ -203,12 +204,15 @@ class JobsNow:
             self._wake.set()
 
     def _keep(self) -> None:
+        warned: set[str] = set()
         while not self._ending:
             try:
-                known.refresh(self.store, warn=lambda _: None, warned=self._warnings)
-                self._failed = []
+                known.refresh(self.store, warn=lambda _: None, warned=warned)
+                self._warnings = tuple(sorted(warned))
             except CingulumError as error:
-                self._failed = [error.message]
+                self._warnings = (error.message,)
+            except Exception as error:  # whatever one round meets, there is another
+                self._warnings = (f"Jobs could not be asked for ({type(error).__name__}: {error}).",)
             watched = time.monotonic() - self._looked < _LOOKS_S
             self._wake.wait(self._intervals[0 if watched else 1])
             self._wake.clear()
