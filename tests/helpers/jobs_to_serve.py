@@ -57,7 +57,8 @@ def write_run(folder: Path, epochs: int) -> Path:
         "data": {"shards": "shards"},
         "train": {"epochs": EPOCHS, "global_batch": 8},
     }
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    if not (folder / "config.yaml").exists():
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
     rows = [row(epoch) for epoch in range(1, epochs + 1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     (folder / "telemetry").mkdir(exist_ok=True)

@@ -68,7 +68,10 @@ class Watched:
 
 
 def fits(page: Page) -> bool:
-    return page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    return page.evaluate(
+        "[document.documentElement, ...document.querySelectorAll('.scroll')]"
+        ".every((one) => one.scrollWidth <= one.clientWidth)"
+    )
 
 
 def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm):
@@ -157,6 +160,7 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm)
 
         # Who may only read has nothing to press.
         reader = Watched(browser, service["read"])
+        expect(reader.page.locator("#rows tr")).to_have_count(4)  # it has signed in
         reader.page.goto(f"{reader.address}/jobs/4711")
         expect(reader.page.locator("h1")).to_have_text("folds")
         expect(reader.page.locator("#state")).to_have_text("COMPLETED")

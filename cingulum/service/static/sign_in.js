@@ -16,8 +16,4 @@ document.getElementById("sign-in").addEventListener("submit", (event) => {
   signIn(document.getElementById("token").value.trim());
 });
 
-if (location.hash.length > 1) {
-  const token = location.hash.slice(1);
-  history.replaceState(null, "", location.pathname + location.search);
-  signIn(token);
-}
+if (location.hash.length > 1) signIn(location.hash.slice(1));
