@@ -93,7 +93,7 @@ def _store(where: str | None) -> Store:
         return known.opened(tell)
     if "://" not in where and not Path(where).expanduser().is_file():
         raise JobError(
-            f"{where}: there is no store of jobs.", cure="`cingulum jobs --json` uses yours.", path=where
+            f"{where}: there is no store of jobs.", cure="Without --store, yours is used.", path=where
         )
     return Store(where)
 
