@@ -64,6 +64,7 @@ GOING_ON = {
     "crossval": "; the same command goes on from the last checkpoints",
     "bench scaling": "; the same command goes on where it stopped",
     "logs": "; the job goes on",
+    "serve": "; jobs go on",
     "wait": "; the job goes on, and the same command waits for it again",
     "submit": "; `cingulum jobs` lists what was submitted",
 }

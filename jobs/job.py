@@ -126,6 +126,23 @@ class Change:
     restarts: int
 
 
+@dataclass(frozen=True)
+class Action:
+    """What a user did with a job.
+
+    Attributes:
+        task: number of the task that was meant; None: the whole job.
+        time: when it was asked for, seconds since 1970.
+        action: "cancel" or "requeue".
+        who: asked for it, and by what way.
+    """
+
+    task: int | None
+    time: float
+    action: str
+    who: str
+
+
 def label(launcher: str, number: int, external: str | None) -> str:
     """Return `4711` for Slurm, `mpirun-7` for others, `new-7` before the launcher has answered."""
     if external is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from jobs.job import Change, Job
+from jobs.job import Action, Change, Job
 from jobs.launchers.base import ACTIVE, ENDED, TaskState
 from jobs.spec import JobSpec
 from trainer.errors import JobError, StoreError
@@ -76,3 +76,8 @@ def change(job: Job, row: Any) -> Change:
     """Return the change in a row of `changes`, which concerns `job`."""
     names = [field.name for field in dataclasses.fields(Change)]
     return Change(**{**{key: row[key] for key in names}, "job": job.label})
+
+
+def action(row: Any) -> Action:
+    """Return the action in a row of `actions`."""
+    return Action(**{field.name: row[field.name] for field in dataclasses.fields(Action)})

@@ -49,11 +49,15 @@ def named(text: str) -> sql.ColumnElement[bool]:
 def jobs(
     connection: sql.Connection,
     *wanted: sql.ColumnElement[bool],
+    order: Sequence[sql.ColumnElement[Any]] = (tables.jobs.c.number.desc(),),
+    offset: int = 0,
     limit: int | None = None,
     lock: bool = False,
 ) -> list[Job]:
-    """Return the jobs that match all criteria, the newest first; `lock`: until the transaction ends."""
-    query = sql.select(tables.jobs).where(*wanted).order_by(tables.jobs.c.number.desc()).limit(limit)
+    """Return the jobs that match all criteria, the newest first unless another order is given; `lock`: until
+    the transaction ends.
+    """
+    query = sql.select(tables.jobs).where(*wanted).order_by(*order).offset(offset).limit(limit)
     if lock:  # nothing to SQLite, whose writers come one after the other anyway
         query = query.with_for_update()
     found = connection.execute(query).mappings().all()

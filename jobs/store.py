@@ -13,10 +13,11 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from jobs import admission, rows, statements, store_address, submitter, tables
+from jobs import admission, listing, rows, statements, store_address, submitter, tables
 from jobs.home import home
-from jobs.job import Change, Job, label, split_label
+from jobs.job import Action, Change, Job, label, split_label
 from jobs.launchers.base import TaskState
+from jobs.listing import Listing
 from jobs.noting import Noted
 from jobs.spec import JobSpec
 from trainer.errors import JobError, StoreError
@@ -235,6 +236,29 @@ class Store:
             query = query.where(table.c.task == task)
         with tables.reading(self._engine) as connection:
             return [rows.change(job, row) for row in connection.execute(query).mappings()]
+
+    def act(self, job: Job, task: int | None, action: str, who: str) -> None:
+        """Record that a user asks for something to be done with a job, or one task of it."""
+        row = {"job": job.number, "task": task, "time": time.time(), "action": action, "who": who}
+        with tables.writing(self._engine) as connection:
+            connection.execute(tables.actions.insert(), row)
+
+    def actions(self, text: str) -> list[Action]:
+        """Return what users did with a job, the oldest first; raises what `get` does."""
+        table = tables.actions
+        query = sql.select(table).where(table.c.job == self.get(text).number).order_by(table.c.number)
+        with tables.reading(self._engine) as connection:
+            return [rows.action(row) for row in connection.execute(query).mappings()]
+
+    def page(self, wanted: Listing) -> tuple[list[Job], int]:
+        """Return one page of a list of jobs, and how many the whole list has."""
+        with tables.reading(self._engine) as connection:
+            return listing.page(connection, wanted)
+
+    def stamp(self, user: str) -> tuple[int, int]:
+        """Return what changes with any job of the user."""
+        with tables.reading(self._engine) as connection:
+            return listing.stamp(connection, user)
 
     def list(
         self,

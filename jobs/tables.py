@@ -90,6 +90,19 @@ changes = sql.Table(
     sqlite_autoincrement=True,
 )
 
+# What users did with jobs.
+actions = sql.Table(
+    "actions",
+    metadata,
+    sql.Column("number", sql.Integer, primary_key=True),
+    sql.Column("job", sql.ForeignKey("jobs.number"), nullable=False, index=True),
+    sql.Column("task", sql.Integer),
+    sql.Column("time", sql.Double, nullable=False),
+    sql.Column("action", sql.String(32), nullable=False),
+    sql.Column("who", sql.Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
 # The run folders that jobs train in, as long as these wait or run.
 run_folders = sql.Table(
     "run_folders",

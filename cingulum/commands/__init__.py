@@ -31,6 +31,7 @@ from cingulum.commands.profile import profile
 from cingulum.commands.report import report
 from cingulum.commands.requeue import requeue
 from cingulum.commands.scratch import scratch
+from cingulum.commands.serve import serve
 from cingulum.commands.show_job import show
 from cingulum.commands.submit import submit
 from cingulum.commands.testbed import testbed
@@ -65,6 +66,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "wait": wait,
     "cancel": cancel,
     "requeue": requeue,
+    "serve": serve,
     "scratch": scratch,
     "testbed": testbed,
     "doctor": doctor,

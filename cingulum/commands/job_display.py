@@ -1,11 +1,10 @@
-"""Format jobs: as a table of 80 columns, as JSON, and as a line of progress."""
+"""Format jobs: as a table of 80 columns, and as a line of progress."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,50 +64,6 @@ def took(tasks: Iterable[TaskState]) -> str:
     starts = [task.started for task in tasks if task.started is not None]
     ends = [(task.ended if task.state in ENDED else None) or time.time() for task in tasks if task.started]
     return quantities.told(max(ends) - min(starts)) if starts else ""
-
-
-def as_json(job: Job) -> dict[str, Any]:
-    """Return all that is known of a job; times as ISO 8601 in UTC."""
-    import dataclasses
-
-    return {
-        "id": job.label,
-        "name": job.spec.name,
-        "kind": job.spec.kind,
-        "launcher": job.launcher,
-        "site": job.site,
-        "state": job.state,
-        "exit_code": job.exit_code,
-        "reason": job.reason,
-        "submitted": iso(job.submitted),
-        "user": job.user,
-        "after": list(job.spec.after),
-        "resources": dataclasses.asdict(job.spec.resources),
-        "folder": job.spec.folder,
-        "job_folder": job.folder,
-        "tasks": [
-            {
-                "id": task_label(job, state.task),
-                **dataclasses.asdict(state),
-                "started": iso(state.started),
-                "ended": iso(state.ended),
-                "command": list(job.spec.tasks[state.task]),
-            }
-            for state in job.tasks
-        ],
-    }
-
-
-def task_label(job: Job, task: int) -> str:
-    """Return `4711_3` in an array, else the job's own label."""
-    return f"{job.label}_{task}" if job.spec.is_array else job.label
-
-
-def iso(seconds: float | None) -> str | None:
-    """Format a time as ISO 8601 in UTC; None stays None."""
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
 def progress(job: Job) -> str:

@@ -35,7 +35,7 @@ def jobs(
       cingulum jobs --watch
     """
     from cingulum.commands import job_display
-    from jobs.requests import known
+    from jobs.requests import describing, known
     from trainer.errors import InputError
     from trainer.telling import tell
 
@@ -48,7 +48,7 @@ def jobs(
     known.refresh(store, warn=tell)
     found = _chosen(store, all_of_them=all_of_them)
     if as_json:
-        typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in found]}, indent=1))
+        typer.echo(json.dumps({"jobs": [describing.job(job) for job in found]}, indent=1))
     elif found:
         out = job_display.console()
         out.print(job_display.table(found, out.width))

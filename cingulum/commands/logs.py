@@ -66,12 +66,11 @@ def logs(
 
 
 def _paths(job: Job, chosen: int | None) -> dict[str, Path]:
-    from cingulum.commands import job_display
-    from jobs.requests import known
+    from jobs.requests import describing, known
 
     external, launcher = known.started(job), known.launcher_of(job)
     return {
-        job_display.task_label(job, state.task): launcher.logs(Path(job.folder), external, state.task)
+        describing.task_label(job, state.task): launcher.logs(Path(job.folder), external, state.task)
         for state in job.tasks
         if chosen in (None, state.task)
     }

@@ -23,10 +23,9 @@ def requeue(
     Example:
       cingulum requeue 4711
     """
-    from cingulum.commands import job_display
-    from jobs import terms
+    from jobs import submitter, terms
     from jobs.launchers.base import ENDED
-    from jobs.requests import known
+    from jobs.requests import describing, known
     from trainer.errors import JobError
     from trainer.telling import tell
 
@@ -40,7 +39,9 @@ def requeue(
         )
     if not job.active:  # else it has the folder, or a job that waits for it is to have it next
         store.free(job.spec, besides=job)
-    known.launcher_here(job).requeue(known.started(job), task)
+    launcher, external = known.launcher_here(job), known.started(job)
+    store.act(job, task, "requeue", f"{submitter.user()} (command line)")
+    launcher.requeue(external, task)
     for state in states:
         if state.state in ENDED and state.state != "COMPLETED":
             store.requeue(store.get(job.key), state.task)
@@ -49,7 +50,7 @@ def requeue(
     known.refresh(store, [store.get(job.key)], warn=tell)
     job = store.get(job.key)
     if as_json:
-        typer.echo(json.dumps(job_display.as_json(job), indent=1))
+        typer.echo(json.dumps(describing.job(job), indent=1))
         return
     saves = any(state.state not in ENDED for state in states)
     typer.echo(f"{identity} {'saves, and starts again' if saves else 'starts again'} ({job.state})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,18 +29,18 @@ def show(
       cingulum show 4711
     """
     from cingulum.commands import job_display
-    from jobs.requests import known
+    from jobs.requests import describing, known
     from trainer.telling import tell
 
     store = known.opened(tell)
     job, task = known.current(store, identity, warn=tell)
     if as_json:
-        typer.echo(json.dumps(_everything(store, job), indent=1))
+        typer.echo(json.dumps(describing.everything(store, job), indent=1))
         return
     tasks = [state for state in job.tasks if task in (None, state.task)]
     lines = [
         f"{job_display.plain(job.spec.name)} ({job.spec.kind}), {job.launcher} on {job.site}, "
-        f"submitted {job_display.iso(job.submitted)}",
+        f"submitted {describing.iso(job.submitted)}",
         f"folder    {job_display.plain(job.spec.folder)}",
         f"files     {job.folder}",
         f"asks for  {_resources(job)}",
@@ -55,11 +55,11 @@ def show(
         took = job_display.took([state])
         time = f" for {took}" if took else ""
         lines.append(
-            f"{job_display.task_label(job, state.task)}  {state.state}{hosts}{time}{code}{again}{why}"
+            f"{describing.task_label(job, state.task)}  {state.state}{hosts}{time}{code}{again}{why}"
         )
         if task is not None or len(job.tasks) == 1:
             lines.append(f"  {job_display.plain(shlex.join(job.spec.tasks[state.task]))}")
-        lines += [f"  failed start: {_failure(line)}" for line in _failures(job, state.task)]
+        lines += [f"  failed start: {_failure(line)}" for line in describing.failures(job, state.task)]
     typer.echo("\n".join([*lines, *_history(store, job, identity)]))
     if len(tasks) == 1:
         _tell_end(job, tasks[0].task)
@@ -77,30 +77,29 @@ def _resources(job: Job) -> str:
 
 
 def _history(store: Store, job: Job, identity: str) -> list[str]:
-    """Print a line per change; tasks of an array that changed alike at the same time share one."""
+    """Return a line per change and per action of a user, in order.
+
+    Tasks of an array that changed alike at the same time share one.
+    """
     from itertools import groupby
 
     from cingulum.commands import job_display
+    from jobs.requests import describing
 
     def alike(change: Change) -> tuple[str, int | None, str, str | None]:
-        return change.state, change.exit_code, change.reason, job_display.iso(change.time)
+        return change.state, change.exit_code, change.reason, describing.iso(change.time)
 
-    lines = [""]
+    lines = []
+    for action in store.actions(identity):
+        task = "" if action.task is None else f" task {action.task}"
+        who = job_display.plain(action.who)
+        lines.append((describing.iso(action.time) or "", f"{task} {action.action} asked for by {who}"))
     for (state, exit_code, reason, time), changes in groupby(store.changes(identity), alike):
         tasks = ",".join(str(change.task) for change in changes)
         code = "" if exit_code is None else f" exit code {exit_code}"
         why = f" {job_display.plain(reason)}" if reason else ""
-        lines.append(f"{time}{f' task {tasks}' if job.spec.is_array else ''} {state}{code}{why}")
-    return lines
-
-
-def _failures(job: Job, task: int) -> list[str]:
-    """Return lines that the job wrote about failed starts: time, exit code, host or rank, why."""
-    path = Path(job.folder) / (f"failures-{task}" if job.spec.is_array else "failures")
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+        lines.append((time or "", f"{f' task {tasks}' if job.spec.is_array else ''} {state}{code}{why}"))
+    return ["", *(f"{time}{rest}" for time, rest in sorted(lines, key=lambda line: line[0]))]
 
 
 def _failure(line: str) -> str:
@@ -128,29 +127,3 @@ def _tell_end(job: Job, task: int) -> None:
         return
     last = [job_display.plain(line.expandtabs()) for line in text.splitlines()[-TAIL_LINES:]]
     typer.echo("\n".join(["", f"--- {path}", *last]))
-
-
-def _everything(store: Store, job: Job) -> dict[str, Any]:
-    from cingulum.commands import job_display
-    from jobs.requests import known
-
-    shown = job_display.as_json(job)
-    external = job.external
-    for task in shown["tasks"]:
-        number = int(task["task"])
-        task["failures"] = _failures(job, number)
-        if external is not None:
-            log = known.launcher_of(job).logs(Path(job.folder), external, number)
-            task["log"] = str(log)
-    shown["changes"] = [
-        {
-            "task": change.task,
-            "time": job_display.iso(change.time),
-            "state": change.state,
-            "exit_code": change.exit_code,
-            "reason": change.reason,
-            "restarts": change.restarts,
-        }
-        for change in store.changes(job.key)
-    ]
-    return shown

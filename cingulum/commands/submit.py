@@ -106,8 +106,8 @@ def submit(
     """
     import json
 
-    from cingulum.commands import job_display, submission_check, submission_display
-    from jobs.requests import known, submitting
+    from cingulum.commands import submission_check, submission_display
+    from jobs.requests import describing, known, submitting
     from trainer.telling import tell
 
     prepared = submitting.prepare(
@@ -148,6 +148,6 @@ def submit(
         return
     made = submitting.submit(prepared, known.opened(tell), submission_check, tell)
     if as_json:
-        typer.echo(json.dumps({"jobs": [job_display.as_json(job) for job in made]}, indent=1))
+        typer.echo(json.dumps({"jobs": [describing.job(job) for job in made]}, indent=1))
     else:
         typer.echo(submission_display.submitted(made))

@@ -38,7 +38,7 @@ def wait(
       cingulum wait 4711 && cingulum report runs/my-run
     """
     from cingulum.commands import job_display
-    from jobs.requests import known
+    from jobs.requests import describing, known
     from trainer.telling import tell
 
     store = known.opened(tell)
@@ -59,7 +59,7 @@ def wait(
         time.sleep(pause if left is None else min(pause, left))
         pause = min(LONGEST_S, pause * 1.3)
     if as_json:
-        typer.echo(json.dumps(job_display.as_json(job), indent=1))
+        typer.echo(json.dumps(describing.job(job), indent=1))
     if code is None:
         typer.echo(f"{identity} had not ended after {timeout:g} s; it goes on", err=True)
         return TIMED_OUT

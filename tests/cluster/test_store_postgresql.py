@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from stand_in_cluster import StandInCluster
 
-from jobs import recovery, tables
+from jobs import recovery, submitter, tables
 from jobs.home import new_token
 from jobs.launchers.base import TaskState
+from jobs.listing import Listing
 from jobs.reconciling import refresh
 from jobs.sites import HERE
 from jobs.spec import JobSpec
@@ -222,3 +224,20 @@ def test_the_password_is_nowhere(server, store) -> None:
     assert "password authentication failed" in str(error.value)
     job = store.add(new_token(), ARRAY, launcher="slurm", site="here", folder=server)
     assert PASSWORD not in repr(job)
+
+
+def test_pages_of_the_list_and_what_users_did_are_as_in_a_file(store, tmp_path) -> None:
+    cluster = StandInCluster(tmp_path / "cluster")
+    before = store.stamp(submitter.user())
+    first, second = (submit(store, cluster, ARRAY, HERE) for _ in range(2))
+    store.record([(second, [TaskState(1, "RUNNING", hosts=("N7",))])])
+    mine = Listing(user=submitter.user(), limit=1)
+    assert [store.page(mine), store.page(replace(mine, offset=1))] == [
+        ([store.get(second.key)], 2),
+        ([store.get(first.key)], 2),
+    ]
+    assert store.page(replace(mine, text="n7", sort="name", limit=9)) == ([store.get(second.key)], 1)
+    assert store.page(replace(mine, text="%"))[1] == 0
+    assert store.stamp(submitter.user()) != before
+    store.act(second, 1, "cancel", "me")
+    assert [(one.task, one.who) for one in store.actions(second.label)] == [(1, "me")]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pretended_slurm import Pretended
 from stand_in_cluster import StandInCluster
 
+from jobs.launchers import registry
 from jobs.store import Store
 
 
@@ -20,3 +22,27 @@ def store(tmp_path, monkeypatch) -> Store:
 def cluster(tmp_path) -> StandInCluster:
     """A cluster in which nothing runs."""
     return StandInCluster(tmp_path / "cluster", place="near")
+
+
+@pytest.fixture
+def slurm(monkeypatch) -> Pretended:
+    """A launcher, by whatever name, that does as it is told."""
+    launcher = Pretended()
+    monkeypatch.setattr(registry, "named", lambda name: launcher)
+    return launcher
+
+
+@pytest.fixture
+def served_jobs(store, slurm, tmp_path):
+    """Jobs of each kind, by name."""
+    from jobs_to_serve import fill
+
+    return fill(store, slurm, tmp_path / "runs")
+
+
+@pytest.fixture
+def client(store, served_jobs):
+    """A client of the service over these jobs, as the user's own."""
+    from served import client_of
+
+    return client_of(store)

@@ -299,6 +299,8 @@ def test_cancelling_is_told_once_and_a_typo_changes_nothing(slurm, capsys):
     assert cli.run(["cancel", *first]) == 0
     assert "had already ended: CANCELLED" in capsys.readouterr().out
     assert slurm.told == [("cancel", "4711", None), ("cancel", "4712", None)]
+    assert cli.run(["show", *first]) == 0
+    assert "cancel asked for by" in capsys.readouterr().out
 
 
 def test_a_waiting_task_that_slurm_forgets_when_it_is_cancelled_is_cancelled(slurm, capsys, monkeypatch):

@@ -6,15 +6,15 @@ CINGULUM_REQUIRE_BROWSER=1 says that there must be one, as .ci/run does.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 
+import browsers
 import pytest
 from made_up_pipeline import add_pipeline
 from made_up_run import make_crossval, make_divided, make_run
 from made_up_study import make_rows, make_study
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from trainer.bench.scaling import page as scaling_page
 from trainer.report import comparison_page, crossval_page
@@ -37,17 +37,8 @@ LONG_NAMES = (
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        why = "no Chromium here; Debian: apt-get install chromium"
-        if os.environ.get("CINGULUM_REQUIRE_BROWSER") == "1":
-            pytest.fail(f"CINGULUM_REQUIRE_BROWSER=1, and {why}")
-        pytest.skip(why)
-    with sync_playwright() as playwright:
-        # As root, which containers are, Chromium has no sandbox; the pages are our own.
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    with browsers.started() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

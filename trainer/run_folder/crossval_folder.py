@@ -21,6 +21,11 @@ def is_crossval(folder: Path) -> bool:
     return (folder / CONFIG_NAME).is_file() or (folder / SUMMARY_NAME).is_file()
 
 
+def run(folder: Path, fold: int, seed: int) -> Path:
+    """Return the run folder of a fold and a seed, whether or not it is there."""
+    return folder / f"fold-{fold}-seed-{seed}"
+
+
 def runs(folder: Path, *, first_seed: bool = False) -> list[Path]:
     """Return the run folders that are there, by seed and fold.
 

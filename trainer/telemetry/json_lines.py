@@ -98,3 +98,24 @@ def read(path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(line, dict) for line in lines):
         raise RunError(f"{path}: is damaged (a line is not a JSON object).")
     return lines
+
+
+def tail(path: Path, most_bytes: int) -> list[dict[str, Any]]:
+    """Return the JSON objects of the last whole lines of a file, as far as they fit into `most_bytes`.
+
+    For those who look at a run that goes on: lines that are damaged are left out, and so is a file that is
+    not there.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            begin = max(0, size - most_bytes)
+            file.seek(begin)
+            lines = file.read(most_bytes).split(b"\n")
+    except OSError:
+        return []
+    found = []
+    for line in lines[1 if begin else 0 : -1]:
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return [line for line in found if isinstance(line, dict)]

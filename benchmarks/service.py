@@ -1,0 +1,163 @@
+"""How fast `cingulum serve` answers over 10,000 jobs, and what fifty that follow a job cost.
+
+.venv/bin/python benchmarks/service.py
+.venv/bin/python benchmarks/service.py --follow 600
+
+Makes a store, 1,000 run folders and a log of 1 GiB in a temporary folder, starts the service at a socket, and
+asks it. What it says is of this machine as it is loaded now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx2
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+JOBS, RUNS, FOLLOWERS = 10_000, 1_000, 50
+LINE = b"epoch 1  step 3/100  41.2 samples/s  0:01:02 left\n"
+
+
+def make(folder: Path) -> Path:
+    """Fill the store, newest job last, with a run folder for each of the newest; return the newest's log."""
+    from jobs_to_serve import write_run
+
+    from jobs import statements, submitter, tables
+    from jobs.home import job_folder, new_token
+    from jobs.launchers.base import TaskState
+    from jobs.spec import JobSpec
+    from jobs.store import Store
+
+    store = Store()
+    now = time.time()
+    common = {"launcher": "slurm", "place": "", "site": "lab", "user": submitter.user(), "submitter": "x"}
+    with tables.writing(store._engine) as connection:
+        for number in range(1, JOBS + 1):
+            run = str(folder / "runs" / str(number)) if number > JOBS - RUNS else None
+            spec = JobSpec(f"job-{number % 97}", "train", (("cingulum", "train", "x"),), "/work", run=run)
+            token = new_token()
+            row = {
+                **common,
+                "token": token,
+                "external": str(number),
+                "folder": str(folder),
+                "submitted": now,
+            }
+            if number == JOBS:
+                row["folder"] = str(job_folder(token))
+            key = statements.insert(connection, row, spec, now)
+            (job,) = statements.jobs(connection, tables.jobs.c.number == key)
+            state = "RUNNING" if number > JOBS - 10 else "COMPLETED"
+            statements.write(connection, job, [TaskState(0, state, hosts=(f"n{number % 50}",))], now)
+    for number in range(JOBS - RUNS + 1, JOBS + 1):
+        write_run(folder / "runs" / str(number), 12)
+    log = Path(row["folder"]) / "out.log"
+    with log.open("wb") as file:
+        for _ in range(1024):
+            file.write(LINE * (2**20 // len(LINE)))
+    return log
+
+
+def client(socket: str) -> httpx2.Client:
+    """Return a client of the service."""
+    return httpx2.Client(transport=httpx2.HTTPTransport(uds=socket), base_url="http://localhost", timeout=60)
+
+
+def timed(asks: httpx2.Client, address: str, times: int = 60) -> str:
+    """Return median and 95th percentile of the answers' times, in ms; `#` in an address is the turn."""
+    seconds = []
+    for turn in range(times):
+        began = time.perf_counter()
+        asks.get(address.replace("#", str(turn))).raise_for_status()
+        seconds.append(time.perf_counter() - began)
+    seconds.sort()
+    return f"{1e3 * seconds[times // 2]:.0f} ms, {1e3 * seconds[int(0.95 * times)]:.0f} ms"
+
+
+def follow(socket: str, until: float, reads: bool, seen: list[float]) -> None:
+    """Follow the newest job; note when it is said to have changed, and ask for what has."""
+    with client(socket) as asks, asks.stream("GET", f"/api/v1/jobs/{JOBS}/events") as events:
+        for line in events.iter_lines():
+            if time.time() > until:
+                return
+            if line.startswith("data"):
+                seen.append(time.time())
+                if reads:
+                    with client(socket) as other:
+                        for part in ("", "/curves", "/log"):
+                            other.get(f"/api/v1/jobs/{JOBS}{part}")
+
+
+def followed(socket: str, log: Path, service: psutil.Process, seconds: float) -> None:
+    """Write a line every 5 s while many follow, and print what that costs."""
+    until, seen = time.time() + seconds, []
+    noted: list[list[float]] = [[] for _ in range(FOLLOWERS)]
+    threads = [
+        threading.Thread(target=follow, args=(socket, until + 2, number < 5, noted[number]))
+        for number in range(FOLLOWERS)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(3)
+    before, began, memory, delays = sum(service.cpu_times()[:2]), time.time(), [], []
+    while time.time() < until:
+        with log.open("ab") as file:
+            file.write(LINE)
+        wrote = time.time()
+        time.sleep(5)
+        memory.append(service.memory_info().rss >> 20)
+        seen = [moment for moment in noted[0] if moment >= wrote]
+        delays.append(seen[0] - wrote if seen else float("inf"))
+    cores = (sum(service.cpu_times()[:2]) - before) / (time.time() - began)
+    with log.open("ab") as file:
+        file.write(LINE)
+    for thread in threads:
+        thread.join(60)
+    print(f"{FOLLOWERS} followers for {seconds:.0f} s: {cores:.2f} cores, {memory[0]} to {memory[-1]} MiB")
+    print(f"a line is told of within {max(delays):.1f} s (longest of {len(delays)})")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--follow", type=float, default=60.0, metavar="SECONDS")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ["CINGULUM_HOME"] = str(folder / "home")
+        log = make(folder)
+        command = [sys.executable, "-m", "cingulum", "serve", "--json", "--socket", str(folder / "s")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+            try:
+                socket = json.loads(process.stdout.readline())["socket"]
+                with client(socket) as asks:
+                    print(f"median and 95th percentile of 60 answers over {JOBS} jobs, {RUNS} run folders")
+                    for what, address in (
+                        ("a bare route", "/api/v1/session"),
+                        ("the list", "/api/v1/jobs"),
+                        ("the list, never the same page", "/api/v1/jobs?offset=#0"),
+                        ("by name", "/api/v1/jobs?sort=name&order=up&offset=#0"),
+                        ("searched", f"/api/v1/jobs?text={quote('job-1')}&offset=#0"),
+                        ("a job", f"/api/v1/jobs/{JOBS}"),
+                        ("its curves", f"/api/v1/jobs/{JOBS}/curves"),
+                        ("the end of its log of 1 GiB", f"/api/v1/jobs/{JOBS}/log"),
+                    ):
+                        print(f"  {what}: {timed(asks, address)}")
+                followed(socket, log, psutil.Process(process.pid), given.follow)
+            finally:
+                process.terminate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""`cingulum serve`: a page and an API for the user's jobs."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cingulum.service.tokens import TokenFile
+    from jobs.store import Store
+
+
+class May(str, Enum):
+    """What a token allows."""
+
+    read = "read"
+    write = "write"
+
+
+def serve(
+    socket: Annotated[
+        Path | None,
+        typer.Option(
+            help="Listen at this socket, which only you can open.  [default: serve-HOST.sock beside jobs]"
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Listen at this port of 127.0.0.1 instead, for who has a token."),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(metavar="PATH|URL", help="Another store than CINGULUM_STORE names.")
+    ] = None,
+    new_token: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Make a token for --port, show it once, and end.")
+    ] = None,
+    may: Annotated[May, typer.Option(help="What the new token allows: write is also cancel.")] = May.read,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="The new token is valid for so long.")] = 90,
+    tokens: Annotated[bool, typer.Option("--tokens", help="List the tokens, and end.")] = False,
+    revoke: Annotated[str | None, typer.Option(metavar="NAME", help="Forget a token, and end.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON where it listens.")] = False,
+) -> None:
+    """Show your jobs on a page that updates itself, with an API for programs, until Ctrl-C.
+
+    By default it listens at a socket that only you can open; the command that lets your own computer's
+    browser use it is printed. With --port everybody on this host can reach it, so a token is needed: the
+    address that is printed holds one that is valid until the service ends.
+
+    \b
+    Example:
+      cingulum serve
+      cingulum serve --port 8642
+      cingulum serve --new-token notebook --may read
+    """
+    from socket import gethostname
+
+    from cingulum.service.tokens import TokenFile
+    from jobs.home import home
+    from trainer.errors import InputError
+
+    if socket is not None and port is not None:
+        raise InputError("--socket and --port exclude each other.", cure="Leave out one of them.")
+    host = gethostname()
+    file = TokenFile(home() / "tokens.json")
+    if new_token is not None:
+        secret = file.add(new_token, may.value, days)
+        typer.echo(json.dumps({"name": new_token, "may": may.value, "token": secret}) if as_json else secret)
+    elif revoke is not None:
+        file.revoke(revoke)
+        typer.echo(json.dumps({"revoked": revoke}) if as_json else f"{revoke} is revoked")
+    elif tokens:
+        _list(file, as_json=as_json)
+    elif port is None:
+        # The folder may be one that other hosts see, too, and each has a service of its own.
+        path = socket or home() / f"serve-{host.partition('.')[0]}.sock"
+        _at_socket(_store(store), path, host, as_json=as_json)
+    else:
+        _at_port(_store(store), port, file, as_json=as_json)
+
+
+def _store(where: str | None) -> Store:
+    """Return the store; one that is named must exist, lest a typo makes an empty one."""
+    from jobs.requests import known
+    from jobs.store import Store
+    from trainer.errors import JobError
+    from trainer.telling import tell
+
+    if where is None:
+        return known.opened(tell)
+    if "://" not in where and not Path(where).expanduser().is_file():
+        raise JobError(
+            f"{where}: there is no store of jobs.", cure="Without --store, yours is used.", path=where
+        )
+    return Store(where)
+
+
+def _at_socket(store: Store, path: Path, host: str, *, as_json: bool) -> None:
+    from cingulum.service import listening
+    from cingulum.service.app import create_app
+    from cingulum.service.callers import AtSocket
+    from cingulum.service.jobs_now import JobsNow
+
+    path = path.expanduser().absolute()
+    now = JobsNow(store)
+    with listening.at_socket(path) as listener:
+        _say(
+            {"socket": str(path), "store": str(store)},
+            f"your jobs in {store}, for you alone, at {path}\n"
+            f"  on your computer: ssh -N -L 8642:{path} {host}\n"
+            "  then open http://127.0.0.1:8642/ there. Ctrl-C ends it; jobs go on.",
+            as_json=as_json,
+        )
+        listening.server(create_app(now, AtSocket(now.user))).run(sockets=[listener])
+
+
+def _at_port(store: Store, port: int, file: TokenFile, *, as_json: bool) -> None:
+    from cingulum.service import listening
+    from cingulum.service import tokens as of_service
+    from cingulum.service.app import create_app
+    from cingulum.service.callers import WithTokens
+    from cingulum.service.jobs_now import JobsNow
+
+    now = JobsNow(store)
+    once, secret = of_service.new("of-this-start", "write", days=3650)
+    with listening.at_port(port) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        _say(
+            {"address": address, "token": secret, "store": str(store)},
+            f"your jobs in {store}\n"
+            f"  {address}#{secret}\n"
+            "  Keep this address to yourself: it may cancel your jobs. Ctrl-C ends it; jobs go on.",
+            as_json=as_json,
+        )
+        listening.server(create_app(now, WithTokens(now.user, file, once))).run(sockets=[listener])
+
+
+def _list(file: TokenFile, *, as_json: bool) -> None:
+    from jobs.requests import describing
+
+    found = [
+        {
+            "name": token.name,
+            "may": token.may,
+            "expires": describing.iso(token.expires),
+            "valid": token.is_valid,
+        }
+        for token in file.all()
+    ]
+    if as_json:
+        typer.echo(json.dumps({"tokens": found}, indent=1))
+        return
+    for one in found:
+        state = f"until {one['expires']}" if one["valid"] else f"expired {one['expires']}"
+        typer.echo(f"{one['name']}  {one['may']}  {state}")
+    if not found:
+        typer.echo("no tokens; `cingulum serve --new-token NAME` makes one", err=True)
+
+
+def _say(facts: dict[str, str], text: str, *, as_json: bool) -> None:
+    import sys
+
+    typer.echo(json.dumps(facts) if as_json else text)
+    sys.stdout.flush()

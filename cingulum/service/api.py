@@ -1,0 +1,138 @@
+"""Routes under /api/v1."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from cingulum.service import log_part
+from cingulum.service.callers import Caller, Callers
+from cingulum.service.events import stream
+from cingulum.service.failures import NotHere, failure
+from cingulum.service.guard import SIGN_IN
+from cingulum.service.jobs_now import JobsNow
+from cingulum.service.schema import Curves, Detail, Failed, LogPart, Page, Run, Session, SignIn
+from jobs import submitter
+from jobs.job import Job
+from jobs.launchers.base import ACTIVE, ENDED
+from jobs.listing import SORTS, Listing
+from jobs.requests import cancelling, known
+
+Identity = Annotated[str, Path(max_length=64, description="Such as 4711, mpirun-7, or a task: 4711_3.")]
+TaskNumber = Annotated[int | None, Query(ge=0, description="Of an array; default: the id's own, or 0.")]
+State = Enum("State", {name: name for name in (*ACTIVE, *ENDED)}, type=str)  # type: ignore[misc]
+Sort = Enum("Sort", {name: name for name in SORTS}, type=str)  # type: ignore[misc]
+_NEWEST = Sort("submitted")
+_ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": Failed, "description": "An error"}}
+
+
+def _listing(
+    text: Annotated[str, Query(max_length=200, description="In the name, id, kind or hosts.")] = "",
+    state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
+    sort: Sort = _NEWEST,
+    order: Literal["up", "down"] = "down",
+    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Listing:
+    states = tuple(one.value for one in state or ())
+    return Listing(submitter.user(), states, text, sort.value, order == "down", offset, limit)
+
+
+Wanted = Annotated[Listing, Depends(_listing)]
+
+
+def session_routes(callers: Callers, cookie: str) -> APIRouter:
+    """Return the routes by which a browser signs in and out."""
+    router = APIRouter(tags=["session"], responses=_ERRORS)
+
+    @router.post(SIGN_IN)
+    def sign_in(given: SignIn) -> Response:
+        """Begin a session of a browser with a token."""
+        session = callers.sign_in(given.token)
+        if session is None:
+            return failure(401, "NOT_SIGNED_IN", "This token is not valid: mistyped, expired or revoked.")
+        answer = Response(status_code=204)
+        answer.set_cookie(cookie, session, httponly=True, samesite="strict")
+        return answer
+
+    @router.get(SIGN_IN)
+    def who(request: Request) -> Session:
+        """Tell who asks."""
+        caller: Caller = request.state.caller
+        return Session(who=caller.who, may=caller.may)
+
+    return router
+
+
+def job_routes(now: JobsNow) -> APIRouter:
+    """Return the routes about jobs."""
+    router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], responses=_ERRORS)
+
+    @router.get("")
+    def jobs(wanted: Wanted) -> Page:
+        """List the user's jobs: one page, filtered, searched and sorted."""
+        return now.page(wanted)
+
+    @router.get("/events", response_class=Response)
+    async def list_events(request: Request) -> Response:
+        """Tell, as server-sent events, that a list may have changed, whatever is filtered."""
+        return stream(request, lambda: repr(now.list_stamp()))
+
+    @router.get("/{identity}")
+    def job(identity: Identity) -> Detail:
+        """Return all of a job: tasks, hosts, every change with its reason, command, and what users did."""
+        return now.detail(now.find(identity)[0])
+
+    @router.get("/{identity}/events", response_class=Response)
+    async def job_events(request: Request, identity: Identity, task: TaskNumber = None) -> Response:
+        """Tell, as server-sent events, that there is more to tell of a job, its run or its log."""
+
+        def stamp() -> str:
+            return repr(now.stamp(*_task(*now.find(identity), task)))
+
+        return stream(request, stamp)
+
+    @router.get("/{identity}/run")
+    def run(identity: Identity, task: TaskNumber = None) -> Run:
+        """Return what the run folder holds: configuration, progress, best epoch, checkpoints."""
+        return now.run(*_task(*now.find(identity), task))
+
+    @router.get("/{identity}/curves")
+    def curves(identity: Identity, task: TaskNumber = None) -> Curves:
+        """Return what was measured at each epoch and at the newest steps."""
+        return now.facts.curves(now.run_folder(*_task(*now.find(identity), task)))
+
+    @router.get("/{identity}/log")
+    def log(
+        identity: Identity,
+        task: TaskNumber = None,
+        offset: Annotated[int, Query(description="Of the first byte; -n: n bytes before the end.")] = -65536,
+        limit: Annotated[int, Query(ge=1, le=log_part.MOST_BYTES)] = 65536,
+    ) -> LogPart:
+        """Return a part of the output of a task: both streams, all starts in order."""
+        path, folder = now.log(*_task(*now.find(identity), task))
+        return log_part.read(path, folder, offset=offset, limit=limit)
+
+    @router.post("/{identity}/cancel")
+    def cancel(request: Request, identity: Identity) -> Detail:
+        """End a job, or one task of it. What has ended stays as it is."""
+        now.find(identity)
+        chosen = known.current(now.store, identity, warn=lambda _: None)
+        (job,) = cancelling.cancel(now.store, [chosen], who=request.state.caller.who)
+        return now.detail(job)
+
+    return router
+
+
+def _task(job: Job, named: int | None, given: int | None) -> tuple[Job, int]:
+    """Return the job and the number of the task that an id and a query mean.
+
+    Raises:
+        NotHere: there is no such task.
+    """
+    number = given if given is not None else named or 0
+    if number >= len(job.tasks):
+        raise NotHere(f"Job {job.label} has no task {number}.")
+    return job, number

@@ -1,0 +1,164 @@
+"""Everything that a request must pass before any route sees it: no route can forget it, nor one to come.
+
+In order: the host it names, who asks, whether they may write, that a page of ours and no other sends it, and
+how long it is. Each answer gets the headers that keep browsers from running anything but our own files.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import HTMLResponse
+
+from cingulum.service.callers import Callers
+from cingulum.service.failures import failure
+from trainer.errors import CingulumError
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+# Names of this host at the end of a tunnel; any other is a foreign page's that was made to point here.
+_HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.ASCII)
+# What a request that writes must carry: no foreign page can, without asking first, which is never allowed.
+OWN_HEADER = b"x-cingulum"
+SIGN_IN = "/api/v1/session"
+_STATIC = "/static/"
+_MOST_BYTES = 1 << 16
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+_HEADERS = {
+    b"content-security-policy": _POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cache-control": b"no-store",
+}
+
+
+class Guard:
+    """The application behind all checks.
+
+    Args:
+        app: to protect.
+        callers: who may ask.
+        signed_out: text of the page that asks for a token.
+    """
+
+    def __init__(self, app: FastAPI, callers: Callers, signed_out: str) -> None:
+        self.app, self._callers, self._signed_out = app, callers, signed_out
+        # Cookies are the host's, not the port's: two services must not take each other's.
+        self.cookie = f"cingulum-{secrets.token_hex(4)}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there are no web sockets
+            return
+
+        async def guarded(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *((name, value) for name, value in _HEADERS.items() if name not in own),
+                ]
+            await send(message)
+
+        answer = self._refusal(scope)
+        if answer is not None:
+            await answer(scope, receive, guarded)
+            return
+        await self.app(scope, _bounded(receive), guarded)
+
+    def _refusal(self, scope: Scope) -> Any:
+        """Return the answer to a request that no route may see; None, and its caller noted: it may pass."""
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        if not _HOST.fullmatch(host):
+            return failure(
+                421,
+                "HOST_UNKNOWN",
+                f"The service is not known by the name {host[:100]!r}.",
+                cure="Ask it as localhost or 127.0.0.1, through a tunnel from elsewhere.",
+            )
+        method, path = scope["method"], scope["path"]
+        writes = method not in ("GET", "HEAD")
+        if writes and not _is_ours(headers, host):
+            return failure(
+                403,
+                "NOT_FROM_HERE",
+                "A request that changes something must come from the service's own page or a program.",
+                cure="Send the header X-Cingulum: 1.",
+            )
+        # No path leads out of /static/: the files there are listed when the service starts.
+        if (path.startswith(_STATIC) and not writes) or (path == SIGN_IN and method == "POST"):
+            return None
+        try:
+            caller = self._callers.caller(_bearer(headers), self._session(headers))
+        except CingulumError as error:
+            return failure(500, error.code, error.message, cure=error.cure)
+        if caller is None:
+            return self._unknown(path)
+        if writes and caller.may != "write":
+            return failure(
+                403,
+                "READ_ONLY",
+                "This token may only read.",
+                cure="cingulum serve --new-token NAME --may write",
+            )
+        scope.setdefault("state", {})["caller"] = caller
+        return None
+
+    def _unknown(self, path: str) -> Any:
+        if path.startswith("/api/"):
+            return failure(
+                401,
+                "NOT_SIGNED_IN",
+                "This needs a valid token.",
+                cure="Send Authorization: Bearer TOKEN; cingulum serve --new-token NAME makes one.",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return HTMLResponse(self._signed_out, 401, {"WWW-Authenticate": "Bearer"})
+
+    def _session(self, headers: dict[bytes, bytes]) -> str | None:
+        try:
+            cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
+        except CookieError:
+            return None
+        return cookies[self.cookie].value if self.cookie in cookies else None
+
+
+def _bearer(headers: dict[bytes, bytes]) -> str | None:
+    kind, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    return secret.strip() if kind.lower() == "bearer" else None
+
+
+def _is_ours(headers: dict[bytes, bytes], host: str) -> bool:
+    origin = headers.get(b"origin")
+    return OWN_HEADER in headers and origin in (None, f"http://{host}".encode("latin-1"))
+
+
+def _bounded(receive: Receive) -> Receive:
+    """Return `receive`, which ends a request whose body is too long."""
+    seen = 0
+
+    async def bounded() -> MutableMapping[str, Any]:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > _MOST_BYTES:
+            raise HTTPException(413, f"The request has more than {_MOST_BYTES} bytes")
+        return message
+
+    return bounded

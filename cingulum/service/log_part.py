@@ -1,0 +1,68 @@
+"""A bounded part of a log that may be of any size and may grow meanwhile."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cingulum.service.failures import NotHere
+from cingulum.service.run_facts import is_inside
+from cingulum.service.schema import LogPart
+
+MOST_BYTES = 1 << 20
+# Bytes of the longest character in UTF-8, without its first.
+_REST = 3
+
+
+def read(path: Path, inside: Path, *, offset: int, limit: int) -> LogPart:
+    """Return up to `limit` bytes from `offset` on; from the end where it is negative.
+
+    It begins with a whole line if counted from the end, else with a whole character; one that is cut at the
+    end is left to the next part.
+
+    Args:
+        path: of the log.
+        inside: the folder in which it must be, also behind links.
+        offset: of the first byte; -n: n bytes before the end.
+        limit: 1 to MOST_BYTES.
+
+    Raises:
+        NotHere: there is no such file, or it is elsewhere.
+    """
+    if not is_inside(path, inside):
+        raise NotHere("The log is a link to a file outside of the job's folder.", path=path.name)
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            begin = min(size, max(0, size + offset if offset < 0 else offset))
+            file.seek(begin)
+            found = file.read(limit)
+    except (FileNotFoundError, IsADirectoryError):
+        raise NotHere("No output yet.", cure="It is there when the job has started.") from None
+    if begin:
+        skipped = _to_line(found) if offset < 0 else _to_character(found)
+        begin, found = begin + skipped, found[skipped:]
+    found = _whole(found)
+    return LogPart(text=found.decode("utf-8", "replace"), offset=begin, next=begin + len(found), size=size)
+
+
+def _to_line(found: bytes) -> int:
+    """Return where the first whole line begins; where none does, the first character."""
+    return found.find(b"\n") + 1 or _to_character(found)
+
+
+def _to_character(found: bytes) -> int:
+    """Return how many bytes at the beginning belong to a character that began before."""
+    return next((place for place, byte in enumerate(found[:_REST]) if not 0x80 <= byte < 0xC0), 0)
+
+
+def _whole(found: bytes) -> bytes:
+    """Return the bytes without the beginning of a character at their end."""
+    for back in range(1, min(_REST, len(found)) + 1):
+        first = found[-back]
+        if first >= 0xC0:  # begins a character of 2, 3 or 4 bytes
+            length = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+            return found[:-back] if length > back and len(found) > back else found
+        if first < 0x80:
+            break
+    return found

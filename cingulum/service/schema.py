@@ -1,0 +1,175 @@
+"""Answers of the API, as its OpenAPI description has them. Times are ISO 8601 in UTC."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+
+class Progress(BaseModel):
+    """How far a run is: epochs done, steps, the part of all steps (0 to 1), seconds that are left."""
+
+    epoch: int
+    epochs: int
+    step: int | None = None
+    steps: int | None = None
+    part: float
+    seconds_left: float | None = None
+
+
+class Best(BaseModel):
+    """The best epoch so far, by the metric that the run goes by, and all its values."""
+
+    metric: str
+    value: float
+    epoch: int
+    values: dict[str, float]
+
+
+class Row(BaseModel):
+    """A job in a list. `key` names it for ever; `id` is what Slurm calls it."""
+
+    key: str
+    id: str
+    name: str
+    kind: str
+    launcher: str
+    state: str
+    reason: str
+    exit_code: int | None
+    hosts: list[str]
+    submitted: str
+    tasks: int
+    tasks_completed: int
+    strategy: str | None = None
+    progress: Progress | None = None
+    best: Best | None = None
+
+
+class Page(BaseModel):
+    """One page of the list: how many jobs match on all pages, and what may be out of date."""
+
+    jobs: list[Row]
+    total: int
+    offset: int
+    limit: int
+    warnings: list[str]
+
+
+class Task(BaseModel):
+    """A task of a job; the job itself, where it is not an array. `log`: it has one."""
+
+    id: str
+    task: int
+    state: str
+    exit_code: int | None
+    reason: str
+    hosts: list[str]
+    restarts: int
+    started: str | None
+    ended: str | None
+    command: list[str]
+    failures: list[str]
+
+
+class Change(BaseModel):
+    """A change of the state of a task."""
+
+    task: int
+    time: str
+    state: str
+    exit_code: int | None
+    reason: str
+    restarts: int
+
+
+class Action(BaseModel):
+    """What a user did with the job; `task` null: with all of it."""
+
+    task: int | None
+    time: str
+    action: str
+    who: str
+
+
+class Detail(Row):
+    """All of a job. `environment` has names alone: values may be secrets."""
+
+    site: str
+    user: str
+    after: list[str]
+    resources: dict[str, Any]
+    environment: list[str]
+    folder: str
+    job_folder: str
+    run: str | None
+    task_list: list[Task]
+    changes: list[Change]
+    actions: list[Action]
+    warnings: list[str]
+
+
+class Checkpoint(BaseModel):
+    """A checkpoint: step, seconds since 1970, bytes."""
+
+    step: int
+    time: float
+    bytes: int
+
+
+class Run(BaseModel):
+    """What a run folder holds: the text of config.yaml, checkpoints, and whether there is a report."""
+
+    folder: str
+    config: str | None
+    progress: Progress | None
+    best: Best | None
+    checkpoints: list[Checkpoint]
+    has_report: bool
+
+
+class Curves(BaseModel):
+    """Columns of equal length: of metrics.jsonl, and of the newest steps of rank 0 (seconds)."""
+
+    epochs: dict[str, list[float | None]]
+    steps: dict[str, list[float | None]]
+
+
+class LogPart(BaseModel):
+    """A part of a log, both streams of all ranks: bytes `offset` to `next` of `size`, as text."""
+
+    text: str
+    offset: int
+    next: int
+    size: int
+
+
+class Session(BaseModel):
+    """Who asks, and whether they may write."""
+
+    who: str
+    may: Literal["read", "write"]
+
+
+class SignIn(BaseModel):
+    """A token, to get a session for."""
+
+    token: str
+
+
+class Failure(BaseModel):
+    """An error: a code for programs, words for people, what to do, and what it is about."""
+
+    code: str
+    message: str
+    cure: str | None = None
+    path: str | None = None
+    key: str | None = None
+    rank: int | None = None
+
+
+class Failed(BaseModel):
+    """The body of every answer that is an error."""
+
+    error: Failure

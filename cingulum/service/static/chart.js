@@ -1,0 +1,77 @@
+// Lines over a common axis as inline SVG: smoothed on wish (the raw line stays behind), linear or logarithmic.
+import {figure, node} from "/static/page.js";
+
+const WIDTH = 420, HEIGHT = 220, LEFT = 60, RIGHT = 10, TOP = 10, BOTTOM = 24, TICKS = 4;
+
+function svg(name, facts, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(facts)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// Values between the two, evenly spaced.
+const even = (low, high) => Array.from({length: TICKS + 1}, (_, tick) => low + ((high - low) * tick) / TICKS);
+
+// Round values between the two: multiples of 1, 2 or 5 times a power of ten.
+function round(low, high) {
+  const rough = (high - low) / TICKS, power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+  const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
+  return Array.from({length: last - first + 1}, (_, place) => (first + place) * step);
+}
+
+// Exponential average, corrected for its beginning.
+function smoothed(values, weight) {
+  let sum = 0, count = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    count = weight * count + (1 - weight);
+    return sum / count;
+  });
+}
+
+// `lines`: [name, values] with a value, or null, for each of `xs`. Returns null where there is nothing to draw.
+export function chart(title, xs, lines, {weight = 0, log = false, unit = ""} = {}) {
+  const drawn = lines.map(([name, values]) => [name, values.map((one) => (log && one <= 0 ? null : one))])
+    .filter(([, values]) => values.some((one) => one !== null));
+  const all = drawn.flatMap(([, values]) => values).filter((one) => one !== null);
+  if (!all.length || !xs.length) return null;
+  const scale = log ? Math.log10 : (one) => one, back = log ? (one) => 10 ** one : (one) => one;
+  let low = scale(all.reduce((a, b) => Math.min(a, b))), high = scale(all.reduce((a, b) => Math.max(a, b)));
+  if (high - low < 1e-12) { low -= Math.abs(low) / 10 || 1; high += Math.abs(high) / 10 || 1; }
+  const first = xs[0], last = xs[xs.length - 1];
+  const x = (one) => LEFT + (WIDTH - LEFT - RIGHT) * (last > first ? (one - first) / (last - first) : 0.5);
+  const y = (one) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - (scale(one) - low) / (high - low));
+  const newest = drawn.map(([name, values]) => `${name} ${figure(values.findLast((one) => one !== null))}`).join(", ");
+  const picture = svg("svg", {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img", "aria-label": `${title}: ${newest}`});
+  for (const value of log ? even(low, high).map(back) : round(low, high)) {
+    picture.append(svg("line", {x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: "grid-line"}),
+      svg("text", {x: LEFT - 6, y: y(value) + 4, "text-anchor": "end"}, figure(+value.toPrecision(3))));
+  }
+  picture.append(svg("text", {x: LEFT, y: HEIGHT - 6}, figure(first)),
+    svg("text", {x: WIDTH - RIGHT, y: HEIGHT - 6, "text-anchor": "end"}, `${unit} ${figure(last)}`));
+  function path(values, kind) {
+    let pen = "M";
+    const points = values.map((value, place) => {
+      if (value === null) { pen = "M"; return ""; }
+      const point = `${pen}${x(xs[place]).toFixed(1)} ${y(value).toFixed(1)}`;
+      pen = "L";
+      return point;
+    }).join("");
+    picture.append(svg("path", {d: points, class: kind}));
+    const known = values.filter((one) => one !== null);
+    if (known.length === 1) { // a line of one point cannot be seen
+      const place = values.findIndex((one) => one !== null);
+      picture.append(svg("circle", {cx: x(xs[place]), cy: y(known[0]), r: 3, fill: "currentColor", class: kind}));
+    }
+  }
+  drawn.forEach(([, values], place) => {
+    const kind = `c${1 + (place % 4)}`;
+    if (weight) path(values, `${kind} raw`);
+    path(weight ? smoothed(values, weight) : values, kind);
+  });
+  const legend = drawn.length > 1 ? drawn.map(([name], place) => node("span", {class: `c${1 + (place % 4)}`}, `― ${name}`)) : [];
+  return node("figure", {}, node("figcaption", {}, title, ...legend), picture);
+}

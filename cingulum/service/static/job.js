@@ -1,0 +1,158 @@
+import {chart} from "/static/chart.js";
+import {ask, byId, bytes, duration, figure, follow, isActive, kindOf, moment, node, progressBar, warn} from "/static/page.js";
+
+const KEY = encodeURIComponent(document.body.dataset.job), PART = 65536, MOST = 2000000;
+const FIRST = ["loss", "accuracy", "mae", "dice", "val_auc", "learning_rate", "samples_per_second"];
+const BASE = `/api/v1/jobs/${KEY}`;
+let task = Number(document.body.dataset.task), curves = null, leave = null;
+let log = {from: null, next: null};
+
+function facts(job, run) {
+  const one = job.task_list[task], asked = job.resources, found = [];
+  const add = (name, ...inside) => { if (inside.some((part) => part)) found.push(node("div", {}, node("dt", {}, name), node("dd", {}, ...inside))); };
+  const progress = run && run.progress;
+  if (progress) add("Progress", ...progressBar(progress));
+  add("Time left", progress ? duration(progress.seconds_left) : "");
+  if (run && run.best) {
+    const others = Object.entries(run.best.values).filter(([name]) => name.startsWith("val_") && name !== run.best.metric);
+    add("Best epoch", `${run.best.epoch}: ${run.best.metric} ${figure(run.best.value)}`, ...others.map(([name, value]) => `, ${name} ${figure(value)}`));
+  }
+  add("Strategy", job.strategy);
+  add("Hosts", one.hosts.join(", "));
+  add("Started", moment(one.started));
+  add("Ended", moment(one.ended));
+  add("Exit code", one.exit_code === null ? "" : String(one.exit_code));
+  add("Started again", one.restarts ? `${one.restarts} times` : "");
+  add("Submitted", `${moment(job.submitted)} by ${job.user}`);
+  add("Launcher", `${job.launcher} on ${job.site}`);
+  add("Asks for (hosts × ranks)", [`${asked.nodes} × ${asked.ranks_per_node} ranks`, asked.gpus_per_node && `${asked.gpus_per_node} GPUs per host`, asked.minutes && duration(60 * asked.minutes)].filter(Boolean).join(", "));
+  add("After", job.after.join(", "));
+  add("Variables", job.environment.join(", "));
+  add("Run folder", run ? run.folder : "");
+  byId("facts").replaceChildren(...found);
+}
+
+function history(job) {
+  const many = job.tasks > 1;
+  const changes = job.changes.filter((one) => one.task === task).map((one) => ({time: one.time, inside: [
+    node("b", {class: kindOf(one.state)}, one.state), one.exit_code === null ? "" : ` exit code ${one.exit_code}`,
+    one.restarts ? ` (start ${one.restarts + 1})` : "", one.reason ? ` ${one.reason}` : ""]}));
+  const actions = job.actions.filter((one) => one.task === null || one.task === task).map((one) => ({time: one.time, inside: [
+    node("b", {}, one.action), ` asked for by ${one.who}${many && one.task !== null ? `, task ${one.task}` : ""}`]}));
+  // Stable: what was asked for comes before what came of it in the same second.
+  const all = [...actions, ...changes].sort((a, b) => a.time.localeCompare(b.time));
+  const failed = job.task_list[task].failures.map((line) => node("li", {}, node("b", {class: "bad"}, "failed start "), line.replaceAll("\t", ", ")));
+  byId("history").replaceChildren(...all.map((one) => node("li", {}, node("time", {datetime: one.time}, moment(one.time)), ...one.inside)), ...failed);
+}
+
+function details(job, run) {
+  byId("command").textContent = job.task_list[task].command.join(" ");
+  byId("config").textContent = (run && run.config) || "no configuration yet";
+  const found = (run && run.checkpoints) || [];
+  byId("checkpoints").replaceChildren(...(found.length ? found.map((one) => node("li", {}, `step ${one.step}, ${bytes(one.bytes)}, ${moment(one.time * 1000)}`)) : ["none"]));
+  if (job.tasks > 1) {
+    byId("tasks").replaceChildren(...job.task_list.map((one) => node("tr", {}, node("th", {scope: "row"}, one.id),
+      node("td", {}, node("span", {class: kindOf(one.state)}, one.state)), node("td", {}, one.hosts.join(", ")), node("td", {}, one.reason))));
+  }
+}
+
+function draw() {
+  const options = {weight: Number(byId("smooth").value), log: byId("log").checked};
+  const {epochs, steps} = curves, x = epochs.epoch || [], used = new Set(["epoch", "step", "start", "seconds", "input_wait_s", "slowest_rank", "slowest_ratio", "energy_j"]);
+  const charts = [];
+  const add = (title, names, of = epochs, at = x, unit = "epoch") => {
+    const lines = names.filter((name) => of[name]).map((name) => [name, of[name]]);
+    if (lines.length) charts.push(chart(title, at, lines, {...options, unit}));
+  };
+  for (const name of [...FIRST, ...Object.keys(epochs)]) {
+    if (used.has(name) || !epochs[name]) continue;
+    used.add(name).add(`val_${name}`);
+    add(name.replaceAll("_", " "), [name, `val_${name}`]);
+  }
+  add("seconds per step", ["seconds", "exposed", "input_wait"], steps, steps.step, "step");
+  const found = charts.filter(Boolean);
+  byId("charts").replaceChildren(...found);
+  byId("curves").hidden = !found.length;
+}
+
+function writeLog(part, where) {
+  const text = byId("log-text");
+  if (where === "before") text.prepend(part.text); else text.append(part.text);
+  // A page that follows for days must not grow without end.
+  while (where !== "before" && text.textContent.length > MOST && text.childNodes.length > 1) {
+    log.from += new TextEncoder().encode(text.firstChild.data).length;
+    text.firstChild.remove();
+  }
+  byId("earlier").hidden = log.from === 0;
+  byId("log-size").textContent = bytes(part.size);
+}
+
+async function showLog() {
+  try {
+    let part;
+    do {
+      part = await ask(`${BASE}/log?task=${task}&offset=${log.next ?? -PART}&limit=${PART}`);
+      if (part.size < log.next) { log = {from: null, next: null}; byId("log-text").replaceChildren(); continue; }
+      log.from ??= part.offset;
+      log.next = part.next;
+      if (part.text || log.from === part.offset) writeLog(part, "after");
+    } while (part.text && part.next < part.size && byId("follow").checked);
+    if (byId("follow").checked) byId("log-text").scrollTop = byId("log-text").scrollHeight;
+  } catch (error) { byId("log-size").textContent = error.message; }
+}
+
+async function earlier() {
+  const begin = Math.max(0, log.from - PART);
+  byId("follow").checked = false;
+  const part = await ask(`${BASE}/log?task=${task}&offset=${begin}&limit=${log.from - begin}`);
+  const text = byId("log-text"), height = text.scrollHeight;
+  log.from = part.offset;
+  writeLog(part, "before");
+  text.scrollTop += text.scrollHeight - height;
+}
+
+async function show() {
+  const job = await ask(BASE), one = job.task_list[task];
+  let run = null;
+  try {
+    run = await ask(`${BASE}/run?task=${task}`);
+    curves = await ask(`${BASE}/curves?task=${task}`);
+  } catch { curves = null; }  // no run folder yet
+  byId("state").className = kindOf(one.state);
+  byId("state").textContent = one.state;
+  byId("reason").textContent = one.reason;
+  facts(job, run);
+  history(job);
+  details(job, run);
+  if (curves) draw();
+  const report = byId("report");
+  report.hidden = !(run && run.has_report);
+  report.href = `/jobs/${KEY}/report?task=${task}`;
+  if (byId("cancel")) byId("cancel").hidden = !isActive(job.state);
+  warn(job.warnings);
+  await showLog();
+}
+
+function begin() {
+  if (leave) leave();
+  log = {from: null, next: null};
+  byId("log-text").replaceChildren();
+  leave = follow(`${BASE}/events?task=${task}`, show);
+}
+
+byId("smooth").addEventListener("input", () => curves && draw());
+byId("log").addEventListener("change", () => curves && draw());
+byId("follow").addEventListener("change", showLog);
+byId("earlier").addEventListener("click", earlier);
+if (byId("task")) byId("task").addEventListener("change", (event) => { task = Number(event.target.value); begin(); });
+if (byId("cancel")) {
+  byId("cancel").addEventListener("click", () => byId("sure").showModal());
+  byId("no").addEventListener("click", () => byId("sure").close());
+  byId("yes").addEventListener("click", async () => {
+    byId("sure").close();
+    byId("said").textContent = "";
+    try { await ask(`${BASE}/cancel`, {method: "POST"}); } catch (error) { byId("said").textContent = error.message; }
+    await show();
+  });
+}
+begin();

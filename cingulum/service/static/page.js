@@ -1,0 +1,105 @@
+// What pages share: nodes whose text is always text, questions to the API, events, and how values read.
+
+export function node(name, facts = {}, ...inside) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(facts)) {
+    if (value !== null && value !== undefined) made.setAttribute(key, value);
+  }
+  made.append(...inside.filter((one) => one !== null));
+  return made;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+export async function ask(address, options = {}) {
+  const answer = await fetch(address, {...options, headers: {"X-Cingulum": "1", Accept: "application/json"}});
+  const found = answer.status === 204 ? null : await answer.json();
+  if (answer.status === 401) location.reload();
+  if (!answer.ok) throw new Error([found.error.message, found.error.cure].filter(Boolean).join(" "));
+  return found;
+}
+
+const RETRY_MS = 3000;
+
+// Calls `changed` at first and whenever the service says that there is more to tell, one call at a time, until
+// the function that it returns is called.
+export function follow(address, changed) {
+  const live = byId("live");
+  let busy = false, again = false;
+  async function tell() {
+    if (busy) { again = true; return; }
+    busy = true;
+    do {
+      again = false;
+      try { await changed(); } catch (error) { warn([error.message]); }
+    } while (again);
+    busy = false;
+  }
+  function tellState(isLive, text) {
+    live.classList.toggle("on", isLive);
+    live.textContent = text;
+  }
+  let events = null, retry = 0;
+  function close() {
+    clearTimeout(retry);
+    if (events) events.close();
+  }
+  function open() {
+    close();
+    events = new EventSource(address);
+    events.addEventListener("changed", tell);
+    events.onopen = () => tellState(true, "live");
+    events.onerror = () => {
+      tellState(false, "no connection, trying again");
+      // A lost connection comes back by itself; an answer that is an error does not.
+      if (events.readyState === EventSource.CLOSED) retry = setTimeout(() => { tell(); open(); }, RETRY_MS);
+    };
+  }
+  // A browser has six connections for all its pages here: one that nobody sees needs none.
+  const seen = () => (document.hidden ? close() : open());
+  document.addEventListener("visibilitychange", seen);
+  open();
+  return () => { document.removeEventListener("visibilitychange", seen); close(); };
+}
+
+export function warn(warnings) {
+  byId("warnings").replaceChildren(...warnings.map((one) => node("p", {class: "banner"}, one)));
+}
+
+const WAITS = ["PENDING", "SUBMITTING", "REQUEUED", "SUSPENDED", "CONFIGURING", "COMPLETING"];
+export const ENDED_WELL = ["COMPLETED", "CANCELLED"];
+export const isActive = (state) => state === "RUNNING" || WAITS.includes(state);
+
+export function kindOf(state) {
+  return `state ${state} ${WAITS.includes(state) ? "wait" : isActive(state) || ENDED_WELL.includes(state) ? "" : "bad"}`;
+}
+
+export function figure(value) {
+  if (value === null || value === undefined) return "";
+  if (Number.isInteger(value)) return String(value);
+  return Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5 ? String(+value.toPrecision(4)) : value.toExponential(2);
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  const left = Math.round(seconds), hours = Math.floor(left / 3600), minutes = Math.floor((left % 3600) / 60);
+  if (hours >= 24) return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  return hours ? `${hours} h ${minutes} min` : minutes ? `${minutes} min` : `${left} s`;
+}
+
+export function bytes(count) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (count >= 1024 && unit < 4) { count /= 1024; unit += 1; }
+  return `${unit ? count.toPrecision(3) : count} ${units[unit]}`;
+}
+
+export function moment(text) {
+  return text ? new Date(text).toLocaleString(undefined, {dateStyle: "medium", timeStyle: "short"}) : "";
+}
+
+export function progressBar(progress) {
+  const part = Math.round(100 * progress.part);
+  const bar = node("progress", {max: 100, value: part, "aria-label": "progress"});
+  return [`epoch ${progress.epoch} of ${progress.epochs}`, bar];
+}

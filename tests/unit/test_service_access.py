@@ -1,0 +1,208 @@
+"""Who may ask the service for what, and what browsers are kept from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+from jobs_to_serve import HOSTILE
+from served import HOST, OURS, code
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from cingulum.service import tokens
+from cingulum.service.app import create_app
+from cingulum.service.callers import WithTokens
+from cingulum.service.jobs_now import JobsNow
+from cingulum.service.tokens import TokenFile
+from trainer.errors import InputError
+
+
+class Door:
+    """A service on a port, with a token that may read and one that may write."""
+
+    def __init__(self, store, path: Path) -> None:
+        self.file = TokenFile(path)
+        self.secrets = {may: self.file.add(may, may, 1) for may in ("read", "write")}
+        self.guard = create_app(JobsNow(store), WithTokens("me", self.file))
+
+    def client(self, may: str | None = None) -> TestClient:
+        headers = OURS if may is None else {**OURS, "Authorization": f"Bearer {self.secrets[may]}"}
+        return TestClient(self.guard, base_url=HOST, headers=headers)
+
+
+@pytest.fixture
+def door(store, served_jobs, tmp_path) -> Door:
+    return Door(store, tmp_path / "tokens.json")
+
+
+def flat(routes) -> list:
+    """Those of included routers, too."""
+    inner = [(route, getattr(route, "original_router", None)) for route in routes]
+    return [one for route, router in inner for one in ([route] if router is None else flat(router.routes))]
+
+
+def addresses(guard) -> list[tuple[str, str]]:
+    """Every method and address that the application answers, those of included routers too."""
+    found = []
+    for route in flat(guard.app.routes):
+        assert isinstance(route, Route), f"{route} is not looked at"
+        path = route.path.replace("{identity}", "4714").replace("{name}", "page.js")
+        found += [(method, path) for method in route.methods or ()]
+    return found
+
+
+def test_no_route_is_open_to_who_has_no_token(door):
+    found = addresses(door.guard)
+    assert len(found) >= 14
+    for method, path in [*found, ("GET", "/docs"), ("GET", "/no/such/address"), ("PUT", "/")]:
+        answer = door.client().request(method, path)
+        if path.startswith("/static/") and method == "GET":
+            assert answer.status_code == 200
+        elif (method, path) == ("POST", "/api/v1/session"):
+            assert answer.status_code == 422
+        else:
+            assert answer.status_code == 401, (method, path)
+            assert HOSTILE not in answer.text and "4714" not in answer.text
+
+
+def test_nothing_but_reading_is_allowed_by_a_token_that_reads(door, store):
+    writes = [(method, path) for method, path in addresses(door.guard) if method not in ("GET", "HEAD")]
+    writes = [one for one in writes if one != ("POST", "/api/v1/session")]
+    assert writes == [("POST", "/api/v1/jobs/{}/cancel".format("4714"))]
+    for method, path in [*writes, ("DELETE", "/api/v1/jobs/4714"), ("PUT", "/")]:
+        assert code(door.client("read").request(method, path)) == (403, "READ_ONLY")
+    assert store.actions("4714") == []
+    assert door.client("read").get("/api/v1/jobs").json()["total"] == 4
+    assert door.client("read").get("/api/v1/session").json() == {
+        "who": "me (service, token read)",
+        "may": "read",
+    }
+
+
+def test_a_job_is_cancelled_by_who_may_write_and_its_history_says_who(door, store, slurm):
+    answer = door.client("write").post("/api/v1/jobs/4714/cancel")
+    assert (answer.status_code, answer.json()["state"]) == (200, "CANCELLED")
+    assert [(one["action"], one["who"], one["task"]) for one in answer.json()["actions"]] == [
+        ("cancel", "me (service, token write)", None)
+    ]
+    assert slurm.told == [("cancel", "4714", None)]
+    again = door.client("write").post("/api/v1/jobs/4714/cancel")  # it has ended: nothing happens
+    assert (again.status_code, len(again.json()["actions"]), len(slurm.told)) == (200, 1, 1)
+    assert door.client("write").post("/api/v1/jobs/4711_1/cancel").status_code == 200
+    assert slurm.told[-1] == ("cancel", "4711", 1)
+
+
+def test_a_launcher_that_does_not_answer_stops_nothing_but_what_needs_it(client, slurm):
+    slurm.refuses = "states"
+    assert client.get("/api/v1/jobs").status_code == 200
+    slurm.cancel = lambda external, task: (_ for _ in ()).throw(InputError("no"))
+    assert code(client.post("/api/v1/jobs/4714/cancel")) == (400, "INPUT_UNUSABLE")
+
+
+def test_a_session_of_a_browser_ends_with_its_token(door):
+    browser = TestClient(door.guard, base_url=HOST, headers=OURS)
+    assert code(browser.post("/api/v1/session", json={"token": "x" * 43})) == (401, "NOT_SIGNED_IN")
+    answer = browser.post("/api/v1/session", json={"token": door.secrets["write"]})
+    cookie = answer.headers["set-cookie"].lower()
+    assert answer.status_code == 204 and "httponly" in cookie and "samesite=strict" in cookie
+    assert door.secrets["write"].lower() not in cookie
+    assert browser.get("/api/v1/session").json()["may"] == "write"
+    door.file.revoke("write")
+    assert browser.get("/api/v1/session").status_code == 401
+    assert door.client("write").get("/").status_code == 401
+
+
+def test_tokens_that_cannot_be_read_let_nobody_in_and_tell_nobody_why(door):
+    door.file.path.chmod(0o644)
+    for answer in (door.client("write").get("/"), door.client().post("/api/v1/session", json={"token": "x"})):
+        assert code(answer) == (500, "TOKENS_UNREADABLE") and "tokens.json" not in answer.text
+
+
+def test_a_token_is_kept_as_a_hash_and_expires(tmp_path):
+    file = TokenFile(tmp_path / "tokens.json")
+    secret = file.add("mine", "read", 1)
+    assert secret not in file.path.read_text() and file.path.stat().st_mode & 0o777 == 0o600
+    (kept,) = file.all()
+    assert tokens.matching([kept], secret) == kept
+    assert tokens.matching([dataclasses.replace(kept, expires=0.0)], secret) is None
+    with pytest.raises(InputError, match="already"):
+        file.add("mine", "write", 1)
+    with pytest.raises(InputError, match="cannot be the name"):
+        file.add("../x", "read", 1)
+    file.path.chmod(0o644)
+    with pytest.raises(InputError, match="not private"):
+        TokenFile(file.path).all()
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost@evil.example", ""])
+def test_a_foreign_name_that_points_here_is_refused(client, host):
+    for path in ("/", "/api/v1/jobs", "/static/page.js"):
+        assert code(client.get(path, headers={"Host": host})) == (421, "HOST_UNKNOWN")
+
+
+def test_another_page_s_request_changes_nothing(client, slurm):
+    post = "/api/v1/jobs/4714/cancel"
+    bare = TestClient(client.app, base_url=HOST)
+    assert code(bare.post(post)) == (403, "NOT_FROM_HERE")
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:9000", "https://127.0.0.1:8642"):
+        assert code(client.post(post, headers={"Origin": origin})) == (403, "NOT_FROM_HERE")
+    asked = bare.options(
+        post, headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    )
+    assert asked.status_code == 403 and not any("access-control" in name for name in asked.headers)
+    assert slurm.told == []
+    assert client.post(post, headers={"Origin": HOST}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "identity",
+    ["%2e%2e", "%252e%252e", "..%2f..%2fetc%2fpasswd", "4714;x", "4714%5c..", "4714%00", "x" * 65],
+)
+def test_an_id_is_never_a_path(client, identity):
+    for path in (f"/api/v1/jobs/{identity}/log", f"/jobs/{identity}/report", f"/static/{identity}"):
+        answer = client.get(path)
+        assert answer.status_code in (404, 422) and "root:" not in answer.text
+
+
+def test_every_answer_forbids_scripts_but_our_own(client, door):
+    for answer in (client.get("/"), client.get("/api/v1/jobs"), client.get("/none"), door.client().get("/")):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    for path in ("/", "/jobs/4713"):
+        page = client.get(path).text
+        assert "<script>" not in page and "onerror=" not in page.replace("&lt;img src=x onerror=", "")
+        assert " style=" not in page and "http://" not in page and "https://" not in page
+    assert "&lt;script&gt;alert(2)" in client.get("/jobs/4713").text
+
+
+def test_a_report_may_show_itself_and_do_nothing(client, served_jobs):
+    (Path(served_jobs["trains"].spec.run) / "report.html").write_text(
+        "<script>fetch('/api/v1/jobs')</script>"
+    )
+    policy = client.get("/jobs/4714/report").headers["content-security-policy"]
+    assert policy.startswith("sandbox;") and "script" not in policy and "default-src 'none'" in policy
+
+
+def test_a_body_without_end_is_cut(door):
+    long = TestClient(door.guard, base_url=HOST, headers=OURS).post("/api/v1/session", content=b"x" * 100_000)
+    assert code(long) == (413, HTTPStatus(413).name)
+
+
+def test_what_goes_wrong_is_told_with_a_code(client, store, monkeypatch):
+    assert code(client.get("/api/v1/jobs/4799")) == (404, "NOT_FOUND")
+    assert code(client.get("/api/v1/nothing")) == (404, "NOT_FOUND")
+    assert code(client.put("/api/v1/jobs")) == (405, "METHOD_NOT_ALLOWED")
+    monkeypatch.setattr(store, "page", lambda wanted: 1 / 0)
+    quiet = TestClient(client.app, base_url=HOST, raise_server_exceptions=False)
+    assert code(quiet.get("/api/v1/jobs")) == (500, "INTERNAL")
+
+
+def test_the_api_describes_itself(client):
+    described = client.get("/api/v1/openapi.json").json()
+    assert {"/api/v1/jobs", "/api/v1/jobs/{identity}/log", "/api/v1/session"} <= set(described["paths"])
+    assert "Failed" in json.dumps(described["paths"]["/api/v1/jobs"]["get"]["responses"]["default"])

@@ -1,0 +1,170 @@
+"""The service's pages in a real browser: they move by themselves, and what users wrote stays text."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from pathlib import Path
+
+import browsers
+import pytest
+from jobs_to_serve import HOSTILE, fill, write_run
+from playwright.sync_api import Page, expect
+
+from cingulum.service import listening
+from cingulum.service.app import create_app
+from cingulum.service.callers import WithTokens
+from cingulum.service.jobs_now import JobsNow
+from cingulum.service.tokens import TokenFile
+from jobs.store import Store
+
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture
+def jobs(slurm, tmp_path):
+    return fill(Store(), slurm, tmp_path / "runs")
+
+
+@pytest.fixture
+def service(jobs, tmp_path):
+    """Addresses that sign in, for who may write and who may read."""
+    file = TokenFile(tmp_path / "tokens.json")
+    secrets = {may: file.add(may, may, 1) for may in ("write", "read")}
+    with listening.at_port(0) as listener:
+        now = JobsNow(Store(), watched_s=0.3)
+        server = listening.server(create_app(now, WithTokens("ada", file)))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield {may: f"{address}/#{secret}" for may, secret in secrets.items()}
+        server.handle_exit(signal.SIGINT, None)
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+class Watched:
+    """Opens pages and notes what a browser has against them."""
+
+    def __init__(self, browser, address: str) -> None:
+        self.complaints: list[str] = []
+        self.address = address.split("/#")[0]
+        self.context = browser.new_context()
+        self.page = self.context.new_page()
+        self.page.on("console", lambda message: self._note(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.on("request", lambda asked: self._ours(asked.url))
+        self.page.goto(address)
+
+    def _note(self, text: str) -> None:
+        if "401 (Unauthorized)" not in text:  # before it has signed in
+            self.complaints.append(text)
+
+    def _ours(self, url: str) -> None:
+        if not url.startswith(self.address):
+            self.complaints.append(url)
+
+
+def fits(page: Page) -> bool:
+    return page.evaluate(
+        "[document.documentElement, ...document.querySelectorAll('.scroll')]"
+        ".every((one) => one.scrollWidth <= one.clientWidth)"
+    )
+
+
+def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm):
+    with browsers.started() as browser:
+        watched = Watched(browser, service["write"])
+        page = watched.page
+        rows = page.locator("#rows tr")
+        expect(rows).to_have_count(4)
+        assert page.url == f"{watched.address}/"  # the token is gone from the address
+
+        # What users wrote is text.
+        expect(rows.nth(1).locator("a")).to_have_text(HOSTILE)
+        assert page.locator("#rows img, #rows script, #rows b").count() == 0
+
+        # The list moves by itself.
+        trains = Path(jobs["trains"].spec.run)
+        expect(rows.nth(0)).to_contain_text("epoch 12 of 20")
+        write_run(trains, 13)
+        expect(rows.nth(0)).to_contain_text("epoch 13 of 20")
+        slurm.becomes("4713", "RUNNING", hosts=("n9",))
+        expect(rows.nth(1)).to_contain_text("n9")
+
+        # Filters are in the address, and kept there.
+        page.get_by_label("Search").fill("n3")
+        expect(rows).to_have_count(1)
+        page.locator("[name=state]").select_option("FAILED")
+        expect(page).to_have_url(re.compile(r"/\?text=n3&state=FAILED$"))
+        page.reload()
+        expect(rows).to_have_count(1)
+        assert page.get_by_label("Search").input_value() == "n3"
+        page.locator("[name=state]").select_option("TIMEOUT")
+        expect(page.locator("#count")).to_have_text("no job matches")
+        page.go_back()
+        expect(rows).to_have_count(1)
+        page.goto(watched.address)
+        expect(rows).to_have_count(4)
+
+        # By keyboard to a job, whose curves and log move.
+        page.locator("[name=order]").focus()
+        while page.evaluate("document.activeElement.textContent") != "trains":
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("trains")
+        expect(page.locator("#facts")).to_contain_text("9: val_loss 0.4")
+        charts = page.locator("#charts svg")
+        expect(charts).to_have_count(6)
+        before = charts.nth(0).locator("path").nth(0).get_attribute("d")
+        write_run(trains, 14)
+        expect(page.locator("#facts")).to_contain_text("epoch 14 of 20")
+        assert charts.nth(0).locator("path").nth(0).get_attribute("d") != before
+        log = Path(jobs["trains"].folder) / "out-0.log"
+        with log.open("a") as file:
+            file.write("rank 1: <script>alert(3)</script>\n")
+        expect(page.locator("#log-text")).to_contain_text("rank 1: <script>alert(3)</script>")
+        page.get_by_label("Logarithmic").check()
+        page.get_by_text("Configuration", exact=True).click()
+        expect(page.locator("#config")).to_contain_text("global_batch: 8")
+
+        # A phone, and the dark.
+        page.set_viewport_size(PHONE)
+        assert fits(page)
+        page.emulate_media(color_scheme="dark")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 21, 28)"
+
+        # To cancel takes two decisions; the history says who.
+        page.get_by_role("button", name="Cancel job").click()
+        page.get_by_role("button", name="Keep it").click()
+        assert slurm.told == []
+        page.get_by_role("button", name="Cancel job").press("Enter")
+        page.get_by_role("dialog").get_by_role("button", name="Cancel job").press("Enter")
+        expect(page.locator("#state")).to_have_text("CANCELLED")
+        expect(page.locator("#history")).to_contain_text("cancel asked for by ada (service, token write)")
+        assert slurm.told == [("cancel", "4714", None)]
+        expect(page.get_by_role("button", name="Cancel job")).to_have_count(0)
+        page.goto(watched.address)
+        expect(rows).to_have_count(4)
+        assert fits(page)
+
+        # A report may not run anything.
+        (trains / "report.html").write_text("<h1>A report</h1><script>document.title = 'ran'</script>")
+        page.goto(f"{watched.address}/jobs/4714/report")
+        expect(page.locator("h1")).to_have_text("A report")
+        assert page.title() == ""
+        refused = [text for text in watched.complaints if "sandbox" in text]
+        assert refused and watched.complaints == refused
+
+        # Who may only read has nothing to press.
+        reader = Watched(browser, service["read"])
+        expect(reader.page.locator("#rows tr")).to_have_count(4)  # it has signed in
+        reader.page.goto(f"{reader.address}/jobs/4711")
+        expect(reader.page.locator("h1")).to_have_text("folds")
+        expect(reader.page.locator("#state")).to_have_text("COMPLETED")
+        reader.page.locator("#task").select_option("1")
+        expect(reader.page.locator("#state")).to_have_text("RUNNING")
+        assert reader.page.locator("#cancel").count() == 0
+        assert reader.complaints == []
