@@ -61,12 +61,13 @@ def plan_by(cell: dict[str, Any]) -> Any:
 
     def tell(strategy: Any, job: PlacementJob) -> None:
         if strategy.name == "hybrid":
-            strategy.profile = _profile(cell, job)
+            strategy.profile = profile(cell, job)
 
     return tell
 
 
-def _profile(cell: dict[str, Any], job: PlacementJob) -> Any:
+def profile(cell: dict[str, Any], job: PlacementJob) -> Any:
+    """Return the profile of one volume on `cell["ranks"]` hosts, whose seconds are those that are waited."""
     from trainer import models
     from trainer.bench import emulated_units
     from trainer.planning.profile import Profile
