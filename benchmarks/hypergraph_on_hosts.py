@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Partitions of a network's hypergraph, whole layers, space, channels and data on hosts with an accelerator each.
+"""A network divided by its hypergraph, layers, space, channels and data on hosts with an accelerator each.
 
     sudo .venv/bin/python benchmarks/hypergraph_on_hosts.py --first --out hypergraph_on_hosts.json
 
@@ -35,12 +35,12 @@ import placement_on_hosts
 import placement_rank
 import placement_table
 import stages_on_hosts
-from placement_on_hosts import UNLIMITED, a_rate, positive
+from placement_on_hosts import UNLIMITED, link_rate, positive
 
 from trainer import atomic
 from trainer.bench.placement_worker import PlacementJob
 from trainer.bench.spreads import spread
-from trainer.errors import CingulumError, ConfigError
+from trainer.errors import CingulumError
 
 HERE = Path(__file__).resolve()
 SEARCHED: dict[str, dict[str, Any]] = {
@@ -77,11 +77,7 @@ def rates_of(cell: dict[str, Any], rates: list[str]) -> list[str]:
 
 
 def planned(cell: dict[str, Any], rates: list[str]) -> tuple[Any, dict[str, Any]]:
-    """Return a cell's plan as a `PlanFile`, and its label, bytes by cause, and predicted seconds by rate.
-
-    Raises:
-        ConfigError: the way cannot divide this network over so many ranks.
-    """
+    """Return a cell's plan as a `PlanFile`, and its label, bytes by cause, and predicted seconds by rate."""
     from trainer import models
     from trainer.planning.hypergraph import judging, planning
     from trainer.planning.hypergraph.uniform import uniform
@@ -98,10 +94,7 @@ def planned(cell: dict[str, Any], rates: list[str]) -> tuple[Any, dict[str, Any]
         best = planning.plan(network, ranks, planning.Wanted(**SEARCHED[way]), profile=known).best
         label, layouts = best.label, best.layouts
     else:
-        label, made = way, uniform(network, ranks, [1.0] * ranks)
-        if way not in made:
-            raise ConfigError(f"{way} cannot divide {job.model} over {ranks} ranks.")
-        layouts = made[way]
+        label, layouts = way, uniform(network, ranks, [1.0] * ranks)[way]
     judged = {rate: judging.judged(label, network, layouts, one, ranks) for rate, one in profiles.items()}
     told = {
         "label": label,
@@ -171,7 +164,7 @@ def main() -> int:
     number = positive(int)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--ranks", nargs="+", type=number, default=[1, 2, 4, 8], help="one on each host")
-    parser.add_argument("--rates", nargs="+", type=a_rate, default=["200mbit", "1gbit"], help="of links")
+    parser.add_argument("--rates", nargs="+", type=link_rate, default=["200mbit", "1gbit"], help="of links")
     parser.add_argument("--model", default="resnet18", help="a registered network")
     parser.add_argument("--width", type=number, default=16, help="of its first stage")
     parser.add_argument("--size", type=number, default=96, help="edge of the volumes, in voxels")

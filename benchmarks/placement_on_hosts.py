@@ -133,6 +133,8 @@ def _stream_bits(cluster: Testbed, *, first: bool) -> list[float]:
 
 
 def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return what reads an argument as a number above 0."""
+
     def read(text: str) -> Any:
         value = kind(text)
         if not value > 0:
@@ -142,7 +144,8 @@ def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-def a_rate(text: str) -> str:
+def link_rate(text: str) -> str:
+    """Return an argument that is a rate of links."""
     try:
         return check_rate(text)
     except CingulumError as error:
@@ -155,7 +158,7 @@ def main() -> int:
     number = positive(int)
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
     parser.add_argument("--ranks", nargs="+", type=number, default=[1, 2, 4, 8], help="one on each host")
-    parser.add_argument("--rates", nargs="+", type=a_rate, default=["1gbit", "10gbit"], help="of links")
+    parser.add_argument("--rates", nargs="+", type=link_rate, default=["1gbit", "10gbit"], help="of links")
     parser.add_argument("--widths", nargs="+", type=number, default=[16], help="of ResNet-18 (default: 16)")
     parser.add_argument("--size", type=number, default=96, help="edge of the volumes, in voxels")
     parser.add_argument("--gflops", type=positive(float), default=32.0, help="of an accelerator")
