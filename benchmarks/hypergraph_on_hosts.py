@@ -16,7 +16,7 @@ the same samples:
                     are more than samples, with one sample for each rank
 
 All but `data` train by a plan's file. The predicted step is that of its task lists, with the seconds that the
-accelerators wait and a link of the rate between each two hosts. A speed-up is that of samples per second.
+accelerators wait and links of the rate. A speed-up is that of samples per second.
 
 Stopped and started again, it measures what `--out` does not hold yet.
 """

@@ -88,7 +88,7 @@ def profile(cell: dict[str, Any], job: PlacementJob) -> Any:
     tree = {
         "version": 1, "network": job.model, "sample_shape": [job.size] * 3 + [1], "batch": 1,
         "precision": "float32", "made": {"time": "", "versions": {}},
-        "devices": [{"host": "emulated", "name": "emulated", "threads": 1} for _ in ranks],
+        "devices": [{"host": f"n{rank}", "name": "emulated", "threads": 1} for rank in ranks],
         "operations": rows,
         "update": {"parameters": network.parameters, "seconds": [0.0 for _ in ranks],
                    "spread_s": [0.0 for _ in ranks]},
