@@ -72,10 +72,27 @@ def cells(args: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def measure(cell: dict[str, Any], rates: Sequence[str], repeats: int, program: Path = HERE) -> dict[str, Any]:
-    """Start a cell's hosts, and time its ranks, of a program, and plain streams on links of each rate."""
+def measure(
+    cell: dict[str, Any],
+    rates: Sequence[str],
+    repeats: int,
+    program: Path = HERE,
+    *,
+    shared: Path | None = None,
+    streams: bool = True,
+) -> dict[str, Any]:
+    """Start a cell's hosts, and time its ranks on links of each rate.
+
+    Args:
+        cell: what is timed.
+        rates: of links; links without a limit are added.
+        repeats: blocks on each kind of link.
+        program: of the ranks.
+        shared: a folder that all hosts see.
+        streams: time plain streams, too.
+    """
     links = [None] if cell["ranks"] == 1 else [*rates, None]
-    cluster = Testbed.up(cell["ranks"], slurm=False, name="placement", tied=True)
+    cluster = Testbed.up(cell["ranks"], slurm=False, name="placement", tied=True, shared=shared)
     try:
         command = [sys.executable, str(program), "--on-rank", json.dumps(cell)]
         line = launching.on_testbed(cluster, dict.fromkeys(cluster.hosts, 1), command)
@@ -94,13 +111,13 @@ def measure(cell: dict[str, Any], rates: Sequence[str], repeats: int, program: P
                 found[rate or UNLIMITED] += r.block()
 
             workers.in_turn([functools.partial(block, rate) for rate in links], repeats, lambda *_: None)
-        streams = {}
-        for rate in links if len(cluster.hosts) > 1 else []:
+        carried = {}
+        for rate in links if streams and len(cluster.hosts) > 1 else []:
             shape(rate)
-            streams[rate or UNLIMITED] = _stream_bits(cluster, first=cell["first"])
+            carried[rate or UNLIMITED] = _stream_bits(cluster, first=cell["first"])
     finally:
         cluster.down()
-    return {**cell, "blocks": found, "streams_bits_s": streams, "machine": hardware.here()}
+    return {**cell, "blocks": found, "streams_bits_s": carried, "machine": hardware.here()}
 
 
 def _stream_bits(cluster: Testbed, *, first: bool) -> list[float]:
@@ -115,7 +132,9 @@ def _stream_bits(cluster: Testbed, *, first: bool) -> list[float]:
     return [8 * 2 * (hosts - 1) / hosts * STREAM_MIB * 2**20 / second for second in found[str(STREAM_MIB)]]
 
 
-def _positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return what reads an argument as a number above 0."""
+
     def read(text: str) -> Any:
         value = kind(text)
         if not value > 0:
@@ -125,7 +144,8 @@ def _positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     return read
 
 
-def _rate(text: str) -> str:
+def link_rate(text: str) -> str:
+    """Return an argument that is a rate of links."""
     try:
         return check_rate(text)
     except CingulumError as error:
@@ -135,13 +155,13 @@ def _rate(text: str) -> str:
 def main() -> int:
     """Measure, keep all figures as JSON, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    number = _positive(int)
+    number = positive(int)
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES))
     parser.add_argument("--ranks", nargs="+", type=number, default=[1, 2, 4, 8], help="one on each host")
-    parser.add_argument("--rates", nargs="+", type=_rate, default=["1gbit", "10gbit"], help="of links")
+    parser.add_argument("--rates", nargs="+", type=link_rate, default=["1gbit", "10gbit"], help="of links")
     parser.add_argument("--widths", nargs="+", type=number, default=[16], help="of ResNet-18 (default: 16)")
     parser.add_argument("--size", type=number, default=96, help="edge of the volumes, in voxels")
-    parser.add_argument("--gflops", type=_positive(float), default=32.0, help="of an accelerator")
+    parser.add_argument("--gflops", type=positive(float), default=32.0, help="of an accelerator")
     parser.add_argument("--steps", type=number, default=8, help="per block; the first is not counted")
     parser.add_argument("--repeats", type=number, default=3, help="blocks on each kind of link")
     parser.add_argument(
@@ -163,7 +183,7 @@ def main() -> int:
     asked = cells(args)
     try:
         for number, cell in enumerate(asked, start=1):
-            if any(_holds(row, cell, args) for row in rows):
+            if any(holds(row, cell, args.rates, args.repeats) for row in rows):
                 continue
             said = f"{number}/{len(asked)}: {cell['strategy']}, width {cell['width']}, {cell['ranks']} hosts"
             print(said, file=sys.stderr, flush=True)
@@ -180,12 +200,10 @@ def main() -> int:
     return 0
 
 
-def _holds(row: dict[str, Any], cell: dict[str, Any], args: argparse.Namespace) -> bool:
+def holds(row: dict[str, Any], cell: dict[str, Any], rates: Sequence[str], repeats: int) -> bool:
     """Whether a row has all blocks that are asked for of a cell."""
-    rates = [UNLIMITED] if cell["ranks"] == 1 else [*args.rates, UNLIMITED]
-    return cell.items() <= row.items() and all(
-        len(row["blocks"].get(rate, ())) >= args.repeats for rate in rates
-    )
+    links = [UNLIMITED] if cell["ranks"] == 1 else [*rates, UNLIMITED]
+    return cell.items() <= row.items() and all(len(row["blocks"].get(rate, ())) >= repeats for rate in links)
 
 
 if __name__ == "__main__":

@@ -61,12 +61,13 @@ def plan_by(cell: dict[str, Any]) -> Any:
 
     def tell(strategy: Any, job: PlacementJob) -> None:
         if strategy.name == "hybrid":
-            strategy.profile = _profile(cell, job)
+            strategy.profile = profile(cell, job)
 
     return tell
 
 
-def _profile(cell: dict[str, Any], job: PlacementJob) -> Any:
+def profile(cell: dict[str, Any], job: PlacementJob) -> Any:
+    """Return the profile of one volume on `cell["ranks"]` hosts, whose seconds are those that are waited."""
     from trainer import models
     from trainer.bench import emulated_units
     from trainer.planning.profile import Profile
@@ -87,7 +88,7 @@ def _profile(cell: dict[str, Any], job: PlacementJob) -> Any:
     tree = {
         "version": 1, "network": job.model, "sample_shape": [job.size] * 3 + [1], "batch": 1,
         "precision": "float32", "made": {"time": "", "versions": {}},
-        "devices": [{"host": "emulated", "name": "emulated", "threads": 1} for _ in ranks],
+        "devices": [{"host": f"n{rank}", "name": "emulated", "threads": 1} for rank in ranks],
         "operations": rows,
         "update": {"parameters": network.parameters, "seconds": [0.0 for _ in ranks],
                    "spread_s": [0.0 for _ in ranks]},

@@ -28,8 +28,8 @@ FORWARD = {"x": 0.0, "conv": 8.0, "relu": 4.0, "mean": 2.0, "loss": 1.0}
 RATE, LATENCY = 64.0, 0.5
 
 
-def profile(ranks, *, factors=None, rate=RATE, latency=LATENCY, flops=None):
-    """Rank r takes `factors[r]` times the seconds."""
+def profile(ranks, *, factors=None, rate=RATE, latency=LATENCY, flops=None, hosts="a"):
+    """Rank r takes `factors[r]` times the seconds; hosts have names of one letter, the last one the rest."""
     factors = factors or [1.0] * ranks
     operations = [
         {
@@ -44,7 +44,10 @@ def profile(ranks, *, factors=None, rate=RATE, latency=LATENCY, flops=None):
     tree = {
         "version": 1, "network": "small", "sample_shape": [8, 2], "batch": 2, "precision": "float32",
         "made": {"time": "", "versions": {}},
-        "devices": [{"host": "a", "name": "CPU", "threads": 1}] * ranks, "operations": operations,
+        "devices": [
+            {"host": host, "name": "CPU", "threads": 1} for host in hosts.ljust(ranks, hosts[-1])
+        ],
+        "operations": operations,
         "update": {"parameters": 24, "seconds": [3.0 * f for f in factors], "spread_s": [0.0] * ranks},
         "links": [[None if a == b else link for b in range(ranks)] for a in range(ranks)],
     }  # fmt: skip
@@ -102,7 +105,12 @@ def test_a_part_costs_its_share_of_the_output_and_of_a_sum_its_share_of_the_inpu
     assert cost.step_s == pytest.approx(half + 3.0)
 
 
-def test_bundles_on_one_link_follow_each_other_and_other_links_carry_theirs_meanwhile():
+@pytest.mark.parametrize(
+    ("hosts", "arrives"),
+    # From one host to another, the third bundle leaves when the second one has left.
+    [("aaa", LATENCY + 1.0), ("aab", LATENCY + 1.0), ("abc", (LATENCY + 2.0) + LATENCY + 1.0)],
+)
+def test_bundles_of_one_link_or_interface_follow_each_other(hosts, arrives):
     class Of:  # a message of 64 bytes
         def __init__(self, source, target, number):
             self.source, self.target, self.number, self.bytes = source, target, number, 64
@@ -113,11 +121,11 @@ def test_bundles_on_one_link_follow_each_other_and_other_links_carry_theirs_mean
         1: tuple(map(Receive, (first, second))),
         2: (Receive(other),),
     }
-    playing = costs._Playing(placed(on(0))[0], profile(3), {}, 3)
+    playing = costs._Playing(placed(on(0))[0], profile(3, hosts=hosts), {}, 3)
     for rank, tasks in lists.items():
         for task in tasks:
             assert playing.do(rank, task)
-    assert playing.now == [0.0, 2 * (LATENCY + 1.0), LATENCY + 1.0]
+    assert playing.now == [0.0, 2 * (LATENCY + 1.0), arrives]
     assert not playing.do(1, Receive((Of(0, 1, 3),)))
 
 

@@ -3,9 +3,11 @@
 The model: a rank does one task after the other. A part of an operation takes the share of its seconds that
 the part has of the elements of the output, or, where the operation adds up its input, of the input. Sending
 takes no time of the rank; a bundle occupies its link, from one rank to another, for latency + bytes /
-bandwidth, one bundle after the other, and is there when that is over. Receiving waits until it is. An update
-takes time in proportion to the parameters that the rank updates. Not in it: what several links share (a
-host's interface, a switch), cutting and joining boxes, and what a call of a small operation costs at least.
+bandwidth, one bundle after the other, and is there when that is over; what a rank sends to other hosts also
+leaves its interface one bundle after the other. Receiving waits until it is there. An update takes time in
+proportion to the parameters that the rank updates. Not in it: what several ranks share (a host's interface, a
+switch), an interface that receives from several at once, cutting and joining boxes, and what a call of a
+small operation costs at least.
 """
 
 from __future__ import annotations
@@ -191,6 +193,7 @@ class _Playing:
         self._samples = placement.network.operations[-1].shape[0]
         self._profile, self._updated = profile, updated
         self._free: dict[tuple[int, int], float] = {}
+        self._left: dict[int, float] = {}
         self._arrives: dict[tuple[Message, ...], float] = {}
 
     @property
@@ -224,9 +227,12 @@ class _Playing:
 
     def _send(self, rank: int, task: Send) -> None:
         target = task.messages[0].target
-        link = self._profile.link(rank, target)
+        link, devices = self._profile.link(rank, target), self._profile.devices
         begins = max(self.now[rank], self._free.get((rank, target), 0.0))
         size = sum(one.bytes for one in task.messages)
+        if devices[rank].host != devices[target].host:
+            begins = max(begins, self._left.get(rank, 0.0))
+            self._left[rank] = begins + size / link.bytes_per_second
         ends = begins + link.latency_s + size / link.bytes_per_second
         self._free[rank, target] = self._arrives[task.messages] = ends
 
