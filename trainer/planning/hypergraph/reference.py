@@ -22,7 +22,7 @@ LATENCY_S = 5e-6
 
 
 def profile(network: Network, ranks: int) -> Profile:
-    """Return a profile of that accelerator on every rank; operations without FLOPs take no time."""
+    """Return a profile of that accelerator on a host for each rank; operations without FLOPs take no time."""
     none = (0.0,) * ranks
     link = ProfiledLink(latency_s=LATENCY_S, bytes_per_second=BYTES_PER_SECOND)
     return Profile(
@@ -32,7 +32,7 @@ def profile(network: Network, ranks: int) -> Profile:
         batch=network.operations[-1].shape[0],
         precision="float32",
         made=Made(time="", versions={}),
-        devices=(Device(host="", name="8 TFLOP/s", threads=1),) * ranks,
+        devices=tuple(Device(host=f"host-{rank}", name="8 TFLOP/s", threads=1) for rank in range(ranks)),
         operations=tuple(
             ProfiledOperation(
                 name=one.name,
