@@ -71,6 +71,18 @@ def test_the_first_step_of_a_session_is_not_timed():
     assert clock.epoch_speed == 2.0
 
 
+def test_an_epoch_takes_as_long_as_the_steps_of_the_slowest_rank():
+    clock = Clock((10.0, 2.0))
+    clock.add_step(8, 100.0)  # the first step, not timed
+    clock.add_step(8, 1.0)
+    assert clock.epoch_step_seconds == 1.0
+    clock.settle_epoch(4.0)
+    assert clock.timed == (18.0, 6.0) and clock.epoch_speed == 2.0 and clock.speed == 3.0
+    clock.start_epoch()
+    clock.add_step(8, 2.0)
+    assert clock.epoch_step_seconds == 2.0 and clock.epoch_speed == 4.0
+
+
 def test_waiting_for_input_is_counted_by_epoch_and_as_a_share_of_the_session():
     clock = Clock((10.0, 2.0))
     assert clock.input_wait_share == 0

@@ -42,6 +42,21 @@ class Clock:
         self._traced = True
 
     @property
+    def epoch_step_seconds(self) -> float:
+        """Seconds of this epoch's steps."""
+        return self._seconds - self._before[1]
+
+    def settle_epoch(self, seconds: float) -> None:
+        """Count this epoch's steps as those of the slowest rank, which may be another one.
+
+        A rank of a divided network that has little to do waits for nobody, and may be ahead of the others.
+
+        Args:
+            seconds: that the steps of the slowest rank took.
+        """
+        self._seconds = self._before[1] + seconds
+
+    @property
     def timed(self) -> tuple[float, float]:
         """Samples and seconds of all steps so far."""
         return self._samples, self._seconds

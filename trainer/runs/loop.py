@@ -177,6 +177,7 @@ class Training(Session):
         timed = self.telemetry.close_epoch(self.cursor.epochs_done, self.cursor.step, self.reporter.note)
         self.telemetry.of_servers(self.learner.server_steps())
         self.add_sums()
+        self.clock.settle_epoch(max(self.world.allgather_object(self.clock.epoch_step_seconds)))
         loss, score, samples = self.cursor.sums
         row = {
             "epoch": self.cursor.epochs_done,

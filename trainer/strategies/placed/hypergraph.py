@@ -200,7 +200,9 @@ class Hypergraph(Placed):
         if found is None:
             raise TypeError("nothing was decided")
         mebibytes = sum(found.bytes.values()) / 2**20
+        used = {rank for one in found.divided.operations for rank, _ in one.pieces}
+        idle = f" ({ranks - len(used)} with nothing to do)" if len(used) < ranks else ""
         return (
-            f"least {self._hypergraph.objective} on {ranks} rank(s), {found.label}: "
+            f"least {self._hypergraph.objective} on {ranks} rank(s){idle}, {found.label}: "
             f"{mebibytes:.3g} MiB of a replica cross in an update"
         )
