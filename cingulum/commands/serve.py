@@ -191,7 +191,7 @@ def _list(file: TokenFile, *, as_json: bool) -> None:
 
 
 def _joined(folders: list[Path]) -> str:
-    return ", ".join(map(str, folders))
+    return ", ".join(str(folder.absolute()) for folder in folders)
 
 
 def _say(facts: dict[str, str], text: str, *, as_json: bool) -> None:

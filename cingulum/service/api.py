@@ -171,7 +171,7 @@ def run_routes(now: RunsNow) -> APIRouter:
     @router.get("/events", response_class=Response)
     async def list_events(request: Request) -> Response:
         """Tell, as server-sent events, that a list of runs may have changed, whatever is filtered."""
-        return stream(request, lambda: repr(now.list_stamp()))
+        return stream(request, now.list_stamp)
 
     @router.get("/{identity}")
     def run(identity: Identity) -> RunDetail:

@@ -52,6 +52,21 @@ class Found:
     stamp: tuple[object, ...]
 
 
+@dataclass(frozen=True)
+class Look:
+    """What a look at all folders found.
+
+    Attributes:
+        runs: the newest by id, the last started first.
+        warnings: what could not be looked at.
+        stamp: what changes when there is more to tell in a list, whichever; short, as it is kept with pages.
+    """
+
+    runs: dict[str, Found]
+    warnings: list[str]
+    stamp: str
+
+
 # What a list may be sorted by.
 SORTS: dict[str, Callable[[Found], float | str]] = {
     "started": lambda run: run.started,
@@ -73,26 +88,25 @@ class RunsNow:
     def __init__(self, folders: Sequence[Path], facts: RunFacts, *, fresh_s: float = FRESH_S) -> None:
         self.facts = facts
         self._folders = [folder.resolve() for folder in folders]
-        self._looks: Recent[tuple[dict[str, Found], list[str]]] = Recent(fresh_s)
+        self._looks: Recent[Look] = Recent(fresh_s)
         self._pages: Recent[RunPage] = Recent(_PAGE_S)
 
     @property
     def has_runs(self) -> bool:
         """Return whether there is any."""
-        return bool(self._now()[0])
+        return bool(self._now().runs)
 
     def page(self, wanted: Listing) -> RunPage:
         """Return a page of the list."""
         return self._pages.get((wanted, self.list_stamp()), lambda: self._page(wanted))
 
-    def list_stamp(self) -> tuple[object, ...]:
+    def list_stamp(self) -> str:
         """Return what changes when there is more to tell in a list, whichever."""
-        found, warnings = self._now()
-        return *((run.id, run.state, run.stamp) for run in found.values()), *warnings
+        return self._now().stamp
 
     def find(self, identity: str) -> Found:
         """Return the run of an id; raises NotHere where there is none."""
-        run = self._now()[0].get(identity)
+        run = self._now().runs.get(identity)
         if run is None:
             raise NotHere(f"There is no run {identity!r}.", cure="GET /api/v1/runs lists them.")
         return run
@@ -103,17 +117,16 @@ class RunsNow:
         return RunDetail(**{**self._row(run).model_dump(), **held.model_dump()})
 
     def _page(self, wanted: Listing) -> RunPage:
-        found, warnings = self._now()
-        text = wanted.text.lower()
+        look, text = self._now(), wanted.text.lower()
         runs = [
             run
-            for run in found.values()
+            for run in look.runs.values()
             if text in run.name.lower() and (not wanted.states or run.state in wanted.states)
         ]
         runs.sort(key=SORTS[wanted.sort], reverse=wanted.descending)
         rows = [self._row(run) for run in runs[wanted.offset : wanted.offset + wanted.limit]]
         return RunPage(
-            runs=rows, total=len(runs), offset=wanted.offset, limit=wanted.limit, warnings=warnings
+            runs=rows, total=len(runs), offset=wanted.offset, limit=wanted.limit, warnings=look.warnings
         )
 
     def _row(self, run: Found) -> RunRow:
@@ -128,11 +141,10 @@ class RunsNow:
             best=self.facts.best(run.folder),
         )
 
-    def _now(self) -> tuple[dict[str, Found], list[str]]:
-        """Return the newest runs by id, the last started first, and what could not be looked at."""
+    def _now(self) -> Look:
         return self._looks.get((), self._look)
 
-    def _look(self) -> tuple[dict[str, Found], list[str]]:
+    def _look(self) -> Look:
         found: dict[str, Found] = {}
         warnings = []
         for folder in self._folders:
@@ -142,14 +154,17 @@ class RunsNow:
                 pass
             except OSError as error:
                 warnings.append(f"{text_of(folder)}: cannot be looked at ({error.strerror}).")
-        newest = sorted(found.values(), key=SORTS["started"], reverse=True)
+        newest = sorted(found.values(), key=lambda run: (run.started, run.id), reverse=True)
         if len(newest) > MOST:
             warnings.append(f"The newest {MOST:,} of {len(newest):,} runs are shown.")
-        return {run.id: run for run in newest[:MOST]}, warnings
+        kept = {run.id: run for run in newest[:MOST]}
+        told = repr(([(run.id, run.state, run.stamp) for run in kept.values()], warnings))
+        return Look(kept, warnings, hashlib.sha256(told.encode()).hexdigest())
 
     def _within(self, folder: Path) -> Iterator[Found]:
         with os.scandir(folder) as entries:
             for entry in entries:
+                # No run folder, one that is being removed, or a loop of links.
                 with contextlib.suppress(CingulumError, OSError, RuntimeError):
                     path = Path(entry.path)
                     if not entry.is_symlink() or is_inside(path, folder):
