@@ -50,7 +50,7 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
     @router.get("/")
     def first_page(request: Request) -> Response:
         """The list of jobs, or that of runs for who has only those."""
-        if not now.has_jobs and runs.has_runs:
+        if runs.has_runs and not now.has_jobs:
             return RedirectResponse("/runs")
         return job_list(request)
 

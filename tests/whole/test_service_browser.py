@@ -36,7 +36,9 @@ def service(jobs, tmp_path):
     secrets = {may: file.add(may, may, 1) for may in ("write", "read")}
     with listening.at_port(0) as listener:
         now = JobsNow(Store(), watched_s=0.3)
-        runs = RunsNow([write_run(tmp_path / "by-hand" / MARKUP, 5).parent], now.facts)
+        by_hand = tmp_path / "by-hand"
+        write_run(by_hand / "first", 5).rename(by_hand / MARKUP)
+        runs = RunsNow([by_hand], now.facts)
         server = listening.server(create_app(now, WithTokens("ada", file), runs))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
