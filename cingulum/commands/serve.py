@@ -1,4 +1,4 @@
-"""`cingulum serve`: a page and an API for the user's jobs."""
+"""`cingulum serve`: a page and an API for the user's jobs and runs."""
 
 from __future__ import annotations
 
@@ -35,6 +35,13 @@ def serve(
     store: Annotated[
         str | None, typer.Option(metavar="PATH|URL", help="Another store than CINGULUM_STORE names.")
     ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Show the runs whose folders are in DIR, too; may be repeated.  [default: runs]",
+        ),
+    ] = None,
     new_token: Annotated[
         str | None, typer.Option(metavar="NAME", help="Make a token for --port, show it once, and end.")
     ] = None,
@@ -44,7 +51,7 @@ def serve(
     revoke: Annotated[str | None, typer.Option(metavar="NAME", help="Forget a token, and end.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON where it listens.")] = False,
 ) -> None:
-    """Show your jobs on a page that updates itself, with an API for programs, until Ctrl-C.
+    """Show your jobs and runs on pages that update themselves, with an API for programs, until Ctrl-C.
 
     By default it listens at a socket that only you can open; the command that lets your own computer's
     browser use it is printed. With --port everybody on this host can reach it, so a token is needed: the
@@ -54,6 +61,7 @@ def serve(
     Example:
       cingulum serve
       cingulum serve --port 8642
+      cingulum serve --runs /scratch/ada/runs
       cingulum serve --new-token notebook --may read
     """
     from socket import gethostname
@@ -77,9 +85,9 @@ def serve(
     elif port is None:
         # The folder may be one that other hosts see, too, and each has a service of its own.
         path = socket or home() / f"serve-{host.partition('.')[0]}.sock"
-        _at_socket(_store(store), path, host, as_json=as_json)
+        _at_socket(_store(store), _folders(runs), path, host, as_json=as_json)
     else:
-        _at_port(_store(store), port, file, as_json=as_json)
+        _at_port(_store(store), _folders(runs), port, file, as_json=as_json)
 
 
 def _store(where: str | None) -> Store:
@@ -98,31 +106,52 @@ def _store(where: str | None) -> Store:
     return Store(where)
 
 
-def _at_socket(store: Store, path: Path, host: str, *, as_json: bool) -> None:
+def _folders(given: list[Path] | None) -> list[Path]:
+    """Return the folders of runs; one that is named must exist, lest a typo shows nothing."""
+    from trainer.config import RunConfig
+    from trainer.errors import RunError
+
+    if given is None:
+        return [RunConfig.model_fields["runs"].default]
+    for folder in given:
+        if not folder.is_dir():
+            raise RunError(
+                f"{folder}: there is no such folder.",
+                cure="Give a folder with run folders in it, such as runs",
+                path=folder,
+            )
+    return given
+
+
+def _at_socket(store: Store, runs: list[Path], path: Path, host: str, *, as_json: bool) -> None:
     from cingulum.service import listening
     from cingulum.service.app import create_app
     from cingulum.service.callers import AtSocket
     from cingulum.service.jobs_now import JobsNow
+    from cingulum.service.runs_now import RunsNow
 
     path = path.expanduser().absolute()
     now = JobsNow(store)
     with listening.at_socket(path) as listener:
         _say(
             {"socket": str(path), "store": str(store)},
-            f"your jobs in {store}, for you alone, at {path}\n"
+            f"your jobs in {store} and the runs in {_joined(runs)}, for you alone, at {path}\n"
             f"  on your computer: ssh -N -L 8642:{path} {host}\n"
             "  then open http://127.0.0.1:8642/ there. Ctrl-C ends it; jobs go on.",
             as_json=as_json,
         )
-        listening.server(create_app(now, AtSocket(now.user))).run(sockets=[listener])
+        listening.server(create_app(now, AtSocket(now.user), RunsNow(runs, now.facts))).run(
+            sockets=[listener]
+        )
 
 
-def _at_port(store: Store, port: int, file: TokenFile, *, as_json: bool) -> None:
+def _at_port(store: Store, runs: list[Path], port: int, file: TokenFile, *, as_json: bool) -> None:
     from cingulum.service import listening
     from cingulum.service import tokens as of_service
     from cingulum.service.app import create_app
     from cingulum.service.callers import WithTokens
     from cingulum.service.jobs_now import JobsNow
+    from cingulum.service.runs_now import RunsNow
 
     now = JobsNow(store)
     once, secret = of_service.new("of-this-start", "write", days=3650)
@@ -130,12 +159,13 @@ def _at_port(store: Store, port: int, file: TokenFile, *, as_json: bool) -> None
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         _say(
             {"address": address, "token": secret, "store": str(store)},
-            f"your jobs in {store}\n"
+            f"your jobs in {store} and the runs in {_joined(runs)}\n"
             f"  {address}#{secret}\n"
             "  Keep this address to yourself: it may cancel your jobs. Ctrl-C ends it; jobs go on.",
             as_json=as_json,
         )
-        listening.server(create_app(now, WithTokens(now.user, file, once))).run(sockets=[listener])
+        callers = WithTokens(now.user, file, once)
+        listening.server(create_app(now, callers, RunsNow(runs, now.facts))).run(sockets=[listener])
 
 
 def _list(file: TokenFile, *, as_json: bool) -> None:
@@ -158,6 +188,10 @@ def _list(file: TokenFile, *, as_json: bool) -> None:
         typer.echo(f"{one['name']}  {one['may']}  {state}")
     if not found:
         typer.echo("no tokens; `cingulum serve --new-token NAME` makes one", err=True)
+
+
+def _joined(folders: list[Path]) -> str:
+    return ", ".join(str(folder.absolute()) for folder in folders)
 
 
 def _say(facts: dict[str, str], text: str, *, as_json: bool) -> None:

@@ -13,7 +13,21 @@ from cingulum.service.events import stream
 from cingulum.service.failures import NotHere, failure
 from cingulum.service.guard import SIGN_IN
 from cingulum.service.jobs_now import JobsNow
-from cingulum.service.schema import Curves, Detail, Failed, LogPart, Page, Run, Session, SignIn
+from cingulum.service.runs_now import SORTS as RUN_SORTS
+from cingulum.service.runs_now import STATES as RUN_STATES
+from cingulum.service.runs_now import RunsNow
+from cingulum.service.schema import (
+    Curves,
+    Detail,
+    Failed,
+    LogPart,
+    Page,
+    Run,
+    RunDetail,
+    RunPage,
+    Session,
+    SignIn,
+)
 from jobs import submitter
 from jobs.job import Job
 from jobs.launchers.base import ACTIVE, ENDED
@@ -25,6 +39,12 @@ TaskNumber = Annotated[int | None, Query(ge=0, description="Of an array; default
 State = Enum("State", {name: name for name in (*ACTIVE, *ENDED)}, type=str)  # type: ignore[misc]
 Sort = Enum("Sort", {name: name for name in SORTS}, type=str)  # type: ignore[misc]
 _NEWEST = Sort("submitted")
+RunState = Enum("RunState", {name: name for name in RUN_STATES}, type=str)  # type: ignore[misc]
+RunSort = Enum("RunSort", {name: name for name in RUN_SORTS}, type=str)  # type: ignore[misc]
+_LAST_STARTED = RunSort("started")
+Order = Literal["up", "down"]
+Offset = Annotated[int, Query(ge=0, le=10**9)]
+Limit = Annotated[int, Query(ge=1, le=200)]
 _ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": Failed, "description": "An error"}}
 
 
@@ -32,15 +52,28 @@ def _listing(
     text: Annotated[str, Query(max_length=200, description="In the name, id, kind or hosts.")] = "",
     state: Annotated[list[State] | None, Query(description="Any of these.")] = None,
     sort: Sort = _NEWEST,
-    order: Literal["up", "down"] = "down",
-    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
-    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    order: Order = "down",
+    offset: Offset = 0,
+    limit: Limit = 50,
+) -> Listing:
+    states = tuple(one.value for one in state or ())
+    return Listing(submitter.user(), states, text, sort.value, order == "down", offset, limit)
+
+
+def _run_listing(
+    text: Annotated[str, Query(max_length=200, description="In the name.")] = "",
+    state: Annotated[list[RunState] | None, Query(description="Any of these.")] = None,
+    sort: RunSort = _LAST_STARTED,
+    order: Order = "down",
+    offset: Offset = 0,
+    limit: Limit = 50,
 ) -> Listing:
     states = tuple(one.value for one in state or ())
     return Listing(submitter.user(), states, text, sort.value, order == "down", offset, limit)
 
 
 Wanted = Annotated[Listing, Depends(_listing)]
+WantedRuns = Annotated[Listing, Depends(_run_listing)]
 
 
 def session_routes(callers: Callers, cookie: str) -> APIRouter:
@@ -122,6 +155,38 @@ def job_routes(now: JobsNow) -> APIRouter:
         chosen = known.current(now.store, identity, warn=lambda _: None)
         (job,) = cancelling.cancel(now.store, [chosen], who=request.state.caller.who)
         return now.detail(job)
+
+    return router
+
+
+def run_routes(now: RunsNow) -> APIRouter:
+    """Return the routes about runs, however they were started."""
+    router = APIRouter(prefix="/api/v1/runs", tags=["runs"], responses=_ERRORS)
+
+    @router.get("")
+    def runs(wanted: WantedRuns) -> RunPage:
+        """List runs: one page, filtered, searched and sorted."""
+        return now.page(wanted)
+
+    @router.get("/events", response_class=Response)
+    async def list_events(request: Request) -> Response:
+        """Tell, as server-sent events, that a list of runs may have changed, whatever is filtered."""
+        return stream(request, now.list_stamp)
+
+    @router.get("/{identity}")
+    def run(identity: Identity) -> RunDetail:
+        """Return what a run folder holds: configuration, progress, best epoch, checkpoints."""
+        return now.detail(now.find(identity))
+
+    @router.get("/{identity}/events", response_class=Response)
+    async def run_events(request: Request, identity: Identity) -> Response:
+        """Tell, as server-sent events, that there is more to tell of a run."""
+        return stream(request, lambda: repr(now.find(identity)))
+
+    @router.get("/{identity}/curves")
+    def curves(identity: Identity) -> Curves:
+        """Return what was measured at each epoch and at the newest steps."""
+        return now.facts.curves(now.find(identity).folder)
 
     return router
 

@@ -14,14 +14,16 @@ from cingulum.service.callers import Callers
 from cingulum.service.failures import answer_errors
 from cingulum.service.guard import Guard
 from cingulum.service.jobs_now import JobsNow
+from cingulum.service.runs_now import RunsNow
 
 
-def create_app(now: JobsNow, callers: Callers) -> Guard:
+def create_app(now: JobsNow, callers: Callers, runs: RunsNow | None = None) -> Guard:
     """Return the application; `.routes` of its `app` are all that it answers.
 
     Args:
         now: the user's jobs.
         callers: who may ask.
+        runs: that are shown, however they were started; default: none.
     """
 
     @asynccontextmanager
@@ -42,6 +44,8 @@ def create_app(now: JobsNow, callers: Callers) -> Guard:
     guard = Guard(app, callers, pages.signed_out())
     app.include_router(api.session_routes(callers, guard.cookie))
     app.include_router(api.job_routes(now))
-    app.include_router(pages.routes(now))
+    runs = runs or RunsNow((), now.facts)
+    app.include_router(api.run_routes(runs))
+    app.include_router(pages.routes(now, runs))
     answer_errors(app)
     return guard

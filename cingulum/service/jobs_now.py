@@ -75,6 +75,11 @@ class JobsNow:
         """Return what may be out of date, and why."""
         return list(self._warnings)
 
+    @property
+    def has_jobs(self) -> bool:
+        """Return whether the user has any."""
+        return self.store.stamp(self.user)[0] > 0
+
     def page(self, wanted: Listing) -> Page:
         """Return a page of the list, made anew when `list_stamp` has changed."""
         self._look()
@@ -153,16 +158,8 @@ class JobsNow:
 
     def run(self, job: Job, task: int) -> Run:
         """Return what the run folder of a task holds; raises NotHere where there is none."""
-        run, facts = self.run_folder(job, task), self.facts
         running = job.tasks[task].state == "RUNNING" and job.spec.kind != "evaluate"
-        return Run(
-            folder=str(run.path),
-            config=facts.config_text(run),
-            progress=facts.progress(run, is_running=running),
-            best=facts.best(run),
-            checkpoints=facts.checkpoints(run),
-            has_report=run.report.is_file(),
-        )
+        return self.facts.run(self.run_folder(job, task), is_running=running)
 
     def run_folder(self, job: Job, task: int) -> RunFolder:
         """Return the run folder of a task.

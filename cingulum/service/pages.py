@@ -1,25 +1,28 @@
-"""The pages: a list, a job, and the frame that asks for a token. Scripts fill them from the API."""
+"""The pages: lists, a job, a run, and the frame that asks for a token. Scripts fill them from the API."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi import Path as InAddress
-from fastapi.responses import FileResponse, HTMLResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from cingulum.service.failures import NotHere
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.run_facts import is_inside
+from cingulum.service.runs_now import STATES, RunsNow
 from jobs.launchers.base import ACTIVE, ENDED
+from trainer.run_folder.record import RunFolder
 
 _HERE = Path(__file__).parent
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 # A report brings its own style within the file. It may do nothing else: no script, no request, no form.
 _OF_A_REPORT = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+Identity = Annotated[str, InAddress(max_length=64)]
 
 
 @cache
@@ -33,37 +36,56 @@ def signed_out() -> str:
     return _templates().get_template("sign_in.html.j2").render()
 
 
-def routes(now: JobsNow) -> APIRouter:
+def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
     """Return the routes of the pages, and of the files that they use."""
     router = APIRouter(include_in_schema=False)
     # Listed once: a name in an address is looked up, never made into a path.
     files = {path.name: path for path in (_HERE / "static").iterdir() if path.suffix in _KINDS}
 
+    def page(template: str, request: Request, current: str = "", **facts: Any) -> HTMLResponse:
+        """Return a page; `current` is the list that it is."""
+        made = _templates().get_template(template)
+        return HTMLResponse(made.render(caller=request.state.caller, current=current, **facts))
+
     @router.get("/")
-    def list_page(request: Request) -> HTMLResponse:
+    def first_page(request: Request) -> Response:
+        """The list of jobs, or that of runs for who has only those."""
+        if runs.has_runs and not now.has_jobs:
+            return RedirectResponse("/runs")
+        return job_list(request)
+
+    @router.get("/jobs")
+    def job_list(request: Request) -> HTMLResponse:
         """The list of jobs."""
-        page = _templates().get_template("jobs.html.j2")
-        caller = request.state.caller
-        return HTMLResponse(page.render(states=(*ACTIVE, *ENDED), caller=caller, store=str(now.store)))
+        return page("jobs.html.j2", request, "jobs", states=(*ACTIVE, *ENDED))
+
+    @router.get("/runs")
+    def run_list(request: Request) -> HTMLResponse:
+        """The list of runs."""
+        return page("runs.html.j2", request, "runs", states=STATES)
 
     @router.get("/jobs/{identity}")
-    def job_page(request: Request, identity: Annotated[str, InAddress(max_length=64)]) -> HTMLResponse:
+    def job_page(request: Request, identity: Identity) -> HTMLResponse:
         """The page of one job."""
         job, task = now.find(identity)
-        page = _templates().get_template("job.html.j2")
-        return HTMLResponse(
-            page.render(job=job, task=task or 0, caller=request.state.caller, store=str(now.store))
-        )
+        return page("job.html.j2", request, job=job, task=task or 0)
+
+    @router.get("/runs/{identity}")
+    def run_page(request: Request, identity: Identity) -> HTMLResponse:
+        """The page of one run."""
+        return page("run.html.j2", request, run=runs.find(identity))
 
     @router.get("/jobs/{identity}/report")
-    def report(identity: Annotated[str, InAddress(max_length=64)], task: int = 0) -> Response:
-        """The report of a run, as the run wrote it."""
+    def report(identity: Identity, task: int = 0) -> Response:
+        """The report of a job's run, as the run wrote it."""
         job, named = now.find(identity)
         number = named or task
-        run = now.run_folder(job, number if 0 <= number < len(job.tasks) else 0)
-        if not run.report.is_file() or not is_inside(run.report, run.path):
-            raise NotHere("There is no report yet.", cure="The run writes it when it ends.")
-        return HTMLResponse(run.report.read_bytes(), headers={"Content-Security-Policy": _OF_A_REPORT})
+        return _report(now.run_folder(job, number if 0 <= number < len(job.tasks) else 0))
+
+    @router.get("/runs/{identity}/report")
+    def run_report(identity: Identity) -> Response:
+        """The report of a run, as the run wrote it."""
+        return _report(runs.find(identity).folder)
 
     @router.get("/static/{name}")
     def static(name: str) -> Response:
@@ -74,3 +96,9 @@ def routes(now: JobsNow) -> APIRouter:
         return FileResponse(path, media_type=_KINDS[path.suffix])
 
     return router
+
+
+def _report(run: RunFolder) -> Response:
+    if not run.report.is_file() or not is_inside(run.report, run.path):
+        raise NotHere("There is no report yet.", cure="The run writes it when it ends.")
+    return HTMLResponse(run.report.read_bytes(), headers={"Content-Security-Policy": _OF_A_REPORT})

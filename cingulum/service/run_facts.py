@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from cingulum.service.schema import Best, Checkpoint, Curves, Progress
+from cingulum.service.schema import Best, Checkpoint, Curves, Progress, Run
 from jobs.job import Job
 from trainer.config import RunConfig, yaml_reader
 from trainer.errors import CingulumError
@@ -25,6 +26,8 @@ from trainer.run_folder.record import RunFolder
 from trainer.telemetry import json_lines
 
 Rows = Sequence[Mapping[str, Any]]
+# Of a file: nanoseconds since 1970 of its last change, bytes, inode.
+Stamp = tuple[int, int, int]
 _Value = TypeVar("_Value")
 
 # Of telemetry the newest steps are enough; a line has some 300 bytes.
@@ -56,6 +59,17 @@ class RunFacts:
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Path, str], tuple[object, Any]] = OrderedDict()
         self._lock = threading.Lock()
+
+    def run(self, run: RunFolder, *, is_running: bool) -> Run:
+        """Return what the page of a run tells, but for its curves."""
+        return Run(
+            folder=text_of(run.path),
+            config=self.config_text(run),
+            progress=self.progress(run, is_running=is_running),
+            best=self.best(run),
+            checkpoints=self.checkpoints(run),
+            has_report=run.report.is_file(),
+        )
 
     def strategy(self, run: RunFolder) -> str | None:
         """Return how a step is divided over ranks."""
@@ -140,8 +154,8 @@ class RunFacts:
             pass
         return sorted(found, key=lambda one: one.step)
 
-    def stamp(self, run: RunFolder) -> tuple[object, ...]:
-        """Return what changes when there is more to tell."""
+    def stamp(self, run: RunFolder) -> tuple[Stamp | None, ...]:
+        """Return what changes when there is more to tell, of each file that a page is made of."""
         return tuple(_stamp(path) for path in (run.config, run.metrics, _rank_0(run), run.result, run.report))
 
     def _config(self, run: RunFolder) -> RunConfig | None:
@@ -181,11 +195,16 @@ def is_inside(path: Path, folder: Path) -> bool:
     return path.resolve().is_relative_to(folder.resolve())
 
 
+def text_of(path: str | Path) -> str:
+    """Return a path as text that can be sent: bytes of a name that are no UTF-8 are shown as such."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
 def _rank_0(run: RunFolder) -> Path:
     return run.telemetry / "rank-00000.jsonl"
 
 
-def _stamp(path: Path) -> object:
+def _stamp(path: Path) -> Stamp | None:
     try:
         found = path.stat()
     except OSError:

@@ -129,6 +129,33 @@ class Run(BaseModel):
     has_report: bool
 
 
+class RunRow(BaseModel):
+    """A run in a list. `started`: for the last time; `changed`: the newest of its files."""
+
+    id: str
+    name: str
+    state: Literal["RUNNING", "COMPLETED", "STOPPED"]
+    started: str
+    changed: str
+    strategy: str | None
+    progress: Progress | None
+    best: Best | None
+
+
+class RunPage(BaseModel):
+    """One page of the runs: how many match on all pages, and what could not be looked at."""
+
+    runs: list[RunRow]
+    total: int
+    offset: int
+    limit: int
+    warnings: list[str]
+
+
+class RunDetail(RunRow, Run):
+    """All of a run."""
+
+
 class Curves(BaseModel):
     """Columns of equal length: of metrics.jsonl, and of the newest steps of rank 0 (seconds)."""
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from starlette.testclient import TestClient
 
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
 from cingulum.service.jobs_now import JobsNow
+from cingulum.service.runs_now import RunsNow
 from jobs.store import Store
 
 HOST = "http://127.0.0.1:8642"
 OURS = {"X-Cingulum": "1"}
 
 
-def client_of(store: Store) -> TestClient:
-    """Return the user's own client; launchers are not asked by themselves."""
-    return TestClient(create_app(JobsNow(store, fresh_s=0), AtSocket("me")), base_url=HOST, headers=OURS)
+def client_of(store: Store, *runs: Path) -> TestClient:
+    """Return the user's own client, with folders of runs; launchers are not asked by themselves."""
+    now = JobsNow(store, fresh_s=0)
+    app = create_app(now, AtSocket("me"), RunsNow(runs, now.facts, fresh_s=0))
+    return TestClient(app, base_url=HOST, headers=OURS)
 
 
 def code(answer) -> tuple[int, str]:

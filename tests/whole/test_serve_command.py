@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from jobs_to_serve import write_run
 
 from cingulum import cli
 from cingulum.service import listening
@@ -38,9 +39,13 @@ def said(capsys):
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_at_a_socket_it_serves_the_user_alone_and_ends_when_asked_though_somebody_follows(home, said, ending):
+def test_at_a_socket_it_serves_the_user_alone_and_ends_when_asked_though_somebody_follows(
+    home, said, ending, tmp_path
+):
+    write_run(tmp_path / "runs" / "demo", 3)
     command = [sys.executable, "-m", "cingulum", "serve", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as process:
         try:
             path = Path(json.loads(process.stdout.readline())["socket"])
             host = socket.gethostname().partition(".")[0]
@@ -48,6 +53,7 @@ def test_at_a_socket_it_serves_the_user_alone_and_ends_when_asked_though_somebod
             transport = httpx2.HTTPTransport(uds=str(path))
             with httpx2.Client(transport=transport, base_url="http://localhost", timeout=30) as client:
                 assert client.get("/api/v1/jobs").json()["total"] == 0
+                assert [run["name"] for run in client.get("/api/v1/runs").json()["runs"]] == ["demo"]
                 assert "another service listens there" in said()
                 with client.stream("GET", "/api/v1/jobs/events") as events:
                     lines = events.iter_lines()
@@ -83,6 +89,7 @@ def test_a_place_where_it_cannot_listen_is_named(said, tmp_path):
     assert "too long for a socket" in said("--socket", str(tmp_path / ("x" * 120)))
     assert "none/serve.sock" in said("--socket", str(tmp_path / "none" / "serve.sock"))
     assert "exclude each other" in said("--socket", "a", "--port", "0")
+    assert "none: there is no such folder" in said("--runs", str(tmp_path), "--runs", str(tmp_path / "none"))
 
 
 def test_a_store_that_is_not_there_is_not_made(said, tmp_path):

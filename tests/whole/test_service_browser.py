@@ -16,10 +16,12 @@ from cingulum.service import listening
 from cingulum.service.app import create_app
 from cingulum.service.callers import WithTokens
 from cingulum.service.jobs_now import JobsNow
+from cingulum.service.runs_now import RunsNow
 from cingulum.service.tokens import TokenFile
 from jobs.store import Store
 
 PHONE = {"width": 390, "height": 844}
+MARKUP = HOSTILE.replace("/", "")
 
 
 @pytest.fixture
@@ -34,7 +36,10 @@ def service(jobs, tmp_path):
     secrets = {may: file.add(may, may, 1) for may in ("write", "read")}
     with listening.at_port(0) as listener:
         now = JobsNow(Store(), watched_s=0.3)
-        server = listening.server(create_app(now, WithTokens("ada", file)))
+        by_hand = tmp_path / "by-hand"
+        write_run(by_hand / "first", 5).rename(by_hand / MARKUP)
+        runs = RunsNow([by_hand], now.facts)
+        server = listening.server(create_app(now, WithTokens("ada", file), runs))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -74,7 +79,7 @@ def fits(page: Page) -> bool:
     )
 
 
-def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm):
+def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm, tmp_path):
     with browsers.started() as browser:
         watched = Watched(browser, service["write"])
         page = watched.page
@@ -148,6 +153,24 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm)
         expect(page.get_by_role("button", name="Cancel job")).to_have_count(0)
         page.goto(watched.address)
         expect(rows).to_have_count(4)
+        assert fits(page)
+
+        # Runs that nobody submitted: the same by another list.
+        page.get_by_role("link", name="Runs").press("Enter")
+        expect(page.get_by_role("link", name="Runs")).to_have_attribute("aria-current", "page")
+        expect(rows).to_have_count(1)
+        expect(rows.nth(0)).to_contain_text("STOPPED")
+        write_run(tmp_path / "by-hand" / "second", 7)
+        expect(rows.nth(0)).to_contain_text("epoch 7 of 20")
+        assert fits(page) and page.locator("#rows img, #rows script").count() == 0
+        page.get_by_label("Search").fill("onerror")
+        expect(rows).to_have_count(1)
+        page.get_by_role("link", name=MARKUP).press("Enter")
+        expect(page.locator("h1")).to_have_text(MARKUP)
+        expect(page.locator("#facts")).to_contain_text("epoch 5 of 20")
+        expect(charts).to_have_count(6)
+        write_run(tmp_path / "by-hand" / MARKUP, 6)
+        expect(page.locator("#facts")).to_contain_text("epoch 6 of 20")
         assert fits(page)
 
         # A report may not run anything.

@@ -1,22 +1,14 @@
-import {chart} from "/static/chart.js";
-import {ask, byId, bytes, duration, figure, follow, isActive, kindOf, moment, node, progressBar, warn} from "/static/page.js";
+import {ask, byId, bytes, duration, follow, isActive, kindOf, moment, node, warn} from "/static/page.js";
+import {fact, howFar, showCurves, showFiles} from "/static/run_view.js";
 
 const KEY = encodeURIComponent(document.body.dataset.job), PART = 65536, MOST = 2000000;
-const FIRST = ["loss", "accuracy", "mae", "dice", "val_auc", "learning_rate", "samples_per_second"];
 const BASE = `/api/v1/jobs/${KEY}`;
-let task = Number(document.body.dataset.task), curves = null, leave = null;
+let task = Number(document.body.dataset.task), leave = null;
 let log = {from: null, next: null};
 
 function facts(job, run) {
-  const one = job.task_list[task], asked = job.resources, found = [];
-  const add = (name, ...inside) => { if (inside.some((part) => part)) found.push(node("div", {}, node("dt", {}, name), node("dd", {}, ...inside))); };
-  const progress = run && run.progress;
-  if (progress) add("Progress", ...progressBar(progress));
-  add("Time left", progress ? duration(progress.seconds_left) : "");
-  if (run && run.best) {
-    const others = Object.entries(run.best.values).filter(([name]) => name.startsWith("val_") && name !== run.best.metric);
-    add("Best epoch", `${run.best.epoch}: ${run.best.metric} ${figure(run.best.value)}`, ...others.map(([name, value]) => `, ${name} ${figure(value)}`));
-  }
+  const one = job.task_list[task], asked = job.resources, found = howFar(run);
+  const add = (name, ...inside) => found.push(...fact(name, ...inside));
   add("Strategy", job.strategy);
   add("Hosts", one.hosts.join(", "));
   add("Started", moment(one.started));
@@ -47,32 +39,11 @@ function history(job) {
 
 function details(job, run) {
   byId("command").textContent = job.task_list[task].command.join(" ");
-  byId("config").textContent = (run && run.config) || "no configuration yet";
-  const found = (run && run.checkpoints) || [];
-  byId("checkpoints").replaceChildren(...(found.length ? found.map((one) => node("li", {}, `step ${one.step}, ${bytes(one.bytes)}, ${moment(one.time * 1000)}`)) : ["none"]));
+  showFiles(run, `/jobs/${KEY}/report?task=${task}`);
   if (job.tasks > 1) {
     byId("tasks").replaceChildren(...job.task_list.map((one) => node("tr", {}, node("th", {scope: "row"}, one.id),
       node("td", {}, node("span", {class: kindOf(one.state)}, one.state)), node("td", {}, one.hosts.join(", ")), node("td", {}, one.reason))));
   }
-}
-
-function draw() {
-  const options = {weight: Number(byId("smooth").value), log: byId("log").checked};
-  const {epochs, steps} = curves, x = epochs.epoch || [], used = new Set(["epoch", "step", "start", "seconds", "input_wait_s", "slowest_rank", "slowest_ratio", "energy_j"]);
-  const charts = [];
-  const add = (title, names, of = epochs, at = x, unit = "epoch") => {
-    const lines = names.filter((name) => of[name]).map((name) => [name, of[name]]);
-    if (lines.length) charts.push(chart(title, at, lines, {...options, unit}));
-  };
-  for (const name of [...FIRST, ...Object.keys(epochs)]) {
-    if (used.has(name) || !epochs[name]) continue;
-    used.add(name).add(`val_${name}`);
-    add(name.replaceAll("_", " "), [name, `val_${name}`]);
-  }
-  add("seconds per step", ["seconds", "exposed", "input_wait"], steps, steps.step, "step");
-  const found = charts.filter(Boolean);
-  byId("charts").replaceChildren(...found);
-  byId("curves").hidden = !found.length;
 }
 
 function writeLog(part, where) {
@@ -116,18 +87,14 @@ async function show() {
   let run = null;
   try {
     run = await ask(`${BASE}/run?task=${task}`);
-    curves = await ask(`${BASE}/curves?task=${task}`);
-  } catch { curves = null; }  // no run folder yet
+    showCurves(await ask(`${BASE}/curves?task=${task}`));
+  } catch { showCurves(null); }  // no run folder yet
   byId("state").className = kindOf(one.state);
   byId("state").textContent = one.state;
   byId("reason").textContent = one.reason;
   facts(job, run);
   history(job);
   details(job, run);
-  if (curves) draw();
-  const report = byId("report");
-  report.hidden = !(run && run.has_report);
-  report.href = `/jobs/${KEY}/report?task=${task}`;
   if (byId("cancel")) byId("cancel").hidden = !isActive(job.state);
   warn(job.warnings);
   await showLog();
@@ -140,8 +107,6 @@ function begin() {
   leave = follow(`${BASE}/events?task=${task}`, show);
 }
 
-byId("smooth").addEventListener("input", () => curves && draw());
-byId("log").addEventListener("change", () => curves && draw());
 byId("follow").addEventListener("change", showLog);
 byId("earlier").addEventListener("click", earlier);
 if (byId("task")) byId("task").addEventListener("change", (event) => { task = Number(event.target.value); begin(); });

@@ -67,7 +67,7 @@ export function warn(warnings) {
 }
 
 const WAITS = ["PENDING", "SUBMITTING", "REQUEUED", "SUSPENDED", "CONFIGURING", "COMPLETING"];
-export const ENDED_WELL = ["COMPLETED", "CANCELLED"];
+export const ENDED_WELL = ["COMPLETED", "CANCELLED", "STOPPED"];
 export const isActive = (state) => state === "RUNNING" || WAITS.includes(state);
 
 export function kindOf(state) {

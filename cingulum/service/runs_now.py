@@ -1,0 +1,203 @@
+"""Runs as the service tells them, however they were started: those directly within folders that it was given.
+
+An id stands for the real path of a run folder, and is looked up among those that a look has found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cingulum.service.failures import NotHere
+from cingulum.service.recent import Recent
+from cingulum.service.run_facts import RunFacts, is_inside, text_of
+from cingulum.service.schema import RunDetail, RunPage, RunRow
+from jobs.listing import Listing
+from jobs.requests import describing
+from trainer.errors import CingulumError
+from trainer.leases import claims
+from trainer.run_folder.record import RunFolder
+
+MOST = 1000
+# Seconds for which a look at all folders is good, and a page of which nothing has changed.
+FRESH_S, _PAGE_S = 0.8, 10.0
+STATES = ("RUNNING", "COMPLETED", "STOPPED")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run folder.
+
+    Attributes:
+        id: of its real path.
+        folder: itself, links followed.
+        name: of the folder, as text.
+        state: one of STATES.
+        started, changed: when its configuration was written, which each start does first, and the newest of
+            its files; seconds since 1970.
+        stamp: what changes when there is more to tell.
+    """
+
+    id: str
+    folder: RunFolder
+    name: str
+    state: str
+    started: float
+    changed: float
+    stamp: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at all folders found.
+
+    Attributes:
+        runs: the newest by id, the last started first.
+        warnings: what could not be looked at.
+        stamp: what changes when there is more to tell in a list, whichever; short, as it is kept with pages.
+    """
+
+    runs: dict[str, Found]
+    warnings: list[str]
+    stamp: str
+
+
+# What a list may be sorted by.
+SORTS: dict[str, Callable[[Found], float | str]] = {
+    "started": lambda run: run.started,
+    "changed": lambda run: run.changed,
+    "name": lambda run: run.name.lower(),
+    "state": lambda run: run.state,
+}
+
+
+class RunsNow:
+    """Runs in folders of the user's choice.
+
+    Args:
+        folders: in which run folders lie; one that is not there yet is empty.
+        facts: reads run folders.
+        fresh_s: see FRESH_S.
+    """
+
+    def __init__(self, folders: Sequence[Path], facts: RunFacts, *, fresh_s: float = FRESH_S) -> None:
+        self.facts = facts
+        self._folders = [folder.resolve() for folder in folders]
+        self._looks: Recent[Look] = Recent(fresh_s)
+        self._pages: Recent[RunPage] = Recent(_PAGE_S)
+
+    @property
+    def has_runs(self) -> bool:
+        """Return whether there is any."""
+        return bool(self._now().runs)
+
+    def page(self, wanted: Listing) -> RunPage:
+        """Return a page of the list."""
+        return self._pages.get((wanted, self.list_stamp()), lambda: self._page(wanted))
+
+    def list_stamp(self) -> str:
+        """Return what changes when there is more to tell in a list, whichever."""
+        return self._now().stamp
+
+    def find(self, identity: str) -> Found:
+        """Return the run of an id; raises NotHere where there is none."""
+        run = self._now().runs.get(identity)
+        if run is None:
+            raise NotHere(f"There is no run {identity!r}.", cure="GET /api/v1/runs lists them.")
+        return run
+
+    def detail(self, run: Found) -> RunDetail:
+        """Return all of a run."""
+        held = self.facts.run(run.folder, is_running=run.state == "RUNNING")
+        return RunDetail(**{**self._row(run).model_dump(), **held.model_dump()})
+
+    def _page(self, wanted: Listing) -> RunPage:
+        look, text = self._now(), wanted.text.lower()
+        runs = [
+            run
+            for run in look.runs.values()
+            if text in run.name.lower() and (not wanted.states or run.state in wanted.states)
+        ]
+        runs.sort(key=SORTS[wanted.sort], reverse=wanted.descending)
+        rows = [self._row(run) for run in runs[wanted.offset : wanted.offset + wanted.limit]]
+        return RunPage(
+            runs=rows, total=len(runs), offset=wanted.offset, limit=wanted.limit, warnings=look.warnings
+        )
+
+    def _row(self, run: Found) -> RunRow:
+        return RunRow(
+            id=run.id,
+            name=run.name,
+            state=run.state,
+            started=describing.iso(run.started) or "",
+            changed=describing.iso(run.changed) or "",
+            strategy=self.facts.strategy(run.folder),
+            progress=self.facts.progress(run.folder, is_running=run.state == "RUNNING"),
+            best=self.facts.best(run.folder),
+        )
+
+    def _now(self) -> Look:
+        return self._looks.get((), self._look)
+
+    def _look(self) -> Look:
+        found: dict[str, Found] = {}
+        warnings = []
+        for folder in self._folders:
+            try:
+                found.update((run.id, run) for run in self._within(folder))
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                warnings.append(f"{text_of(folder)}: cannot be looked at ({error.strerror}).")
+        newest = sorted(found.values(), key=lambda run: (run.started, run.id), reverse=True)
+        if len(newest) > MOST:
+            warnings.append(f"The newest {MOST:,} of {len(newest):,} runs are shown.")
+        kept = {run.id: run for run in newest[:MOST]}
+        told = repr(([(run.id, run.state, run.stamp) for run in kept.values()], warnings))
+        return Look(kept, warnings, hashlib.sha256(told.encode()).hexdigest())
+
+    def _within(self, folder: Path) -> Iterator[Found]:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                # No run folder, one that is being removed, or a loop of links.
+                with contextlib.suppress(CingulumError, OSError, RuntimeError):
+                    path = Path(entry.path)
+                    if not entry.is_symlink() or is_inside(path, folder):
+                        yield self._found(RunFolder.open(path.resolve()))
+
+    def _found(self, run: RunFolder) -> Found:
+        stamp = self.facts.stamp(run)
+        state = "COMPLETED" if run.result.is_file() else "RUNNING" if is_trained(run.path) else "STOPPED"
+        return Found(
+            id=hashlib.sha256(os.fsencode(run.path)).hexdigest()[:16],
+            folder=run,
+            name=text_of(run.path.name),
+            state=state,
+            started=run.config.stat().st_mtime,
+            changed=max((one[0] / 1e9 for one in stamp if one is not None), default=0.0),
+            stamp=stamp,
+        )
+
+
+def is_trained(folder: Path) -> bool:
+    """Return whether a process seems to train the run in this folder now.
+
+    It is only shown, and must not take time: of a process on another host the age of its heartbeat is taken
+    by our own clock, which `claims.holder` does not trust.
+    """
+    place = os.fspath(folder)
+    with contextlib.suppress(CingulumError, OSError):
+        owner = claims.last(place)
+        if owner is None or not claims.has_staging(place, owner):
+            return False
+        gone = owner.is_gone()
+        if gone is not None:
+            return not gone
+        beat = Path(claims.staging_of(place, owner.token), claims.HEARTBEAT).stat().st_mtime
+        return time.time() - beat < claims.SILENT_S
+    return False

@@ -1,0 +1,56 @@
+// What the pages of a job and of a run show of a run folder.
+import {chart} from "/static/chart.js";
+import {byId, bytes, duration, figure, moment, node, progressBar} from "/static/page.js";
+
+const FIRST = ["loss", "accuracy", "mae", "dice", "val_auc", "learning_rate", "samples_per_second"];
+let curves = null;
+
+export function fact(name, ...inside) {
+  return inside.some((part) => part) ? [node("div", {}, node("dt", {}, name), node("dd", {}, ...inside))] : [];
+}
+
+export function howFar(run) {
+  const found = [], {progress, best} = run || {};
+  if (progress) found.push(...fact("Progress", ...progressBar(progress)), ...fact("Time left", duration(progress.seconds_left)));
+  if (best) {
+    const others = Object.entries(best.values).filter(([name]) => name.startsWith("val_") && name !== best.metric);
+    found.push(...fact("Best epoch", `${best.epoch}: ${best.metric} ${figure(best.value)}`, ...others.map(([name, value]) => `, ${name} ${figure(value)}`)));
+  }
+  return found;
+}
+
+export function showFiles(run, report) {
+  byId("config").textContent = (run && run.config) || "no configuration yet";
+  const found = (run && run.checkpoints) || [];
+  byId("checkpoints").replaceChildren(...(found.length ? found.map((one) => node("li", {}, `step ${one.step}, ${bytes(one.bytes)}, ${moment(one.time * 1000)}`)) : ["none"]));
+  byId("report").hidden = !(run && run.has_report);
+  byId("report").href = report;
+}
+
+export function showCurves(found) {
+  curves = found;
+  draw();
+}
+
+function draw() {
+  if (!curves) return;
+  const options = {weight: Number(byId("smooth").value), log: byId("log").checked};
+  const {epochs, steps} = curves, x = epochs.epoch || [], used = new Set(["epoch", "step", "start", "seconds", "input_wait_s", "slowest_rank", "slowest_ratio", "energy_j"]);
+  const charts = [];
+  const add = (title, names, of = epochs, at = x, unit = "epoch") => {
+    const lines = names.filter((name) => of[name]).map((name) => [name, of[name]]);
+    if (lines.length) charts.push(chart(title, at, lines, {...options, unit}));
+  };
+  for (const name of [...FIRST, ...Object.keys(epochs)]) {
+    if (used.has(name) || !epochs[name]) continue;
+    used.add(name).add(`val_${name}`);
+    add(name.replaceAll("_", " "), [name, `val_${name}`]);
+  }
+  add("seconds per step", ["seconds", "exposed", "input_wait"], steps, steps.step, "step");
+  const found = charts.filter(Boolean);
+  byId("charts").replaceChildren(...found);
+  byId("curves").hidden = !found.length;
+}
+
+byId("smooth").addEventListener("input", draw);
+byId("log").addEventListener("change", draw);
