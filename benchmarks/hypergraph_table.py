@@ -59,7 +59,10 @@ def cell(name: str, ranks: int, batch: int) -> dict[str, Any]:
         rows.append({**_row(label, found.best), "planned_s": took, "start": found.best.label})
     rows += [_row(one.label, one) for one in found.uniform]
     some, draw = groups(network), np.random.default_rng(SEED)
-    tiles = hypergraph(network, some, dict(tilings(some, ranks, ranks))[f"depth, channels in {ranks}"])
+    tilings_of = dict(tilings(some, ranks, ranks))
+    # With many layers and ranks there would be too many tiles of both.
+    finest = tilings_of.get(f"depth, channels in {ranks}") or tilings_of[f"depth in {ranks}"]
+    tiles = hypergraph(network, some, finest)
     parts = draw.integers(ranks, size=len(tiles.weights)).tolist()
     crossing = Traffic(network, some).total(tiles.layouts(some, parts))
     rows.append({"label": "tiles at random", "bytes": crossing})
