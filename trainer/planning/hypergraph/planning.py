@@ -86,13 +86,6 @@ class Divided:
     connectivity: int
     bound: float | None
 
-    @property
-    def gap(self) -> float | None:
-        """How far the partition may be above the optimum, connectivity / bound - 1."""
-        if self.bound is None or self.connectivity <= self.bound:
-            return None if self.bound is None else 0.0
-        return self.connectivity / self.bound - 1 if self.bound > 0 else math.inf
-
 
 @dataclass(frozen=True)
 class Plan:

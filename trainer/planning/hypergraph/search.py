@@ -102,11 +102,6 @@ class Search:
         own = self._by_label.get(label, {})
         return tuple(own.get(number, index) for number, index in enumerate(otherwise))
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """All labels, in the order of groups."""
-        return tuple(self._by_label)
-
     def value(self, chosen: Chosen) -> Value:
         """Return what choices cost."""
         divided = [some[index].layout for some, index in zip(self.choices, chosen, strict=True)]

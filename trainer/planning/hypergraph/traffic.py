@@ -218,8 +218,3 @@ def is_halo(wanted: Sequence[Box], own: Sequence[Box]) -> bool:
         have.ranges[axis][0] <= need.ranges[axis][0] and need.ranges[axis][1] <= have.ranges[axis][1]
         for axis in samples_and_channels
     )
-
-
-def imbalance_of(layout: Layout, ranks: int) -> float:
-    """Return max / mean - 1 of the elements that ranks have."""
-    return max(layout.elements(rank) for rank in range(ranks)) * ranks / math.prod(layout.shape) - 1
