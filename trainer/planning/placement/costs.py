@@ -1,13 +1,11 @@
 """Predicted seconds of an update: the very task lists that ranks play, with the seconds of a profile. Pure.
 
-The model: a rank does one task after the other. A part of an operation takes the share of its seconds that
-the part has of the elements of the output, or, where the operation adds up its input, of the input. Sending
-takes no time of the rank; a bundle occupies its link, from one rank to another, for latency + bytes /
-bandwidth, one bundle after the other, and is there when that is over; what a rank sends to other hosts also
-leaves its interface one bundle after the other. Receiving waits until it is there. An update takes time in
-proportion to the parameters that the rank updates. Not in it: what several ranks share (a host's interface, a
-switch), an interface that receives from several at once, cutting and joining boxes, and what a call of a
-small operation costs at least.
+The model: a rank does one task after the other, each for as long as durations.py says. Sending takes no
+time of the rank; a bundle occupies its link, from one rank to another, for latency + bytes / bandwidth, one
+bundle after the other, and is there when that is over; what a rank sends to other hosts also leaves its
+interface one bundle after the other. Receiving waits until it is there. Not in it: what several ranks share
+(a host's interface, a switch), an interface that receives from several at once, cutting and joining boxes,
+and what a call of a small operation costs at least.
 """
 
 from __future__ import annotations
@@ -18,7 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trainer.errors import InputError
-from trainer.planning.placement.operations import Network, Operation
+from trainer.planning.placement.durations import Durations, share
+from trainer.planning.placement.operations import Network
 from trainer.planning.placement.tasks import (
     Compute,
     Differentiate,
@@ -30,7 +29,7 @@ from trainer.planning.placement.tasks import (
     TaskLists,
     Update,
 )
-from trainer.planning.placement.units import Placement, Unit
+from trainer.planning.placement.units import Placement
 from trainer.planning.profile import Profile
 
 # A profile of the same network has the same FLOPs per sample, but for rounding.
@@ -76,13 +75,6 @@ def imbalance(values: tuple[float, ...]) -> float:
     """Return max / mean - 1 of values that are not negative; 0 where all are 0."""
     total = math.fsum(values)
     return max(values) * len(values) / total - 1 if total else 0.0
-
-
-def share(operation: Operation, unit: Unit) -> float:
-    """Return the part of an operation's work that a unit of it is, 0 to 1; see the top of this file."""
-    if operation.sums and unit.reads[0] is not None:
-        return unit.reads[0].size / math.prod(operation.readings[0].shape)
-    return unit.box.size / math.prod(operation.shape)
 
 
 def flops(placement: Placement, ranks: int) -> tuple[float, ...]:
@@ -189,9 +181,8 @@ class _Playing:
     ) -> None:
         self.now, self.busy = [0.0] * ranks, [0.0] * ranks
         self._own: dict[int, list[Played]] = {}
-        self._operations = {one.name: one for one in placement.network.operations}
-        self._samples = placement.network.operations[-1].shape[0]
-        self._profile, self._updated = profile, updated
+        self._profile = profile
+        self._durations = Durations(placement, profile, updated)
         self._free: dict[tuple[int, int], float] = {}
         self._left: dict[int, float] = {}
         self._arrives: dict[tuple[Message, ...], float] = {}
@@ -210,7 +201,7 @@ class _Playing:
         elif isinstance(task, Send):
             self._send(rank, task)
         else:
-            took = self._seconds(rank, task)
+            took = self._durations.of(rank, task)
             if not isinstance(task, Update):
                 self._play(rank, task, self.now[rank] + took)
             self.now[rank] += took
@@ -235,13 +226,3 @@ class _Playing:
             self._left[rank] = begins + size / link.bytes_per_second
         ends = begins + link.latency_s + size / link.bytes_per_second
         self._free[rank, target] = self._arrives[task.messages] = ends
-
-    def _seconds(self, rank: int, task: Compute | Recompute | Differentiate | Update) -> float:
-        if isinstance(task, Update):
-            return self._profile.update_s(rank, self._updated[rank])
-        is_forward = isinstance(task, Compute | Recompute)
-        of = self._profile.forward_s if is_forward else self._profile.backward_s
-        name = task.unit.operation
-        # A convolution's gradient of its inputs takes about as long as that of its weights.
-        part = 0.5 if isinstance(task, Differentiate) and task.of != "all" else 1.0
-        return part * of(name, rank, self._samples) * share(self._operations[name], task.unit)
