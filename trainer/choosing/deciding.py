@@ -74,6 +74,7 @@ def _tried(
 ) -> tuple[Profile | None, list[Candidate]]:
     """Plan every candidate, each on one rank; all learn of all."""
     if world.size == 1:
+        agree(world, lambda: Profile.read(auto.profile) if auto.profile else None)
         return None, [Candidate(label="data", section={"name": "data"}, fits=True)]
     beat("building the network to choose a strategy")
 
