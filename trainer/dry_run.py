@@ -11,7 +11,9 @@ import tensorflow as tf
 from trainer import run, transfer
 from trainer.config import RunConfig
 from trainer.config.augment import active
+from trainer.progress import Reporter
 from trainer.ranks.agreement import agree
+from trainer.ranks.watchdog import no_beat
 from trainer.ranks.world import World
 from trainer.run_folder import checkpoint
 from trainer.run_folder.record import RunFolder
@@ -37,6 +39,7 @@ def describe(
     strategy = strategy or registry.of(config)
     folder = RunFolder(config.folder)
     agree(world, lambda: starting.check_folder(folder, config, resume) if world.is_main else None)
+    strategy, watch = run.settle(config, world, strategy, folder, reporter=Reporter(), beat=no_beat)
     data, model, optimizer, plan = run.prepare(config, world, strategy, folder)
     share = plan.share(world.rank) or Share(0, 1)
     agree(world, lambda: preparation.training_batches(config, data, share, 0))
@@ -56,6 +59,7 @@ def describe(
         "steps_per_epoch": per_epoch,
         "steps": per_epoch * config.train.epochs,
         "augmentation": active(config.data.augment.model_dump(mode="json")),
+        **({"chosen": watch.choice.told()} if watch else {}),
         **plan.tree(),
         "memory_mib_per_rank": {name: _mib(size) for name, size in memory.items()},
     }

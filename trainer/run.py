@@ -16,7 +16,7 @@ from trainer.progress import Reporter
 from trainer.ranks.agreement import agree
 from trainer.ranks.rollcall import RollCall
 from trainer.ranks.stopping import Patience, StopRequest, columns
-from trainer.ranks.watchdog import Watchdog
+from trainer.ranks.watchdog import Beat, Watchdog
 from trainer.ranks.world import World
 from trainer.run_folder.record import RunFolder
 from trainer.runs import caching, outcome, preparation, room, starting
@@ -24,6 +24,7 @@ from trainer.runs.loop import Training
 from trainer.runs.preparation import Data
 from trainer.runs.restoring import restore
 from trainer.runs.starting import take_lease
+from trainer.runs.watching import Reconsidered, Watch
 from trainer.strategies import registry
 from trainer.strategies.base import Plan, Strategy
 from trainer.strategies.learner import Setup
@@ -58,13 +59,35 @@ def train(
         CingulumError: an error of this rank alone, such as a damaged chunk of a shard.
     """
     strategy = strategy or registry.of(config)
-    folder = RunFolder(config.folder)
     who = f"rank {world.rank} @ {world.host}"
     with (
         Watchdog(config.guards.timeout_s, who, lambda: world.abort(1)) as watchdog,
         StopRequest() as stop,
-        contextlib.ExitStack() as leaving,
     ):
+        while True:
+            try:
+                return _train(config, world, strategy, resume, reporter, command, watchdog, stop)
+            except Reconsidered:
+                resume = True
+
+
+def _train(
+    config: RunConfig,
+    world: World,
+    strategy: Strategy,
+    resume: bool,
+    reporter: Reporter,
+    command: list[str],
+    watchdog: Watchdog,
+    stop: StopRequest,
+) -> dict[str, Any]:
+    """Train until the end, or until another strategy is to go on; see `train`.
+
+    Raises:
+        Reconsidered: the latter; the state is saved, and the run folder is nobody's.
+    """
+    folder = RunFolder(config.folder)
+    with contextlib.ExitStack() as leaving:
         watchdog.beat("preparing", collective=True)
         watchdog.missing = leaving.enter_context(
             contextlib.closing(RollCall(strategy.everyone(world)))
@@ -77,6 +100,7 @@ def train(
         )
         for line in world.links.separate_servers() if world.links else ():
             reporter.note(line)
+        strategy, watch = settle(config, world, strategy, folder, reporter=reporter, beat=watchdog.beat)
         data, model, optimizer, plan = prepare(config, world, strategy, folder)
 
         watchdog.beat("restoring", collective=True)
@@ -89,7 +113,7 @@ def train(
         leaving.callback(learner.close)
         training = Training(
             config, data, strategy, learner, plan, world, folder, cursor, patience, reporter, watchdog, stop,
-            telemetry,
+            telemetry, watch=watch,
         )  # fmt: skip
         training.replan()  # the plan of `prepare` is that of the first update
         if training.is_done and world.any(world.is_main and folder.result.is_file()):
@@ -121,7 +145,7 @@ def train(
         training.run_id = agree(
             world,
             lambda: (
-                starting.open_folder(folder, config, training.plan.content(), cursor, ran, lease.start)
+                starting.open_folder(folder, config, training.plan_content, cursor, ran, lease.start)
                 if lease
                 else ""
             ),
@@ -136,6 +160,17 @@ def train(
         ):
             training.run(batches)
         return outcome.finish(training, cached.report)
+
+
+def settle(
+    config: RunConfig, world: World, strategy: Strategy, folder: RunFolder, *, reporter: Reporter, beat: Beat
+) -> tuple[Strategy, Watch | None]:
+    """Return the strategy that trains: the given one, or what it stands for, with what watches the choice."""
+    if not strategy.stands_for_another:
+        return strategy, None
+    from trainer.choosing import deciding
+
+    return deciding.settle(config, world, folder, reporter=reporter, beat=beat)
 
 
 def prepare(

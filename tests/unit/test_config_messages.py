@@ -115,6 +115,8 @@ def test_no_number_is_taken_that_is_beyond_all_sense(key):
         needed = ["train.strategy=hybrid"]
     if key.endswith((".imbalance", ".granularity")):
         needed = ["train.strategy=hypergraph"]
+    if key.endswith(".reconsider_after"):
+        needed = ["train.strategy=auto"]
     for value in ("1e22", "1.0e+22", "1" + "0" * 30, ".inf", "-.inf", ".nan", "'inf'", "yes", "-1"):
         if (key, value) == ("data.patch.threshold", "-1"):  # of intensities about 0
             continue
@@ -223,7 +225,7 @@ def test_a_strategy_is_a_name_or_a_section_and_older_spellings_are_read(train, c
         (
             "{strategy: dat}",
             [],
-            "must be 'data', 'parameter-server', 'spatial', 'filters', 'hybrid', 'hypergraph', or "
+            "must be 'data', 'parameter-server', 'spatial', 'filters', 'hybrid', 'hypergraph', 'auto', or "
             "'file.py:Class' of your own, not 'dat'",
         ),
         ("{}", ["train.strategy.count=2"], "of the strategy data; it is one of parameter-server."),

@@ -26,7 +26,7 @@ OWNERS = [
     *map(
         stored,
         (
-            *("parameter-server", "spatial", "filters", "hybrid", "hypergraph"),
+            *("parameter-server", "spatial", "filters", "hybrid", "hypergraph", "auto"),
             "{name: 'own.py:Own', options: {x: 2.0}}",
         ),
     ),

@@ -13,7 +13,7 @@ from trainer.config.parsing import dump, load, parse
 from trainer.config.placed import FiltersConfig, HybridConfig, HypergraphConfig, PlacedConfig, SpatialConfig
 from trainer.config.run import CheckpointConfig, GuardConfig, ModelConfig, RunConfig, TelemetryConfig
 from trainer.config.section import Section, StrategySection
-from trainer.config.strategy import OwnStrategyConfig, RingConfig, ServerConfig
+from trainer.config.strategy import AutoConfig, OwnStrategyConfig, RingConfig, ServerConfig
 from trainer.config.training import (
     EarlyStoppingConfig,
     OptimizerConfig,
@@ -24,8 +24,9 @@ from trainer.config.training import (
 )
 
 __all__ = [
-    "LOSSES", "AugmentConfig", "CheckpointConfig", "DataConfig", "EarlyStoppingConfig", "FiltersConfig",
-    "GuardConfig", "HybridConfig", "HypergraphConfig", "ModelConfig", "OptimizerConfig", "OwnStrategyConfig",
+    "LOSSES", "AugmentConfig", "AutoConfig", "CheckpointConfig", "DataConfig", "EarlyStoppingConfig",
+    "FiltersConfig", "GuardConfig", "HybridConfig", "HypergraphConfig", "ModelConfig", "OptimizerConfig",
+    "OwnStrategyConfig",
     "PatchConfig", "PlacedConfig", "RingConfig", "RunConfig", "ScheduleConfig", "Section", "ServerConfig",
     "SpatialConfig", "SplitConfig", "StrategySection", "TaskConfig", "TelemetryConfig", "TrainConfig",
     "TransferConfig", "dump", "fields", "load", "micro_batch", "on_resume", "parse", "section_of",

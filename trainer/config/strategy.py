@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from trainer.config.placed import FiltersConfig, HybridConfig, HypergraphConfig, SpatialConfig
 from trainer.config.section import MAY_CHANGE, StrategySection, may_change
@@ -133,6 +134,46 @@ class ServerConfig(StrategySection):
             )
 
 
+# Strategies that `auto` chooses among: those that make the same update.
+Synchronous = Literal["data", "spatial", "filters", "hybrid", "hypergraph"]
+
+
+class AutoConfig(StrategySection):
+    """`name: auto`. All are planned when the run starts; the fastest that fits into memory trains."""
+
+    divides_samples: ClassVar[bool] = False
+    name: Literal["auto"] = may_change("auto", description="this strategy")
+    among: list[Synchronous] = may_change(
+        list(get_args(Synchronous)), min_length=1, description="the strategies that are tried"
+    )
+    profile: Path | None = may_change(
+        None,
+        strict=False,
+        description="file of `cingulum profile --out` by which steps are predicted; default: operations and "
+        "links are measured when the run starts",
+    )
+    reconsider_after: int | None = may_change(
+        20,
+        ge=3,
+        le=10**6,
+        description="updates after which, at the next checkpoint, the measured step is compared with what "
+        "others promise, and another strategy goes on where it wins more than the change costs; "
+        "null: the choice stays",
+    )
+
+    def readers(self, processes: int) -> int:
+        """Return 1: which numbers of samples fit is known when a strategy is chosen."""
+        return 1
+
+    def check(self, config: Any) -> None:
+        """Refuse what would make updates of one strategy others than those of the next."""
+        if not config.train.sync_batch_norm:
+            raise ValueError(
+                "train.sync_batch_norm: auto chooses among strategies that take batch norm over the same "
+                "samples; leave it at true, or name a strategy"
+            )
+
+
 class OwnStrategyConfig(StrategySection):
     """`name: FILE.py:CLASS`. A strategy of your own: [how to write one](../how-to/own-strategy.md)."""
 
@@ -145,7 +186,7 @@ class OwnStrategyConfig(StrategySection):
     options: dict[str, Any] = Field({}, description="keys of its own, as its class describes them")
 
 
-NAMES = ("data", "parameter-server", "spatial", "filters", "hybrid", "hypergraph")
+NAMES = ("data", "parameter-server", "spatial", "filters", "hybrid", "hypergraph", "auto")
 
 
 def _tag(value: Any) -> str:
@@ -160,9 +201,11 @@ AnyStrategy = Annotated[
     | Annotated[FiltersConfig, Tag("filters")]
     | Annotated[HybridConfig, Tag("hybrid")]
     | Annotated[HypergraphConfig, Tag("hypergraph")]
+    | Annotated[AutoConfig, Tag("auto")]
     | Annotated[OwnStrategyConfig, Tag("own")],
     Discriminator(_tag),
 ]
+_ANY: TypeAdapter[StrategySection] = TypeAdapter(AnyStrategy)
 _SECTIONS: tuple[type[StrategySection], ...] = (
     RingConfig,
     ServerConfig,
@@ -170,6 +213,7 @@ _SECTIONS: tuple[type[StrategySection], ...] = (
     FiltersConfig,
     HybridConfig,
     HypergraphConfig,
+    AutoConfig,
 )
 
 
@@ -179,6 +223,15 @@ def owner(key: str) -> str | None:
         if key in section.model_fields:
             return name
     return None
+
+
+def section(value: dict[str, Any]) -> StrategySection:
+    """Return the section that these keys are.
+
+    Raises:
+        pydantic.ValidationError: they are none.
+    """
+    return _ANY.validate_python(value)
 
 
 def named(value: Any) -> Any:

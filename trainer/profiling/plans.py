@@ -43,7 +43,18 @@ NAMES = ("data", "spatial", "filters", "hybrid", "hypergraph")
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
+    """What `outlook` divides.
+
+    Attributes:
+        config: of the run.
+        model: its network, built.
+        network: what that is, with the samples of a micro-batch of all ranks.
+        ranks: that train.
+        slots: numbers that the optimizer keeps for each parameter.
+        profile: of the network; None: no seconds are predicted.
+    """
+
     config: RunConfig
     model: keras.Model
     network: Network
@@ -55,6 +66,19 @@ class _Asked:
         """Return the configuration with another strategy."""
         train = self.config.train.model_copy(update={"strategy": section})
         return self.config.model_copy(update={"train": train})
+
+    @classmethod
+    def of(cls, config: RunConfig, model: keras.Model, ranks: int, profile: Profile | None) -> Asked:
+        """Describe a run's network.
+
+        Raises:
+            InputError: the profile is of another network or of fewer ranks, or a layer cannot be described.
+        """
+        network = reading.read(model, max(1, config.train.global_batch // config.train.accumulation))
+        if profile is not None:
+            costs.check_profile(profile, network, ranks)
+        of_each = slots.per_parameter(optimizers.build(config.train, 1, model), model.trainable_variables)
+        return cls(config, model, network, ranks, of_each, profile)
 
 
 # Lists that are played, and how often in an update.
@@ -69,7 +93,8 @@ def compare(
     Args:
         config: of the run; the shapes of inputs are those of its shard set.
         ranks: that would train; none is needed.
-        strategy: of `NAMES`, that is asked for; default: that of the configuration, with its keys.
+        strategy: of `NAMES`, that is asked for; default: that of the configuration, with its keys; of `auto`
+            the first.
         profile: of the same network; without it no seconds are predicted.
 
     Raises:
@@ -77,7 +102,7 @@ def compare(
             the strategy that is asked for cannot divide the network over these ranks.
     """
     own = config.train.strategy
-    name = strategy or own.name
+    name = strategy or (own.name if own.name != "auto" else NAMES[0])
     if name not in NAMES:
         raise ConfigError(
             f"train.strategy: {name} is not one that can be planned.",
@@ -86,19 +111,7 @@ def compare(
         )
     preparation.set_numerics(config)
     data = preparation.open_data(config)
-    model = preparation.build_model(config, data, synchronised=False)
-    samples = config.train.global_batch // config.train.accumulation
-    network = reading.read(model, max(1, samples))
-    if profile is not None:
-        costs.check_profile(profile, network, ranks)
-    asked = _Asked(
-        config,
-        model,
-        network,
-        ranks,
-        slots.per_parameter(optimizers.build(config.train, 1, model), model.trainable_variables),
-        profile,
-    )
+    asked = Asked.of(config, preparation.build_model(config, data, synchronised=False), ranks, profile)
     sections = _sections(asked)
     first = own if own.name == name else next(one for one in sections if one.name == name)
     others = [_tried(asked, one) for one in sections if _label(one) != _label(first)]
@@ -107,16 +120,16 @@ def compare(
         sample_shape=data.sample_shape,
         precision=config.train.precision,
         ranks=ranks,
-        batch=samples,
+        batch=config.train.global_batch // config.train.accumulation,
         accumulation=config.train.accumulation,
-        parameters=network.parameters,
+        parameters=asked.network.parameters,
         slots=asked.slots,
-        chosen=_outlook(asked, first),
+        chosen=outlook(asked, first),
         others=tuple(others),
     )
 
 
-def _sections(asked: _Asked) -> list[StrategySection]:
+def _sections(asked: Asked) -> list[StrategySection]:
     shares = None if asked.profile is None else _speeds(asked.network, asked.profile, asked.ranks)
     return [
         RingConfig(),
@@ -128,7 +141,7 @@ def _sections(asked: _Asked) -> list[StrategySection]:
     ]
 
 
-def _micro_batches(asked: _Asked) -> int:
+def _micro_batches(asked: Asked) -> int:
     """As many as divide the samples, and four for each rank at most: more hide less than they cost."""
     samples = asked.config.train.global_batch // asked.config.train.accumulation
     return max(n for n in range(1, min(samples, 4 * asked.ranks) + 1) if samples % n == 0)
@@ -151,14 +164,24 @@ def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
     return [round(min(took) / one, 3) for one in took]
 
 
-def _tried(asked: _Asked, section: StrategySection) -> Outlook | Impossible:
+def _tried(asked: Asked, section: StrategySection) -> Outlook | Impossible:
     try:
-        return _outlook(asked, section)
+        return outlook(asked, section)
     except InputError as error:
         return Impossible(_label(section), error.message)
 
 
-def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
+def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True) -> Outlook:
+    """Divide a network by a strategy, and predict what an update costs.
+
+    Args:
+        asked: the network.
+        section: of the strategy, one of `NAMES`.
+        planners_too: whether to say what each planner of stages makes of them, which takes longer.
+
+    Raises:
+        InputError: it cannot be divided so.
+    """
     if section.name == "data":
         return _of_data(asked)
     train, ranks = asked.config.train, asked.ranks
@@ -178,7 +201,7 @@ def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
     rounds = [(plan.lists, train.accumulation)]
     found = _described(asked, _label(section), plan.way, file, plan.placement, rounds)
     found = dataclasses.replace(found, flops=tuple(plan.micro_batches * one for one in found.flops))
-    if isinstance(strategy, Hybrid) and strategy.section.plan is None:
+    if planners_too and isinstance(strategy, Hybrid) and strategy.section.plan is None:
         problem = strategy.problem(asked.model, ranks // plan.replicas)[1]
         planned = tuple(planners.compare(problem, train.seed))
         return dataclasses.replace(found, planners=planned)
@@ -187,7 +210,7 @@ def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
     return found
 
 
-def _of_data(asked: _Asked) -> Outlook:
+def _of_data(asked: Asked) -> Outlook:
     """Data parallelism as a placement: samples are cut, every rank holds and updates all."""
     train, ranks = asked.config.train, asked.ranks
     each = micro_batch(train.global_batch, world_size=ranks, accumulation=train.accumulation)
@@ -226,7 +249,7 @@ def _without(lists: TaskLists, contents: tuple[str, ...], *, updates: bool = Tru
 
 
 def _described(
-    asked: _Asked,
+    asked: Asked,
     label: str,
     way: str,
     file: PlanFile,

@@ -8,6 +8,7 @@ from trainer.errors import ShardError
 from trainer.report import (
     cases,
     charts_training,
+    chosen,
     claim,
     cohort,
     facts,
@@ -62,6 +63,8 @@ def render(story: Story) -> Page:
         host_header=time_spent.HOST_HEADER,
         prediction_header=time_spent.PREDICTION_HEADER,
         pipeline=piped,
+        chosen=chosen.of(story),
+        chosen_header=chosen.HEADER,
         placement=divided,
         placement_header=placement.RANK_HEADER,
         reason_header=reasons.REASON_HEADER,

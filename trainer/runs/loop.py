@@ -17,6 +17,7 @@ from trainer.run_folder.run_record import owner
 from trainer.runs import room
 from trainer.runs.predicting import Forecast
 from trainer.runs.session import Session
+from trainer.runs.watching import Reconsidered
 from trainer.strategies.learner import Start
 
 
@@ -32,6 +33,7 @@ class Training(Session):
 
         Raises:
             Agreed: Stopped, Fenced, NotFiniteError, DivergenceError, or that a file could not be written.
+            Reconsidered: another strategy is to go on.
         """
         self.watchdog.beat("timing the links between ranks", collective=True)
         forecast = self._forecast()
@@ -60,6 +62,8 @@ class Training(Session):
                 self.save()
             if stopping and self.learner.is_in_step and not self.is_done:
                 self._end_early()
+            if ends_epoch or due:
+                self._reconsider()
             if self.replan():
                 self._write_plan()
                 forecast = self._forecast()
@@ -83,7 +87,7 @@ class Training(Session):
         self.watchdog.beat("writing plan.json", collective=not self.world.is_main)
         agree(
             self.world,
-            lambda: record.write_json(self.folder.plan, self.plan.content()) if self.world.is_main else None,
+            lambda: record.write_json(self.folder.plan, self.plan_content) if self.world.is_main else None,
         )
 
     def _is_every(self, steps: int | None) -> bool:
@@ -112,6 +116,8 @@ class Training(Session):
         epoch, in_epoch = divmod(self.cursor.step - 1, self.cursor.steps_per_epoch)
         seen = [self.samples_before(steps) for steps in (in_epoch, in_epoch + 1)]
         seconds = self.clock.now() - began
+        if self.watch is not None:
+            self.watch.add(seconds - self._waited)
         if update.samples is None:
             self.clock.add_step(seen[1] - seen[0], seconds, self._waited)
             self.telemetry.step(self.cursor.step, seconds)
@@ -232,10 +238,35 @@ class Training(Session):
         metrics = task.metrics(found.targets, found.outputs)
         return {f"val_{name}": metrics[name] for name in task.monitored}
 
-    def _end_early(self) -> NoReturn:
+    def _reconsider(self) -> None:
+        """Compare the steps with what other strategies promise; plan.json has what comes of it.
+
+        Raises:
+            Reconsidered: another one is to go on; the state is saved.
+        """
+        if self.watch is None or self.is_done:
+            return
+        self.watchdog.beat("comparing the strategy with others", collective=True)
+        left = self.last_step - self.cursor.step
+        found = self.watch.reconsidered(self.world, self.cursor.step, left)
+        if found is None:
+            return
+        is_another = found.chosen != self.watch.choice.chosen
+        if is_another:
+            self._leave()
+        self.watch.choice = found
+        self._write_plan()
+        if is_another:
+            raise Reconsidered
+
+    def _leave(self) -> None:
+        """Save what is not saved yet, and close what is written along."""
         if self.saved_step != self.cursor.step:
             self.save()
         agree(self.world, self.telemetry.join_traces)
+
+    def _end_early(self) -> NoReturn:
+        self._leave()
         raise Agreed(
             Stopped(
                 f"stopped at step {self.cursor.step} of {self.last_step}, as asked; the state is saved.",

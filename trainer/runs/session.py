@@ -19,6 +19,7 @@ from trainer.run_folder.record import RunFolder
 from trainer.runs import preparation, restoring, split_predictions
 from trainer.runs.clock import Clock
 from trainer.runs.preparation import Data
+from trainer.runs.watching import Watch
 from trainer.strategies.base import Plan, Strategy
 from trainer.strategies.guards import check_finite
 from trainer.strategies.learner import Learner, Predictions
@@ -49,6 +50,7 @@ class Session:
         run_id: the run's identity, on rank 0: written into its checkpoints.
         lease: on the run folder, on rank 0.
         start: its number, on every rank.
+        watch: compares the steps with the choice of the strategy; None: the configuration names it.
     """
 
     config: RunConfig
@@ -70,6 +72,7 @@ class Session:
     run_id: str = ""
     lease: Lease | None = None
     start: int = 0
+    watch: Watch | None = None
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.cursor.timed)
@@ -79,6 +82,11 @@ class Session:
     def last_step(self) -> int:
         """Updates in the whole run."""
         return self.config.train.epochs * self.cursor.steps_per_epoch
+
+    @property
+    def plan_content(self) -> dict[str, Any]:
+        """What plan.json holds."""
+        return self.plan.content() | (self.watch.content() if self.watch else {})
 
     @property
     def is_done(self) -> bool:

@@ -182,10 +182,13 @@ class Strategy(ABC):
         config: of the run; its `train.strategy` is the section of this strategy.
 
     Attributes:
+        stands_for_another: whether another strategy is chosen in its place when a run starts, by
+            trainer/choosing: of this one only what MPI and Horovod are started with is asked.
         Options: of a strategy of a user's own, what `train.strategy.options` may hold.
         options: what it holds.
     """
 
+    stands_for_another: ClassVar[bool] = False
     Options: ClassVar[type[Section]] = Section
     options: Any = None
 

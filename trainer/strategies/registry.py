@@ -17,6 +17,7 @@ _OURS = {
     "filters": "trainer.strategies.placed.filters:Filters",
     "hybrid": "trainer.strategies.placed.hybrid:Hybrid",
     "hypergraph": "trainer.strategies.placed.hypergraph:Hypergraph",
+    "auto": "trainer.strategies.automatic:Automatic",
     "parameter-server async": "trainer.strategies.async_servers.asynchronous:Asynchronous",
 }
 

@@ -5,7 +5,8 @@
 RANK -1 is parameter server 0, which knows kill and freeze.
 
 FAULT: none, kill, raise, hang, freeze (the whole process), slow (each step takes 0.4 s more), wait
-(CONFIG.waiting is made; until CONFIG.go is there, or a signal comes), stop (as by SIGUSR2), nan, diverge,
+(CONFIG.waiting is made; until CONFIG.go is there, or a signal comes), late (a chosen strategy is told that
+each update took a minute more), stop (as by SIGUSR2), nan, diverge,
 full (no file may grow any more), apart (every rank r runs in the folder CONFIG.r), quota (stopped nine
 tenths of the time from there on); or during the saving of the checkpoint of STEP: kill-writing,
 kill-renaming.
@@ -67,6 +68,8 @@ def main() -> int:
             _in_saving(checkpoint)
         elif fault == "slow":
             _slow()
+        elif fault == "late":
+            _late()
         else:
             _in_step(Training)
     return cli.run(["train", *sys.argv[4:]])
@@ -101,6 +104,13 @@ def _slow() -> None:
         return plain(self, x, y, w)
 
     DistributedModel.train_step = train_step
+
+
+def _late() -> None:
+    from trainer.runs.watching import Watch
+
+    plain = Watch.add
+    Watch.add = lambda self, seconds: plain(self, 60 + seconds)
 
 
 def _in_update(server) -> None:

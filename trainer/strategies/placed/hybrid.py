@@ -31,7 +31,7 @@ class Hybrid(Placed):
     take other samples, and the gradients of a stage are added up over its replicas.
 
     Attributes:
-        profile: what the planner goes by; None: FLOPs.
+        profile: what the planner goes by, measured in `calibrate` if not known before; None: FLOPs.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -63,10 +63,11 @@ class Hybrid(Placed):
         if known and recorded and agree(world, lambda: self._may_follow(known, recorded, model, ranks)):
             self._division = known
             return
-        if ranks > 1 or self._hybrid.profile is not None:
+        if self.profile is None and (ranks > 1 or self._hybrid.profile is not None):
             self.profile = costs_of_run.profile(
                 self.config, self._hybrid.profile, model, world, self._samples
             )
+        if self.profile is not None:
             self._memory = costs_of_run.memory_bytes(world, ranks)
         found = agree(world, lambda: self._decided(model, ranks) if world.is_main else None)
         told = world.broadcast_object(found and dataclasses.asdict(found))

@@ -64,7 +64,8 @@ class Hypergraph(Placed):
         if known and agree(world, lambda: self._may_follow(known, model, ranks)):
             self._decided = known
             return
-        if ranks > 1 and (section.objective == "time" or section.profile is not None):
+        by_seconds = section.objective == "time" or section.profile is not None
+        if self.profile is None and ranks > 1 and by_seconds:
             self.profile = costs_of_run.profile(self.config, section.profile, model, world, self._samples)
         found = agree(world, lambda: self._found(model, ranks) if world.is_main else None)
         self._decided = decided_in({"decided": world.broadcast_object(found and dataclasses.asdict(found))})

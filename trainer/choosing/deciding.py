@@ -1,0 +1,162 @@
+"""Choose the strategy of a run when it starts: what all ranks measure and plan, and agree on."""
+
+from __future__ import annotations
+
+import keras
+
+from trainer.byte_sizes import as_text
+from trainer.choosing import candidates
+from trainer.config import AutoConfig, RunConfig, StrategySection
+from trainer.config import strategy as strategies
+from trainer.errors import ConfigError, InputError
+from trainer.planning import choice
+from trainer.planning.choice import Candidate
+from trainer.planning.placement.operations import Network
+from trainer.planning.profile import Profile
+from trainer.profiling import plans
+from trainer.profiling.plans import Asked
+from trainer.profiling.story import default_batch
+from trainer.progress import Reporter
+from trainer.ranks.agreement import Agreed, agree
+from trainer.ranks.watchdog import Beat
+from trainer.ranks.world import World
+from trainer.run_folder.record import RunFolder
+from trainer.runs import preparation
+from trainer.runs.watching import Watch
+from trainer.strategies import registry
+from trainer.strategies.base import Strategy
+from trainer.strategies.placed import costs_of_run
+from trainer.strategies.placed.hybrid import Hybrid
+from trainer.strategies.placed.hypergraph import Hypergraph
+
+# Reasons that one message names.
+_MOST_REASONS = 8
+
+
+def settle(
+    config: RunConfig, world: World, folder: RunFolder, *, reporter: Reporter, beat: Beat
+) -> tuple[Strategy, Watch]:
+    """Return the strategy that trains a run with `train.strategy=auto`, as plan.json has it or chosen now.
+
+    A collective. A choice that plan.json has is taken as it is where the run goes on with the same hosts,
+    samples and keys, so that it ends with the same weights.
+
+    Raises:
+        Agreed: what is wrong with the configuration, the data or the profile, or no strategy can train it.
+    """
+    auto = config.train.strategy
+    if not isinstance(auto, AutoConfig):
+        raise TypeError(f"{auto.name} was not asked to choose")
+    known = choice.recorded(world.broadcast_object(folder.read_plan() if world.is_main else None))
+    asked = {"among": list(auto.among), "profile": auto.profile and str(auto.profile)}
+    batch = (config.train.global_batch, config.train.accumulation)
+    hosts = tuple(world.hosts)
+    profile = None
+    if known is None or (known.asked, known.hosts, known.batch) != (asked, hosts, batch):
+        profile, tried = _tried(config, auto, world, beat)
+        known = choice.first(asked, hosts, batch, tried)
+        if known is None:
+            raise Agreed(_none(world.size, tried))
+    # Keras numbers the names that it gives, and ranks reduce gradients by name: what was built so far, to
+    # plan or to train before another choice, was not the same on all ranks.
+    keras.utils.clear_session()
+    reporter.note(known.told())
+    section = strategies.section(known.now.section)
+    train = config.train.model_copy(update={"strategy": section})
+    strategy = registry.of(config.model_copy(update={"train": train}))
+    if isinstance(strategy, Hybrid | Hypergraph):
+        strategy.profile = profile
+    return strategy, Watch(known, auto.reconsider_after)
+
+
+def _tried(
+    config: RunConfig, auto: AutoConfig, world: World, beat: Beat
+) -> tuple[Profile | None, list[Candidate]]:
+    """Plan every candidate, each on one rank; all learn of all."""
+    if world.size == 1:
+        agree(world, lambda: Profile.read(auto.profile) if auto.profile else None)
+        return None, [Candidate(label="data", section={"name": "data"}, fits=True)]
+    beat("building the network to choose a strategy")
+
+    def build() -> keras.Model:
+        preparation.set_numerics(config)
+        data = preparation.open_data(config)
+        return preparation.build_model(config, data, synchronised=False)
+
+    model = agree(world, build)
+    beat("measuring the network to choose a strategy", collective=True)
+    profile = costs_of_run.profile(config, auto.profile, model, world, default_batch(config, world.size))
+    if profile is None:
+        raise TypeError("nothing was measured")
+    free = costs_of_run.memory_bytes(world, world.size)
+    asked = agree(world, lambda: Asked.of(config, model, world.size, profile))
+    sections = candidates.sections(
+        auto,
+        world.size,
+        config.train.global_batch // config.train.accumulation,
+        normalised=any(one.kind == "batch_norm" for one in asked.network.operations),
+        speeds=_speeds(asked.network, profile, world.size),
+    )
+
+    def plan() -> list[Candidate]:
+        found = []
+        for section in sections[world.rank :: world.size]:
+            beat(f"planning {candidates.label(section)}")
+            found.append(_candidate(asked, section, free))
+        return found
+
+    mine = agree(world, plan)
+    beat("waiting for what other ranks planned", collective=True)
+    everyones = world.allgather_object([one.model_dump(mode="json") for one in mine])
+    tried = [
+        Candidate.model_validate(everyones[number % world.size][number // world.size])
+        for number in range(len(sections))
+    ]
+    return profile, tried
+
+
+def _candidate(asked: Asked, section: StrategySection, free: list[float]) -> Candidate:
+    name = candidates.label(section)
+    given = section.model_dump(mode="json", exclude_defaults=True) | {"name": section.name}
+    try:
+        found = plans.outlook(asked, section, planners_too=False)
+    except InputError as error:
+        return Candidate(label=name, section=given, refused=error.message)
+    needed = [rank.total for rank in found.memory]
+    return Candidate(
+        label=name,
+        section=given,
+        step_s=found.cost and found.cost.step_s,
+        memory_bytes=max(needed),
+        idle=sum(not one for one in found.flops),
+        fits=all(need <= left for need, left in zip(needed, free, strict=True)),
+    )
+
+
+def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
+    """How fast each rank computes the whole network, relative to the fastest."""
+    took = [
+        sum(
+            profile.forward_s(one.name, rank) + profile.backward_s(one.name, rank)
+            for one in network.operations
+        )
+        for rank in range(ranks)
+    ]
+    return [min(took) / one if one else 1.0 for one in took]
+
+
+def _none(ranks: int, tried: list[Candidate]) -> ConfigError:
+    reasons = [f"{one.label}: {one.refused or _too_large(one)}" for one in tried]
+    left = len(reasons) - _MOST_REASONS
+    shown = [*reasons[:_MOST_REASONS], *([f"and {left} more"] if left > 0 else [])]
+    told = "\n  ".join(shown) or "no number of replicas divides the samples"
+    return ConfigError(
+        f"train.strategy: none of the strategies can train this network on {ranks} rank(s):\n  {told}",
+        cure="Launch another number of ranks, take fewer samples at once (train.accumulation), or name more "
+        "strategies (train.strategy.among).",
+        key="train.strategy",
+    )
+
+
+def _too_large(one: Candidate) -> str:
+    return f"a rank needs {as_text(one.memory_bytes or 0)}, more than it has"
