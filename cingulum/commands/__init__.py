@@ -33,6 +33,7 @@ from cingulum.commands.requeue import requeue
 from cingulum.commands.scratch import scratch
 from cingulum.commands.serve import serve
 from cingulum.commands.show_job import show
+from cingulum.commands.simulate import simulate
 from cingulum.commands.submit import submit
 from cingulum.commands.testbed import testbed
 from cingulum.commands.train import train
@@ -50,6 +51,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "models": models,
     "profile": profile,
     "plan": plan,
+    "simulate": simulate,
     "train": train,
     "crossval": crossval,
     "evaluate": evaluate,

@@ -30,7 +30,7 @@ from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Se
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
 from trainer.planning.stages import planners
-from trainer.profiling.outlooks import Comparison, Impossible, Outlook
+from trainer.profiling.outlooks import Comparison, Impossible, Outlook, Rounds
 from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
 from trainer.strategies.placed import reading
@@ -43,7 +43,18 @@ NAMES = ("data", "spatial", "filters", "hybrid", "hypergraph")
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
+    """What is to be divided, over which ranks.
+
+    Attributes:
+        config: of the run.
+        model: its network.
+        network: the same, for all samples of a micro-batch.
+        ranks: that would train.
+        slots: numbers that the optimizer keeps for each parameter.
+        profile: of these ranks; None: no seconds.
+    """
+
     config: RunConfig
     model: keras.Model
     network: Network
@@ -55,10 +66,6 @@ class _Asked:
         """Return the configuration with another strategy."""
         train = self.config.train.model_copy(update={"strategy": section})
         return self.config.model_copy(update={"train": train})
-
-
-# Lists that are played, and how often in an update.
-_Rounds = list[tuple[TaskLists, int]]
 
 
 def compare(
@@ -91,7 +98,7 @@ def compare(
     network = reading.read(model, max(1, samples))
     if profile is not None:
         costs.check_profile(profile, network, ranks)
-    asked = _Asked(
+    asked = Asked(
         config,
         model,
         network,
@@ -99,9 +106,9 @@ def compare(
         slots.per_parameter(optimizers.build(config.train, 1, model), model.trainable_variables),
         profile,
     )
-    sections = _sections(asked)
-    first = own if own.name == name else next(one for one in sections if one.name == name)
-    others = [_tried(asked, one) for one in sections if _label(one) != _label(first)]
+    of_all = sections(asked)
+    first = own if own.name == name else next(one for one in of_all if one.name == name)
+    others = [tried(asked, one) for one in of_all if label(one) != label(first)]
     return Comparison(
         network=config.model.name,
         sample_shape=data.sample_shape,
@@ -116,7 +123,8 @@ def compare(
     )
 
 
-def _sections(asked: _Asked) -> list[StrategySection]:
+def sections(asked: Asked) -> list[StrategySection]:
+    """Return the sections of all strategies that can be planned, with what suits these ranks."""
     shares = None if asked.profile is None else _speeds(asked.network, asked.profile, asked.ranks)
     return [
         RingConfig(),
@@ -128,14 +136,14 @@ def _sections(asked: _Asked) -> list[StrategySection]:
     ]
 
 
-def _micro_batches(asked: _Asked) -> int:
+def _micro_batches(asked: Asked) -> int:
     """As many as divide the samples, and four for each rank at most: more hide less than they cost."""
     samples = asked.config.train.global_batch // asked.config.train.accumulation
     return max(n for n in range(1, min(samples, 4 * asked.ranks) + 1) if samples % n == 0)
 
 
-def _label(section: StrategySection) -> str:
-    """What tells one row of a table from another."""
+def label(section: StrategySection) -> str:
+    """Return what tells one row of a table from another."""
     return section.name + (", master" if getattr(section, "mode", "") == "master" else "")
 
 
@@ -151,14 +159,15 @@ def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
     return [round(min(took) / one, 3) for one in took]
 
 
-def _tried(asked: _Asked, section: StrategySection) -> Outlook | Impossible:
+def tried(asked: Asked, section: StrategySection) -> Outlook | Impossible:
+    """Return what a strategy would cost, or why it cannot divide the network over these ranks."""
     try:
         return _outlook(asked, section)
     except InputError as error:
-        return Impossible(_label(section), error.message)
+        return Impossible(label(section), error.message)
 
 
-def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
+def _outlook(asked: Asked, section: StrategySection) -> Outlook:
     if section.name == "data":
         return _of_data(asked)
     train, ranks = asked.config.train, asked.ranks
@@ -175,8 +184,8 @@ def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
         ranks=ranks,
         replicas=plan.replicas,
     )
-    rounds = [(plan.lists, train.accumulation)]
-    found = _described(asked, _label(section), plan.way, file, plan.placement, rounds)
+    rounds: Rounds = ((plan.lists, train.accumulation),)
+    found = _described(asked, label(section), plan.way, file, plan.placement, rounds)
     found = dataclasses.replace(found, flops=tuple(plan.micro_batches * one for one in found.flops))
     if isinstance(strategy, Hybrid) and strategy.section.plan is None:
         problem = strategy.problem(asked.model, ranks // plan.replicas)[1]
@@ -187,7 +196,7 @@ def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
     return found
 
 
-def _of_data(asked: _Asked) -> Outlook:
+def _of_data(asked: Asked) -> Outlook:
     """Data parallelism as a placement: samples are cut, every rank holds and updates all."""
     train, ranks = asked.config.train, asked.ranks
     each = micro_batch(train.global_batch, world_size=ranks, accumulation=train.accumulation)
@@ -200,10 +209,10 @@ def _of_data(asked: _Asked) -> Outlook:
     dropped = () if train.sync_batch_norm else ("output", "gradient")
     lists = _without(task_lists(placement), dropped)
     # Gradients are summed once in an update, with its last micro-batch.
-    rounds = [(lists, 1)]
+    rounds: Rounds = ((lists, 1),)
     if train.accumulation > 1:
         passes = _without(lists, ("part", "value"), updates=False)
-        rounds.append((passes, train.accumulation - 1))
+        rounds = (*rounds, (passes, train.accumulation - 1))
     file = PlanFile.of(placement, name=asked.config.model.name, strategy="data", ranks=ranks, replicas=ranks)
     way = f"{each} sample(s) of each micro-batch on every rank, which holds the whole network"
     return _described(asked, "data", way, file, placement, rounds, is_whole=True)
@@ -226,12 +235,12 @@ def _without(lists: TaskLists, contents: tuple[str, ...], *, updates: bool = Tru
 
 
 def _described(
-    asked: _Asked,
-    label: str,
+    asked: Asked,
+    named: str,
     way: str,
     file: PlanFile,
     placement: Placement,
-    rounds: _Rounds,
+    rounds: Rounds,
     *,
     is_whole: bool = False,
 ) -> Outlook:
@@ -243,7 +252,7 @@ def _described(
     each = [(costs.sent(lists, ranks), times) for lists, times in rounds]
     micro_batches = sum(times for _, times in rounds)
     return Outlook(
-        label=label,
+        label=named,
         way=way,
         file=file,
         placement=placement,
@@ -258,12 +267,13 @@ def _described(
         held=held,
         owned=owned,
         flops=tuple(micro_batches * one for one in costs.flops(placement, ranks)),
+        rounds=rounds,
         cost=_cost(asked.profile, placement, rounds, ranks, owned) if asked.profile is not None else None,
     )
 
 
 def _cost(
-    profile: Profile, placement: Placement, rounds: _Rounds, ranks: int, updated: tuple[int, ...]
+    profile: Profile, placement: Placement, rounds: Rounds, ranks: int, updated: tuple[int, ...]
 ) -> Cost:
     """Seconds of an update, one round after the other."""
     parts = [

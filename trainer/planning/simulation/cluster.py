@@ -50,6 +50,9 @@ class DeviceSection(Section):
         description="part of it that convolutions reach, 0 to 1; not used beside a measured profile"
     )
     memory_bytes_per_second: Positive = Field(description="of the device's memory")
+    operation_s: Figure = Field(
+        description="that an operation takes besides, such as to be launched; not used beside a profile"
+    )
     memory_bytes: Positive = Field(description="of the device's memory")
     busy_watts: Figure = Field(description="while it computes")
     idle_watts: Figure = Field(description="while it waits")

@@ -21,9 +21,9 @@ COMPUTING = ("convolution", "transposed", "dense", "attention")
 def computed(network: Network, fabric: ClusterFabric, *, name: str, precision: str = "float32") -> Profile:
     """Return a profile of a network on the first ranks of a cluster, from published figures of their devices.
 
-    An operation takes as long as its FLOPs at the device's published rate times `efficiency`, or as reading
-    its inputs and weights and writing its output at the memory's rate, whichever is longer (the roofline of
-    Williams, Waterman and Patterson, 2009); backward twice that.
+    An operation takes `operation_s`, and as long as its FLOPs at the device's published rate times
+    `efficiency`, or as reading its inputs and weights and writing its output at the memory's rate, whichever
+    is longer (the roofline of Williams, Waterman and Patterson, 2009); backward twice that.
 
     Args:
         network: whose shapes hold the samples of a batch.
@@ -138,9 +138,8 @@ def _forward(one: Operation, device: DeviceSection, *, half: bool) -> float:
     numbers = sum(math.prod(r.shape) for r in one.readings) + math.prod(one.shape)
     moved = one.width * numbers + sum(weight.bytes for weight in one.weights)
     moving = moved / device.memory_bytes_per_second.value
-    if one.kind not in COMPUTING:
-        return moving
-    return max(moving, one.flops / (_peak(device, half=half) * device.efficiency.value))
+    computing = one.flops / (_peak(device, half=half) * device.efficiency.value)
+    return device.operation_s.value + (max(moving, computing) if one.kind in COMPUTING else moving)
 
 
 def _peak(device: DeviceSection, *, half: bool) -> float:
