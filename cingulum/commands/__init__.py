@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from cingulum.commands.advise import advise
 from cingulum.commands.augment import augment
 from cingulum.commands.baseline import baseline
 from cingulum.commands.bench import bench
@@ -52,6 +53,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "profile": profile,
     "plan": plan,
     "simulate": simulate,
+    "advise": advise,
     "train": train,
     "crossval": crossval,
     "evaluate": evaluate,

@@ -42,12 +42,12 @@ def _table(rows: list[Forecast]) -> Table:
         table.add_row(
             one.label,
             sizes.time(one.step_s),
-            _short(one.samples_per_s),
+            rate(one.samples_per_s),
             f"{one.efficiency:.0%}",
             sizes.size(one.sent_bytes),
             sizes.size(one.memory_bytes) + ("" if one.fits else "*"),
             duration(one.epoch_s),
-            _energy(one.joules),
+            energy(one.joules),
             "-" if one.dollars is None else f"${one.dollars:.2f}",
         )
     return table
@@ -70,7 +70,8 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds >= 120 else sizes.time(seconds)
 
 
-def _energy(joules: float) -> str:
+def energy(joules: float) -> str:
+    """Return joules such as `96 J` or `4.2 kWh`."""
     hours = joules / 3600
     for unit, scale in (("MWh", 1e6), ("kWh", 1e3), ("Wh", 1.0)):
         if hours >= scale:
@@ -78,11 +79,12 @@ def _energy(joules: float) -> str:
     return f"{_three(joules)} J"
 
 
-def _short(rate: float) -> str:
+def rate(per_second: float) -> str:
+    """Return samples per second such as `11.1 k`."""
     for unit, scale in (("M", 1e6), ("k", 1e3)):
-        if rate >= scale:
-            return f"{_three(rate / scale)} {unit}"
-    return _three(rate)
+        if per_second >= scale:
+            return f"{_three(per_second / scale)} {unit}"
+    return _three(per_second)
 
 
 def _three(value: float) -> str:

@@ -1,4 +1,4 @@
-"""`cingulum simulate`: every strategy on ranks that are not there."""
+"""`cingulum simulate` and `advise`: every strategy on ranks that are not there, and what to change."""
 
 from __future__ import annotations
 
@@ -113,3 +113,42 @@ def test_a_cluster_that_is_too_small_and_a_batch_that_cannot_be_shared(config, c
     rows = simulated(capsys, config, "--ranks", "8")
     reasons = {one["strategy"]: one["refused"] for one in rows if one["refused"]}
     assert "4 samples cannot be shared evenly by 8 rank(s)" in reasons["data"]
+
+
+def advised(capsys, config: Path, *arguments: str) -> dict:
+    line = ["advise", str(config), "--cluster", "cpu-ethernet", "--most", "16", *arguments, "--json"]
+    assert cli.run(line) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_advice_is_what_the_rows_of_a_simulation_say(config, capsys, monkeypatch):
+    each = ("--batch-per-rank", "512")
+    found = advised(capsys, config, *each)
+    assert [one["ranks"] for one in found["growth"]] == [1, 2, 4, 8, 16]
+    rates = {one["ranks"]: one["samples_per_s"] for one in found["growth"]}
+    useful = found["useful"]
+    assert found["ranks"] == useful and useful > 1
+    assert all(rates[n] >= 1.5 * rates[n // 2] for n in rates if 1 < n <= useful)
+    assert useful == 16 or rates[2 * useful] < 1.5 * rates[useful]
+    assert found["upgrades"]["devices twice as fast"] > 1
+    assert list(found["upgrades"].values()) == sorted(found["upgrades"].values(), reverse=True)
+    assert found["interval_s"] == pytest.approx(found["young_s"], rel=0.01)
+
+    few = advised(capsys, config, "--batch-per-rank", "1", "--ranks", "4")
+    assert few["ranks"] == 4 and few["batch"] > 1 and few["limit"] != "computing"
+    assert few["upgrades"]["twice the batch"] > 1.5
+    rows = simulated(
+        capsys, config, "--ranks", "4", "--cluster", "cpu-ethernet", "--strategy", "data",
+        "--batch-per-rank", str(few["batch"]),
+    )  # fmt: skip
+    best = max(rows, key=lambda one: one["samples_per_s"])
+    assert best["waiting_s"] <= 0.1 * best["step_s"]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run(["advise", str(config), "--most", "2", *each]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and any(line.startswith("Useful ranks: up to") for line in lines)
+
+
+def test_there_is_no_advice_where_no_rank_can_train(config, capsys):
+    assert cli.run(["advise", str(config), "--ranks", "3", "--most", "2"]) == 2
+    assert "On 3 rank(s): train.global_batch: 4 samples cannot be shared" in capsys.readouterr().err

@@ -32,14 +32,22 @@ def draw(found: Simulation, path: Path) -> None:
     )
     step = max(1, math.ceil((axes.y[1] - axes.y[0]) / 7))
     axes.y_ticks = [float(n) for n in range(round(axes.y[0]), round(axes.y[1]) + 1, step)]
-    axes.y_names = [short(2.0**n) for n in axes.y_ticks]
+    axes.y_names = [_named(2.0**n) for n in axes.y_ticks]
     axes.line([(math.log2(count), math.log2(rate)) for count, rate in sorted(set(ideal))], "chance")
     legend = [("chance", "ideal")]
     for number, label in enumerate(dict.fromkeys(one.label for one in rows)):
-        kind = f"s{1 + number % 6}"
+        kind = f"s{1 + number % 6}" + (" faint" if number >= 6 else "")
         points = [(math.log2(one.ranks), math.log2(one.samples_per_s)) for one in rows if one.label == label]
         axes.line(points, kind)
         for x, y in points:
             axes.dot(x, y, kind, label)
         legend.append((kind, label))
     write_png(axes, legend, path)
+
+
+def _named(rate: float) -> str:
+    """A power of two, rounded where it is large."""
+    for unit, scale in (("M", 1e6), ("k", 1e3)):
+        if rate >= 10 * scale:
+            return f"{rate / scale:.0f} {unit}"
+    return short(rate)

@@ -36,18 +36,24 @@ def simulate(asked: Asked, ranks: Sequence[int]) -> Simulation:
     Raises:
         InputError: the configuration, the data, the profile or the cluster cannot be used.
     """
-    return _Simulating(asked).all(ranks)
+    if asked.strategy is not None and asked.strategy not in NAMES:
+        raise ConfigError(
+            f"train.strategy: {asked.strategy} is not one that can be simulated.",
+            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in NAMES),
+            key="train.strategy.name",
+        )
+    return Strategies(Subject(asked)).all(ranks)
 
 
-class _Simulating:
-    def __init__(self, asked: Asked) -> None:
-        if asked.strategy is not None and asked.strategy not in NAMES:
-            raise ConfigError(
-                f"train.strategy: {asked.strategy} is not one that can be simulated.",
-                cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in NAMES),
-                key="train.strategy.name",
-            )
-        self.asked, self.subject = asked, Subject(asked)
+class Strategies:
+    """Rows of every strategy for a network on a cluster.
+
+    Args:
+        subject: the network and the cluster.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.asked = subject, subject.asked
         self.divided: dict[tuple[int, int], list[tuple[str, Outlook | Impossible, Group | None]]] = {}
 
     def all(self, ranks: Sequence[int]) -> Simulation:

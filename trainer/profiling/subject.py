@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import statistics
@@ -79,6 +80,14 @@ class Subject:
         self._networks: dict[int, Network] = {}
         if asked.profile is not None:
             costs.check_profile(asked.profile, self.network(1), 1)
+
+    def on(self, asked: Asked) -> Subject:
+        """Return the same network on another cluster, or with other samples, without building it again."""
+        other = copy.copy(self)
+        other.asked, other.cluster = asked, asked.cluster
+        other.deviation = asked.cluster.slowdown.value
+        other.__dict__.pop("alone", None)
+        return other
 
     def network(self, samples: int) -> Network:
         """Return the network for so many samples."""

@@ -73,6 +73,7 @@ class ClusterFabric:
             )
         self.cluster, self.ranks = cluster, ranks
         self._capacity: dict[Resource, float] = {}
+        self._paths: dict[tuple[int, int], Path] = {}
         # First rank and first host of each kind of hosts.
         self._first_rank, self._first_host = [0], [0]
         for kind in cluster.hosts[:-1]:
@@ -106,6 +107,11 @@ class ClusterFabric:
 
     def path(self, source: int, target: int) -> Path:
         """Return the way from one rank to another."""
+        if (source, target) not in self._paths:
+            self._paths[source, target] = self._found(source, target)
+        return self._paths[source, target]
+
+    def _found(self, source: int, target: int) -> Path:
         hosts = (self.host(source), self.host(target))
         if hosts[0] == hosts[1]:
             return self._inside(source, target, hosts[0])
