@@ -63,7 +63,7 @@ DEEP_bench      := $(addprefix tests/parallel/test_,bench.py bench_scaling.py pe
 DEEP_docs       := tests/docs $(addprefix tests/cluster/test_,testbed_page.py apptainer_hosts.py)
 DEEP_runs       := $(addprefix tests/parallel/test_,resume.py attendant.py) tests/cluster/test_preemption.py
 DEEP_leases     := $(addprefix tests/whole/test_,lease_search.py one_writer.py) tests/cluster/test_one_writer_matrix.py $(DEEP_runs)
-DEEP_strategies := $(addprefix tests/parallel/test_,equivalence.py reductions.py own_script.py guards.py \
+DEEP_strategies := $(addprefix tests/parallel/test_,slept.py equivalence.py reductions.py own_script.py guards.py \
                    parameter_server_runs.py async_training.py waking.py other_mpis.py placed_cases.py \
                    placed_runs.py memory_limit.py edited_plans.py) \
                    tests/cluster/test_openmpi5.py tests/whole/test_placed_networks.py

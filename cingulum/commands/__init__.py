@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from cingulum.commands.advise import advise
 from cingulum.commands.augment import augment
 from cingulum.commands.baseline import baseline
 from cingulum.commands.bench import bench
@@ -33,6 +34,7 @@ from cingulum.commands.requeue import requeue
 from cingulum.commands.scratch import scratch
 from cingulum.commands.serve import serve
 from cingulum.commands.show_job import show
+from cingulum.commands.simulate import simulate
 from cingulum.commands.submit import submit
 from cingulum.commands.testbed import testbed
 from cingulum.commands.train import train
@@ -50,6 +52,8 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "models": models,
     "profile": profile,
     "plan": plan,
+    "simulate": simulate,
+    "advise": advise,
     "train": train,
     "crossval": crossval,
     "evaluate": evaluate,

@@ -16,7 +16,7 @@ from cingulum.cli import app
 from trainer import config
 
 OPERATORS = {";", "&&", "||", "|", "&", "(", ")", ">", ">>", "<", "2>", "do", "then", "else", "{", "}", "!"}
-WITH_KEYS = {"train", "submit", "crossval", "plan", "profile"}
+WITH_KEYS = {"train", "submit", "crossval", "plan", "profile", "simulate", "advise"}
 
 
 def command_lines(page: Path) -> Iterator[list[str]]:

@@ -16,10 +16,12 @@ BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(s
 ASK = """
 from pathlib import Path
 from jobs import sites, rendering, spec
+from trainer.planning.simulation import cluster
 print(sites.__file__)
 print(",".join(sorted(path.name for path in sites.shipped().glob("*.sbatch"))))
 print(",".join(name for name, _ in sites.listed()))
 job = spec.JobSpec("n", "train", (("cingulum", "train"),), "/")
+print(",".join(sorted(name for name, _ in cluster.shipped())))
 print(rendering.batch_script(job, sites.load("lab"), Path("/j"), "0" * 16).splitlines()[0])
 """
 
@@ -57,10 +59,12 @@ def test_the_wheel_brings_scripts_and_profiles(installed, tmp_path):
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    where, scripts, profiles, first = ran.stdout.splitlines()
+    where, scripts, profiles, clusters, first = ran.stdout.splitlines()
     assert Path(where).is_relative_to(installed)
     assert scripts == ",".join(sorted(path.name for path in (ROOT / "slurm").glob("*.sbatch")))
     assert set(profiles.split(",")) == {path.stem for path in (ROOT / "slurm" / "sites").glob("*.yaml")}
+    folder = ROOT / "trainer" / "planning" / "simulation" / "clusters"
+    assert clusters == ",".join(sorted(path.stem for path in folder.glob("*.yaml")))
     assert first == "#!/bin/bash"
 
 

@@ -138,7 +138,7 @@ def servers(shares: Sequence[float], workers: int, *, colocated: bool = False, p
 def payload(rounds: Rounds, processes: int) -> tuple[Traffic, ...]:
     """Return the bytes of payload that each process sends to and receives from others."""
     sent, received = [0.0] * processes, [0.0] * processes
-    for flows, times in _repeated(rounds):
+    for flows, times in repeated(rounds):
         for flow in flows:
             if flow.source == flow.target:  # a colocated server and its own worker
                 continue
@@ -171,7 +171,7 @@ def predict(
         raise ConfigError(f"bytes_per_second must be > 0, not {bytes_per_second}.")
     totals = [Traffic() for _ in range(max(hosts) + 1)]
     seconds = 0.0
-    for flows, times in _repeated(rounds):
+    for flows, times in repeated(rounds):
         between: dict[tuple[int, int], float] = collections.defaultdict(float)
         for flow in flows:
             between[hosts[flow.source], hosts[flow.target]] += flow.size
@@ -231,7 +231,7 @@ def _doubling(size: float, ranks: int) -> Iterator[tuple[Flow, ...]]:
         yield _reversed(pairs)
 
 
-def _repeated(rounds: Rounds) -> Iterator[tuple[tuple[Flow, ...], int]]:
+def repeated(rounds: Rounds) -> Iterator[tuple[tuple[Flow, ...], int]]:
     """Each round, and how often it comes in a row: a ring of 512 ranks has 1022 rounds of 512 flows."""
     for _, alike in itertools.groupby(rounds, key=id):
         flows = list(alike)

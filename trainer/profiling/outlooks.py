@@ -10,9 +10,13 @@ from trainer.planning.placement import costs
 from trainer.planning.placement.costs import Cost, Sent
 from trainer.planning.placement.memory import Memory
 from trainer.planning.placement.plan_file import PlanFile
+from trainer.planning.placement.tasks import TaskLists
 from trainer.planning.placement.units import Placement
 from trainer.planning.stages.planners import Planned
 from trainer.strategies.placed.hypergraph_plan import Decided
+
+# Lists that ranks play, and how often in an update.
+Rounds = tuple[tuple[TaskLists, int], ...]
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Outlook:
         held: parameters that each rank computes with.
         owned: parameters that each rank updates.
         flops: forward, of each rank, in an update.
+        rounds: what ranks do in an update.
         cost: seconds of an update; None without a profile.
         planners: of stages, what each planner makes of the same partitions.
         decided: of a hypergraph, what else was tried, and why layers are divided as they are.
@@ -43,6 +48,7 @@ class Outlook:
     held: tuple[int, ...]
     owned: tuple[int, ...]
     flops: tuple[float, ...]
+    rounds: Rounds
     cost: Cost | None
     planners: tuple[Planned, ...] = ()
     decided: Decided | None = None

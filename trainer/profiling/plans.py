@@ -30,7 +30,7 @@ from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Se
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
 from trainer.planning.stages import planners
-from trainer.profiling.outlooks import Comparison, Impossible, Outlook
+from trainer.profiling.outlooks import Comparison, Impossible, Outlook, Rounds
 from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
 from trainer.strategies.placed import reading
@@ -81,10 +81,6 @@ class Asked:
         return cls(config, model, network, ranks, of_each, profile)
 
 
-# Lists that are played, and how often in an update.
-_Rounds = list[tuple[TaskLists, int]]
-
-
 def compare(
     config: RunConfig, ranks: int, *, strategy: str | None = None, profile: Profile | None = None
 ) -> Comparison:
@@ -112,9 +108,9 @@ def compare(
     preparation.set_numerics(config)
     data = preparation.open_data(config)
     asked = Asked.of(config, preparation.build_model(config, data, synchronised=False), ranks, profile)
-    sections = _sections(asked)
-    first = own if own.name == name else next(one for one in sections if one.name == name)
-    others = [_tried(asked, one) for one in sections if _label(one) != _label(first)]
+    of_all = sections(asked)
+    first = own if own.name == name else next(one for one in of_all if one.name == name)
+    others = [tried(asked, one) for one in of_all if label(one) != label(first)]
     return Comparison(
         network=config.model.name,
         sample_shape=data.sample_shape,
@@ -129,7 +125,8 @@ def compare(
     )
 
 
-def _sections(asked: Asked) -> list[StrategySection]:
+def sections(asked: Asked) -> list[StrategySection]:
+    """Return the sections of all strategies that can be planned, with what suits these ranks."""
     shares = None if asked.profile is None else _speeds(asked.network, asked.profile, asked.ranks)
     return [
         RingConfig(),
@@ -147,8 +144,8 @@ def _micro_batches(asked: Asked) -> int:
     return max(n for n in range(1, min(samples, 4 * asked.ranks) + 1) if samples % n == 0)
 
 
-def _label(section: StrategySection) -> str:
-    """What tells one row of a table from another."""
+def label(section: StrategySection) -> str:
+    """Return what tells one row of a table from another."""
     return section.name + (", master" if getattr(section, "mode", "") == "master" else "")
 
 
@@ -164,11 +161,12 @@ def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
     return [round(min(took) / one, 3) for one in took]
 
 
-def _tried(asked: Asked, section: StrategySection) -> Outlook | Impossible:
+def tried(asked: Asked, section: StrategySection) -> Outlook | Impossible:
+    """Return what a strategy would cost, or why it cannot divide the network over these ranks."""
     try:
         return outlook(asked, section)
     except InputError as error:
-        return Impossible(_label(section), error.message)
+        return Impossible(label(section), error.message)
 
 
 def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True) -> Outlook:
@@ -198,8 +196,8 @@ def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True
         ranks=ranks,
         replicas=plan.replicas,
     )
-    rounds = [(plan.lists, train.accumulation)]
-    found = _described(asked, _label(section), plan.way, file, plan.placement, rounds)
+    rounds: Rounds = ((plan.lists, train.accumulation),)
+    found = _described(asked, label(section), plan.way, file, plan.placement, rounds)
     found = dataclasses.replace(found, flops=tuple(plan.micro_batches * one for one in found.flops))
     if planners_too and isinstance(strategy, Hybrid) and strategy.section.plan is None:
         problem = strategy.problem(asked.model, ranks // plan.replicas)[1]
@@ -223,10 +221,10 @@ def _of_data(asked: Asked) -> Outlook:
     dropped = () if train.sync_batch_norm else ("output", "gradient")
     lists = _without(task_lists(placement), dropped)
     # Gradients are summed once in an update, with its last micro-batch.
-    rounds = [(lists, 1)]
+    rounds: Rounds = ((lists, 1),)
     if train.accumulation > 1:
         passes = _without(lists, ("part", "value"), updates=False)
-        rounds.append((passes, train.accumulation - 1))
+        rounds = (*rounds, (passes, train.accumulation - 1))
     file = PlanFile.of(placement, name=asked.config.model.name, strategy="data", ranks=ranks, replicas=ranks)
     way = f"{each} sample(s) of each micro-batch on every rank, which holds the whole network"
     return _described(asked, "data", way, file, placement, rounds, is_whole=True)
@@ -250,11 +248,11 @@ def _without(lists: TaskLists, contents: tuple[str, ...], *, updates: bool = Tru
 
 def _described(
     asked: Asked,
-    label: str,
+    named: str,
     way: str,
     file: PlanFile,
     placement: Placement,
-    rounds: _Rounds,
+    rounds: Rounds,
     *,
     is_whole: bool = False,
 ) -> Outlook:
@@ -266,7 +264,7 @@ def _described(
     each = [(costs.sent(lists, ranks), times) for lists, times in rounds]
     micro_batches = sum(times for _, times in rounds)
     return Outlook(
-        label=label,
+        label=named,
         way=way,
         file=file,
         placement=placement,
@@ -281,12 +279,13 @@ def _described(
         held=held,
         owned=owned,
         flops=tuple(micro_batches * one for one in costs.flops(placement, ranks)),
+        rounds=rounds,
         cost=_cost(asked.profile, placement, rounds, ranks, owned) if asked.profile is not None else None,
     )
 
 
 def _cost(
-    profile: Profile, placement: Placement, rounds: _Rounds, ranks: int, updated: tuple[int, ...]
+    profile: Profile, placement: Placement, rounds: Rounds, ranks: int, updated: tuple[int, ...]
 ) -> Cost:
     """Seconds of an update, one round after the other."""
     parts = [

@@ -24,12 +24,12 @@ MOST_STEPS = 1000
 # Of the lines. Those without a version are of the first, and hold events: [thread, name, start, seconds].
 VERSION = 2
 
-_STEP, _MOVES, _STATISTICS, _MESSAGES = 0, 1, 2, 3
-_THREADS = {_STEP: "step", _MOVES: "transfers", _STATISTICS: "batch norm", _MESSAGES: "messages"}
+STEP, TRANSFERS, STATISTICS, MESSAGES = 0, 1, 2, 3
+_THREADS = {STEP: "step", TRANSFERS: "transfers", STATISTICS: "batch norm", MESSAGES: "messages"}
 # Of a microsecond, in which moments are told: so that rounding makes no events overlap.
 _PARTS = 10
 # Thread, name, start, seconds, what else is known.
-_Event = tuple[int, str, float, float, dict[str, Any]]
+Event = tuple[int, str, float, float, dict[str, Any]]
 
 
 def rank_file(folder: Path, rank: int) -> Path:
@@ -61,12 +61,22 @@ def join(folder: Path, hosts: Sequence[str]) -> Path:
         if rank_file(folder, rank).is_file()
         for line in json_lines.read(rank_file(folder, rank))
     ]
+    path = folder / "telemetry" / "trace.json"
+    write_text(path, text([f"rank {rank} @ {host}" for rank, host in enumerate(hosts)], steps))
+    return path
+
+
+def text(ranks: Sequence[str], steps: Sequence[tuple[int, int, Sequence[Event]]]) -> str:
+    """Return the content of a trace file.
+
+    Args:
+        ranks: name of each.
+        steps: rank, number of the step, and its events.
+    """
     began = min((start for _, _, events in steps for _, _, start, _, _ in events), default=0.0)
     told: list[dict[str, Any]] = []
-    for rank, host in enumerate(hosts):
-        told.append(
-            {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank} @ {host}"}}
-        )
+    for rank, named in enumerate(ranks):
+        told.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": named}})
         own = [(step, event) for of_rank, step, events in steps if of_rank == rank for event in events]
         for thread, name in _THREADS.items():
             on_thread = [(step, event) for step, event in own if event[0] == thread]
@@ -75,12 +85,10 @@ def join(folder: Path, hosts: Sequence[str]) -> Path:
                 known = {"name": name if not lane else f"{name} {lane + 1}"}
                 told.append({"ph": "M", "pid": rank, "tid": tid, "name": "thread_name", "args": known})
                 told += [{"ph": "X", "pid": rank, "tid": tid, **event} for event in some]
-    path = folder / "telemetry" / "trace.json"
-    write_text(path, json.dumps({"traceEvents": told, "displayTimeUnit": "ms"}))
-    return path
+    return json.dumps({"traceEvents": told, "displayTimeUnit": "ms"})
 
 
-def _lanes(told: Iterable[tuple[int, _Event]], began: float) -> list[list[dict[str, Any]]]:
+def _lanes(told: Iterable[tuple[int, Event]], began: float) -> list[list[dict[str, Any]]]:
     """Divide the events of a thread so that any two of a part lie inside of each other or apart.
 
     Args:
@@ -117,7 +125,7 @@ def _fits(begins: int, ends: int, open_until: list[int]) -> bool:
     return not open_until or ends <= open_until[-1]
 
 
-def _events(line: Mapping[str, Any], path: Path) -> list[_Event]:
+def _events(line: Mapping[str, Any], path: Path) -> list[Event]:
     """A step's events, and one for the whole.
 
     Raises:
@@ -126,17 +134,17 @@ def _events(line: Mapping[str, Any], path: Path) -> list[_Event]:
     try:
         if "version" not in line:
             return [(*event, {}) for event in line["events"]]
-        found: list[_Event] = []
+        found: list[Event] = []
         numbers: dict[str, itertools.count[int]] = {}
         for told in line["intervals"]:
             one = Interval(*told)
             number = next(numbers.setdefault(one.kind, itertools.count()))
             found.append((_thread(one), _name(one, number), one.start, one.end - one.start, _known(one)))
         # By another clock than they are, it might begin or end microseconds inside of them.
-        own = [(start, start + seconds) for thread, _, start, seconds, _ in found if thread == _STEP]
+        own = [(start, start + seconds) for thread, _, start, seconds, _ in found if thread == STEP]
         whole = [(line["start"], line["start"] + line["seconds"]), *own]
         start, end = min(start for start, _ in whole), max(end for _, end in whole)
-        found.append((_STEP, f"step {line['step']}", start, end - start, {}))
+        found.append((STEP, f"step {line['step']}", start, end - start, {}))
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path}: is damaged ({error}).") from None
     return found
@@ -144,10 +152,10 @@ def _events(line: Mapping[str, Any], path: Path) -> list[_Event]:
 
 def _thread(one: Interval) -> int:
     if one.kind == "statistics":
-        return _STATISTICS
+        return STATISTICS
     if one.kind == "wait" and one.peer is not None:
-        return _MESSAGES
-    return _MOVES if one.kind in MOVES else _STEP
+        return MESSAGES
+    return TRANSFERS if one.kind in MOVES else STEP
 
 
 def _name(one: Interval, number: int) -> str:

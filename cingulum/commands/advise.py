@@ -1,0 +1,69 @@
+"""`cingulum advise`: what to change before a run is paid for."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from cingulum.commands.options import Config, Overrides
+from cingulum.commands.simulate import BatchPerRank, ClusterFile, Measured, MeasuredOn
+
+
+class AdvisedStrategy(str, Enum):
+    """A strategy that there is advice on."""
+
+    data = "data"
+    server = "parameter-server"
+
+
+def advise(
+    config: Config,
+    overrides: Overrides = None,
+    cluster: ClusterFile = "dgx-a100",
+    strategy: Annotated[
+        AdvisedStrategy, typer.Option(help="Strategy that ranks train by.")
+    ] = AdvisedStrategy.data,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Ranks to advise on.  [default: the most that are useful]")
+    ] = None,
+    most: Annotated[int, typer.Option(min=1, max=100_000, help="Ranks that are thought of at most.")] = 1024,
+    batch_per_rank: BatchPerRank = None,
+    profile: Measured = None,
+    profiled_on: MeasuredOn = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
+) -> None:
+    """Say how many ranks are useful on a cluster, and what would make a run faster.
+
+    Up to how many ranks doubling them pays off; how fast links and how large a batch must be for ranks to
+    wait little; which of link, latency, device, disk and batch buys most; time, energy and cost of all epochs
+    with failures; how often to save. docs/how-to/simulate.md says more.
+
+    \b
+    Example:
+      cingulum advise examples/demo.yaml --cluster cloud-p4d --batch-per-rank 2
+      cingulum advise examples/demo.yaml --cluster p100-ethernet --ranks 64
+    """
+    from trainer import config as configuration
+    from trainer.planning.profile import Profile
+    from trainer.planning.simulation import cluster as clusters
+    from trainer.quiet import import_tensorflow
+
+    hosts = clusters.load(cluster)
+    run = configuration.load(config, overrides or [])
+    measured = None if profile is None else Profile.read(profile)
+    import_tensorflow()
+    from trainer.profiling import advising
+    from trainer.profiling.subject import Asked
+
+    asked = Asked(run, hosts, strategy.value, batch_per_rank, None, measured, profiled_on)
+    found = advising.advise(asked, most=most, ranks=ranks)
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(advising.tree(found), indent=2))
+        return
+    from cingulum.commands.advise_display import show
+
+    show(found, hosts)

@@ -1,0 +1,154 @@
+"""`cingulum simulate` and `advise`: every strategy on ranks that are not there, and what to change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import keras
+import pytest
+from tiny_runs import make_shards, write_config
+
+from cingulum import cli
+from trainer.planning.simulation import cluster
+from trainer.telemetry.trace import MESSAGES, STEP
+
+STRATEGIES = ["data", "server", "spatial", "filters", "filters, master", "hybrid", "hypergraph"]
+
+
+@pytest.fixture(autouse=True)
+def _one_precision():
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    # Repeatable operations cannot be switched off again in this process.
+    return write_config(
+        folder, make_shards(folder / "shards"), "run", train__deterministic=False, model__options={}
+    )
+
+
+def simulated(capsys, config: Path, *arguments: str) -> list[dict]:
+    assert cli.run(["simulate", str(config), *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["rows"]
+
+
+def test_every_strategy_has_a_row_of_80_columns_or_a_reason(config, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    line = ["simulate", str(config), "--ranks", "4,1,16", "--batch-per-rank", "1", "--cluster"]
+    line += ["dragonfly-a100", "--plot", str(tmp_path / "plot.png")]
+    assert cli.run(line) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:-1])) <= 80 and not any("…" in line for line in lines)
+    starts = [i for i, line in enumerate(lines) if " rank(s) " in line]
+    assert [lines[i].split()[0] for i in starts] == ["1", "4", "16"]
+    assert any(line.startswith("spatial, filters, hybrid, hypergraph: not possible.") for line in lines)
+    longest_first = sorted(STRATEGIES, key=len, reverse=True)
+    told = lines[starts[1] + 1 :][: len(STRATEGIES)]
+    assert [next(name for name in longest_first if line.startswith(name)) for line in told] == STRATEGIES
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_follow_from_the_cluster(config, capsys):
+    rows = simulated(
+        capsys, config, "--ranks", "1,4,8", "--batch-per-rank", "2", "--cluster", "dragonfly-a100"
+    )
+    by = {(one["strategy"], one["ranks"]): one for one in rows if one["refused"] is None}
+    alone, four = by["data", 1], by["data", 4]
+    assert alone["efficiency"] == pytest.approx(1.0) and alone["sent_bytes"] == 0
+    parameters = 1180
+    assert four["sent_bytes"] == pytest.approx(2 * 3 / 4 * 4 * parameters)
+    assert four["samples"] == 8 and four["hosts"] == 1 and by["data", 8]["hosts"] == 2
+    assert four["step_s"] == pytest.approx(four["busy_s"] + four["slowest_rank_s"] + four["waiting_s"])
+    assert four["busy_s"] == alone["busy_s"] and 0 < four["efficiency"] < 1
+    for one in by.values():
+        assert one["epoch_s"] >= one["step_s"] * 20 / one["samples"] and one["factor"] > 1
+        assert one["fits"] and one["joules"] > 0 and one["dollars"] is None
+    # Two groups of 4: the bytes of one, and its own parameters' gradients to the other.
+    one, two = by["filters", 4], by["filters", 8]
+    assert one["sent_bytes"] < two["sent_bytes"] < one["sent_bytes"] + 4 * parameters
+    assert two["samples"] == 2 * one["samples"] and two["memory_bytes"] == one["memory_bytes"]
+    assert two["waiting_s"] > one["waiting_s"]
+
+
+def test_a_step_is_written_for_a_trace_viewer(config, capsys, tmp_path):
+    path = tmp_path / "step.json"
+    for strategy, threads in (("hybrid", {STEP, MESSAGES}), ("data", {STEP})):
+        line = ["simulate", str(config), "--ranks", "2", "--strategy", strategy, "--trace", str(path)]
+        assert cli.run([*line, "--cluster", "cpu-ethernet"]) == 0
+        events = [one for one in json.loads(path.read_text())["traceEvents"] if one["ph"] == "X"]
+        assert threads <= {one["tid"] for one in events}
+        assert {"forward", "backward", "update"} <= {one["name"] for one in events} or strategy == "hybrid"
+        assert min(one["ts"] for one in events) == 0
+    assert f"wrote {path}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--ranks", "8,x"), "'x' is not a number of ranks"),
+        (("--ranks", "0"), "'0' is not a number of ranks"),
+        (("--cluster", "nowhere"), "There is no cluster 'nowhere'"),
+        (("--trace", "t.json"), "--strategy data"),
+        (("--plot", "/nowhere/plot.png"), "there is no such folder"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(config, capsys, arguments, said):
+    assert cli.run(["simulate", str(config), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_cluster_that_is_too_small_and_a_batch_that_cannot_be_shared(config, capsys, tmp_path):
+    text = (
+        dict(cluster.shipped())["dragonfly-a100"]
+        .read_text()
+        .replace("devices: 4\n", "devices: 4\n    count: 1\n")
+    )
+    (tmp_path / "mine.yaml").write_text(text)
+    assert cli.run(["simulate", str(config), "--ranks", "8", "--cluster", str(tmp_path / "mine.yaml")]) == 2
+    assert "mine has 4 devices, fewer than 8 ranks" in capsys.readouterr().err
+    rows = simulated(capsys, config, "--ranks", "8")
+    reasons = {one["strategy"]: one["refused"] for one in rows if one["refused"]}
+    assert "4 samples cannot be shared evenly by 8 rank(s)" in reasons["data"]
+
+
+def advised(capsys, config: Path, *arguments: str) -> dict:
+    line = ["advise", str(config), "--cluster", "cpu-ethernet", "--most", "16", *arguments, "--json"]
+    assert cli.run(line) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_advice_is_what_the_rows_of_a_simulation_say(config, capsys, monkeypatch):
+    each = ("--batch-per-rank", "512")
+    found = advised(capsys, config, *each)
+    assert [one["ranks"] for one in found["growth"]] == [1, 2, 4, 8, 16]
+    rates = {one["ranks"]: one["samples_per_s"] for one in found["growth"]}
+    useful = found["useful"]
+    assert found["ranks"] == useful and useful > 1
+    assert all(rates[n] >= 1.5 * rates[n // 2] for n in rates if 1 < n <= useful)
+    assert useful == 16 or rates[2 * useful] < 1.5 * rates[useful]
+    assert found["upgrades"]["devices twice as fast"] > 1
+    assert list(found["upgrades"].values()) == sorted(found["upgrades"].values(), reverse=True)
+    assert found["interval_s"] == pytest.approx(found["young_s"], rel=0.01)
+
+    few = advised(capsys, config, "--batch-per-rank", "1", "--ranks", "4")
+    assert few["ranks"] == 4 and few["batch"] > 1 and few["limit"] != "computing"
+    assert few["upgrades"]["twice the batch"] > 1.5
+    rows = simulated(
+        capsys, config, "--ranks", "4", "--cluster", "cpu-ethernet", "--strategy", "data",
+        "--batch-per-rank", str(few["batch"]),
+    )  # fmt: skip
+    best = max(rows, key=lambda one: one["samples_per_s"])
+    assert best["waiting_s"] <= 0.1 * best["step_s"]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run(["advise", str(config), "--most", "2", *each]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and any(line.startswith("Useful ranks: up to") for line in lines)
+
+
+def test_there_is_no_advice_where_no_rank_can_train(config, capsys):
+    assert cli.run(["advise", str(config), "--ranks", "3", "--most", "2"]) == 2
+    assert "On 3 rank(s): train.global_batch: 4 samples cannot be shared" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""A run on a cluster that is not there: cluster files, contention, collectives, epochs. Pure."""

@@ -1,0 +1,61 @@
+"""A step of ranks that all train the whole network, from what each computes and what they exchange. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainer.planning import exchange
+from trainer.planning.simulation import epoch
+from trainer.planning.simulation.collectives import Exchanged
+
+
+@dataclass(frozen=True)
+class Work:
+    """Seconds that a rank computes in a step, on its own."""
+
+    forward_s: float
+    backward_s: float
+    update_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.forward_s + self.backward_s + self.update_s
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of a step.
+
+    Attributes:
+        step_s: until the last rank has finished.
+        busy_s: that a rank computes, mean over ranks.
+        slow_s: that the slowest rank computes longer than the mean.
+        waiting_s: for what is exchanged.
+    """
+
+    step_s: float
+    busy_s: float
+    slow_s: float
+    waiting_s: float
+
+
+def whole_network(
+    work: Work, exchanged: Exchanged, parts: int, ranks: int, deviation: float, *, rounds_s: float = 0.0
+) -> Step:
+    """Return the step of ranks that combine their gradients, part by part while the backward pass runs.
+
+    All wait for the slowest, whose backward pass hides of the exchange what `exchange.exposed` says.
+
+    Args:
+        work: of a rank.
+        exchanged: of all parts one after the other.
+        parts: equal ones; 1: nothing is hidden.
+        ranks: of which one is slowest.
+        deviation: of their computing, over its mean.
+        rounds_s: in which ranks wait for each other within the passes, as for statistics of batch norm.
+    """
+    factor = epoch.slowest(ranks, deviation)
+    waiting = exchange.exposed(exchanged.seconds, work.backward_s * factor, parts).seconds + rounds_s
+    slow = (factor - 1) * work.seconds
+    return Step(work.seconds + slow + waiting, work.seconds, slow, waiting)

@@ -1,0 +1,143 @@
+"""Groups of ranks that divide a network between them, played on the hosts of a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.planning import exchange
+from trainer.planning.placement import costs
+from trainer.planning.placement.durations import Durations
+from trainer.planning.placement.tasks import Receive, Send, Task, TaskLists
+from trainer.planning.profile import Profile
+from trainer.planning.simulation import collectives, engine, epoch
+from trainer.planning.simulation.engine import Played, Work
+from trainer.planning.simulation.fabric import ClusterFabric
+from trainer.planning.simulation.stepping import Step
+from trainer.profiling.outlooks import Outlook
+
+# Plays with computing slowed down at random, for the mean and the deviation of a group's step.
+DRAWS = 4
+SEED = 0
+# Messages between the owners of as many groups; more take minutes.
+MOST_GROUPS = 1024
+
+
+@dataclass(frozen=True)
+class Group:
+    """What groups that are alike do in an update.
+
+    Attributes:
+        size: ranks of each.
+        step: mean over slowdowns.
+        deviation_s: of it.
+        played: the groups of a host, without slowdowns; of the first lists of an update.
+        backward_s: of its rank that computes longest.
+    """
+
+    size: int
+    step: Step
+    deviation_s: float
+    played: Played
+    backward_s: float
+
+
+def play(
+    outlook: Outlook, profile: Profile, fabric: ClusterFabric, *, deviation: float, least_s: float = 0.0
+) -> Group:
+    """Play an update of the groups that share a host, or of one that takes several hosts.
+
+    Args:
+        outlook: of one group.
+        profile: of its ranks.
+        fabric: of all ranks.
+        deviation: of a rank's computing, over its mean.
+        least_s: that a task takes, however small a part of its operation it is.
+    """
+    size = profile.ranks
+    groups = max(1, min(fabric.ranks, fabric.kind(0).devices) // size)
+    ranks = size * groups
+    durations = Durations(outlook.placement, profile, dict(enumerate(outlook.owned)))
+
+    def seconds(rank: int, task: Work) -> float:
+        return max(least_s, durations.of(rank % size, task))
+
+    rounds = [(_copies(lists, size, groups), times) for lists, times in outlook.rounds]
+
+    def update(slowdown: dict[int, float]) -> tuple[float, list[Played]]:
+        played = [engine.play(lists, seconds, fabric, ranks, slowdown=slowdown) for lists, _ in rounds]
+        return (
+            math.fsum(times * one.step_s for one, (_, times) in zip(played, rounds, strict=True)),
+            played,
+        )
+
+    step_s, played = update({})
+    busy = [
+        math.fsum(times * one.busy_s[rank] for one, (_, times) in zip(played, rounds, strict=True))
+        for rank in range(size)
+    ]
+    random = np.random.default_rng(SEED)
+    drawn = [
+        update(dict(enumerate(np.maximum(0.1, random.normal(1.0, deviation, ranks)))))[0]
+        for _ in range(DRAWS if deviation else 0)
+    ] or [step_s]
+    mean = statistics.mean(drawn)
+    longest = max(range(size), key=busy.__getitem__)
+    backward = math.fsum(
+        seconds(longest, task)
+        for task in outlook.rounds[0][0].get(longest, ())
+        if isinstance(task, costs.Recompute | costs.Differentiate)
+    )
+    step = Step(mean, statistics.mean(busy), mean - step_s, step_s - max(busy))
+    return Group(size, step, statistics.pstdev(drawn), played[0], backward)
+
+
+def together(group: Group, outlook: Outlook, fabric: ClusterFabric) -> tuple[Step, collectives.Exchanged]:
+    """Return the step of all groups, which add up their gradients at owners, and hand out new weights.
+
+    All groups wait for the slowest. The way of gradients is hidden as `exchange.exposed` says, with as many
+    parts as there are variables; that of new weights is not.
+    """
+    groups = fabric.ranks // group.size
+    if groups == 1:
+        return group.step, collectives.Exchanged(0.0, 0.0, 0.0, 0.0)
+    owned = [4.0 * one for one in outlook.owned]
+    crossed = collectives.direct(owned, groups, fabric)
+    parts = max(1, len(outlook.placement.reductions))
+    half = crossed.seconds / 2
+    exposed = exchange.exposed(half, group.backward_s, parts).seconds + half
+    slow = group.deviation_s * epoch.largest_of(groups)
+    step = group.step
+    return (
+        dataclasses.replace(
+            step,
+            step_s=step.step_s + slow + exposed,
+            slow_s=step.slow_s + slow,
+            waiting_s=step.waiting_s + exposed,
+        ),
+        crossed,
+    )
+
+
+def _copies(lists: TaskLists, size: int, groups: int) -> TaskLists:
+    """The lists of several groups, each on the ranks after those of the one before."""
+    return {
+        rank + size * number: tuple(_moved(task, size * number) for task in tasks)
+        for number in range(groups)
+        for rank, tasks in lists.items()
+    }
+
+
+def _moved(task: Task, by: int) -> Task:
+    if by and isinstance(task, Send | Receive):
+        return type(task)(
+            tuple(
+                dataclasses.replace(one, source=one.source + by, target=one.target + by)
+                for one in task.messages
+            )
+        )
+    return task

@@ -1,0 +1,221 @@
+"""What a run would take on ranks of a cluster that is not there, by each strategy."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+from trainer.config import RingConfig, ServerConfig, StrategySection, micro_batch
+from trainer.errors import ConfigError, InputError
+from trainer.planning.communication import repeated
+from trainer.planning.simulation import collectives, stepping
+from trainer.planning.simulation.collectives import Exchanged, Way
+from trainer.planning.simulation.fabric import ClusterFabric
+from trainer.planning.simulation.stepping import Work
+from trainer.profiling import groups, plans, timeline
+from trainer.profiling.forecasts import Events, Forecast, Refused, Simulation
+from trainer.profiling.groups import Group
+from trainer.profiling.outlooks import Impossible, Outlook
+from trainer.profiling.subject import Asked, Subject
+from trainer.strategies.reduction import bytes_on_wire
+from trainer.strategies.servers import layout
+
+NAMES = ("data", "parameter-server", *plans.NAMES[1:])
+# Flows of a round of servers; more take minutes.
+MOST_FLOWS = 2_000_000
+DEFAULT_GROUP = 4
+BY_HOST = "data, by host"
+# A row, and what makes the events of its step.
+Row = tuple[Forecast | Refused, Callable[[], Events] | None]
+COMPUTED = "published FLOP/s and bandwidth of the cluster's devices"
+
+
+def simulate(asked: Asked, ranks: Sequence[int]) -> Simulation:
+    """Build a run's network, and say what its updates and epochs would take.
+
+    Raises:
+        InputError: the configuration, the data, the profile or the cluster cannot be used.
+    """
+    if asked.strategy is not None and asked.strategy not in NAMES:
+        raise ConfigError(
+            f"train.strategy: {asked.strategy} is not one that can be simulated.",
+            cure="Name one of these: " + ", ".join(f"--strategy {one}" for one in NAMES),
+            key="train.strategy.name",
+        )
+    return Strategies(Subject(asked)).all(ranks)
+
+
+class Strategies:
+    """Rows of every strategy for a network on a cluster.
+
+    Args:
+        subject: the network and the cluster.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.asked = subject, subject.asked
+        self.divided: dict[tuple[int, int], list[tuple[str, Outlook | Impossible, Group | None]]] = {}
+
+    def all(self, ranks: Sequence[int]) -> Simulation:
+        """Return every row."""
+        rows: list[Forecast | Refused] = []
+        traces: dict[tuple[str, int], Callable[[], Events]] = {}
+        for count in ranks:
+            fabric = ClusterFabric(self.asked.cluster, count)
+            for row, events in self.strategies(fabric):
+                rows.append(row)
+                if events is not None:
+                    traces[row.label, count] = events
+        scale = f"of {self.asked.measured_on}, scaled" if self.asked.measured_on else "as it was measured"
+        return Simulation(
+            network=self.subject.config.model.name,
+            sample_shape=self.subject.data.sample_shape,
+            precision=self.subject.config.train.precision,
+            parameters=self.subject.network(1).parameters,
+            cluster=self.asked.cluster.name,
+            seconds_from=f"the profile, {scale}" if self.asked.profile else COMPUTED,
+            rows=tuple(rows),
+            traces=traces,
+        )
+
+    def strategies(self, fabric: ClusterFabric) -> Iterator[Row]:
+        """Yield the row of each strategy, and what a group of ranks does."""
+        wanted, own = self.asked.strategy, self.subject.config.train.strategy
+        ring = own if isinstance(own, RingConfig) else RingConfig()
+        server = own if isinstance(own, ServerConfig) else ServerConfig(name="parameter-server")
+        ways: list[tuple[str, str, Callable[[str], Row]]] = [
+            ("data", "data", lambda label: self.of_data(label, fabric, ring, ring.algorithm)),
+            ("data", BY_HOST, lambda label: self.of_data(label, fabric, ring, "by-host")),
+            ("parameter-server", "server", lambda label: self.of_servers(label, fabric, server)),
+        ]
+        if fabric.hosts == 1 or fabric.kind(0).devices == 1:
+            ways.pop(1)
+        for name, label, forecast in ways:
+            if wanted in (None, name):
+                try:
+                    yield forecast(label)
+                except InputError as error:
+                    yield Refused(label, fabric.ranks, error.message), None
+        if wanted in (None, *plans.NAMES[1:]):
+            yield from self.of_groups(fabric)
+
+    def of_data(self, label: str, fabric: ClusterFabric, ring: RingConfig, way: Way) -> Row:
+        """Return the row of data parallelism."""
+        train, ranks = self.subject.config.train, fabric.ranks
+        samples = self.subject.samples(ranks)
+        each = micro_batch(samples, world_size=ranks, accumulation=train.accumulation)
+        buckets = bytes_on_wire(
+            *self.subject.variables, kind=ring.reduction, bucket_mb=ring.bucket_mb, wire=ring.compression
+        )
+        one_byte = collectives.all_reduce(way, fabric)
+        exchanged = one_byte.of(sum(buckets), len(buckets))
+        work = self.subject.accumulated(each)
+        statistics_s = self.subject.statistics(one_byte.latency_s) if train.sync_batch_norm else 0.0
+        step = stepping.whole_network(
+            work, exchanged, len(buckets), ranks, self.subject.deviation, rounds_s=statistics_s
+        )
+        how = f"{each} sample(s) of each micro-batch on every rank; {way}"
+        needs = self.subject.memory(each, self.subject.slots)
+        row = self.subject.forecast(label, how, fabric, samples, step, exchanged, needs)
+        return row, functools.partial(timeline.of_whole, work, step, exchanged, len(buckets))
+
+    def of_servers(self, label: str, fabric: ClusterFabric, server: ServerConfig) -> Row:
+        """Return the row of synchronous parameter servers."""
+        colocated = server.placement == "colocated"
+        workers = fabric.ranks if colocated else fabric.ranks - server.count
+        if server.is_asynchronous:
+            raise ConfigError("Workers that do not wait for each other are not simulated.")
+        if workers < 1 or server.count > fabric.ranks:
+            raise ConfigError(f"{server.count} server(s) leave no worker of {fabric.ranks} rank(s).")
+        if workers * server.count > MOST_FLOWS:
+            raise ConfigError(f"{workers:,} workers of {server.count} servers are too many to be simulated.")
+        train, samples = self.subject.config.train, self.subject.samples(workers)
+        each = micro_batch(samples, world_size=workers, accumulation=train.accumulation)
+        moves = layout.exchange_of(server, self.subject.variables[0], workers)
+        exchanged = collectives.cost(repeated(moves.rounds), fabric)
+        alone = self.subject.accumulated(each)
+        work = Work(alone.forward_s, alone.backward_s)
+        updating = alone.update_s / server.count
+        step = stepping.whole_network(
+            work, exchanged, moves.parts, workers, self.subject.deviation, rounds_s=updating
+        )
+        way = f"{workers} worker(s), {server.count} server(s), {server.placement}"
+        needs = self.subject.memory(each, 0)
+        row = self.subject.forecast(label, way, fabric, samples, step, exchanged, needs)
+        return row, functools.partial(timeline.of_whole, work, step, exchanged, moves.parts)
+
+    def of_groups(self, fabric: ClusterFabric) -> Iterator[Row]:
+        """Yield the rows of strategies that divide the network itself, over groups of ranks."""
+        ranks, train = fabric.ranks, self.subject.config.train
+        own = fabric.kind(0).devices
+        size = min(ranks, self.asked.group or (own if own > 1 else DEFAULT_GROUP))
+        samples = self.subject.samples(ranks)
+        parts = ranks // size * train.accumulation
+        reason = ""
+        if ranks % size:
+            reason = f"{ranks} ranks cannot be divided into groups of {size}: give --group."
+        elif samples % parts:
+            reason = f"{samples} samples cannot be shared evenly by {ranks // size} group(s) of {size} ranks."
+        elif ranks // size > groups.MOST_GROUPS:
+            reason = f"more than {groups.MOST_GROUPS:,} groups of {size} ranks are not simulated."
+        elif ranks == 1:
+            reason = "one rank has nobody to divide the network with."
+        if reason:
+            names = plans.NAMES[1:] if self.asked.strategy is None else (self.asked.strategy,)
+            yield from ((Refused(name, ranks, reason), None) for name in names)
+            return
+        for label, outlook, group in self.of_one_group(size, samples * size // ranks, fabric):
+            if isinstance(outlook, Impossible) or group is None:
+                reason = outlook.reason if isinstance(outlook, Impossible) else ""
+                yield Refused(label, ranks, reason), None
+                continue
+            step, crossed = groups.together(group, outlook, fabric)
+            sent = Exchanged(
+                0.0, 0.0,
+                max(one.bytes for one in outlook.sent) + crossed.sent,
+                ranks // size * sum(one.bytes for one in outlook.sent) + crossed.all_sent,
+            )  # fmt: skip
+            way = f"{ranks // size} group(s) of {size}: {outlook.way}"
+            most = max(one.total for one in outlook.memory)
+            row = self.subject.forecast(label, way, fabric, samples, step, sent, most)
+            yield row, functools.partial(timeline.of_played, group.played)
+
+    def of_one_group(
+        self, size: int, samples: int, fabric: ClusterFabric
+    ) -> list[tuple[str, Outlook | Impossible, Group | None]]:
+        """Return what each strategy makes of the samples of one group; planned and played once."""
+        if (size, samples) not in self.divided:
+            train = self.subject.config.train.model_copy(update={"global_batch": samples})
+            profile = self.subject.profile(samples, ClusterFabric(self.asked.cluster, size))
+            asked = plans.Asked(
+                self.subject.config.model_copy(update={"train": train}),
+                self.subject.model,
+                self.subject.network(samples // train.accumulation),
+                size,
+                self.subject.slots,
+                profile,
+            )
+            found: list[tuple[str, Outlook | Impossible, Group | None]] = []
+            for section in plans.sections(asked):
+                if section.name == "data" or self.asked.strategy not in (None, section.name):
+                    continue
+                outlook = plans.tried(asked, self.with_own_keys(section))
+                group = None
+                if isinstance(outlook, Outlook):
+                    group = groups.play(
+                        outlook,
+                        profile,
+                        fabric,
+                        deviation=self.subject.deviation,
+                        least_s=0.0 if self.asked.profile else fabric.device(0).operation_s.value,
+                    )
+                found.append((plans.label(section), outlook, group))
+            self.divided[size, samples] = found
+        return self.divided[size, samples]
+
+    def with_own_keys(self, section: StrategySection) -> StrategySection:
+        """Return the configuration's own section in place of its equal, for one group."""
+        own = self.subject.config.train.strategy
+        if plans.label(own) != plans.label(section) or not hasattr(own, "replicas"):
+            return section
+        return own.model_copy(update={"replicas": 1})

@@ -1,0 +1,203 @@
+"""A run's network on a cluster: what a rank computes, needs and reads, and what an epoch takes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import statistics
+from dataclasses import dataclass
+
+from trainer.config import RunConfig
+from trainer.planning.placement import costs, ways
+from trainer.planning.placement.layouts import replicated
+from trainer.planning.placement.listing import task_lists
+from trainer.planning.placement.memory import memory
+from trainer.planning.placement.operations import Network
+from trainer.planning.placement.units import place
+from trainer.planning.profile import Profile
+from trainer.planning.simulation import devices, epoch
+from trainer.planning.simulation.cluster import Cluster
+from trainer.planning.simulation.collectives import Exchanged
+from trainer.planning.simulation.fabric import ClusterFabric
+from trainer.planning.simulation.stepping import Step, Work
+from trainer.profiling.forecasts import Forecast
+from trainer.runs import preparation
+from trainer.strategies import optimizers, slots
+from trainer.strategies.placed import reading
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be simulated.
+
+    Attributes:
+        config: of the run.
+        cluster: that it would run on.
+        strategy: the one of `NAMES` that is wanted; None: all.
+        batch_per_rank: samples of each rank in an update; None: `train.global_batch`, however many ranks.
+        group: ranks that divide a network between them; None: those of a host, and 4 where it has one.
+        profile: measured; None: seconds are computed from the cluster's devices.
+        measured_on: device of the cluster's file that the profile was measured on; None: those of the hosts.
+    """
+
+    config: RunConfig
+    cluster: Cluster
+    strategy: str | None = None
+    batch_per_rank: int | None = None
+    group: int | None = None
+    profile: Profile | None = None
+    measured_on: str | None = None
+
+
+class Subject:
+    """What all strategies train.
+
+    Attributes:
+        asked: what is to be simulated.
+        config: of the run.
+        cluster: that it would run on.
+        deviation: of a rank's computing, over its mean.
+        model: the network.
+        slots: numbers that the optimizer keeps for each parameter.
+
+    Raises:
+        InputError: the configuration, the data or the profile cannot be used.
+    """
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked, self.config, self.cluster = asked, asked.config, asked.cluster
+        self.deviation = self.cluster.slowdown.value
+        preparation.set_numerics(self.config)
+        self.data = preparation.open_data(self.config)
+        self.model = preparation.build_model(self.config, self.data, synchronised=False)
+        self.slots = slots.per_parameter(
+            optimizers.build(self.config.train, 1, self.model), self.model.trainable_variables
+        )
+        rows = self.data.rows("train")
+        self._rows = len(rows)
+        self._sample_bytes = statistics.mean(self.data.shards.volumes[row].nbytes for row in rows)
+        self._networks: dict[int, Network] = {}
+        if asked.profile is not None:
+            costs.check_profile(asked.profile, self.network(1), 1)
+
+    def on(self, asked: Asked) -> Subject:
+        """Return the same network on another cluster, or with other samples, without building it again."""
+        other = copy.copy(self)
+        other.asked, other.cluster = asked, asked.cluster
+        other.deviation = asked.cluster.slowdown.value
+        other.__dict__.pop("alone", None)
+        return other
+
+    def network(self, samples: int) -> Network:
+        """Return the network for so many samples."""
+        if samples not in self._networks:
+            self._networks[samples] = reading.read(self.model, samples)
+        return self._networks[samples]
+
+    def samples(self, ranks: int) -> int:
+        """Return the samples of an update."""
+        each = self.asked.batch_per_rank
+        return self.config.train.global_batch if each is None else each * ranks
+
+    def profile(self, samples: int, fabric: ClusterFabric) -> Profile:
+        """Return seconds on the ranks of a fabric."""
+        if self.asked.profile is not None:
+            return devices.scaled(self.asked.profile, fabric, measured_on=self.asked.measured_on)
+        train = self.config.train
+        return devices.computed(
+            self.network(samples), fabric, name=self.config.model.name, precision=train.precision
+        )
+
+    def work(self, samples: int) -> Work:
+        """Return what a rank of the slowest kind of device computes for so many samples alone."""
+        found = []
+        for kind in self.cluster.hosts:
+            alone = ClusterFabric(self.cluster.model_copy(update={"hosts": (kind,)}), 1)
+            profile = self.profile(samples, alone)
+            names = [one.name for one in profile.operations]
+            found.append(
+                Work(
+                    math.fsum(profile.forward_s(name, 0, samples) for name in names),
+                    math.fsum(profile.backward_s(name, 0, samples) for name in names),
+                    profile.update.seconds[0],
+                )
+            )
+        return max(found, key=lambda one: one.seconds)
+
+    @functools.cached_property
+    def alone(self) -> float:
+        """Samples per second of a rank that trains alone."""
+        samples = self.samples(1)
+        return samples / self.work(samples).seconds
+
+    @functools.cached_property
+    def variables(self) -> tuple[list[int], list[int]]:
+        """Elements of each trainable variable, and bytes of each element."""
+        found = self.model.trainable_variables
+        return [math.prod(v.shape) for v in found], [v.value.dtype.size for v in found]
+
+    def accumulated(self, each: int) -> Work:
+        """Return what a rank computes in an update; only the last backward pass hides anything."""
+        one, times = self.work(each), self.config.train.accumulation
+        before = (times - 1) * (one.forward_s + one.backward_s)
+        return Work(before + one.forward_s, one.backward_s, one.update_s)
+
+    def statistics(self, round_s: float) -> float:
+        """Return the seconds in which an update waits for statistics of batch norm, both ways."""
+        sums = sum(one.kind.endswith("_moments") for one in self.network(1).operations)
+        return 2 * sums * self.config.train.accumulation * round_s
+
+    @functools.cache  # noqa: B019 (of one call of `simulate`)
+    def memory(self, each: int, slots: int) -> int:
+        """Return the bytes that a rank needs which holds the whole network."""
+        network = self.network(each)
+        shapes = {one.name: ways.placed_shape(one) for one in network.operations if one.readings}
+        placement = place(network, {name: replicated(shape, [0]) for name, shape in shapes.items()})
+        return memory(placement, task_lists(placement), 1, slots=slots, whole_update=True)[0].total
+
+    def forecast(
+        self,
+        label: str,
+        way: str,
+        fabric: ClusterFabric,
+        samples: int,
+        step: Step,
+        exchanged: Exchanged,
+        memory_bytes: int,
+    ) -> Forecast:
+        """Return a row, with what an epoch takes."""
+        read = epoch.reading_s(self.cluster, fabric.hosts, samples * self._sample_bytes)
+        step_s = max(step.step_s, read)
+        state = 4 * self.network(1).parameters * (1 + self.slots)
+        interrupted = epoch.interrupted(self.cluster, fabric.hosts, state)
+        epoch_s = self._rows / samples * step_s * interrupted.factor
+        used = epoch.used(fabric, epoch_s, step.busy_s / step_s)
+        causes = {
+            "computing": step.busy_s,
+            "slow ranks": step.slow_s,
+            exchanged.limit or "messages": step.waiting_s,
+            "reading": read - step.step_s,
+        }
+        return Forecast(
+            label=label,
+            way=way,
+            ranks=fabric.ranks,
+            hosts=fabric.hosts,
+            samples=samples,
+            step=step,
+            reading_s=read,
+            efficiency=samples / step_s / fabric.ranks / self.alone,
+            sent_bytes=exchanged.sent,
+            all_sent_bytes=exchanged.all_sent,
+            memory_bytes=memory_bytes,
+            fits=all(
+                memory_bytes <= self.cluster.devices[kind.device].memory_bytes.value
+                for kind in self.cluster.hosts
+            ),
+            limit=max(causes, key=causes.__getitem__),
+            epoch_s=epoch_s,
+            joules=used.joules,
+            dollars=used.dollars,
+            interrupted=interrupted,
+        )
