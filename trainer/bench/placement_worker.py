@@ -110,7 +110,7 @@ def prepared(
     share = plan.share(world.rank)
     if share is not None and share.space is not None:
         x = x[(slice(None), *(slice(*ends) for ends in share.space))]
-    y = tf.zeros(x.shape[:-1], tf.uint8) if is_dense else tf.range(len(x)) % 2
+    y = tf.zeros(shape[:-1], tf.uint8) if is_dense else tf.range(len(x)) % 2
     return plan, learner, (tf.constant(x), y, tf.ones(len(x)))
 
 
