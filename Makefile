@@ -65,7 +65,7 @@ DEEP_runs       := $(addprefix tests/parallel/test_,resume.py attendant.py) test
 DEEP_leases     := $(addprefix tests/whole/test_,lease_search.py one_writer.py) tests/cluster/test_one_writer_matrix.py $(DEEP_runs)
 DEEP_strategies := $(addprefix tests/parallel/test_,slept.py equivalence.py reductions.py own_script.py guards.py \
                    parameter_server_runs.py async_training.py waking.py other_mpis.py placed_cases.py \
-                   placed_runs.py memory_limit.py edited_plans.py) \
+                   placed_runs.py memory_limit.py edited_plans.py every_cut.py) \
                    tests/cluster/test_openmpi5.py tests/whole/test_placed_networks.py
 DEEP_data       := $(addprefix tests/parallel/test_,data_faults.py staging.py patches_on_ranks.py faults.py) \
                    tests/whole/test_fuzz_shards.py

@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -92,7 +93,9 @@ def measure(
         streams: time plain streams, too.
     """
     links = [None] if cell["ranks"] == 1 else [*rates, None]
-    cluster = Testbed.up(cell["ranks"], slurm=False, name="placement", tied=True, shared=shared)
+    cluster = Testbed.up(
+        cell["ranks"], slurm=False, name=f"placement-{os.getpid()}", tied=True, shared=shared
+    )
     try:
         command = [sys.executable, str(program), "--on-rank", json.dumps(cell)]
         line = launching.on_testbed(cluster, dict.fromkeys(cluster.hosts, 1), command)

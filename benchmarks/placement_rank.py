@@ -14,7 +14,7 @@ from typing import Any
 
 from jobs.testbed.layout import LINK
 from trainer.bench import blocks
-from trainer.bench.placement_worker import PlacementJob, begin, prepared
+from trainer.bench.placement_worker import PlacementJob, begin, network_of, prepared
 
 
 def run_first(*, first: bool) -> None:
@@ -28,18 +28,18 @@ def run_first(*, first: bool) -> None:
 def on_rank(
     cell: dict[str, Any],
     job: PlacementJob,
-    plan_by: Callable[[Any, PlacementJob], None] = lambda strategy, job: None,
+    plan_by: Callable[[Any, PlacementJob, Any], None] = lambda strategy, job, world: None,
 ) -> None:
     """Train a block each time that a line comes; rank 0 prints what every rank has measured.
 
     Args:
         cell: what is measured.
         job: what is trained; under `data` by a chain of layers that wait.
-        plan_by: tells the strategy what to plan by.
+        plan_by: tells the strategy what to plan by; with the job, and the world of its ranks.
     """
     way, speed = job.strategy["name"], cell["gflops"] * 1e9
     strategy, world = begin(job)
-    plan_by(strategy, job)
+    plan_by(strategy, job, world)
     import psutil
 
     from trainer.bench import emulated_units
@@ -50,10 +50,12 @@ def on_rank(
         job = _chain(job, speed, job.batch / world.size)
     plan, learner, batch = prepared(job, strategy, world, build)
     if build:
-        planned_s = emulated_units.flops_of(plan.placement, plan.lists.get(world.rank, ())) / speed
+        tasks = plan.lists.get(world.rank, ())
+        planned_s = emulated_units.flops_of(plan.placement, tasks) / speed
+        calls = emulated_units.calls_of(plan.placement, tasks)
         planned_bytes = plan.sent_per_update[world.rank]
     else:
-        planned_s, planned_bytes = sum(job.options.values()), None
+        planned_s, planned_bytes, calls = sum(job.options.values()), None, None
 
     division = getattr(plan, "division", None)
     exchange = getattr(learner, "exchange", None)
@@ -84,6 +86,7 @@ def on_rank(
         return {
             "seconds": seconds,
             "planned_s": planned_s,
+            "calls": calls,
             "waited_s": (device.busy_s - busy) / steps if build else planned_s,
             "cpu_s": (time.process_time() - cpu) / steps,
             "messages_s": asked_s() / steps,
@@ -99,11 +102,10 @@ def on_rank(
 
 def _chain(job: PlacementJob, speed: float, volumes: float) -> PlacementJob:
     """Return the job with a chain of waiting layers that take as long as its network, of so many volumes."""
-    from trainer import models
     from trainer.bench import emulated_units
     from trainer.strategies.placed.reading import read
 
-    network = read(models.build(job.model, (job.size,) * 3 + (1,), 2, width=job.width), 1)
+    network = read(network_of(job), 1)
     forward = sum(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed
     # Of the first convolution, nobody asks for the gradient of the volume.
     first = next(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed

@@ -6,6 +6,11 @@
 Hosts and accelerators are emulated as in placement_on_hosts.py, which says how. Stages are planned for the
 rate of the links, from the seconds that the accelerators will wait; the predicted step is that of the very
 task lists. `data` is a chain of waiting layers under the ring, which takes as long as the network.
+`torch-gpipe` and `torch-1f1b` are PyTorch's own schedules on a chain of modules that wait as long as the
+stages of our `--planner dynamic`, and send as many bytes.
+
+What an emulated accelerator takes beyond what it is asked for is taken from the step of one host, and what
+ranks do themselves for messages is measured when they start; links have the rate that they are given.
 
 Stopped and started again, it measures what `--out` does not hold yet.
 """
@@ -22,14 +27,17 @@ from typing import Any
 import placement_on_hosts
 import placement_rank
 import placement_table
+import stages_of_torch
 
 from trainer import atomic
-from trainer.bench.placement_worker import PlacementJob
+from trainer.bench.placement_worker import PlacementJob, network_of
 from trainer.bench.spreads import spread
 from trainer.errors import CingulumError
 
 HERE = Path(__file__).resolve()
 WAYS = ("data", "stages", "gpipe", "hybrid")
+# PyTorch's own schedules; they need `--peers-python`.
+PEERS = ("torch-gpipe", "torch-1f1b")
 # Of a message, beside its bytes: what two hosts of one machine need at least.
 LATENCY_S = 2e-4
 BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -44,12 +52,13 @@ def bits_per_second(rate: str) -> float:
 def job_of(cell: dict[str, Any]) -> PlacementJob:
     """Return what the ranks of a cell train; a micro-batch is one volume of each replica."""
     section: dict[str, Any] = {"name": "data"}
-    if cell["strategy"] != "data":
+    way = cell["strategy"].removeprefix("torch-")
+    if way != "data":
         section = {
             "name": "hybrid",
             "replicas": cell["replicas"],
             "micro_batches": cell["samples"] // cell["replicas"],
-            "schedule": "gpipe" if cell["strategy"] == "gpipe" else "1f1b",
+            "schedule": "gpipe" if way == "gpipe" else "1f1b",
             "planner": cell["planner"],
         }
     size = cell["size"]
@@ -59,27 +68,54 @@ def job_of(cell: dict[str, Any]) -> PlacementJob:
 def plan_by(cell: dict[str, Any]) -> Any:
     """Return what tells a strategy of stages the seconds of the accelerators and links."""
 
-    def tell(strategy: Any, job: PlacementJob) -> None:
-        if strategy.name == "hybrid":
-            strategy.profile = profile(cell, job)
+    def tell(strategy: Any, job: PlacementJob, world: Any) -> None:
+        if strategy.name != "hybrid":
+            return
+        from trainer.strategies.placed.profiling import handling
+
+        placement_rank.run_first(first=cell["first"])
+        handled = handling.measure(world)
+        placement_rank.run_first(first=False)
+        strategy.profile = profile(cell, job, handled)
 
     return tell
 
 
-def profile(cell: dict[str, Any], job: PlacementJob) -> Any:
-    """Return the profile of one volume on `cell["ranks"]` hosts, whose seconds are those that are waited."""
-    from trainer import models
+def overhead(rows: list[dict[str, Any]]) -> list[float]:
+    """Return seconds that a wait takes beyond what it asks for, and a unit or gradient beside its wait.
+
+    They are those of the step of one rank, whatever its network; 0 before one was measured.
+    """
+    alone = next((row for row in rows if row["ranks"] == 1 and row["strategy"] == "stages"), None)
+    if alone is None:
+        return [0.0, 0.0]
+    rank = alone["blocks"][placement_on_hosts.UNLIMITED][0][0]
+    step, (waits, tasks) = statistics.median(steps(alone, placement_on_hosts.UNLIMITED)), rank["calls"]
+    longer = (rank["waited_s"] - rank["planned_s"]) / waits
+    return [max(0.0, longer), max(0.0, (step - rank["waited_s"]) / tasks)]
+
+
+def profile(cell: dict[str, Any], job: PlacementJob, handled: Any = None) -> Any:
+    """Return the profile of one volume on `cell["ranks"]` hosts, whose seconds are those that are waited.
+
+    Args:
+        cell: with what waits and tasks take besides: see `overhead`.
+        job: what is trained.
+        handled: what messages cost ranks themselves.
+    """
     from trainer.bench import emulated_units
     from trainer.planning.profile import Profile
     from trainer.strategies.placed.reading import read
 
     ranks, speed = range(cell["ranks"]), cell["gflops"] * 1e9
-    network = read(models.build(job.model, (job.size,) * 3 + (1,), 2, width=job.width), 1)
+    longer, each = cell["overhead_s"]
+    network = read(network_of(job), 1)
     rows = []
     for one in network.operations:
-        forward = one.flops / speed if one.kind in emulated_units.KINDS else 0.0
-        # Nobody asks for the gradient of the volume.
-        twice = any(network[reading.tensor].readings for reading in one.readings)
+        waits = one.kind in emulated_units.KINDS
+        forward = each + (one.flops / speed + longer if waits else 0.0) if one.readings else 0.0
+        # Nobody asks for the gradient of the volume; those of inputs and weights are a task each.
+        twice = waits and any(network[reading.tensor].readings for reading in one.readings)
         row = {"name": one.name, "kind": one.kind, "layer": one.layer, "measured": "", "flops": one.flops}
         row |= {"parameter_bytes": 0, "output_bytes": 0}
         row |= {"forward_s": [forward for _ in ranks], "backward_s": [(1 + twice) * forward for _ in ranks]}
@@ -93,6 +129,7 @@ def profile(cell: dict[str, Any], job: PlacementJob) -> Any:
         "update": {"parameters": network.parameters, "seconds": [0.0 for _ in ranks],
                    "spread_s": [0.0 for _ in ranks]},
         "links": [[None if a == b else link for b in ranks] for a in ranks],
+        "handling": handled and handled.model_dump(),
     }  # fmt: skip
     return Profile.parse(json.dumps(tree), "emulated")
 
@@ -112,6 +149,16 @@ def cells(args: argparse.Namespace) -> list[dict[str, Any]]:
                 for replicas in (several if way == "hybrid" else [1])
             ]
     return found
+
+
+def measure(cell: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """Return what a cell's hosts take."""
+    if cell["strategy"] not in PEERS:
+        return placement_on_hosts.measure(cell, [args.rate], args.repeats, HERE, streams=False)
+    job = job_of(cell)
+    schedule, micro_batches = job.strategy["schedule"], job.strategy["micro_batches"]
+    stages = stages_of_torch.chain(profile(cell, job), job, cell["ranks"], schedule)
+    return stages_of_torch.measure(cell, stages, micro_batches, args.repeats, args.peers_python)
 
 
 def steps(row: dict[str, Any], rate: str) -> list[float]:
@@ -153,7 +200,10 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 def main() -> int:
     """Measure, keep all figures as JSON, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=(*WAYS, *PEERS), default=list(WAYS))
+    parser.add_argument(
+        "--peers-python", type=Path, help="with PyTorch, which all hosts see: .venv-peers/bin/python"
+    )
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2, 4, 8], help="one on each host")
     parser.add_argument("--rate", default="1gbit", help="of links, such as 10gbit")
     parser.add_argument("--model", default="resattnet18", help="a registered network")
@@ -166,6 +216,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3, help="blocks")
     parser.add_argument("--first", action="store_true", help="ranks run in real time, before all else")
     parser.add_argument("--out", type=Path, default=Path("stages_on_hosts.json"), help="all figures")
+    parser.add_argument(
+        "--calibrated", type=Path, help="figures of one host, of any network, to predict by; default: --out"
+    )
     parser.add_argument("--table", type=Path, help="write the table, in Markdown")
     parser.add_argument("--json", action="store_true", help="print all figures, not the table")
     parser.add_argument("--on-rank", type=json.loads, help=argparse.SUPPRESS)
@@ -173,15 +226,21 @@ def main() -> int:
     if args.on_rank:
         placement_rank.on_rank(args.on_rank, job_of(args.on_rank), plan_by(args.on_rank))
         return 0
+    if args.peers_python is None and set(PEERS) & set(args.ways):
+        parser.error(
+            "--ways torch-...: give --peers-python, such as .venv-peers/bin/python (make bench-peers)"
+        )
     rows = json.loads(args.out.read_text()) if args.out.exists() else []
+    known = json.loads(args.calibrated.read_text()) if args.calibrated else rows
     asked = cells(args)
     try:
         for number, cell in enumerate(asked, start=1):
             if any(cell.items() <= row.items() for row in rows):
                 continue
+            cell["overhead_s"] = overhead(known)
             said = f"{number}/{len(asked)}: {cell['strategy']}, {cell['ranks']} hosts"
             print(said, file=sys.stderr, flush=True)
-            rows.append(placement_on_hosts.measure(cell, [args.rate], args.repeats, HERE))
+            rows.append(measure(cell, args))
             atomic.write_text(args.out, json.dumps(rows, indent=1) + "\n")
     except CingulumError as error:
         raise SystemExit(f"error: {error}") from None

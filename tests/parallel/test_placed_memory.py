@@ -18,17 +18,28 @@ PAIRS = [
 ]  # fmt: skip
 
 
-def test_parameters_and_activations_on_two_ranks_are_those_that_were_predicted(tmp_path, launch):
-    path, given = tmp_path / "found.json", [word for pair in PAIRS for word in pair]
-    outcome = launch(2, "placed_memory.py", path, *given, environment=ENVIRONMENT)
+def measured(launch, ranks, path, pairs):
+    given = [word for pair in pairs for word in pair]
+    outcome = launch(ranks, "placed_memory.py", path, *given, environment=ENVIRONMENT)
     assert outcome.exit_code == 0, outcome.err
     found = json.loads(path.read_text())
-    assert len(found) == 2 * len(PAIRS)
+    assert len(found) == ranks * len(pairs)
+    return found
+
+
+def check(found):
     for row in found:
-        (variables, counted), (kept, seen), (most, grown) = row["state"], row["kept"], row["most"]
+        (variables, counted), (kept, seen) = row["state"], row["kept"]
         assert variables == counted, row
-        # What a stage sent in the end of the step before may be let go of only in this one.
-        assert kept == pytest.approx(seen, rel=0.05, abs=row["leaving"]), row
+        # Which of the messages that may come early have come depends on which rank is slower.
+        assert 0.95 * kept < seen < 1.05 * (kept + row["early"]), row
+
+
+def test_parameters_and_activations_on_two_ranks_are_those_that_were_predicted(tmp_path, launch):
+    found = measured(launch, 2, tmp_path / "found.json", PAIRS)
+    check(found)
+    for row in found:
+        most, grown = row["most"]
         # An estimate: what a process takes from the system depends on what it has got back before.
         assert 0.85 * grown < most < 1.5 * grown or grown < LITTLE, row
     # Of four micro-batches under `gpipe`, the first rank then has the activations of one at a time.
@@ -37,3 +48,11 @@ def test_parameters_and_activations_on_two_ranks_are_those_that_were_predicted(t
         for strategy in ("gpipe", "gpipe again")
     )
     assert again < grown / 2
+
+
+def test_every_stage_of_four_keeps_what_was_predicted_and_messages_in_flight(tmp_path, launch):
+    found = measured(launch, 4, tmp_path / "found.json", [("vgg of 4", "1f1b"), ("vgg of 4", "gpipe")])
+    check(found)
+    # The first stage may do one more micro-batch than the second, which gets 8 x 64^3 numbers of it early.
+    early = {row["rank"]: row["early"] for row in found if row["strategy"] == "1f1b"}
+    assert early[1] >= 4 * 8 * 64**3

@@ -34,6 +34,8 @@ def test_two_ranks_have_two_devices_and_links_both_ways(launch: Launch, config, 
     for link in (there, back):
         assert 0 <= link["latency_s"] < 0.1 and 1e6 < link["bytes_per_second"] < 1e12
     assert there != back
+    assert all(1e-6 < seconds < 0.1 for seconds in profile["handling"]["message_s"])
+    assert all(0 <= seconds < 1e-6 for seconds in profile["handling"]["byte_s"])
 
 
 def test_an_error_is_told_once(launch: Launch, config, tmp_path) -> None:

@@ -91,6 +91,22 @@ def test_a_message_takes_latency_and_bytes_over_bandwidth_and_only_its_receiver_
     assert cost.imbalance == 36.0 / 24.0 - 1
 
 
+def test_a_sender_and_a_receiver_handle_a_message_each_for_its_own_seconds():
+    layouts = on(0, relu=1, mean=1, loss=1)
+    placement, lists = placed(layouts)
+    plain = profile(2)
+    told = plain.model_dump() | {"handling": {"message_s": [1.0, 2.0], "byte_s": [0.25, 0.5]}}
+    slower = Profile.parse(json.dumps(told), "-")
+    (send,) = [task for task in lists[0] if isinstance(task, Send)]
+    size = send.messages[0].bytes
+    of = durations.Durations(placement, slower, {}).of
+    assert of(0, send) == 1 + size / 4 and of(1, send) == 2 + size / 2
+    before, after = (costs.predict(placement, lists, one, 2) for one in (plain, slower))
+    # Features there, and their gradient back: each is sent by one and received by the other.
+    assert after.step_s == before.step_s + 2 * (3 + 0.75 * size)
+    assert after.busy_s == before.busy_s
+
+
 def test_a_part_costs_its_share_of_the_output_and_of_a_sum_its_share_of_the_input():
     placement, lists = placed(ways.spatial(NETWORK, (2,), range(2)))
     by_name = {(unit.operation, unit.rank): unit for unit in placement.units}

@@ -59,6 +59,56 @@ def test_steps_are_those_of_the_slowest_rank_and_the_prediction_is_beside_them(p
     assert lines[-1] == ("| stages | 2 | 1 x 2 | 1.000 (0.800, 1.200) | 2.00 | 0.500 | 0.500 | 60% | 0.00 |")
 
 
+def cell_of(program, **changes):
+    """A cell of a tiny network on two hosts."""
+    cell = asked(program, model="tiny", size=16, width=4, samples=2, ranks=[2], ways=["stages"])[0]
+    return {**cell, "overhead_s": [0.0, 0.0], **changes}
+
+
+def test_what_waits_and_tasks_take_besides_is_that_of_one_rank(program):
+    figures = {"seconds": [9.0, 1.3, 1.3], "waited_s": 1.1, "planned_s": 1.0, "calls": (10, 40)}
+    alone = {"strategy": "stages", "ranks": 1, "blocks": {"unlimited": [[figures]]}}
+    assert program.overhead([]) == [0.0, 0.0]
+    assert program.overhead([alone]) == pytest.approx([0.01, 0.005])
+
+
+def test_a_profile_has_the_waits_of_the_accelerator_and_what_tasks_and_messages_take_besides(program):
+    from trainer.planning.profile import ProfiledHandling
+
+    cell = cell_of(program)
+    plain = program.profile(cell, program.job_of(cell))
+    handled = ProfiledHandling(message_s=(0.25, 0.5), byte_s=(0.0, 1.0))
+    slower = program.profile({**cell, "overhead_s": [2.0, 8.0]}, program.job_of(cell), handled)
+    more = {
+        one.kind: (slower.forward_s(one.name, 0) - plain.forward_s(one.name, 0),
+                   slower.backward_s(one.name, 1) - plain.backward_s(one.name, 1))
+        for one in plain.operations
+    }  # fmt: skip
+    assert more["input"] == (0.0, 0.0)
+    # The gradients of a convolution's inputs and weights are two tasks with a wait each.
+    assert more["convolution"] == pytest.approx((10.0, 20.0)) and more["activation"] == (8.0, 8.0)
+    assert slower.handling_s(1, 3) == 3.5 and plain.handling_s(1, 3) == 0.0
+
+
+@pytest.mark.parametrize("way", ["torch-gpipe", "torch-1f1b"])
+def test_the_chain_of_the_peer_takes_the_seconds_of_all_operations(program, way):
+    cell = cell_of(program, strategy=way)
+    job, profile = program.job_of(cell), program.profile(cell, program.job_of(cell))
+    assert job.strategy["schedule"] == way.removeprefix("torch-")
+    stages = program.stages_of_torch.chain(profile, job, 2, job.strategy["schedule"])
+    for key in ("forward_s", "backward_s"):
+        whole = sum(getattr(one, key)[0] for one in profile.operations)
+        assert sum(stage[key] for stage in stages) == pytest.approx(whole)
+    assert [stage["sent_bytes"] > 0 for stage in stages] == [*[True] * (len(stages) - 1), False]
+
+
+def test_a_peer_without_its_python_is_refused_before_anything_starts(program, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["stages_on_hosts.py", "--ways", "torch-gpipe"])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert ended.value.code == 2 and "--peers-python" in capsys.readouterr().err
+
+
 def test_its_help_is_there(program, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["stages_on_hosts.py", "--help"])
     with pytest.raises(SystemExit) as ended:

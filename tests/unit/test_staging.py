@@ -11,6 +11,7 @@ from test_placement_costs import profile
 from trainer.errors import ConfigError
 from trainer.planning.placement import costs, partitioning, staging
 from trainer.planning.placement.checking import check
+from trainer.planning.placement.early import early
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.memory import memory
 from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Recompute, Send
@@ -114,6 +115,25 @@ def test_a_stage_keeps_as_many_micro_batches_as_stages_come_from_it_on_and_gpipe
     assert first > volume and second > 0
     assert one_by_one == [2 * (first - volume) + 8 * volume, second]
     assert kept(8, "gpipe") == [8 * first, 8 * second]
+
+
+def test_messages_come_early_as_far_as_the_others_need_nothing_of_this_rank():
+    placement, lists = listed((0, 1, 1))
+    features = 4 * 2 * 8 * 4
+    # The first stage sends two micro-batches before it needs a gradient, the second one works on one; it may
+    # have sent both gradients by then.
+    assert [one.early for one in memory(placement, lists, 2, slots=0)] == [features, features]
+    there = early(lists, 1)
+    asked = {task.messages: n for n, task in enumerate(lists[1]) if isinstance(task, Receive)}
+    assert there.keys() == asked.keys()
+    numbers = {bundle[0].micro: n for bundle, n in there.items() if bundle[0].content == "output"}
+    assert numbers[0] == numbers[1] == 0
+    sends = [n for n, task in enumerate(lists[1]) if isinstance(task, Send)]
+    assert [numbers[2], numbers[3]] == [sends[0] + 1, sends[1] + 1]
+    # Under gpipe all may be there before the first one is asked for.
+    gpipe = early(listed((0, 1, 1), schedule="gpipe")[1], 1)
+    assert {gpipe[bundle] for bundle in gpipe if bundle[0].content == "output"} == {0}
+    assert [one.early for one in memory(*listed((0, 1, 1), micro_batches=1), 2, slots=0)] == [0, 0]
 
 
 def test_with_recompute_a_stage_keeps_what_it_reads_of_others_and_one_micro_batch_s_activations():

@@ -94,6 +94,12 @@ def flops_of(placement: Placement, tasks: Sequence[Task]) -> float:
     return found
 
 
+def calls_of(placement: Placement, tasks: Sequence[Task]) -> tuple[int, int]:
+    """Return how often a rank waits in an update, and how many units and gradients it computes."""
+    computed = [task for task in tasks if isinstance(task, Compute | Recompute | Differentiate)]
+    return sum(flops_of(placement, [task]) > 0 for task in computed), len(computed)
+
+
 class EmulatedModel(PlacedModel):
     """A placed network whose units an accelerator takes its time for.
 

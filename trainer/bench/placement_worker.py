@@ -69,6 +69,15 @@ def begin(job: PlacementJob) -> tuple[Any, Any]:
     return strategy, starting.init(1, environment=strategy.environment(), members=members)
 
 
+def network_of(job: PlacementJob) -> Any:
+    """Return the job's Keras network, which has two classes, of volumes or of voxels."""
+    from trainer import models
+
+    shape = (job.depth, job.size, job.size, 1)
+    dense = {"dense": True} if models.describe(job.model).dense else {}
+    return models.build(job.model, shape, 2, width=job.width, **dense, **job.options)
+
+
 def prepared(
     job: PlacementJob, strategy: Any, world: Any, build: Callable[[Any, Any], Any] | None = None
 ) -> tuple[Any, Any, Any]:
@@ -86,19 +95,23 @@ def prepared(
 
     from trainer import models
     from trainer.strategies.learner import Setup
+    from trainer.tasks import losses
 
     keras.utils.set_random_seed(1)
-    shape = (job.depth, job.size, job.size, 1)
-    model = models.build(job.model, shape, 2, width=job.width, **job.options)
+    model = network_of(job)
     optimizer = strategy.divided(keras.optimizers.SGD(1e-3, momentum=0.9), world)
     optimizer.build(model.trainable_variables)
     plan = strategy.plan(model, optimizer, world.size)
-    learner = (build or strategy.build)(plan, Setup(model, optimizer, world))
-    x = np.random.default_rng(0).normal(size=(plan.micro_batch, *shape)).astype(np.float32)
+    is_dense = bool(models.describe(job.model).dense)
+    judged = (losses.dice_cross_entropy(), losses.mean_dice) if is_dense else (None, None)
+    learner = (build or strategy.build)(plan, Setup(model, optimizer, world, *judged))
+    shape = (plan.micro_batch, *model.inputs[0].shape[1:])
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     share = plan.share(world.rank)
     if share is not None and share.space is not None:
         x = x[(slice(None), *(slice(*ends) for ends in share.space))]
-    return plan, learner, (tf.constant(x), tf.range(len(x)) % 2, tf.ones(len(x)))
+    y = tf.zeros(shape[:-1], tf.uint8) if is_dense else tf.range(len(x)) % 2
+    return plan, learner, (tf.constant(x), y, tf.ones(len(x)))
 
 
 if __name__ == "__main__":

@@ -85,6 +85,18 @@ class ProfiledLink(FilePart):
     bytes_per_second: Annotated[float, Field(gt=0)]
 
 
+class ProfiledHandling(FilePart):
+    """What a rank does for each bundle that it sends or receives, besides waiting: seconds on each rank.
+
+    Attributes:
+        message_s: whatever its size.
+        byte_s: for each byte: joining boxes to send them, and cutting what was received.
+    """
+
+    message_s: PerRank
+    byte_s: PerRank
+
+
 class Profile(KeptFile):
     """Content of a profile's file.
 
@@ -99,6 +111,7 @@ class Profile(KeptFile):
         operations: in an order in which they can be computed; inputs first, the loss last.
         update: of the weights.
         links: `links[source][target]`; null from a rank to itself.
+        handling: of messages; None where it was not measured, and counts as nothing.
     """
 
     VERSION: ClassVar[int] = VERSION
@@ -114,6 +127,7 @@ class Profile(KeptFile):
     operations: Annotated[tuple[ProfiledOperation, ...], Field(min_length=1)]
     update: ProfiledUpdate
     links: tuple[tuple[ProfiledLink | None, ...], ...]
+    handling: ProfiledHandling | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Profile:
@@ -124,6 +138,8 @@ class Profile(KeptFile):
             for key in ("forward_s", "forward_spread_s", "backward_s", "backward_spread_s")
         }
         lists |= {f"update.{key}": getattr(self.update, key) for key in ("seconds", "spread_s")}
+        if self.handling is not None:
+            lists |= {f"handling.{key}": getattr(self.handling, key) for key in ("message_s", "byte_s")}
         lists |= {"links": self.links, **{f"links.{rank}": row for rank, row in enumerate(self.links)}}
         for key, values in lists.items():
             if len(values) != ranks:
@@ -182,6 +198,12 @@ class Profile(KeptFile):
     def update_s(self, rank: int, parameters: float) -> float:
         """Return seconds in which a rank updates so many parameters."""
         return self.update.seconds[rank] * parameters / max(1, self.update.parameters)
+
+    def handling_s(self, rank: int, size: int) -> float:
+        """Return seconds in which a rank hands over a bundle of so many bytes, or takes it."""
+        if self.handling is None:
+            return 0.0
+        return self.handling.message_s[rank] + size * self.handling.byte_s[rank]
 
     def step_s(self, rank: int) -> float:
         """Return seconds of a step of `batch` samples on a rank alone: all operations, and the update."""

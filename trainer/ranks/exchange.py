@@ -171,7 +171,7 @@ class Compiled(Exchange):
         self._processes, self._address = links.workers, links.address(MESSAGES)
         self._operation = library.cingulum_exchange
         self._counts = ctypes.CDLL(str(file()))
-        for name in ("sent", "received", "sent_messages", "received_messages", "arrivals"):
+        for name in ("sent", "received", "sent_messages", "received_messages", "arrivals", "early"):
             getattr(self._counts, f"cingulum_{name}").restype = ctypes.c_uint64
         self._rows = np.empty((MOST_ARRIVALS, 4))
 
@@ -214,6 +214,14 @@ class Compiled(Exchange):
         """Return what came since the last call; see `Exchange.arrivals`."""
         count = self._counts.cingulum_arrivals(self._rows.ctypes.data_as(ctypes.c_void_p))
         return _with_ranks(self._rows[:count].copy(), self._processes)
+
+    def early(self) -> int:
+        """Return how many messages are there that were not asked for yet."""
+        return int(self._counts.cingulum_early())
+
+    def close(self) -> None:
+        """Leave the messages that come from now on to others."""
+        self._counts.cingulum_stop_listening()
 
 
 class Interpreted(Exchange):

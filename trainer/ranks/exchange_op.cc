@@ -1,8 +1,9 @@
 // A TensorFlow operation that sends tensors to other ranks and waits for those that it is to receive.
 //
 // It sends from and receives into the tensors themselves. While it waits, its thread looks for messages without
-// a pause, then with short ones: it has nothing else to do. What is still leaving when it returns is watched by
-// a thread of its own, since MPI moves large messages only while somebody calls it.
+// a pause, then with short ones: it has nothing else to do. While this rank computes, a thread of its own watches
+// what is still leaving, and receives what comes before it is asked for: MPI moves large messages only while
+// somebody calls it, and only once the receiver has a place for them.
 //
 // Processors only: on a GPU, TensorFlow brings tensors to the host and back. Not run on a GPU.
 
@@ -14,9 +15,11 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tensorflow/core/framework/op.h"
@@ -25,13 +28,21 @@
 
 namespace {
 
+using tensorflow::DataType;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+using tensorflow::Status;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 constexpr int64_t kAtOnceNs = 5'000'000;
 constexpr long kPauseNs = 50'000;
+// Between two looks while this rank computes: buffers of sockets hold what moves in that time, and every look takes
+// the core from what is computed.
+constexpr long kLookPauseNs = 200'000;
+constexpr long kIdlePauseNs = 1'000'000;
+// After the last exchange nobody looks any more: training has ended, or it is long between two steps.
+constexpr int64_t kListenNs = 60'000'000'000;
 // A rank that computes for longer between two messages hangs.
 constexpr int64_t kLimitNs = 3'600'000'000'000;
 constexpr int kRanks = 4096;
@@ -79,35 +90,93 @@ class Arrivals {
 
 Arrivals arrivals;
 
-void pause() {
-  timespec t{0, kPauseNs};
+void pause(long ns) {
+  timespec t{0, ns};
   nanosleep(&t, nullptr);
 }
 
-// Messages that are leaving, with the tensors that they leave from.
-class Leaving {
+std::string told(int code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return std::string(text, length);
+}
+
+std::string unlike(size_t bytes, int source, size_t wanted) {
+  return "a message of " + std::to_string(bytes) + " bytes came from process " + std::to_string(source) +
+         " in place of " + std::to_string(wanted);
+}
+
+// A message on its way to this rank.
+struct Coming {
+  MPI_Request request = MPI_REQUEST_NULL;  // null once it is there
+  Tensor tensor;
+};
+
+// What moves while this rank does something else: messages that are leaving, with the tensors that they leave
+// from, and those that come early.
+class Meanwhile {
  public:
-  void add(MPI_Request request, const Tensor& tensor) {
+  void leaves(MPI_Request request, const Tensor& tensor) {
     std::lock_guard<std::mutex> lock(mutex_);
     requests_.push_back(request);
     tensors_.push_back(tensor);
   }
 
+  // Return the next message of a sender and a tag, which may have come already.
+  Status expect(int source, int tag, MPI_Comm comm, DataType type, const TensorShape& shape, OpKernelContext* c,
+                Coming* into) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = early_.find({source, tag});
+    if (found == early_.end()) {
+      TF_RETURN_IF_ERROR(c->allocate_temp(type, shape, &into->tensor));
+      Tensor& to = into->tensor;
+      const int code = MPI_Irecv(to.data(), to.TotalBytes(), MPI_BYTE, source, tag, comm, &into->request);
+      return code == MPI_SUCCESS ? absl::OkStatus() : tensorflow::errors::Internal(told(code));
+    }
+    const Coming early = found->second.front();
+    found->second.pop_front();
+    if (found->second.empty()) early_.erase(found);
+    into->request = early.request;
+    if (into->tensor.BitcastFrom(early.tensor, type, shape).ok()) return absl::OkStatus();
+    into->tensor = early.tensor;
+    return tensorflow::errors::Internal(unlike(early.tensor.TotalBytes(), source,
+                                               shape.num_elements() * tensorflow::DataTypeSize(type)));
+  }
+
+  // Look after what is leaving; what comes is for whoever calls.
   void look() {
     std::lock_guard<std::mutex> lock(mutex_);
     test();
   }
 
-  // Leave the rest to a thread.
-  void leave() {
+  // Leave it all to a thread.
+  void leave(MPI_Comm comm) {
     std::lock_guard<std::mutex> lock(mutex_);
+    comm_ = comm;
+    listens_until_ = now_ns() + kListenNs;
     test();
-    if (requests_.empty()) return;
     if (!started_) {
       started_ = true;
       std::thread([this] { run(); }).detach();
     }
     there_.notify_one();
+  }
+
+  // How many messages are there that nobody has asked for yet.
+  uint64_t there() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    uint64_t count = 0;
+    for (const auto& [key, queue] : early_) {
+      for (const Coming& one : queue) count += one.request == MPI_REQUEST_NULL;
+    }
+    return count;
+  }
+
+  // Others receive messages from now on.
+  void stop_listening() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    listens_until_ = 0;
   }
 
  private:
@@ -124,13 +193,42 @@ class Leaving {
     }
   }
 
+  // Receive what has come; returns whether something is on its way.
+  bool listen() {
+    for (int found = 1; found;) {
+      MPI_Message message;
+      MPI_Status status;
+      if (MPI_Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_, &found, &message, &status) != MPI_SUCCESS) return false;
+      if (!found) break;
+      int bytes = 0;
+      MPI_Get_count(&status, MPI_BYTE, &bytes);
+      Coming one{MPI_REQUEST_NULL, Tensor(tensorflow::DT_UINT8, TensorShape({bytes}))};
+      MPI_Imrecv(one.tensor.data(), bytes, MPI_BYTE, &message, &one.request);
+      early_[{status.MPI_SOURCE, status.MPI_TAG}].push_back(one);
+    }
+    bool moves = false;
+    for (auto& [key, queue] : early_) {
+      for (Coming& one : queue) {
+        int done = 1;
+        if (one.request != MPI_REQUEST_NULL) MPI_Test(&one.request, &done, MPI_STATUS_IGNORE);
+        moves |= !done;
+      }
+    }
+    return moves;
+  }
+
   void run() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
-      there_.wait(lock, [this] { return !requests_.empty(); });
+      there_.wait(lock, [this] { return !requests_.empty() || now_ns() < listens_until_; });
+      int ended = 0;
+      MPI_Finalized(&ended);
+      if (ended) return;
       test();
+      const bool moves = now_ns() < listens_until_ && listen();
+      const bool idle = requests_.empty() && !moves;
       lock.unlock();
-      pause();
+      pause(idle ? kIdlePauseNs : kLookPauseNs);
       lock.lock();
     }
   }
@@ -139,11 +237,14 @@ class Leaving {
   std::condition_variable there_;
   std::deque<MPI_Request> requests_;
   std::deque<Tensor> tensors_;
+  std::map<std::pair<int, int>, std::deque<Coming>> early_;  // by sender and tag
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int64_t listens_until_ = 0;
   bool started_ = false;
 };
 
-Leaving& leaving() {
-  static Leaving* one = new Leaving;  // lives as long as its thread
+Meanwhile& meanwhile() {
+  static Meanwhile* one = new Meanwhile;  // lives as long as its thread
   return *one;
 }
 
@@ -164,83 +265,78 @@ class ExchangeOp : public tensorflow::OpKernel {
     const int64_t began = now_ns();
     const double asked = now_ns(CLOCK_REALTIME) / 1e9;
     const size_t count = sources_.size();
-    std::vector<Tensor*> into(count);
+    std::vector<Coming> coming(count);
+    size_t left = count;
     for (size_t i = 0; i < count; ++i) {
-      OP_REQUIRES_OK(c, c->allocate_output(i, TensorShape({sizes_[i]}), &into[i]));
-    }
-    std::vector<MPI_Request> arriving(count, MPI_REQUEST_NULL);
-    for (size_t i = 0; i < count; ++i) {
-      const int code = MPI_Irecv(into[i]->data(), into[i]->TotalBytes(), MPI_BYTE, sources_[i], source_tags_[i],
-                                 comm_, &arriving[i]);
-      if (code != MPI_SUCCESS) return give_up(c, arriving, into, told(code));
+      const Status status = meanwhile().expect(sources_[i], source_tags_[i], comm_, output_type(i),
+                                               TensorShape({sizes_[i]}), c, &coming[i]);
+      if (!status.ok()) return give_up(c, coming, std::string(status.message()));
+      if (coming[i].request == MPI_REQUEST_NULL) {
+        arrived(asked, i, coming[i].tensor.TotalBytes());
+        --left;
+      }
     }
     for (size_t i = 0; i < targets_.size(); ++i) {
       const Tensor& from = c->input(i);
       MPI_Request request = MPI_REQUEST_NULL;
       const int code =
           MPI_Isend(from.data(), from.TotalBytes(), MPI_BYTE, targets_[i], target_tags_[i], comm_, &request);
-      if (code != MPI_SUCCESS) return give_up(c, arriving, into, told(code));
-      leaving().add(request, from);
+      if (code != MPI_SUCCESS) return give_up(c, coming, told(code));
+      meanwhile().leaves(request, from);
       sent_bytes[targets_[i] % kRanks] += from.TotalBytes();
       ++sent_messages[targets_[i] % kRanks];
     }
-    std::vector<MPI_Status> statuses(count);
-    std::vector<int> there(count);
-    for (size_t left = count; left != 0;) {
-      int some = 0;
-      const int code = MPI_Testsome(count, arriving.data(), &some, there.data(), statuses.data());
-      if (code != MPI_SUCCESS) return give_up(c, arriving, into, told(code));
-      for (int k = 0; k < some; ++k) {
-        const int i = there[k];
+    while (left != 0) {
+      for (size_t i = 0; i < count; ++i) {
+        if (coming[i].request == MPI_REQUEST_NULL) continue;
+        int done = 0;
+        MPI_Status status;
+        const int code = MPI_Test(&coming[i].request, &done, &status);
+        if (code != MPI_SUCCESS) return give_up(c, coming, told(code));
+        if (!done) continue;
         int bytes = 0;
-        MPI_Get_count(&statuses[k], MPI_BYTE, &bytes);
-        if (static_cast<size_t>(bytes) != into[i]->TotalBytes()) {
-          return give_up(c, arriving, into,
-                         "a message of " + std::to_string(bytes) + " bytes came from process " +
-                             std::to_string(sources_[i]) + " in place of " + std::to_string(into[i]->TotalBytes()));
-        }
-        received_bytes[sources_[i] % kRanks] += bytes;
-        ++received_messages[sources_[i] % kRanks];
-        arrivals.add({asked, now_ns(CLOCK_REALTIME) / 1e9, double(sources_[i]), double(bytes)});
+        MPI_Get_count(&status, MPI_BYTE, &bytes);
+        const size_t wanted = coming[i].tensor.TotalBytes();
+        if (static_cast<size_t>(bytes) != wanted) return give_up(c, coming, unlike(bytes, sources_[i], wanted));
+        arrived(asked, i, bytes);
+        --left;
       }
-      left -= some;
       if (left == 0) break;
-      leaving().look();
+      meanwhile().look();
       const int64_t waited = now_ns() - began;
       if (waited > kLimitNs) {
         std::string late;
         for (size_t i = 0; i < count; ++i) {
-          if (arriving[i] != MPI_REQUEST_NULL) late += (late.empty() ? "" : ", ") + std::to_string(sources_[i]);
+          if (coming[i].request != MPI_REQUEST_NULL) late += (late.empty() ? "" : ", ") + std::to_string(sources_[i]);
         }
-        return give_up(c, arriving, into, "no message within 3600 s from process " + late);
+        return give_up(c, coming, "no message within 3600 s from process " + late);
       }
       if (waited < kAtOnceNs) {
         sched_yield();
       } else {
-        pause();
+        pause(kPauseNs);
       }
     }
-    leaving().leave();
+    for (size_t i = 0; i < count; ++i) c->set_output(i, coming[i].tensor);
+    meanwhile().leave(comm_);
   }
 
  private:
-  static std::string told(int code) {
-    char text[MPI_MAX_ERROR_STRING];
-    int length = 0;
-    MPI_Error_string(code, text, &length);
-    return std::string(text, length);
+  void arrived(double asked, size_t i, size_t bytes) {
+    received_bytes[sources_[i] % kRanks] += bytes;
+    ++received_messages[sources_[i] % kRanks];
+    arrivals.add({asked, now_ns(CLOCK_REALTIME) / 1e9, double(sources_[i]), double(bytes)});
   }
 
   // MPI may still write into tensors whose messages were asked for: they are kept for ever.
-  void give_up(OpKernelContext* c, std::vector<MPI_Request>& arriving, const std::vector<Tensor*>& into,
-               const std::string& why) {
+  void give_up(OpKernelContext* c, std::vector<Coming>& coming, const std::string& why) {
     static std::mutex mutex;
-    static std::vector<Tensor>* kept = new std::vector<Tensor>;
+    static std::vector<Coming>* kept = new std::vector<Coming>;
     std::lock_guard<std::mutex> lock(mutex);
-    for (size_t i = 0; i < arriving.size(); ++i) {
-      if (arriving[i] == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&arriving[i]);
-      kept->push_back(*into[i]);
+    for (Coming& one : coming) {
+      if (one.request == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&one.request);
+      kept->push_back(one);
     }
     c->SetStatus(tensorflow::errors::Internal(why));
   }
@@ -273,6 +369,8 @@ REGISTER_OP("CingulumExchange")
 REGISTER_KERNEL_BUILDER(Name("CingulumExchange").Device(tensorflow::DEVICE_CPU), ExchangeOp);
 
 extern "C" {
+uint64_t cingulum_early() { return meanwhile().there(); }
+void cingulum_stop_listening() { meanwhile().stop_listening(); }
 uint64_t cingulum_sent(int rank) { return sent_bytes[rank % kRanks]; }
 uint64_t cingulum_received(int rank) { return received_bytes[rank % kRanks]; }
 uint64_t cingulum_sent_messages(int rank) { return sent_messages[rank % kRanks]; }

@@ -76,6 +76,22 @@ time.sleep(1.0)
 looks_per_s = len(looks) / (time.monotonic() - began)
 box.close()
 
+# What is larger than MPI sends without being asked comes while the receiver does something else.
+ahead = exchange.open_exchange(world)
+before, after = (world.rank - 1) % world.size, (world.rank + 1) % world.size
+ahead.move(
+    [tf.zeros([1])], [exchange.Parcel(after, 8, 1, tf.float32)], [exchange.Parcel(before, 8, 1, tf.float32)]
+)
+ahead.move([tf.fill([2**20], float(world.rank))], [exchange.Parcel(after, 9, 2**20, tf.float32)], [])
+limit = time.monotonic() + 30
+while not ahead.early() and time.monotonic() < limit:
+    time.sleep(0.001)
+early = ahead.early()
+(come,), _ = ahead.move([], [], [exchange.Parcel(before, 9, 2**20, tf.float32)])
+came_early = [type(ahead).__name__, early, ahead.early(), float(come[0]), float(come[-1])]
+world.barrier()
+ahead.close()
+
 # The last rank has no compiled operation: all take the slower way, and do what it does.
 if world.rank == world.size - 1:
     os.environ["CINGULUM_EXCHANGE"] = "python"
@@ -85,6 +101,7 @@ wanted, leaving = (exchange.Parcel((world.rank + step) % world.size, 7, 10, tf.f
 moves.close()
 
 found: dict[str, Any] = {
+    "early": came_early,
     "exchange": [type(moves).__name__, float(swapped[9])],
     "messages": {f"{source} {tag}": len(arrays) for (source, tag), arrays in got.items()},
     "wrong": wrong,

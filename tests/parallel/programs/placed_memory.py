@@ -5,9 +5,9 @@
 NETWORK is a key of `NETWORKS`, STRATEGY one of `STRATEGIES`. Writes to the file OUT, for each pair and
 rank, bytes, predicted and counted, of: `state`, blocks of variables and slots; `kept`, what is there when the
 last forward pass before the first backward pass is done, the batch included; `most`, what is there at most
-during a step; and `leaving`, gradients that a stage sends to the one before. Variables are all of this
-process; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow takes its tensors
-as the test tells it to; and for the most, the growth of the process's resident set.
+during a step; and `early`, predicted of messages that may come before they are asked for. Variables are all
+of this process; the rest are large blocks that glibc's `malloc` has given out, of which TensorFlow takes its
+tensors as the test tells it to; and for the most, the growth of the process's resident set.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import ctypes
 import gc
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from trainer import models
 from trainer.config import DataConfig, RunConfig, TrainConfig
-from trainer.planning.placement.tasks import Send
 from trainer.ranks import launch, starting
 from trainer.ranks.members import Members
 from trainer.ranks.world import World
@@ -56,6 +56,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     },
 }
 STEPS = 2
+SETTLED_S = 0.05
 
 
 class _Given(ctypes.Structure):
@@ -70,6 +71,16 @@ def given() -> int:
 
 _mallinfo2 = ctypes.CDLL(None).mallinfo2
 _mallinfo2.restype = _Given
+
+
+def settled() -> int:
+    """Bytes that are given out once they have been the same for a while: messages leave in a thread."""
+    now, since = given(), time.monotonic()
+    while time.monotonic() < since + SETTLED_S:
+        time.sleep(1e-3)
+        if given() != now:
+            now, since = given(), time.monotonic()
+    return now
 
 
 def variables() -> list[Any]:
@@ -135,7 +146,8 @@ def measure(name: str, strategy: str, world: World) -> dict[str, Any]:
     y = tf.zeros((samples, size, size, size), tf.uint8) if dense else tf.range(samples) % 2
     for _ in range(STEPS):
         watching.begin()
-        before = given()
+        world.barrier()  # the others have received what this rank sent in the step before
+        before = settled()
         Path("/proc/self/clear_refs").write_text("5")  # of VmHWM
         there = resident("VmRSS")
         world.barrier()  # else a message of a rank that is ahead would be there before
@@ -146,14 +158,11 @@ def measure(name: str, strategy: str, world: World) -> dict[str, Any]:
     learner.close()
     batch = 4 * int(np.prod(x.shape))
     predicted = plan.memory()[world.rank]
-    sends = [task for task in plan.lists[world.rank] if isinstance(task, Send)]
-    sent = [one for task in sends for one in task.messages]
-    is_piped = plan.micro_batches > 1
     return {
         "state": [predicted.variables + predicted.slots, state],
         "kept": [predicted.kept, watching.bytes - before + batch],
         "most": [predicted.working, most + batch],
-        "leaving": sum(one.bytes for one in sent if one.content == "gradient") if is_piped else 0,
+        "early": predicted.early,
     }
 
 

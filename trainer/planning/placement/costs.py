@@ -1,11 +1,11 @@
 """Predicted seconds of an update: the very task lists that ranks play, with the seconds of a profile. Pure.
 
-The model: a rank does one task after the other, each for as long as durations.py says. Sending takes no
-time of the rank; a bundle occupies its link, from one rank to another, for latency + bytes / bandwidth, one
-bundle after the other, and is there when that is over; what a rank sends to other hosts also leaves its
-interface one bundle after the other. Receiving waits until it is there. Not in it: what several ranks share
-(a host's interface, a switch), an interface that receives from several at once, cutting and joining boxes,
-and what a call of a small operation costs at least.
+The model: a rank does one task after the other, each for as long as durations.py says; of sending and
+receiving this is joining and cutting boxes, where the profile has it. A bundle occupies its link, from one
+rank to another, for latency + bytes / bandwidth, one bundle after the other, and is there when that is over,
+whatever the receiver does meanwhile; what a rank sends to other hosts also leaves its interface one bundle
+after the other. Receiving waits until it is there. Not in it: what several ranks share (a host's interface, a
+switch), and an interface that receives from several at once.
 """
 
 from __future__ import annotations
@@ -198,7 +198,9 @@ class _Playing:
             if task.messages not in self._arrives:
                 return False
             self.now[rank] = max(self.now[rank], self._arrives[task.messages])
+            self.now[rank] += self._durations.of(rank, task)
         elif isinstance(task, Send):
+            self.now[rank] += self._durations.of(rank, task)
             self._send(rank, task)
         else:
             took = self._durations.of(rank, task)

@@ -2,7 +2,8 @@
 
 A part of an operation takes the share of its seconds that the part has of the elements of the output, or,
 where the operation adds up its input, of the input. An update takes time in proportion to the parameters
-that the rank updates.
+that the rank updates. Sending and receiving take what the profile has for handling messages, and waiting for
+them comes on top.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Mapping
 
 from trainer.planning.placement.operations import Operation
-from trainer.planning.placement.tasks import Compute, Differentiate, Recompute, Update
+from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Recompute, Send, Task, Update
 from trainer.planning.placement.units import Placement, Unit
 from trainer.planning.profile import Profile
 
@@ -37,14 +38,16 @@ class Durations:
         self._samples = placement.network.operations[-1].shape[0]
         self._profile, self._updated = profile, updated
 
-    def of(self, rank: int, task: Compute | Recompute | Differentiate | Update) -> float:
-        """Return the seconds that a rank computes.
+    def of(self, rank: int, task: Task) -> float:
+        """Return the seconds that a rank computes, or handles a bundle of messages.
 
         Raises:
             InputError: the profile is of another network.
         """
         if isinstance(task, Update):
             return self._profile.update_s(rank, self._updated[rank])
+        if isinstance(task, Send | Receive):
+            return self._profile.handling_s(rank, sum(one.bytes for one in task.messages))
         is_forward = isinstance(task, Compute | Recompute)
         of = self._profile.forward_s if is_forward else self._profile.backward_s
         name = task.unit.operation

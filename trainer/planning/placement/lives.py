@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from trainer.planning.placement.boxes import Box
 from trainer.planning.placement.exchanges import Exchange
@@ -90,23 +90,35 @@ class Lives:
     @property
     def kept(self) -> int:
         """Bytes of what backward passes need of forward passes that are done, where they are most."""
-        ends, kept = self._forward_ends, []
-        for key in self._size:
+        return self.kept_with({})
+
+    def kept_with(self, early: Mapping[tuple[Message, ...], int]) -> int:
+        """Return the same, with messages that are not asked for yet.
+
+        Args:
+            early: from when on received bundles are there: see `early.early`.
+        """
+        ends, spans = self._forward_ends, []
+        for key, size in self._size.items():
             micro = key.micro if isinstance(key, Message) else key[1]
             if micro in ends and self._born[key] <= ends[micro] < self._last[key]:
-                kept.append(key)
-        return math.ceil(self._most(kept, [0.0] * len(self._passing)))
+                spans.append((size, self._born[key], self._last[key]))
+        for bundle, there in early.items():
+            spans += [(one.bytes, there, self._born[one] - 1) for one in bundle if there < self._born[one]]
+        return math.ceil(self._most(spans, [0.0] * len(self._passing)))
 
     @property
     def most(self) -> int:
         """Bytes of all tensors where they are most."""
-        return math.ceil(self._most(self._size, self._passing))
+        spans = [(size, self._born[key], self._last[key]) for key, size in self._size.items()]
+        return math.ceil(self._most(spans, self._passing))
 
-    def _most(self, keys: Iterable[_Key], passing: Sequence[float]) -> float:
+    @staticmethod
+    def _most(spans: Iterable[tuple[int, int, int]], passing: Sequence[float]) -> float:
         changes = [0] * (len(passing) + 1)
-        for key in keys:
-            changes[self._born[key]] += self._size[key]
-            changes[self._last[key] + 1] -= self._size[key]
+        for size, born, last in spans:
+            changes[born] += size
+            changes[last + 1] -= size
         now, most = 0, 0.0
         for change, more in zip(changes, passing, strict=False):
             now += change

@@ -3,16 +3,17 @@
 Counted: blocks of variables, what a rank owns beside them, the optimizer's slots; outputs, received boxes and
 what is put together of them, from their making to their last use, backwards too; gradients of activations
 until they are used, of weights until the update; copies with a border, and the largest temporaries of
-operations. Not counted: what a convolution rearranges while it computes, batches that are read ahead,
-TensorFlow itself.
+operations; where micro-batches follow each other, messages that may come before they are asked for. Not
+counted: what a convolution rearranges while it computes, batches that are read ahead, TensorFlow itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainer.planning.placement.early import early
 from trainer.planning.placement.lives import Lives
-from trainer.planning.placement.tasks import TaskLists
+from trainer.planning.placement.tasks import Compute, TaskLists
 from trainer.planning.placement.units import Placement
 
 
@@ -25,17 +26,19 @@ class Memory:
         slots: the optimizer's state.
         kept: activations, and the batch, that are there when the forward pass is done.
         working: activations, received boxes, gradients and temporaries, where the sum of all is largest.
+        early: of messages that may be there, besides what is kept, before they are asked for.
     """
 
     variables: int
     slots: int
     kept: int
     working: int
+    early: int = 0
 
     @property
     def total(self) -> int:
         """Bytes of all where they are most."""
-        return self.variables + self.slots + self.working
+        return self.variables + self.slots + self.working + self.early
 
 
 def memory(
@@ -57,12 +60,16 @@ def memory(
         trained = {key for key in held if key[0] in placement.reductions}
         own = {(path, box) for path, flow in placement.reductions.items() for box in flow.need.of(rank)}
         kept = trained if whole_update else own
-        lives = Lives(placement, lists.get(rank, ()), rank)
+        tasks = lists.get(rank, ())
+        lives, early_bytes = Lives(placement, tasks, rank), 0
+        if any(isinstance(task, Compute) and task.micro for task in tasks):
+            early_bytes = lives.kept_with(early(lists, rank)) - lives.kept
         return Memory(
             sum(box.size * widths[path] for path, box in held | kept),
             slots * sum(box.size * widths[path] for path, box in kept),
             lives.kept,
             lives.most,
+            early_bytes,
         )
 
     return tuple(one(rank) for rank in range(ranks))

@@ -14,7 +14,7 @@ from trainer.ranks.agreement import agree
 from trainer.ranks.world import World
 from trainer.run_folder import machine, record
 from trainer.strategies.placed import calibration
-from trainer.strategies.placed.profiling import links, operations, update
+from trainer.strategies.placed.profiling import handling, links, operations, update
 from trainer.strategies.placed.profiling.operations import Loss
 
 # Takes how many of how many are done.
@@ -61,6 +61,7 @@ def measure(
     sizes = operations.parameter_bytes(network, model)
     took = update.measure(optimizer, model)
     between = links.measure(world, link)
+    handled = handling.measure(world)
     everyones = world.allgather_object(
         {
             "device": {"host": world.host, **calibration.device()},
@@ -99,6 +100,7 @@ def measure(
             spread_s=tuple(one["update"][1] for one in everyones),
         ),
         links=tuple(tuple(one and form.ProfiledLink(**one._asdict()) for one in row) for row in between),
+        handling=handled,
     )
 
 
