@@ -99,7 +99,7 @@ def profile(cell: dict[str, Any], job: PlacementJob, handled: Any = None) -> Any
     """Return the profile of one volume on `cell["ranks"]` hosts, whose seconds are those that are waited.
 
     Args:
-        cell: with what waits and tasks take besides: see `overhead`.
+        cell: with what waits and tasks take besides, where that is known: see `overhead`.
         job: what is trained.
         handled: what messages cost ranks themselves.
     """
@@ -108,7 +108,7 @@ def profile(cell: dict[str, Any], job: PlacementJob, handled: Any = None) -> Any
     from trainer.strategies.placed.reading import read
 
     ranks, speed = range(cell["ranks"]), cell["gflops"] * 1e9
-    longer, each = cell["overhead_s"]
+    longer, each = cell.get("overhead_s", (0.0, 0.0))
     network = read(network_of(job), 1)
     rows = []
     for one in network.operations:

@@ -6,6 +6,7 @@ called from the graph, where that was not compiled. All ranks of a run use the s
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import hashlib
@@ -174,6 +175,8 @@ class Compiled(Exchange):
         for name in ("sent", "received", "sent_messages", "received_messages", "arrivals", "early"):
             getattr(self._counts, f"cingulum_{name}").restype = ctypes.c_uint64
         self._rows = np.empty((MOST_ARRIVALS, 4))
+        # The thread must not look for messages while MPI is finalised.
+        atexit.register(self._counts.cingulum_stop_listening)
 
     def move(
         self, values: Sequence[Any], leaving: Sequence[Parcel], wanted: Sequence[Parcel]
