@@ -93,6 +93,7 @@ def test_a_step_is_written_for_a_trace_viewer(config, capsys, tmp_path):
         (("--ranks", "0"), "'0' is not a number of ranks"),
         (("--cluster", "nowhere"), "There is no cluster 'nowhere'"),
         (("--trace", "t.json"), "--strategy data"),
+        (("--profiled-on", "a100"), "--profile FILE"),
         (("--plot", "/nowhere/plot.png"), "there is no such folder"),
     ],
 )
@@ -122,7 +123,7 @@ def advised(capsys, config: Path, *arguments: str) -> dict:
 
 
 def test_advice_is_what_the_rows_of_a_simulation_say(config, capsys, monkeypatch):
-    each = ("--batch-per-rank", "512")
+    each = ("model.width=32", "--batch-per-rank", "64")
     found = advised(capsys, config, *each)
     assert [one["ranks"] for one in found["growth"]] == [1, 2, 4, 8, 16]
     rates = {one["ranks"]: one["samples_per_s"] for one in found["growth"]}

@@ -164,12 +164,13 @@ class Strategies:
             names = plans.NAMES[1:] if self.asked.strategy is None else (self.asked.strategy,)
             yield from ((Refused(name, ranks, reason), None) for name in names)
             return
+        each = collectives.direct([1.0] * size, ranks // size, fabric)
         for label, outlook, group in self.of_one_group(size, samples * size // ranks, fabric):
             if isinstance(outlook, Impossible) or group is None:
                 reason = outlook.reason if isinstance(outlook, Impossible) else ""
                 yield Refused(label, ranks, reason), None
                 continue
-            step, crossed = groups.together(group, outlook, fabric)
+            step, crossed = groups.together(group, outlook, fabric, each)
             sent = Exchanged(
                 0.0, 0.0,
                 max(one.bytes for one in outlook.sent) + crossed.sent,
