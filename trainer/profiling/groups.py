@@ -65,7 +65,8 @@ def play(
     durations = Durations(outlook.placement, profile, dict(enumerate(outlook.owned)))
 
     def seconds(rank: int, task: Work) -> float:
-        return max(least_s, durations.of(rank % size, task))
+        took = durations.of(rank % size, task)
+        return max(least_s, took) if took else 0.0
 
     rounds = [(_copies(lists, size, groups), times) for lists, times in outlook.rounds]
 
