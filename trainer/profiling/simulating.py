@@ -135,9 +135,13 @@ class Strategies:
         exchanged = collectives.cost(repeated(moves.rounds), fabric)
         alone = self.subject.accumulated(each)
         work = Work(alone.forward_s, alone.backward_s)
-        updating = alone.update_s / server.count
+        within = alone.update_s / server.count
+        if train.sync_batch_norm:
+            # Workers add statistics up among themselves.
+            ring = collectives.all_reduce("ring", ClusterFabric(self.asked.cluster, workers))
+            within += self.subject.statistics(ring.latency_s)
         step = stepping.whole_network(
-            work, exchanged, moves.parts, workers, self.subject.deviation, rounds_s=updating
+            work, exchanged, moves.parts, workers, self.subject.deviation, rounds_s=within
         )
         way = f"{workers} worker(s), {server.count} server(s), {server.placement}"
         needs = self.subject.memory(each, 0)
