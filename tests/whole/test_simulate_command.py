@@ -139,11 +139,11 @@ def test_advice_is_what_the_rows_of_a_simulation_say(config, capsys, monkeypatch
     assert list(found["upgrades"].values()) == sorted(found["upgrades"].values(), reverse=True)
     assert found["interval_s"] == pytest.approx(found["young_s"], rel=0.01)
 
-    few = advised(capsys, config, "--batch-per-rank", "1", "--ranks", "4")
+    few = advised(capsys, config, "model.width=32", "--batch-per-rank", "1", "--ranks", "4")
     assert few["ranks"] == 4 and few["batch"] > 1 and few["limit"] != "computing"
     assert few["upgrades"]["twice the batch"] > 1.5
     rows = simulated(
-        capsys, config, "--ranks", "4", "--cluster", "cpu-ethernet", "--strategy", "data",
+        capsys, config, "model.width=32", "--ranks", "4", "--cluster", "cpu-ethernet", "--strategy", "data",
         "--batch-per-rank", str(few["batch"]),
     )  # fmt: skip
     best = max(rows, key=lambda one: one["samples_per_s"])
