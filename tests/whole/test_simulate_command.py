@@ -73,7 +73,8 @@ def test_figures_follow_from_the_cluster(config, capsys):
         assert one["fits"] and one["joules"] > 0 and one["dollars"] is None
     # Two groups of 4: the bytes of one, and its own parameters' gradients to the other.
     one, two = by["filters", 4], by["filters", 8]
-    assert one["sent_bytes"] < two["sent_bytes"] < one["sent_bytes"] + 4 * parameters
+    # An owner of a quarter of all sends half of it, and half of that of the other group's owner back.
+    assert parameters <= two["sent_bytes"] - one["sent_bytes"] < 4 * parameters
     assert two["samples"] == 2 * one["samples"] and two["memory_bytes"] == one["memory_bytes"]
     assert two["waiting_s"] > one["waiting_s"]
 
@@ -115,7 +116,7 @@ def test_a_cluster_that_is_too_small_and_a_batch_that_cannot_be_shared(config, c
     (tmp_path / "mine.yaml").write_text(text)
     assert cli.run(["simulate", str(config), "--ranks", "8", "--cluster", str(tmp_path / "mine.yaml")]) == 2
     assert "mine has 4 devices, fewer than 8 ranks" in capsys.readouterr().err
-    rows = simulated(capsys, config, "--ranks", "8")
+    rows = simulated(capsys, config, "--ranks", "8", "--strategy", "data")
     reasons = {one["strategy"]: one["refused"] for one in rows if one["refused"]}
     assert "4 samples cannot be shared evenly by 8 rank(s)" in reasons["data"]
 
