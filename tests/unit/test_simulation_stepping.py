@@ -42,6 +42,9 @@ def test_all_wait_for_the_slowest_rank():
     step = stepping.whole_network(WORK, exchanged(0.0), 1, 64, 0.1)
     assert step.step_s == pytest.approx(3.5 * epoch.slowest(64, 0.1))
     assert step.slow_s == pytest.approx(3.5 * 0.1 * epoch.largest_of(64)) and step.busy_s == 3.5
+    # Its longer backward pass hides more.
+    hidden = stepping.whole_network(WORK, exchanged(4.0), 4, 64, 0.1)
+    assert hidden.waiting_s == pytest.approx(4.0 - 0.75 * 2.0 * epoch.slowest(64, 0.1))
 
 
 def test_a_timeline_opens_in_a_trace_viewer():

@@ -64,12 +64,17 @@ def test_figures_follow_from_the_cluster(config, capsys):
     assert four["samples"] == 8 and four["hosts"] == 1 and by["data", 8]["hosts"] == 2
     assert four["step_s"] == pytest.approx(four["busy_s"] + four["slowest_rank_s"] + four["waiting_s"])
     assert four["busy_s"] == alone["busy_s"] and 0 < four["efficiency"] < 1
+    volumes = {
+        round(one["epoch_s"] / one["factor"] / one["step_s"] * one["samples"], 6) for one in by.values()
+    }
+    assert len(volumes) == 1 and volumes.pop() in range(16, 33)
     for one in by.values():
-        assert one["epoch_s"] >= one["step_s"] * 20 / one["samples"] and one["factor"] > 1
+        assert one["factor"] > 1 and one["step_s"] >= one["reading_s"]
         assert one["fits"] and one["joules"] > 0 and one["dollars"] is None
     # Two groups of 4: the bytes of one, and its own parameters' gradients to the other.
     one, two = by["filters", 4], by["filters", 8]
-    assert one["sent_bytes"] < two["sent_bytes"] < one["sent_bytes"] + 4 * parameters
+    # An owner of a quarter of all sends half of it, and half of that of the other group's owner back.
+    assert parameters <= two["sent_bytes"] - one["sent_bytes"] < 4 * parameters
     assert two["samples"] == 2 * one["samples"] and two["memory_bytes"] == one["memory_bytes"]
     assert two["waiting_s"] > one["waiting_s"]
 
@@ -93,6 +98,7 @@ def test_a_step_is_written_for_a_trace_viewer(config, capsys, tmp_path):
         (("--ranks", "0"), "'0' is not a number of ranks"),
         (("--cluster", "nowhere"), "There is no cluster 'nowhere'"),
         (("--trace", "t.json"), "--strategy data"),
+        (("--profiled-on", "a100"), "--profile FILE"),
         (("--plot", "/nowhere/plot.png"), "there is no such folder"),
     ],
 )
@@ -110,7 +116,7 @@ def test_a_cluster_that_is_too_small_and_a_batch_that_cannot_be_shared(config, c
     (tmp_path / "mine.yaml").write_text(text)
     assert cli.run(["simulate", str(config), "--ranks", "8", "--cluster", str(tmp_path / "mine.yaml")]) == 2
     assert "mine has 4 devices, fewer than 8 ranks" in capsys.readouterr().err
-    rows = simulated(capsys, config, "--ranks", "8")
+    rows = simulated(capsys, config, "--ranks", "8", "--strategy", "data")
     reasons = {one["strategy"]: one["refused"] for one in rows if one["refused"]}
     assert "4 samples cannot be shared evenly by 8 rank(s)" in reasons["data"]
 
@@ -122,7 +128,7 @@ def advised(capsys, config: Path, *arguments: str) -> dict:
 
 
 def test_advice_is_what_the_rows_of_a_simulation_say(config, capsys, monkeypatch):
-    each = ("--batch-per-rank", "512")
+    each = ("model.width=32", "--batch-per-rank", "64")
     found = advised(capsys, config, *each)
     assert [one["ranks"] for one in found["growth"]] == [1, 2, 4, 8, 16]
     rates = {one["ranks"]: one["samples_per_s"] for one in found["growth"]}
@@ -134,11 +140,11 @@ def test_advice_is_what_the_rows_of_a_simulation_say(config, capsys, monkeypatch
     assert list(found["upgrades"].values()) == sorted(found["upgrades"].values(), reverse=True)
     assert found["interval_s"] == pytest.approx(found["young_s"], rel=0.01)
 
-    few = advised(capsys, config, "--batch-per-rank", "1", "--ranks", "4")
+    few = advised(capsys, config, "model.width=32", "--batch-per-rank", "1", "--ranks", "4")
     assert few["ranks"] == 4 and few["batch"] > 1 and few["limit"] != "computing"
     assert few["upgrades"]["twice the batch"] > 1.5
     rows = simulated(
-        capsys, config, "--ranks", "4", "--cluster", "cpu-ethernet", "--strategy", "data",
+        capsys, config, "model.width=32", "--ranks", "4", "--cluster", "cpu-ethernet", "--strategy", "data",
         "--batch-per-rank", str(few["batch"]),
     )  # fmt: skip
     best = max(rows, key=lambda one: one["samples_per_s"])

@@ -12,9 +12,10 @@ import numpy as np
 from trainer.planning import exchange
 from trainer.planning.placement import costs
 from trainer.planning.placement.durations import Durations
-from trainer.planning.placement.tasks import Receive, Send, Task, TaskLists
+from trainer.planning.placement.tasks import Compute, Receive, Send, Task, TaskLists
 from trainer.planning.profile import Profile
 from trainer.planning.simulation import collectives, engine, epoch
+from trainer.planning.simulation.collectives import Exchanged
 from trainer.planning.simulation.engine import Played, Work
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Step
@@ -64,7 +65,8 @@ def play(
     durations = Durations(outlook.placement, profile, dict(enumerate(outlook.owned)))
 
     def seconds(rank: int, task: Work) -> float:
-        return max(least_s, durations.of(rank % size, task))
+        took = durations.of(rank % size, task)
+        return max(least_s, took) if took else 0.0
 
     rounds = [(_copies(lists, size, groups), times) for lists, times in outlook.rounds]
 
@@ -96,20 +98,33 @@ def play(
     return Group(size, step, statistics.pstdev(drawn), played[0], backward)
 
 
-def together(group: Group, outlook: Outlook, fabric: ClusterFabric) -> tuple[Step, collectives.Exchanged]:
+def together(
+    group: Group, outlook: Outlook, fabric: ClusterFabric, each: Exchanged
+) -> tuple[Step, Exchanged]:
     """Return the step of all groups, which add up their gradients at owners, and hand out new weights.
 
     All groups wait for the slowest. The way of gradients is hidden as `exchange.exposed` says, with as many
-    parts as there are variables; that of new weights is not.
+    parts as there are variables; that of new weights is not. Statistics of batch norm, and their gradients,
+    go from each rank to the same rank of every other group, in one round.
+
+    Args:
+        group: that was played.
+        outlook: of one group.
+        fabric: of all ranks.
+        each: what `collectives.direct` costs of 1 byte of each rank.
     """
     groups = fabric.ranks // group.size
     if groups == 1:
-        return group.step, collectives.Exchanged(0.0, 0.0, 0.0, 0.0)
+        return group.step, Exchanged(0.0, 0.0, 0.0, 0.0)
     owned = [4.0 * one for one in outlook.owned]
     crossed = collectives.direct(owned, groups, fabric)
     parts = max(1, len(outlook.placement.reductions))
     half = crossed.seconds / 2
     exposed = exchange.exposed(half, group.backward_s, parts).seconds + half
+    summed = _statistics(outlook)
+    # Of both rounds of `each`, one is of the forward pass; they are of 1/groups bytes to each rank.
+    exposed += len(summed) * each.latency_s + sum(summed) * groups * each.transfer_s
+    of_statistics = each.of(sum(summed) * groups)
     slow = group.deviation_s * epoch.largest_of(groups)
     step = group.step
     return (
@@ -119,8 +134,26 @@ def together(group: Group, outlook: Outlook, fabric: ClusterFabric) -> tuple[Ste
             slow_s=step.slow_s + slow,
             waiting_s=step.waiting_s + exposed,
         ),
-        crossed,
+        dataclasses.replace(
+            crossed,
+            sent=crossed.sent + of_statistics.sent,
+            all_sent=crossed.all_sent + of_statistics.all_sent,
+        ),
     )
+
+
+def _statistics(outlook: Outlook) -> list[int]:
+    """Bytes of each sum of batch norm in an update, for every micro-batch."""
+    sizes = [
+        math.prod(one.shape) * one.width
+        for one in outlook.placement.network.operations
+        if one.kind.endswith("_moments")
+    ]
+    found = []
+    for lists, times in outlook.rounds:
+        micros = {task.micro for tasks in lists.values() for task in tasks if isinstance(task, Compute)}
+        found += sizes * len(micros) * times
+    return found
 
 
 def _copies(lists: TaskLists, size: int, groups: int) -> TaskLists:

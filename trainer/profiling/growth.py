@@ -47,7 +47,7 @@ def draw(found: Simulation, path: Path) -> None:
 
 def _named(rate: float) -> str:
     """A power of two, rounded where it is large."""
-    for unit, scale in (("M", 1e6), ("k", 1e3)):
-        if rate >= 10 * scale:
+    for unit, least, scale in (("M", 1e6, 1e6), ("k", 1e4, 1e3)):
+        if rate >= least:
             return f"{rate / scale:.0f} {unit}"
     return short(rate)

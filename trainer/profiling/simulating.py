@@ -135,9 +135,13 @@ class Strategies:
         exchanged = collectives.cost(repeated(moves.rounds), fabric)
         alone = self.subject.accumulated(each)
         work = Work(alone.forward_s, alone.backward_s)
-        updating = alone.update_s / server.count
+        within = alone.update_s / server.count
+        if train.sync_batch_norm:
+            # Workers add statistics up among themselves.
+            ring = collectives.all_reduce("ring", ClusterFabric(self.asked.cluster, workers))
+            within += self.subject.statistics(ring.latency_s)
         step = stepping.whole_network(
-            work, exchanged, moves.parts, workers, self.subject.deviation, rounds_s=updating
+            work, exchanged, moves.parts, workers, self.subject.deviation, rounds_s=within
         )
         way = f"{workers} worker(s), {server.count} server(s), {server.placement}"
         needs = self.subject.memory(each, 0)
@@ -164,12 +168,13 @@ class Strategies:
             names = plans.NAMES[1:] if self.asked.strategy is None else (self.asked.strategy,)
             yield from ((Refused(name, ranks, reason), None) for name in names)
             return
+        each = collectives.direct([1.0] * size, ranks // size, fabric)
         for label, outlook, group in self.of_one_group(size, samples * size // ranks, fabric):
             if isinstance(outlook, Impossible) or group is None:
                 reason = outlook.reason if isinstance(outlook, Impossible) else ""
                 yield Refused(label, ranks, reason), None
                 continue
-            step, crossed = groups.together(group, outlook, fabric)
+            step, crossed = groups.together(group, outlook, fabric, each)
             sent = Exchanged(
                 0.0, 0.0,
                 max(one.bytes for one in outlook.sent) + crossed.sent,

@@ -9,6 +9,7 @@ import statistics
 from dataclasses import dataclass
 
 from trainer.config import RunConfig
+from trainer.errors import ConfigError
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
@@ -68,6 +69,12 @@ class Subject:
     def __init__(self, asked: Asked) -> None:
         self.asked, self.config, self.cluster = asked, asked.config, asked.cluster
         self.deviation = self.cluster.slowdown.value
+        if asked.measured_on is not None:
+            if asked.profile is None:
+                raise ConfigError(
+                    "--profiled-on says of what device a profile is.", cure="Give it: --profile FILE"
+                )
+            devices.device_of(self.cluster, asked.measured_on)
         preparation.set_numerics(self.config)
         self.data = preparation.open_data(self.config)
         self.model = preparation.build_model(self.config, self.data, synchronised=False)

@@ -89,7 +89,7 @@ def scaled(measured: Profile, fabric: ClusterFabric, *, measured_on: str | None 
         InputError: the cluster has no such device.
     """
     ranks = range(fabric.ranks)
-    base = None if measured_on is None else _device(fabric.cluster, measured_on)
+    base = None if measured_on is None else device_of(fabric.cluster, measured_on)
     half = "16" in measured.precision
     quicker = [(1.0, 1.0)] * fabric.ranks
     if base is not None:
@@ -147,7 +147,12 @@ def _peak(device: DeviceSection, *, half: bool) -> float:
     return (best or device.flops_per_second).value
 
 
-def _device(cluster: Cluster, name: str) -> DeviceSection:
+def device_of(cluster: Cluster, name: str) -> DeviceSection:
+    """Return a device of a cluster file.
+
+    Raises:
+        InputError: there is none of this name.
+    """
     if name not in cluster.devices:
         raise InputError(
             f"{cluster.name} has no device {name!r} among its `devices`.",
