@@ -211,6 +211,24 @@ def test_a_plan_is_never_worse_than_a_way_that_follows_one_rule(ranks, objective
         assert balance == "total" or best.layer_imbalance <= 0.1
 
 
+def test_a_plan_for_time_looks_at_all_that_plans_for_volume_do(monkeypatch):
+    network = resnet(size=16)
+    looked_at = []
+    judged = judging.judged
+
+    def noted(label, network, divided, *rest):
+        looked_at[-1].append(divided)
+        return judged(label, network, divided, *rest)
+
+    monkeypatch.setattr(judging, "judged", noted)
+    best = []
+    for wanted in (Wanted("time"), Wanted("volume")):
+        looked_at.append([])
+        best.append(planning.plan(network, 2, wanted).best)
+    assert all(divided in looked_at[0] for divided in looked_at[1])
+    assert best[0].step_s <= best[1].step_s
+
+
 def test_every_layer_is_balanced_where_that_is_asked_for_and_no_rank_has_more_where_not():
     network = resnet(width=16)
     layers = planning.plan(network, 2, Wanted("volume", "layers")).best

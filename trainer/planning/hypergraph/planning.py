@@ -9,6 +9,7 @@ never worse than a uniform way that keeps the same balance.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -130,14 +131,9 @@ def plan(
         label: judging.judged(label, network, one, known, ranks, pipeline)
         for label, one in uniform(network, ranks, planning.speeds).items()
     }
-    listed = list(planning.short_list())
-    if wanted.objective == "time":
-        # What hides behind computing is not searched: little that crosses, in balance, may take least.
-        balanced = dataclasses.replace(wanted, objective="volume", balance="layers")
-        listed += _Planning(network, ranks, balanced, known, micro_batches).short_list()
     found = [
         judging.judged(label, network, one, known, ranks, pipeline)
-        for label, divided in listed
+        for label, divided in planning.short_list()
         for one in _variants(network, divided, wanted.objective)
     ]
     best = min([*found, *rules.values()], key=lambda one: _worth(one, wanted))
@@ -174,23 +170,44 @@ class _Planning:
         self.speeds = [float(one) for one in took.min() / took] if took.min() > 0 else [1.0] * ranks
         if max(self.speeds) < 1.02 * min(self.speeds):
             self.speeds = [1.0] * ranks
+        self._cuts = [choices.cuts(group.shape, self.speeds) for group in self._groups]
         self.hypergraphs: list[Divided] = []
 
     def short_list(self) -> Iterator[tuple[str, Layouts]]:
-        """Return the most promising placements."""
-        parts = list(self._partitions()) if self._ranks > 1 else []
-        offered = [self._choices(number) for number in range(len(self._groups))]
-        for label, divided in parts:
-            for own, layout in zip(offered, divided, strict=True):
-                own.append(Choice(label, layout))
-        limit = self._wanted.imbalance if self._wanted.objective == "volume" else None
+        """Return the most promising placements, each once."""
+        seen: set[tuple[int, ...]] = set()
+        for objective, balance in self._searches():
+            for label, divided in self._found(objective, balance):
+                key = tuple(map(id, divided))
+                if key not in seen:
+                    seen.add(key)
+                    yield label, layouts(self._groups, divided)
+
+    def _searches(self) -> tuple[tuple[Objective, Balance], ...]:
+        """What searches minimise, and what they keep balanced.
+
+        Seconds are added up as if nothing overlapped. What hides behind computing is therefore not searched:
+        plans for the least volume may take less, and are looked at, too.
+        """
+        if self._wanted.objective == "volume":
+            return (("volume", self._wanted.balance),)
+        return ("time", "total"), ("volume", "layers"), ("volume", "total")
+
+    def _found(self, objective: Objective, balance: Balance) -> Iterator[tuple[str, list[Layout]]]:
+        """Return what one search finds, the best first, with the start that it found it from."""
+        is_every_layer = objective == "volume" and balance == "layers"
+        offered = [self._choices(number, is_every_layer) for number in range(len(self._groups))]
+        if self._ranks > 1 and not is_every_layer:
+            for label, divided in self._partitions:
+                for own, layout in zip(offered, divided, strict=True):
+                    own.append(Choice(label, layout))
         labels = list(dict.fromkeys(choice.label for some in offered for choice in some))
         search = Search(
             self._traffic,
             offered,
             self._machine,
-            self._wanted.objective,
-            imbalance=limit,
+            objective,
+            imbalance=self._wanted.imbalance if objective == "volume" else None,
             tries=_LOOKS // max(1, len(labels) * len(self._traffic.terms)),
         )
         found: dict[tuple[int, ...], tuple[Value, str]] = {}
@@ -201,29 +218,36 @@ class _Planning:
             chosen, value = search.descend(start)
             found.setdefault(chosen, (value, f"searched from {label}"))
         length = _SHORT_LIST if self._ranks < _MANY_RANKS else _SHORTER_LIST
-        best = sorted(found, key=lambda chosen: found[chosen])[:length]
-        for chosen in best:
+        for chosen in sorted(found, key=lambda chosen: found[chosen])[:length]:
             divided = [some[index].layout for some, index in zip(offered, chosen, strict=True)]
-            yield found[chosen][1], layouts(self._groups, divided)
+            yield found[chosen][1], divided
 
-    def _choices(self, number: int) -> list[Choice]:
-        """Ways to divide a group, of which the first one is there for every group."""
-        group = self._groups[number]
-        wholes = range(self._ranks if self._ranks <= _FEW_RANKS else 1)
-        on_one = [choices.whole(group.shape, rank) for rank in wholes]
-        cut = choices.cuts(group.shape, self.speeds)
+    def _choices(self, number: int, is_every_layer: bool) -> list[Choice]:
+        """Ways to divide a group, of which the first one is there for every group.
+
+        Args:
+            number: of the group.
+            is_every_layer: whether it must be balanced, unless it takes next to no time.
+        """
+        cut = self._cuts[number]
         share = self._machine.seconds[number].sum() / max(float(self._machine.seconds.sum()), 1e-300)
-        if self._wanted.balance == "layers" and self._wanted.objective == "volume" and share > NEGLIGIBLE:
+        if is_every_layer and share > NEGLIGIBLE:
             each = {one.label: choices.imbalance(one, self.speeds) for one in cut}
             least = min(each.values(), default=math.inf)
             most = max(self._wanted.imbalance, least) + 1e-9
-            return [one for one in cut if each[one.label] <= most] or on_one
-        return [*on_one, *cut]
+            return [one for one in cut if each[one.label] <= most] or list(self._wholes[number])
+        return [*self._wholes[number], *cut]
 
-    def _partitions(self) -> Iterator[tuple[str, list[Layout]]]:
+    @functools.cached_property
+    def _wholes(self) -> list[list[Choice]]:
+        """Of each group, the choices to have it whole on one rank."""
+        ranks = range(self._ranks if self._ranks <= _FEW_RANKS else 1)
+        return [[choices.whole(group.shape, rank) for rank in ranks] for group in self._groups]
+
+    @functools.cached_property
+    def _partitions(self) -> list[tuple[str, list[Layout]]]:
         """What the partitioner and the exact program make of tiles."""
-        if self._wanted.balance == "layers" and self._wanted.objective == "volume":
-            return
+        found = []
         for label, counts in tilings(self._groups, self._ranks, self._wanted.granularity):
             graph = hypergraph(self._network, self._groups, counts, self._times)
             graph = dataclasses.replace(graph, weights=self._weights(graph))
@@ -240,7 +264,8 @@ class _Planning:
             best = min(tried, key=lambda parts: graph.connectivity(parts, counted=False))
             crossing = graph.connectivity(best, counted=False)
             self.hypergraphs.append(Divided(label, len(graph.weights), len(graph.nets), crossing, bound))
-            yield f"partition of {label}", graph.layouts(self._groups, best)
+            found.append((f"partition of {label}", graph.layouts(self._groups, best)))
+        return found
 
     def _weights(self, graph: Hypergraph) -> np.ndarray:
         """Mean seconds of each tile in place of FLOPs."""
