@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from planned_networks import small
 
 from trainer import models
-from trainer.planning.hypergraph import exact, judging, partitioner, planning, reference
+from trainer.planning.hypergraph import candidates, exact, judging, partitioner, planning, reference
 from trainer.planning.hypergraph.choices import cuts, imbalance, whole
 from trainer.planning.hypergraph.groups import groups, layouts
 from trainer.planning.hypergraph.nets import hypergraph
-from trainer.planning.hypergraph.planning import Wanted
 from trainer.planning.hypergraph.search import Search
 from trainer.planning.hypergraph.tilings import tilings
 from trainer.planning.hypergraph.traffic import Traffic
 from trainer.planning.hypergraph.uniform import uniform
+from trainer.planning.hypergraph.wanted import Wanted
 from trainer.planning.placement import checking
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.tasks import Send
@@ -175,7 +175,7 @@ def test_the_search_changes_runs_of_layers_where_one_alone_would_lose():
     profile = reference.profile(network, 2)
     offered = [[whole(one.shape, 0), whole(one.shape, 1), *cuts(one.shape, [1.0, 1.0])] for one in some]
     search = Search(
-        Traffic(network, some), offered, planning.machine(network, some, profile, 2), "volume",
+        Traffic(network, some), offered, candidates.machine(network, some, profile, 2), "volume",
         imbalance=0.1, tries=10_000,
     )  # fmt: skip
     everywhere = search.labelled("depth / 2", (0,) * len(some))
@@ -184,7 +184,7 @@ def test_the_search_changes_runs_of_layers_where_one_alone_would_lose():
     assert value.cost < 0.7 * search.value(everywhere).cost
     # With one try nothing is found that takes more.
     assert Search(
-        Traffic(network, some), offered, planning.machine(network, some, profile, 2), "volume",
+        Traffic(network, some), offered, candidates.machine(network, some, profile, 2), "volume",
         imbalance=0.1, tries=1,
     ).descend(everywhere)[1].cost > value.cost  # fmt: skip
 

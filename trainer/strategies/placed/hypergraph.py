@@ -92,6 +92,7 @@ class Hypergraph(Placed):
         """
         from trainer.errors import ConfigError
         from trainer.planning.hypergraph import planning
+        from trainer.planning.hypergraph.wanted import Wanted
         from trainer.strategies.placed.reading import read
 
         if ranks > planning.MOST_RANKS:
@@ -102,7 +103,7 @@ class Hypergraph(Placed):
                 key="train.strategy.replicas",
             )
         section, network = self._hypergraph, read(model, self._samples)
-        wanted = planning.Wanted(
+        wanted = Wanted(
             section.objective,
             section.balance,
             section.imbalance,
