@@ -207,3 +207,21 @@ def test_a_strip_shows_who_computes_which_part(config):
     assert drawn[0].axes == ("channels",) and drawn[0].ranks == (0, 2)
     assert drawn[0].signs == "0" * (WIDTH // 2) + "2" * (WIDTH // 2)
     assert drawn[-1].axes == () and drawn[-1].signs == "0" * WIDTH
+
+
+def test_of_many_ranks_one_replica_is_laid_out_and_the_figures_are_those_of_all(config, capsys, monkeypatch):
+    asked = ["train.strategy=hypergraph", "train.strategy.objective=volume", "train.strategy.replicas=2"]
+    asked += ["train.accumulation=2", "train.global_batch=8", "--ranks", "4"]
+    of_all = planned(capsys, config, *asked)["strategies"][0]
+    monkeypatch.setattr(plans, "MOST_RANKS", 3)
+    tree = planned(capsys, config, *asked)
+    found = tree["strategies"][0]
+    for key in ("sent_bytes", "messages", "flops", "parameters_held", "parameters_owned"):
+        assert found[key] == of_all[key], key
+    assert [one["slots"] for one in found["memory_bytes"]] == [one["slots"] for one in of_all["memory_bytes"]]
+    assert "2 replicas of 2 ranks, one of which was planned" in found["way"]
+    assert (tree["plan"]["ranks"], tree["plan"]["replicas"]) == (4, 2)
+    assert all("Not compared" in one["refused"] for one in tree["strategies"][1:])
+    # As many replicas as take least, of those that samples allow.
+    tree = planned(capsys, config, *[one.replace("replicas=2", "replicas=auto") for one in asked])
+    assert tree["plan"]["replicas"] in (1, 2, 4)

@@ -19,6 +19,7 @@ from trainer.config import (
     micro_batch,
 )
 from trainer.errors import ConfigError, InputError
+from trainer.planning.hypergraph.replicas import MOST_RANKS
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.costs import Cost, Sent
 from trainer.planning.placement.layouts import replicated
@@ -30,6 +31,7 @@ from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Se
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
 from trainer.planning.stages import planners
+from trainer.profiling import of_replicas
 from trainer.profiling.outlooks import Comparison, Impossible, Outlook
 from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
@@ -152,6 +154,11 @@ def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
 
 
 def _tried(asked: _Asked, section: StrategySection) -> Outlook | Impossible:
+    if asked.ranks > MOST_RANKS and section.name != "hypergraph":
+        return Impossible(
+            _label(section),
+            f"Not compared: to lay out more than {MOST_RANKS} ranks takes long.",
+        )
     try:
         return _outlook(asked, section)
     except InputError as error:
@@ -161,6 +168,9 @@ def _tried(asked: _Asked, section: StrategySection) -> Outlook | Impossible:
 def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
     if section.name == "data":
         return _of_data(asked)
+    is_large = asked.ranks > MOST_RANKS
+    if is_large and isinstance(section, HypergraphConfig) and section.plan is None and section.replicas != 1:
+        return _of_replicas(asked, section)
     train, ranks = asked.config.train, asked.ranks
     strategy = registry.of(asked.under(section))
     if isinstance(strategy, Hybrid | Hypergraph):
@@ -185,6 +195,29 @@ def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
     if isinstance(plan, HypergraphPlan):
         return dataclasses.replace(found, decided=plan.decided)
     return found
+
+
+def _of_replicas(asked: _Asked, section: HypergraphConfig) -> Outlook:
+    """Of so many ranks one replica is laid out, and what sums over all of them cost is added."""
+    strategy = registry.of(asked.under(section))
+    if not isinstance(strategy, Hypergraph):
+        raise TypeError(f"{section.name} is not divided by a hypergraph")
+    strategy.profile = asked.profile
+    count, train = strategy.settle(asked.model, asked.ranks), asked.config.train
+    samples = micro_batch(train.global_batch, world_size=count, accumulation=train.accumulation)
+    train = train.model_copy(update={"global_batch": train.accumulation * samples})
+    alone = dataclasses.replace(
+        asked, config=asked.config.model_copy(update={"train": train}), ranks=asked.ranks // count
+    )
+    one = _outlook(alone, section.model_copy(update={"replicas": 1}))
+    return of_replicas.outlook(
+        one,
+        reading.read(asked.model, count * samples // section.micro_batches),
+        count,
+        times=train.accumulation,
+        slots=asked.slots,
+        profile=asked.profile,
+    )
 
 
 def _of_data(asked: _Asked) -> Outlook:

@@ -87,7 +87,7 @@ def uneven(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _other_parts(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str, Any], str]]:
-    per_replica = ranks // (facts.at("train.strategy.replicas") or 1)
+    per_replica = ranks // _set_replicas(facts)
     now = facts.at("train.strategy.parts") or [per_replica, 1, 1]
     parts = compact(per_replica)
     # A volume of one slice has no depth to be cut.
@@ -97,7 +97,7 @@ def _other_parts(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str,
 
 
 def _micro_batches(facts: Facts) -> Iterator[tuple[dict[str, Any], str]]:
-    now, replicas = facts.at("train.strategy.micro_batches"), facts.at("train.strategy.replicas") or 1
+    now, replicas = facts.at("train.strategy.micro_batches"), _set_replicas(facts)
     samples = (facts.at("train.global_batch") or 1) // (facts.at("train.accumulation") or 1)
     if facts.strategy == "hybrid" and now and samples % (2 * now * replicas) == 0:
         why = "stages wait less for the first and the last micro-batch; batch norm has half as many samples"
@@ -105,12 +105,19 @@ def _micro_batches(facts: Facts) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _replicas(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str, Any], str]]:
-    now = facts.at("train.strategy.replicas") or 1
+    now = _set_replicas(facts)
     samples = (facts.at("train.global_batch") or 1) // (facts.at("train.accumulation") or 1)
     free = not any(facts.at(f"train.strategy.{key}") for key in ("parts", "shares", "plan"))
+    free &= facts.at("train.strategy.replicas") != "auto"
     micro_batches = facts.at("train.strategy.micro_batches") or 1
     if free and ranks % (2 * now) == 0 and ranks > 2 * now and samples % (2 * now * micro_batches) == 0:
         yield {"train.strategy.replicas": 2 * now}, why
+
+
+def _set_replicas(facts: Facts) -> int:
+    """What the configuration says; 1 where that is nothing, or `auto`."""
+    found = facts.at("train.strategy.replicas")
+    return found if isinstance(found, int) else 1
 
 
 def _data(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:

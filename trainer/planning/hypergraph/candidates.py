@@ -128,6 +128,19 @@ class Candidates:
             divided = [some[index].layout for some, index in zip(offered, chosen, strict=True)]
             yield found[chosen][1], divided
 
+    def sketch(self) -> tuple[float, int]:
+        """Return the seconds of the best cut of one kind everywhere, as a search sees it before it begins.
+
+        Beside them, bytes of the variables that the rank with most of them computes with.
+        """
+        offered = [self._choices(number, False) for number in range(len(self._groups))]
+        search = Search(self._traffic, offered, self._machine, "time", imbalance=None, tries=0)
+        labels = dict.fromkeys(choice.label for some in offered for choice in some)
+        starts = [search.labelled(label, tuple(0 for _ in offered)) for label in labels]
+        best = min(starts, key=search.value)
+        divided = [some[index].layout for some, index in zip(offered, best, strict=True)]
+        return search.value(best).cost, int(self._traffic.held(divided).max())
+
     def _choices(self, number: int, is_every_layer: bool) -> list[Choice]:
         """Ways to divide a group, of which the first one is there for every group.
 

@@ -23,9 +23,6 @@ from trainer.planning.profile import Profile
 
 Stages = Callable[[Layouts], Pipeline | None]
 
-# More take minutes to plan for.
-MOST_RANKS = 64
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -129,6 +129,15 @@ class Traffic:
                 found[cause] += size
         return found
 
+    def held(self, divided: Sequence[Layout]) -> bounds.Ints:
+        """Return the bytes of trainable variables that each rank computes with, `(ranks,)`."""
+        found = np.zeros(max(held.ranks[-1] for held in divided) + 1, np.int64)
+        for operation, weight in self._weights.values():
+            held = divided[self._group[operation.name]]
+            for rank in held.ranks:
+                found[rank] += weight.width * _size(_blocks(operation, weight, held.of(rank)))
+        return found
+
     def _tensors(self) -> Iterable[Term]:
         for tensor, readers in self._readers.items():
             if self._operations[tensor].readings:
