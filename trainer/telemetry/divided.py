@@ -25,6 +25,16 @@ def is_by_plan(lost: Losses, facts: Facts) -> bool:
     return facts.flops[late] > SLOW * usual
 
 
+def idle(lost: Losses, facts: Facts) -> list[int]:
+    """Return the ranks to which a plan gives nothing on purpose, where others compute about equally long."""
+    if facts.strategy != "hypergraph" or len(facts.flops) != len(lost.of_rank):
+        return []
+    working = [seconds for rank, seconds in lost.of_rank.items() if facts.flops[rank] > 0]
+    if not working or max(working) > SLOW * statistics.fmean(working):
+        return []
+    return [rank for rank, flops in enumerate(facts.flops) if flops == 0]
+
+
 def latest(lost: Losses) -> int:
     """Return the rank that computes longest."""
     return max(lost.of_rank, key=lambda rank: lost.of_rank[rank])
@@ -83,6 +93,12 @@ def uneven(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
     yield from _micro_batches(facts)
     yield from _other_parts(facts, ranks, "small feature maps are cut along other axes, too")
     yield from _replicas(facts, ranks, "what one rank computes alone is divided over the replicas")
+    yield from _data(facts, ranks)
+
+
+def idle_ranks(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
+    """Propose what gives work to ranks that have none."""
+    yield from _replicas(facts, ranks, "each replica computes other samples")
     yield from _data(facts, ranks)
 
 
