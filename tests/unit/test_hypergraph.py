@@ -148,6 +148,52 @@ def test_the_partitioner_gets_nothing_that_it_cannot_take(shares, limit, change,
         partitioner.partition(dataclasses.replace(graph, **change), shares, imbalance=limit, seed=0)
 
 
+def two_hosts(network):
+    """Two ranks on each, with links that are ten times as fast within a host."""
+    one = reference.profile(network, 4)
+    fast = one.links[0][1]
+    slow = fast.model_copy(update={"bytes_per_second": fast.bytes_per_second / 10})
+    links = [[None if s == t else fast if s // 2 == t // 2 else slow for t in range(4)] for s in range(4)]
+    hosts = tuple(
+        device.model_copy(update={"host": f"host-{rank // 2}"}) for rank, device in enumerate(one.devices)
+    )
+    return one.model_copy(update={"links": tuple(map(tuple, links)), "devices": hosts})
+
+
+@pytest.mark.parametrize("tiles, part", [("whole layers", 0.01), ("depth in 4", 1), ("channels in 4", 1)])
+def test_less_crosses_between_hosts_where_parts_are_mapped_onto_links(tiles, part):
+    network = resnet()
+    some = groups(network)
+    graph = hypergraph(network, some, dict(tilings(some, 4, 4))[tiles])
+    far = candidates.distances(two_hosts(network), 4)
+    assert far is not None and candidates.distances(reference.profile(network, 4), 4) is None
+    found = [
+        partitioner.partition(graph, [1.0] * 4, imbalance=0.1, seed=0, distances=one) for one in (None, far)
+    ]
+    before, after = (graph.connectivity([one // 2 for one in parts], counted=False) for parts in found)
+    assert after <= part * before
+    within = [graph.weights[np.array(found[1]) == one].sum() for one in range(4)]
+    assert max(within) <= 1.1 * sum(within) / 4 + graph.weights.max()
+
+
+def test_distances_that_are_none_are_refused():
+    graph = hypergraph(NETWORK, GROUPS, [(1, 8, 1), (1,)])
+    for far in ([[0.0, 1.0]], [[0.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [float("nan"), 0.0]]):
+        with pytest.raises(ValueError, match="distances"):
+            partitioner.partition(graph, [1.0, 1.0], imbalance=0.1, seed=0, distances=far)
+
+
+def test_a_mapping_onto_links_is_looked_at(monkeypatch):
+    network = read(models.build("tiny", (16, 16, 16, 1), 2, width=4), 1)
+    labels = []
+    judged = judging.judged
+    monkeypatch.setattr(
+        judging, "judged", lambda label, *rest: (labels.append(label), judged(label, *rest))[1]
+    )
+    planning.plan(network, 4, Wanted("time", granularity=2), profile=two_hosts(network))
+    assert any(label.startswith("mapping of ") for label in labels)
+
+
 def test_unequal_ranks_get_unequal_parts():
     network = resnet()
     some = groups(network)

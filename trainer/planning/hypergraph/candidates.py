@@ -36,6 +36,8 @@ _LOOKS = 4_000_000
 _SHORT_LIST, _SHORTER_LIST, _MANY_RANKS = 6, 2, 16
 # With more ranks the search puts no layer on one of them whole; the partitioner may.
 _FEW_RANKS = 16
+# Links are unequal where one takes so much longer for a byte than another.
+_UNEQUAL = 1.5
 # Of the exact program, for each hypergraph.
 _EXACT_S = 3.0
 
@@ -78,6 +80,8 @@ class Candidates:
             self.speeds = [1.0] * ranks
         self._cuts = [choices.cuts(group.shape, self.speeds) for group in self._groups]
         self.hypergraphs: list[Divided] = []
+        self._distances = distances(profile, ranks)
+        self._mapped: list[tuple[str, list[Layout]]] = []
 
     def short_list(self) -> Iterator[tuple[str, Layouts]]:
         """Return the most promising placements, each once."""
@@ -88,6 +92,11 @@ class Candidates:
                 if key not in seen:
                     seen.add(key)
                     yield label, layouts(self._groups, divided)
+        # The search takes links as all alike, and would pass over these.
+        if self._ranks > 1 and self._wanted.objective == "time":
+            _ = self._partitions
+            for label, divided in self._mapped:
+                yield label, layouts(self._groups, divided)
 
     def _searches(self) -> tuple[tuple[Objective, Balance], ...]:
         """What searches minimise, and what they keep balanced.
@@ -180,6 +189,11 @@ class Candidates:
                 solved = exact.solve(graph, self.speeds, imbalance=limit, time_limit_s=_EXACT_S)
                 tried += [solved.parts] if solved.parts is not None else []
                 bound = solved.bound
+            if self._distances is not None:
+                mapped = partitioner.partition(
+                    graph, self.speeds, imbalance=limit, seed=self._wanted.seed, distances=self._distances
+                )
+                self._mapped.append((f"mapping of {label} onto links", graph.layouts(self._groups, mapped)))
             best = min(tried, key=lambda parts: graph.connectivity(parts, counted=False))
             crossing = graph.connectivity(best, counted=False)
             self.hypergraphs.append(Divided(label, len(graph.weights), len(graph.nets), crossing, bound))
@@ -193,6 +207,16 @@ class Candidates:
             size = math.prod(group.shape)
             found += [float(each.mean()) * box.size / size for box in tiling.boxes()]
         return np.array(found)
+
+
+def distances(profile: Profile, ranks: int) -> list[list[float]] | None:
+    """Return the seconds of a byte from each rank to each other one; None where links are about equal."""
+    found = [
+        [0.0 if s == t else 1 / profile.link(s, t).bytes_per_second for t in range(ranks)]
+        for s in range(ranks)
+    ]
+    each = [one for row in found for one in row if one > 0]
+    return found if each and max(each) > _UNEQUAL * min(each) else None
 
 
 def machine(network: Network, some: Sequence[Group], profile: Profile, ranks: int) -> Machine:
