@@ -15,6 +15,7 @@ from trainer.planning.placement.drawing import WIDTH, strips
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.profile import Profile
 from trainer.profiling import plans
+from trainer.progress import Counting
 from trainer.runs import preparation
 from trainer.strategies import registry
 from trainer.strategies.placed.profiling import timing
@@ -207,6 +208,28 @@ def test_a_strip_shows_who_computes_which_part(config):
     assert drawn[0].axes == ("channels",) and drawn[0].ranks == (0, 2)
     assert drawn[0].signs == "0" * (WIDTH // 2) + "2" * (WIDTH // 2)
     assert drawn[-1].axes == () and drawn[-1].signs == "0" * WIDTH
+
+
+def test_planning_shows_how_far_it_is_but_not_for_json_and_ends_with_ctrl_c(config, capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Counting, "show", lambda counting, done, total: seen.append((done, total)))
+    asked = ["plan", str(config), "--ranks", "2", "--strategy", "hypergraph"]
+    assert cli.run(asked) == 0
+    (total,) = {total for _, total in seen}
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen) and seen[-1] == (total, total)
+    assert seen[-2][0] > 0.5 * total
+    seen.clear()
+    assert cli.run([*asked, "--json"]) == 0 and not seen
+
+    def interrupted(counting, done, total):
+        if done == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Counting, "show", interrupted)
+    out = config.parent / "plan.json"
+    capsys.readouterr()
+    assert cli.run([*asked, "--out", str(out)]) == 130
+    assert not out.exists() and capsys.readouterr().err.splitlines() == ["interrupted"]
 
 
 def test_of_many_ranks_one_replica_is_laid_out_and_the_figures_are_those_of_all(config, capsys, monkeypatch):

@@ -19,6 +19,7 @@ from trainer.config import (
     micro_batch,
 )
 from trainer.errors import ConfigError, InputError
+from trainer.planning.hypergraph import planning
 from trainer.planning.hypergraph.replicas import MOST_RANKS
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.costs import Cost, Sent
@@ -52,6 +53,7 @@ class _Asked:
     ranks: int
     slots: int
     profile: Profile | None
+    show: planning.Show
 
     def under(self, section: StrategySection) -> RunConfig:
         """Return the configuration with another strategy."""
@@ -64,7 +66,12 @@ _Rounds = list[tuple[TaskLists, int]]
 
 
 def compare(
-    config: RunConfig, ranks: int, *, strategy: str | None = None, profile: Profile | None = None
+    config: RunConfig,
+    ranks: int,
+    *,
+    strategy: str | None = None,
+    profile: Profile | None = None,
+    show: planning.Show = lambda done, total: None,
 ) -> Comparison:
     """Build a run's network, divide it over ranks by each strategy, and predict what an update costs.
 
@@ -73,6 +80,7 @@ def compare(
         ranks: that would train; none is needed.
         strategy: of `NAMES`, that is asked for; default: that of the configuration, with its keys.
         profile: of the same network; without it no seconds are predicted.
+        show: is told how many of how many steps of dividing a hypergraph are done, which may take minutes.
 
     Raises:
         InputError: the configuration, the data or the profile cannot be used, a layer cannot be divided, or
@@ -100,6 +108,7 @@ def compare(
         ranks,
         slots.per_parameter(optimizers.build(config.train, 1, model), model.trainable_variables),
         profile,
+        show,
     )
     sections = _sections(asked)
     first = own if own.name == name else next(one for one in sections if one.name == name)
@@ -175,6 +184,8 @@ def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
     strategy = registry.of(asked.under(section))
     if isinstance(strategy, Hybrid | Hypergraph):
         strategy.profile = asked.profile
+    if isinstance(strategy, Hypergraph):
+        strategy.show = asked.show
     plan = strategy.plan(asked.model, optimizers.build(train, 1), ranks)
     if not isinstance(plan, PlacedPlan):
         raise TypeError(f"{section.name} has no placement")

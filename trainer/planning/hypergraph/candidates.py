@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from trainer.planning.hypergraph.groups import Group, groups, layouts
 from trainer.planning.hypergraph.judging import NEGLIGIBLE
 from trainer.planning.hypergraph.nets import Hypergraph, hypergraph
 from trainer.planning.hypergraph.search import Machine, Objective, Search, Value
-from trainer.planning.hypergraph.tilings import tilings
+from trainer.planning.hypergraph.tilings import Counts, tilings
 from trainer.planning.hypergraph.traffic import Traffic
 from trainer.planning.hypergraph.wanted import Balance, Wanted
 from trainer.planning.placement.layouts import Layout
@@ -64,12 +64,29 @@ class Divided:
 class Candidates:
     """The groups of a network, and placements of them.
 
+    Args:
+        network: whose shapes hold the samples of a micro-batch.
+        ranks: that train.
+        wanted: what is looked for.
+        profile: of the network, for so many ranks or more.
+        times: micro-batches of an update.
+        done: is called after each of about `steps`.
+
     Attributes:
         speeds: of each rank, relative.
         hypergraphs: see `Plan`.
     """
 
-    def __init__(self, network: Network, ranks: int, wanted: Wanted, profile: Profile, times: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        ranks: int,
+        wanted: Wanted,
+        profile: Profile,
+        times: int,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._done = done
         self._network, self._ranks, self._wanted = network, ranks, wanted
         self._groups = groups(network)
         self._traffic, self._times = Traffic(network, self._groups, times), times
@@ -82,6 +99,17 @@ class Candidates:
         self.hypergraphs: list[Divided] = []
         self._distances = distances(profile, ranks)
         self._mapped: list[tuple[str, list[Layout]]] = []
+
+    @property
+    def steps(self) -> int:
+        """How many tilings are divided, starts searched on and placements found, about."""
+        tiled = len(self._tilings)
+        starts = tiled + len({choice.label for some in self._cuts for choice in some}) + len(self._wholes[0])
+        return tiled + len(self._searches()) * (starts + self._length)
+
+    @property
+    def _length(self) -> int:
+        return _SHORT_LIST if self._ranks < _MANY_RANKS else _SHORTER_LIST
 
     def short_list(self) -> Iterator[tuple[str, Layouts]]:
         """Return the most promising placements, each once."""
@@ -132,10 +160,11 @@ class Candidates:
             found.setdefault(start, (search.value(start), label))
             chosen, value = search.descend(start)
             found.setdefault(chosen, (value, f"searched from {label}"))
-        length = _SHORT_LIST if self._ranks < _MANY_RANKS else _SHORTER_LIST
-        for chosen in sorted(found, key=lambda chosen: found[chosen])[:length]:
+            self._done()
+        for chosen in sorted(found, key=lambda chosen: found[chosen])[: self._length]:
             divided = [some[index].layout for some, index in zip(offered, chosen, strict=True)]
             yield found[chosen][1], divided
+            self._done()
 
     def sketch(self) -> tuple[float, int]:
         """Return the seconds of the best cut of one kind everywhere, as a search sees it before it begins.
@@ -173,10 +202,16 @@ class Candidates:
         return [[choices.whole(group.shape, rank) for rank in ranks] for group in self._groups]
 
     @functools.cached_property
+    def _tilings(self) -> list[tuple[str, Counts]]:
+        if self._ranks == 1:
+            return []
+        return list(tilings(self._groups, self._ranks, self._wanted.granularity))
+
+    @functools.cached_property
     def _partitions(self) -> list[tuple[str, list[Layout]]]:
         """What the partitioner and the exact program make of tiles."""
         found = []
-        for label, counts in tilings(self._groups, self._ranks, self._wanted.granularity):
+        for label, counts in self._tilings:
             graph = hypergraph(self._network, self._groups, counts, self._times)
             graph = dataclasses.replace(graph, weights=self._weights(graph))
             limit = self._wanted.imbalance
@@ -198,6 +233,7 @@ class Candidates:
             crossing = graph.connectivity(best, counted=False)
             self.hypergraphs.append(Divided(label, len(graph.weights), len(graph.nets), crossing, bound))
             found.append((f"partition of {label}", graph.layouts(self._groups, best)))
+            self._done()
         return found
 
     def _weights(self, graph: Hypergraph) -> np.ndarray:

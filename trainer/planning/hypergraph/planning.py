@@ -6,6 +6,7 @@ all by what counts is the plan: so it is never worse than a uniform way that kee
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from trainer.planning.placement.operations import Network
 from trainer.planning.placement.ways import Layouts
 from trainer.planning.profile import Profile
 
+# Takes how many of how many are done.
+Show = Callable[[int, int], None]
 Stages = Callable[[Layouts], Pipeline | None]
 
 
@@ -47,6 +50,7 @@ def plan(
     profile: Profile | None = None,
     micro_batches: int = 1,
     pipeline: Stages = lambda _: None,
+    show: Show = lambda done, total: None,
 ) -> Plan:
     """Divide a network over ranks.
 
@@ -57,21 +61,30 @@ def plan(
         profile: of the network, for so many ranks or more; None: see `reference.profile`.
         micro_batches: of an update.
         pipeline: from layouts to the order in which stages work on them.
+        show: is told how many of how many steps are done, about.
 
     Returns:
         The best of all that was tried; where none keeps the imbalance, the one that exceeds it least.
     """
     known = profile or reference.profile(network, ranks)
-    candidates = Candidates(network, ranks, wanted, known, micro_batches)
-    rules = {
-        label: judging.judged(label, network, one, known, ranks, pipeline)
-        for label, one in uniform(network, ranks, candidates.speeds).items()
-    }
+    done = itertools.count(1)
+
+    def advance() -> None:
+        show(min(next(done), total), total)
+
+    candidates = Candidates(network, ranks, wanted, known, micro_batches, advance)
+    divided_by_rules = uniform(network, ranks, candidates.speeds)
+    total = candidates.steps + len(divided_by_rules)
+    rules = {}
+    for label, one in divided_by_rules.items():
+        rules[label] = judging.judged(label, network, one, known, ranks, pipeline)
+        advance()
     found = [
         judging.judged(label, network, one, known, ranks, pipeline)
         for label, divided in candidates.short_list()
         for one in _variants(network, divided, wanted.objective)
     ]
+    show(total, total)
     best = min([*found, *rules.values()], key=lambda one: _worth(one, wanted))
     return Plan(best, tuple(rules.values()), tuple(candidates.hypergraphs))
 

@@ -10,6 +10,8 @@ from trainer.strategies.base import Plan
 from trainer.strategies.placed.strategy import Placed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import keras
 
     from trainer.planning.hypergraph.planning import Plan as Found
@@ -33,11 +35,13 @@ class Hypergraph(Placed):
 
     Attributes:
         profile: seconds and links that a plan goes by; None: see `hypergraph.reference`.
+        show: is told how many of how many steps of planning are done.
     """
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self.profile: Profile | None = None
+        self.show: Callable[[int, int], None] = lambda done, total: None
         self._decided: Decided | None = None
         self._layouts: Layouts = {}
         self._replicas = 1
@@ -189,6 +193,7 @@ class Hypergraph(Placed):
             profile=self.profile,
             micro_batches=section.micro_batches,
             pipeline=lambda layouts: self.pipeline(network, layouts),
+            show=self.show,
         )
 
     def _found(self, model: keras.Model, world_size: int) -> Decided:
