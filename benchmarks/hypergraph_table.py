@@ -97,13 +97,14 @@ def main() -> int:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16, 128], help="samples of an update")
     parser.add_argument("--out", type=Path, default=Path("hypergraph.json"), help="all figures")
     parser.add_argument("--page", type=Path, help="write the page, in Markdown")
+    parser.add_argument("--no-more", action="store_true", help="make no cells: the page of those in --out")
     args = parser.parse_args()
     if min(*args.ranks, 2) < 2 or min(args.batches) < 1:
         parser.error("take two ranks or more, and one sample or more")
     import_tensorflow()
     cells = json.loads(args.out.read_text()) if args.out.exists() else []
     asked = [(n, k, b) for b in args.batches for k in args.ranks for n in args.networks]
-    for number, (name, ranks, batch) in enumerate(asked, start=1):
+    for number, (name, ranks, batch) in enumerate([] if args.no_more else asked, start=1):
         if not any((one["network"], one["ranks"], one["batch"]) == (name, ranks, batch) for one in cells):
             said = f"{number}/{len(asked)}: {name}, {ranks} ranks, {batch} sample(s)"
             print(said, file=sys.stderr, flush=True)

@@ -97,7 +97,7 @@ class Candidates:
             self.speeds = [1.0] * ranks
         self._cuts = [choices.cuts(group.shape, self.speeds) for group in self._groups]
         self.hypergraphs: list[Divided] = []
-        self._distances = distances(profile, ranks)
+        self._distances = distances(profile, ranks) if wanted.objective == "time" else None
         self._mapped: list[tuple[str, list[Layout]]] = []
 
     @property
@@ -120,11 +120,9 @@ class Candidates:
                 if key not in seen:
                     seen.add(key)
                     yield label, layouts(self._groups, divided)
-        # The search takes links as all alike, and would pass over these.
-        if self._ranks > 1 and self._wanted.objective == "time":
-            _ = self._partitions
-            for label, divided in self._mapped:
-                yield label, layouts(self._groups, divided)
+        # The search takes links as all alike, and would pass over these, which came with the partitions.
+        for label, divided in self._mapped:
+            yield label, layouts(self._groups, divided)
 
     def _searches(self) -> tuple[tuple[Objective, Balance], ...]:
         """What searches minimise, and what they keep balanced.
