@@ -9,12 +9,8 @@ from dataclasses import dataclass
 import keras
 
 from trainer.config import (
-    FiltersConfig,
-    HybridConfig,
     HypergraphConfig,
-    RingConfig,
     RunConfig,
-    SpatialConfig,
     StrategySection,
     micro_batch,
 )
@@ -32,7 +28,7 @@ from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Se
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
 from trainer.planning.stages import planners
-from trainer.profiling import of_replicas
+from trainer.profiling import compared, of_replicas
 from trainer.profiling.outlooks import Comparison, Impossible, Outlook
 from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
@@ -110,9 +106,9 @@ def compare(
         profile,
         show,
     )
-    sections = _sections(asked)
+    sections = compared.sections(network, ranks, samples, profile)
     first = own if own.name == name else next(one for one in sections if one.name == name)
-    others = [_tried(asked, one) for one in sections if _label(one) != _label(first)]
+    others = [_tried(asked, one) for one in sections if compared.label(one) != compared.label(first)]
     return Comparison(
         network=config.model.name,
         sample_shape=data.sample_shape,
@@ -127,51 +123,16 @@ def compare(
     )
 
 
-def _sections(asked: _Asked) -> list[StrategySection]:
-    shares = None if asked.profile is None else _speeds(asked.network, asked.profile, asked.ranks)
-    return [
-        RingConfig(),
-        SpatialConfig(name="spatial"),
-        FiltersConfig(name="filters", shares=shares),
-        FiltersConfig(name="filters", mode="master", shares=shares),
-        HybridConfig(name="hybrid", micro_batches=_micro_batches(asked)),
-        HypergraphConfig(name="hypergraph", objective="volume" if asked.profile is None else "time"),
-    ]
-
-
-def _micro_batches(asked: _Asked) -> int:
-    """As many as divide the samples, and four for each rank at most: more hide less than they cost."""
-    samples = asked.config.train.global_batch // asked.config.train.accumulation
-    return max(n for n in range(1, min(samples, 4 * asked.ranks) + 1) if samples % n == 0)
-
-
-def _label(section: StrategySection) -> str:
-    """What tells one row of a table from another."""
-    return section.name + (", master" if getattr(section, "mode", "") == "master" else "")
-
-
-def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
-    """Shares in proportion to the speed of each rank's convolutions, to three digits."""
-    names = [one.name for one in network.operations if one.kind in ("convolution", "transposed")]
-    took = [
-        sum(profile.forward_s(name, rank) + profile.backward_s(name, rank) for name in names)
-        for rank in range(ranks)
-    ]
-    if not names or min(took) <= 0:
-        return [1.0] * ranks
-    return [round(min(took) / one, 3) for one in took]
-
-
 def _tried(asked: _Asked, section: StrategySection) -> Outlook | Impossible:
     if asked.ranks > MOST_RANKS and section.name != "hypergraph":
         return Impossible(
-            _label(section),
+            compared.label(section),
             f"Not compared: to lay out more than {MOST_RANKS} ranks takes long.",
         )
     try:
         return _outlook(asked, section)
     except InputError as error:
-        return Impossible(_label(section), error.message)
+        return Impossible(compared.label(section), error.message)
 
 
 def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
@@ -197,7 +158,7 @@ def _outlook(asked: _Asked, section: StrategySection) -> Outlook:
         replicas=plan.replicas,
     )
     rounds = [(plan.lists, train.accumulation)]
-    found = _described(asked, _label(section), plan.way, file, plan.placement, rounds)
+    found = _described(asked, compared.label(section), plan.way, file, plan.placement, rounds)
     found = dataclasses.replace(found, flops=tuple(plan.micro_batches * one for one in found.flops))
     if isinstance(strategy, Hybrid) and strategy.section.plan is None:
         problem = strategy.problem(asked.model, ranks // plan.replicas)[1]
