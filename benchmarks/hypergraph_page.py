@@ -86,9 +86,9 @@ _HEAD = """# Placements that nobody designs, against rules
 [`train.strategy=hypergraph`](how-to/hypergraph.md) after Eserol (MSc thesis, Bilkent University 2019), who
 reports 93 % less communication than data parallelism. Made by one command:
 
-<!-- not run: it takes an hour -->
+<!-- not run: it takes an hour or two -->
 ```sh
-.venv/bin/python benchmarks/hypergraph_table.py --batches 1 16 --page docs/comparison-hypergraph.md
+.venv/bin/python benchmarks/hypergraph_table.py --batches 1 16 128 --page docs/comparison-hypergraph.md
 ```
 
 **Planned, not trained**: bytes are those of the task lists that ranks would play, and tests see that as many
@@ -108,7 +108,7 @@ _VOLUMES = """
 
 `total`, `layers`: hypergraph, least volume, with the work of ranks or of every layer balanced to 10 %.
 `time`: hypergraph, least time. Negative: it sends more. `-`: the rule cannot divide the network.
-Cases that are not there were not made.
+Cases that are not there (more samples with many ranks) were not made.
 """
 _STEPS = """
 ## Predicted step and balance

@@ -45,6 +45,7 @@ def cell(name: str, ranks: int, batch: int) -> dict[str, Any]:
     from trainer.planning.hypergraph.nets import hypergraph
     from trainer.planning.hypergraph.tilings import tilings
     from trainer.planning.hypergraph.traffic import Traffic
+    from trainer.planning.hypergraph.wanted import Wanted
     from trainer.strategies.placed.reading import read
 
     width, size = NETWORKS[name]
@@ -53,7 +54,7 @@ def cell(name: str, ranks: int, batch: int) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for objective, balance in PLANS:
         started = time.perf_counter()
-        found = planning.plan(network, ranks, planning.Wanted(objective, balance))
+        found = planning.plan(network, ranks, Wanted(objective, balance))
         took = time.perf_counter() - started
         label = f"hypergraph, {objective}" + (", layers balanced" if balance == "layers" else "")
         rows.append({**_row(label, found.best), "planned_s": took, "start": found.best.label})
@@ -96,13 +97,14 @@ def main() -> int:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 16, 128], help="samples of an update")
     parser.add_argument("--out", type=Path, default=Path("hypergraph.json"), help="all figures")
     parser.add_argument("--page", type=Path, help="write the page, in Markdown")
+    parser.add_argument("--no-more", action="store_true", help="make no cells: the page of those in --out")
     args = parser.parse_args()
     if min(*args.ranks, 2) < 2 or min(args.batches) < 1:
         parser.error("take two ranks or more, and one sample or more")
     import_tensorflow()
     cells = json.loads(args.out.read_text()) if args.out.exists() else []
     asked = [(n, k, b) for b in args.batches for k in args.ranks for n in args.networks]
-    for number, (name, ranks, batch) in enumerate(asked, start=1):
+    for number, (name, ranks, batch) in enumerate([] if args.no_more else asked, start=1):
         if not any((one["network"], one["ranks"], one["batch"]) == (name, ranks, batch) for one in cells):
             said = f"{number}/{len(asked)}: {name}, {ranks} ranks, {batch} sample(s)"
             print(said, file=sys.stderr, flush=True)

@@ -61,7 +61,14 @@ def plan(
     import_tensorflow()
     from trainer.profiling import outlooks, plans
 
-    found = plans.compare(run, ranks, strategy=None if strategy is None else strategy.value, profile=costs)
+    name = None if strategy is None else strategy.value
+    if as_json:
+        found = plans.compare(run, ranks, strategy=name, profile=costs)
+    else:
+        from trainer.progress import Counting
+
+        with Counting("planning", "steps") as counting:
+            found = plans.compare(run, ranks, strategy=name, profile=costs, show=counting.show)
     if out is not None:
         atomic.write_text(out, found.chosen.file.text())
     if as_json:

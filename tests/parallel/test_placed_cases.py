@@ -37,6 +37,7 @@ GATE = (
     "stages computed again by gpipe",
     "hypergraph",
     "hypergraph in stages",
+    "as many replicas of a hypergraph as take least",
     "moved",
 )
 ALONE = ("tiny filters", "resattnet18 filters")

@@ -91,6 +91,19 @@ def test_a_rank_to_which_the_plan_gives_more_is_an_uneven_plan():
     assert tried(found) == ["train.strategy.parts=[2, 2, 1]", "train.strategy.replicas=2"]
 
 
+def test_a_rank_that_a_hypergraph_leaves_without_work_is_no_straggler():
+    known = facts("{name: hypergraph}", ranks=4, flops=(0.0, 2.0, 0.0, 0.0))
+    found = judge(steps([0.01, 2.0, 0.01, 0.01]), known)
+    assert (found.bound, found.cause) == ("compute", "idle by plan") and not found.is_well
+    assert "on 1 of 4 ranks: the plan leaves rank 0 @ n0 and rank 2 @ n2 and rank 3 @ n3 without work" in (
+        found.summary
+    )
+    assert "train.strategy.replicas=2" in tried(found)
+    # Where those that work are uneven, that is what to mend.
+    known = dataclasses.replace(known, flops=(0.0, 2.0, 1.0, 0.0))
+    assert judge(steps([0.01, 2.0, 1.0, 0.01]), known).cause == "uneven"
+
+
 def test_a_rank_that_is_slow_although_its_part_is_as_large_as_others_is_a_slow_rank():
     found = judge(steps([1.0, 2.0]), facts())
     assert (found.bound, found.cause) == ("straggler", None)

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from planned_networks import small
 
 from trainer import models
-from trainer.planning.hypergraph import exact, judging, partitioner, planning, reference
+from trainer.planning.hypergraph import candidates, exact, judging, partitioner, planning, reference
 from trainer.planning.hypergraph.choices import cuts, imbalance, whole
 from trainer.planning.hypergraph.groups import groups, layouts
 from trainer.planning.hypergraph.nets import hypergraph
-from trainer.planning.hypergraph.planning import Wanted
 from trainer.planning.hypergraph.search import Search
 from trainer.planning.hypergraph.tilings import tilings
 from trainer.planning.hypergraph.traffic import Traffic
 from trainer.planning.hypergraph.uniform import uniform
+from trainer.planning.hypergraph.wanted import Wanted
 from trainer.planning.placement import checking
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.tasks import Send
@@ -148,6 +148,52 @@ def test_the_partitioner_gets_nothing_that_it_cannot_take(shares, limit, change,
         partitioner.partition(dataclasses.replace(graph, **change), shares, imbalance=limit, seed=0)
 
 
+def two_hosts(network):
+    """Two ranks on each, with links that are ten times as fast within a host."""
+    one = reference.profile(network, 4)
+    fast = one.links[0][1]
+    slow = fast.model_copy(update={"bytes_per_second": fast.bytes_per_second / 10})
+    links = [[None if s == t else fast if s // 2 == t // 2 else slow for t in range(4)] for s in range(4)]
+    hosts = tuple(
+        device.model_copy(update={"host": f"host-{rank // 2}"}) for rank, device in enumerate(one.devices)
+    )
+    return one.model_copy(update={"links": tuple(map(tuple, links)), "devices": hosts})
+
+
+@pytest.mark.parametrize("tiles, part", [("whole layers", 0.01), ("depth in 4", 1), ("channels in 4", 1)])
+def test_less_crosses_between_hosts_where_parts_are_mapped_onto_links(tiles, part):
+    network = resnet()
+    some = groups(network)
+    graph = hypergraph(network, some, dict(tilings(some, 4, 4))[tiles])
+    far = candidates.distances(two_hosts(network), 4)
+    assert far is not None and candidates.distances(reference.profile(network, 4), 4) is None
+    found = [
+        partitioner.partition(graph, [1.0] * 4, imbalance=0.1, seed=0, distances=one) for one in (None, far)
+    ]
+    before, after = (graph.connectivity([one // 2 for one in parts], counted=False) for parts in found)
+    assert after <= part * before
+    within = [graph.weights[np.array(found[1]) == one].sum() for one in range(4)]
+    assert max(within) <= 1.1 * sum(within) / 4 + graph.weights.max()
+
+
+def test_distances_that_are_none_are_refused():
+    graph = hypergraph(NETWORK, GROUPS, [(1, 8, 1), (1,)])
+    for far in ([[0.0, 1.0]], [[0.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [float("nan"), 0.0]]):
+        with pytest.raises(ValueError, match="distances"):
+            partitioner.partition(graph, [1.0, 1.0], imbalance=0.1, seed=0, distances=far)
+
+
+def test_a_mapping_onto_links_is_looked_at(monkeypatch):
+    network = read(models.build("tiny", (16, 16, 16, 1), 2, width=4), 1)
+    labels = []
+    judged = judging.judged
+    monkeypatch.setattr(
+        judging, "judged", lambda label, *rest: (labels.append(label), judged(label, *rest))[1]
+    )
+    planning.plan(network, 4, Wanted("time", granularity=2), profile=two_hosts(network))
+    assert any(label.startswith("mapping of ") for label in labels)
+
+
 def test_unequal_ranks_get_unequal_parts():
     network = resnet()
     some = groups(network)
@@ -175,7 +221,7 @@ def test_the_search_changes_runs_of_layers_where_one_alone_would_lose():
     profile = reference.profile(network, 2)
     offered = [[whole(one.shape, 0), whole(one.shape, 1), *cuts(one.shape, [1.0, 1.0])] for one in some]
     search = Search(
-        Traffic(network, some), offered, planning.machine(network, some, profile, 2), "volume",
+        Traffic(network, some), offered, candidates.machine(network, some, profile, 2), "volume",
         imbalance=0.1, tries=10_000,
     )  # fmt: skip
     everywhere = search.labelled("depth / 2", (0,) * len(some))
@@ -184,7 +230,7 @@ def test_the_search_changes_runs_of_layers_where_one_alone_would_lose():
     assert value.cost < 0.7 * search.value(everywhere).cost
     # With one try nothing is found that takes more.
     assert Search(
-        Traffic(network, some), offered, planning.machine(network, some, profile, 2), "volume",
+        Traffic(network, some), offered, candidates.machine(network, some, profile, 2), "volume",
         imbalance=0.1, tries=1,
     ).descend(everywhere)[1].cost > value.cost  # fmt: skip
 
@@ -209,6 +255,24 @@ def test_a_plan_is_never_worse_than_a_way_that_follows_one_rule(ranks, objective
     if objective == "volume":
         assert best.imbalance <= 0.1
         assert balance == "total" or best.layer_imbalance <= 0.1
+
+
+def test_a_plan_for_time_looks_at_all_that_plans_for_volume_do(monkeypatch):
+    network = resnet(size=16)
+    looked_at = []
+    judged = judging.judged
+
+    def noted(label, network, divided, *rest):
+        looked_at[-1].append(divided)
+        return judged(label, network, divided, *rest)
+
+    monkeypatch.setattr(judging, "judged", noted)
+    best = []
+    for wanted in (Wanted("time"), Wanted("volume")):
+        looked_at.append([])
+        best.append(planning.plan(network, 2, wanted).best)
+    assert all(divided in looked_at[0] for divided in looked_at[1])
+    assert best[0].step_s <= best[1].step_s
 
 
 def test_every_layer_is_balanced_where_that_is_asked_for_and_no_rank_has_more_where_not():

@@ -12,7 +12,7 @@ from planned_networks import small
 from trainer import config as configuration
 from trainer.errors import ConfigError
 from trainer.planning.hypergraph import explaining, planning
-from trainer.planning.hypergraph.planning import Wanted
+from trainer.planning.hypergraph.wanted import Wanted
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.units import place
 from trainer.report import reasons

@@ -15,6 +15,7 @@ from trainer.planning.placement.drawing import WIDTH, strips
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.profile import Profile
 from trainer.profiling import plans
+from trainer.progress import Counting
 from trainer.runs import preparation
 from trainer.strategies import registry
 from trainer.strategies.placed.profiling import timing
@@ -207,3 +208,43 @@ def test_a_strip_shows_who_computes_which_part(config):
     assert drawn[0].axes == ("channels",) and drawn[0].ranks == (0, 2)
     assert drawn[0].signs == "0" * (WIDTH // 2) + "2" * (WIDTH // 2)
     assert drawn[-1].axes == () and drawn[-1].signs == "0" * WIDTH
+
+
+def test_planning_shows_how_far_it_is_but_not_for_json_and_ends_with_ctrl_c(config, capsys, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Counting, "show", lambda counting, done, total: seen.append((done, total)))
+    asked = ["plan", str(config), "--ranks", "2", "--strategy", "hypergraph"]
+    assert cli.run(asked) == 0
+    (total,) = {total for _, total in seen}
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen) and seen[-1] == (total, total)
+    assert seen[-2][0] > 0.5 * total
+    seen.clear()
+    assert cli.run([*asked, "--json"]) == 0 and not seen
+
+    def interrupted(counting, done, total):
+        if done == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Counting, "show", interrupted)
+    out = config.parent / "plan.json"
+    capsys.readouterr()
+    assert cli.run([*asked, "--out", str(out)]) == 130
+    assert not out.exists() and capsys.readouterr().err.splitlines() == ["interrupted"]
+
+
+def test_of_many_ranks_one_replica_is_laid_out_and_the_figures_are_those_of_all(config, capsys, monkeypatch):
+    asked = ["train.strategy=hypergraph", "train.strategy.objective=volume", "train.strategy.replicas=2"]
+    asked += ["train.accumulation=2", "train.global_batch=8", "--ranks", "4"]
+    of_all = planned(capsys, config, *asked)["strategies"][0]
+    monkeypatch.setattr(plans, "MOST_RANKS", 3)
+    tree = planned(capsys, config, *asked)
+    found = tree["strategies"][0]
+    for key in ("sent_bytes", "messages", "flops", "parameters_held", "parameters_owned"):
+        assert found[key] == of_all[key], key
+    assert [one["slots"] for one in found["memory_bytes"]] == [one["slots"] for one in of_all["memory_bytes"]]
+    assert "2 replicas of 2 ranks, one of which was planned" in found["way"]
+    assert (tree["plan"]["ranks"], tree["plan"]["replicas"]) == (4, 2)
+    assert all("Not compared" in one["refused"] for one in tree["strategies"][1:])
+    # As many replicas as take least, of those that samples allow.
+    tree = planned(capsys, config, *[one.replace("replicas=2", "replicas=auto") for one in asked])
+    assert tree["plan"]["replicas"] in (1, 2, 4)

@@ -172,6 +172,11 @@ class HypergraphConfig(PlacedConfig):
     """`name: hypergraph`. Who computes what follows from partitions of the network's hypergraph."""
 
     name: Literal["hypergraph"] = may_change("hypergraph", description="this strategy")
+    replicas: Literal["auto"] | Annotated[int, Field(ge=1, le=1024)] = may_change(  # type: ignore[assignment]
+        1,
+        description="groups of ranks that each hold a whole network and take other samples; auto: as many as "
+        "are predicted to take least",
+    )
     objective: Literal["time", "volume"] = may_change(
         "time", description="what is to be least: seconds of an update, or the bytes that it sends"
     )
@@ -209,8 +214,14 @@ class HypergraphConfig(PlacedConfig):
         "FLOPs count",
     )
 
+    def readers(self, processes: int) -> int:
+        """Return the number of replicas, one where it is open; see `StrategySection.readers`."""
+        return 1 if self.replicas == "auto" else super().readers(processes)
+
     @model_validator(mode="after")
     def _plan_says_all(self) -> HypergraphConfig:
+        if self.plan is not None and self.replicas == "auto":
+            raise ValueError(f"plan={self.plan} is for a number of replicas; set replicas in place of auto")
         if self.plan is not None and self.profile is not None:
             raise ValueError(f"plan={self.plan} says who computes what; leave profile={self.profile} out")
         if self.plan is not None and self.granularity is not None:

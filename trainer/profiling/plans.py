@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import keras
 
 from trainer.config import (
-    FiltersConfig,
-    HybridConfig,
     HypergraphConfig,
-    RingConfig,
     RunConfig,
-    SpatialConfig,
     StrategySection,
     micro_batch,
 )
 from trainer.errors import ConfigError, InputError
+from trainer.planning.hypergraph import planning
+from trainer.planning.hypergraph.replicas import MOST_RANKS
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.costs import Cost, Sent
 from trainer.planning.placement.layouts import replicated
@@ -30,6 +28,7 @@ from trainer.planning.placement.tasks import Compute, Differentiate, Receive, Se
 from trainer.planning.placement.units import Placement, place
 from trainer.planning.profile import Profile
 from trainer.planning.stages import planners
+from trainer.profiling import compared, of_replicas
 from trainer.profiling.outlooks import Comparison, Impossible, Outlook, Rounds
 from trainer.runs import preparation
 from trainer.strategies import optimizers, registry, slots
@@ -53,6 +52,7 @@ class Asked:
         ranks: that train.
         slots: numbers that the optimizer keeps for each parameter.
         profile: of the network; None: no seconds are predicted.
+        show: is told how many of how many steps of dividing a hypergraph are done.
     """
 
     config: RunConfig
@@ -61,6 +61,12 @@ class Asked:
     ranks: int
     slots: int
     profile: Profile | None
+    show: planning.Show = field(default=lambda done, total: None)
+
+    @property
+    def samples(self) -> int:
+        """Of a micro-batch of all ranks."""
+        return self.config.train.global_batch // self.config.train.accumulation
 
     def under(self, section: StrategySection) -> RunConfig:
         """Return the configuration with another strategy."""
@@ -82,7 +88,12 @@ class Asked:
 
 
 def compare(
-    config: RunConfig, ranks: int, *, strategy: str | None = None, profile: Profile | None = None
+    config: RunConfig,
+    ranks: int,
+    *,
+    strategy: str | None = None,
+    profile: Profile | None = None,
+    show: planning.Show = lambda done, total: None,
 ) -> Comparison:
     """Build a run's network, divide it over ranks by each strategy, and predict what an update costs.
 
@@ -92,6 +103,7 @@ def compare(
         strategy: of `NAMES`, that is asked for; default: that of the configuration, with its keys; of `auto`
             the first.
         profile: of the same network; without it no seconds are predicted.
+        show: is told how many of how many steps of dividing a hypergraph are done, which may take minutes.
 
     Raises:
         InputError: the configuration, the data or the profile cannot be used, a layer cannot be divided, or
@@ -107,16 +119,17 @@ def compare(
         )
     preparation.set_numerics(config)
     data = preparation.open_data(config)
-    asked = Asked.of(config, preparation.build_model(config, data, synchronised=False), ranks, profile)
-    of_all = sections(asked)
-    first = own if own.name == name else next(one for one in of_all if one.name == name)
-    others = [tried(asked, one) for one in of_all if label(one) != label(first)]
+    model = preparation.build_model(config, data, synchronised=False)
+    asked = dataclasses.replace(Asked.of(config, model, ranks, profile), show=show)
+    sections = compared.sections(asked.network, ranks, asked.samples, profile)
+    first = own if own.name == name else next(one for one in sections if one.name == name)
+    others = [tried(asked, one) for one in sections if compared.label(one) != compared.label(first)]
     return Comparison(
         network=config.model.name,
         sample_shape=data.sample_shape,
         precision=config.train.precision,
         ranks=ranks,
-        batch=config.train.global_batch // config.train.accumulation,
+        batch=asked.samples,
         accumulation=config.train.accumulation,
         parameters=asked.network.parameters,
         slots=asked.slots,
@@ -125,48 +138,17 @@ def compare(
     )
 
 
-def sections(asked: Asked) -> list[StrategySection]:
-    """Return the sections of all strategies that can be planned, with what suits these ranks."""
-    shares = None if asked.profile is None else _speeds(asked.network, asked.profile, asked.ranks)
-    return [
-        RingConfig(),
-        SpatialConfig(name="spatial"),
-        FiltersConfig(name="filters", shares=shares),
-        FiltersConfig(name="filters", mode="master", shares=shares),
-        HybridConfig(name="hybrid", micro_batches=_micro_batches(asked)),
-        HypergraphConfig(name="hypergraph", objective="volume" if asked.profile is None else "time"),
-    ]
-
-
-def _micro_batches(asked: Asked) -> int:
-    """As many as divide the samples, and four for each rank at most: more hide less than they cost."""
-    samples = asked.config.train.global_batch // asked.config.train.accumulation
-    return max(n for n in range(1, min(samples, 4 * asked.ranks) + 1) if samples % n == 0)
-
-
-def label(section: StrategySection) -> str:
-    """Return what tells one row of a table from another."""
-    return section.name + (", master" if getattr(section, "mode", "") == "master" else "")
-
-
-def _speeds(network: Network, profile: Profile, ranks: int) -> list[float]:
-    """Shares in proportion to the speed of each rank's convolutions, to three digits."""
-    names = [one.name for one in network.operations if one.kind in ("convolution", "transposed")]
-    took = [
-        sum(profile.forward_s(name, rank) + profile.backward_s(name, rank) for name in names)
-        for rank in range(ranks)
-    ]
-    if not names or min(took) <= 0:
-        return [1.0] * ranks
-    return [round(min(took) / one, 3) for one in took]
-
-
 def tried(asked: Asked, section: StrategySection) -> Outlook | Impossible:
     """Return what a strategy would cost, or why it cannot divide the network over these ranks."""
+    if asked.ranks > MOST_RANKS and section.name != "hypergraph":
+        return Impossible(
+            compared.label(section),
+            f"Not compared: to lay out more than {MOST_RANKS} ranks takes long.",
+        )
     try:
         return outlook(asked, section)
     except InputError as error:
-        return Impossible(label(section), error.message)
+        return Impossible(compared.label(section), error.message)
 
 
 def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True) -> Outlook:
@@ -182,10 +164,15 @@ def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True
     """
     if section.name == "data":
         return _of_data(asked)
+    is_large = asked.ranks > MOST_RANKS
+    if is_large and isinstance(section, HypergraphConfig) and section.plan is None and section.replicas != 1:
+        return _of_replicas(asked, section)
     train, ranks = asked.config.train, asked.ranks
     strategy = registry.of(asked.under(section))
     if isinstance(strategy, Hybrid | Hypergraph):
         strategy.profile = asked.profile
+    if isinstance(strategy, Hypergraph):
+        strategy.show = asked.show
     plan = strategy.plan(asked.model, optimizers.build(train, 1), ranks)
     if not isinstance(plan, PlacedPlan):
         raise TypeError(f"{section.name} has no placement")
@@ -197,7 +184,7 @@ def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True
         replicas=plan.replicas,
     )
     rounds: Rounds = ((plan.lists, train.accumulation),)
-    found = _described(asked, label(section), plan.way, file, plan.placement, rounds)
+    found = _described(asked, compared.label(section), plan.way, file, plan.placement, rounds)
     found = dataclasses.replace(found, flops=tuple(plan.micro_batches * one for one in found.flops))
     if planners_too and isinstance(strategy, Hybrid) and strategy.section.plan is None:
         problem = strategy.problem(asked.model, ranks // plan.replicas)[1]
@@ -206,6 +193,29 @@ def outlook(asked: Asked, section: StrategySection, *, planners_too: bool = True
     if isinstance(plan, HypergraphPlan):
         return dataclasses.replace(found, decided=plan.decided)
     return found
+
+
+def _of_replicas(asked: Asked, section: HypergraphConfig) -> Outlook:
+    """Of so many ranks one replica is laid out, and what sums over all of them cost is added."""
+    strategy = registry.of(asked.under(section))
+    if not isinstance(strategy, Hypergraph):
+        raise TypeError(f"{section.name} is not divided by a hypergraph")
+    strategy.profile = asked.profile
+    count, train = strategy.settle(asked.model, asked.ranks), asked.config.train
+    samples = micro_batch(train.global_batch, world_size=count, accumulation=train.accumulation)
+    train = train.model_copy(update={"global_batch": train.accumulation * samples})
+    alone = dataclasses.replace(
+        asked, config=asked.config.model_copy(update={"train": train}), ranks=asked.ranks // count
+    )
+    one = outlook(alone, section.model_copy(update={"replicas": 1}))
+    return of_replicas.outlook(
+        one,
+        reading.read(asked.model, count * samples // section.micro_batches),
+        count,
+        times=train.accumulation,
+        slots=asked.slots,
+        profile=asked.profile,
+    )
 
 
 def _of_data(asked: Asked) -> Outlook:

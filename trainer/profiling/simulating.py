@@ -201,7 +201,7 @@ class Strategies:
                 profile,
             )
             found: list[tuple[str, Outlook | Impossible, Group | None]] = []
-            for section in plans.sections(asked):
+            for section in compared.sections(asked.network, asked.ranks, asked.samples, asked.profile):
                 if section.name == "data" or self.asked.strategy not in (None, section.name):
                     continue
                 outlook = plans.tried(asked, self.with_own_keys(section))
@@ -214,13 +214,13 @@ class Strategies:
                         deviation=self.subject.deviation,
                         least_s=0.0 if self.asked.profile else fabric.device(0).operation_s.value,
                     )
-                found.append((plans.label(section), outlook, group))
+                found.append((compared.label(section), outlook, group))
             self.divided[size, samples] = found
         return self.divided[size, samples]
 
     def with_own_keys(self, section: StrategySection) -> StrategySection:
         """Return the configuration's own section in place of its equal, for one group."""
         own = self.subject.config.train.strategy
-        if plans.label(own) != plans.label(section) or not hasattr(own, "replicas"):
+        if compared.label(own) != compared.label(section) or not hasattr(own, "replicas"):
             return section
         return own.model_copy(update={"replicas": 1})

@@ -25,6 +25,16 @@ def is_by_plan(lost: Losses, facts: Facts) -> bool:
     return facts.flops[late] > SLOW * usual
 
 
+def idle(lost: Losses, facts: Facts) -> list[int]:
+    """Return the ranks to which a plan gives nothing on purpose, where others compute about equally long."""
+    if facts.strategy != "hypergraph" or len(facts.flops) != len(lost.of_rank):
+        return []
+    working = [seconds for rank, seconds in lost.of_rank.items() if facts.flops[rank] > 0]
+    if not working or max(working) > SLOW * statistics.fmean(working):
+        return []
+    return [rank for rank, flops in enumerate(facts.flops) if flops == 0]
+
+
 def latest(lost: Losses) -> int:
     """Return the rank that computes longest."""
     return max(lost.of_rank, key=lambda rank: lost.of_rank[rank])
@@ -86,8 +96,14 @@ def uneven(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
     yield from _data(facts, ranks)
 
 
+def idle_ranks(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:
+    """Propose what gives work to ranks that have none."""
+    yield from _replicas(facts, ranks, "each replica computes other samples")
+    yield from _data(facts, ranks)
+
+
 def _other_parts(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str, Any], str]]:
-    per_replica = ranks // (facts.at("train.strategy.replicas") or 1)
+    per_replica = ranks // _set_replicas(facts)
     now = facts.at("train.strategy.parts") or [per_replica, 1, 1]
     parts = compact(per_replica)
     # A volume of one slice has no depth to be cut.
@@ -97,7 +113,7 @@ def _other_parts(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str,
 
 
 def _micro_batches(facts: Facts) -> Iterator[tuple[dict[str, Any], str]]:
-    now, replicas = facts.at("train.strategy.micro_batches"), facts.at("train.strategy.replicas") or 1
+    now, replicas = facts.at("train.strategy.micro_batches"), _set_replicas(facts)
     samples = (facts.at("train.global_batch") or 1) // (facts.at("train.accumulation") or 1)
     if facts.strategy == "hybrid" and now and samples % (2 * now * replicas) == 0:
         why = "stages wait less for the first and the last micro-batch; batch norm has half as many samples"
@@ -105,12 +121,19 @@ def _micro_batches(facts: Facts) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _replicas(facts: Facts, ranks: int, why: str) -> Iterator[tuple[dict[str, Any], str]]:
-    now = facts.at("train.strategy.replicas") or 1
+    now = _set_replicas(facts)
     samples = (facts.at("train.global_batch") or 1) // (facts.at("train.accumulation") or 1)
     free = not any(facts.at(f"train.strategy.{key}") for key in ("parts", "shares", "plan"))
+    free &= facts.at("train.strategy.replicas") != "auto"
     micro_batches = facts.at("train.strategy.micro_batches") or 1
     if free and ranks % (2 * now) == 0 and ranks > 2 * now and samples % (2 * now * micro_batches) == 0:
         yield {"train.strategy.replicas": 2 * now}, why
+
+
+def _set_replicas(facts: Facts) -> int:
+    """What the configuration says; 1 where that is nothing, or `auto`."""
+    found = facts.at("train.strategy.replicas")
+    return found if isinstance(found, int) else 1
 
 
 def _data(facts: Facts, ranks: int) -> Iterator[tuple[dict[str, Any], str]]:

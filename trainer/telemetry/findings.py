@@ -31,6 +31,15 @@ def summary(bound: str, cause: str | None, gain: float, lost: Losses, facts: Fac
     if bound == "compute" and cause is None:
         share = 1 - (lost.input + lost.communication + lost.straggler + lost.jitter) / lost.step
         return f"compute-bound, as it should be: {share:.0%} of a step's {duration(lost.step)} is computing"
+    if cause == "idle by plan":
+        idle = divided.idle(lost, facts)
+        named = " and ".join(facts.name(rank) for rank in idle[: divided.MOST_RANKS])
+        more = f" and {len(idle) - divided.MOST_RANKS} more" if len(idle) > divided.MOST_RANKS else ""
+        return (
+            f"compute-bound on {len(lost.of_rank) - len(idle)} of {len(lost.of_rank)} ranks: the plan leaves "
+            f"{named}{more} without work on purpose, since more ranks were predicted to take longer or to "
+            f"send more; a step takes {duration(lost.step)}"
+        )
     if bound == "compute":
         return (
             f"compute-bound, in steps that are too small: {gain:.0%} of a step's {duration(lost.step)} does "

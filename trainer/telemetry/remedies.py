@@ -79,6 +79,9 @@ Proposals = Iterator[tuple[dict[str, Any], str]]
 
 
 def _compute(cause: str | None, telemetry: RunTelemetry, facts: Facts) -> Proposals:
+    if cause == "idle by plan":
+        yield from divided.idle_ranks(facts, len(telemetry.steps))
+        return
     if cause == "small steps":
         yield _larger_batch(facts, "more samples in each step, whose fixed costs stay")
         return

@@ -35,7 +35,7 @@ class Verdict:
         bound: what limits a step most.
         cause: `small steps`: of the fixed costs of a step, a larger batch per step would make less. `late in
             turn`: no rank is slow, but in each step one is. `uneven`: a rank has more of the network than
-            others. None: nothing further is known.
+            others. `idle by plan`: some ranks have nothing to do, on purpose. None: nothing further is known.
         summary: in one line.
         evidence: the figures, a sentence each.
         gain_at_most: share of a step's time, 0 to 1, that removing the bottleneck saves at most. Of
@@ -46,7 +46,7 @@ class Verdict:
     """
 
     bound: Bound
-    cause: Literal["small steps", "late in turn", "uneven"] | None
+    cause: Literal["small steps", "late in turn", "uneven", "idle by plan"] | None
     summary: str
     evidence: tuple[str, ...]
     gain_at_most: float
@@ -100,6 +100,8 @@ def _bound(gains: Mapping[str, float], lost: Losses, telemetry: RunTelemetry, fa
     worth = {name: gain for name, gain in gains.items() if name != "compute" and gain >= WORTH}
     if worth:
         bound = max(worth, key=lambda name: worth[name])
+        if bound == "straggler" and divided.idle(lost, facts):
+            return "compute", "idle by plan"
         if bound == "straggler" and facts.is_divided:
             return bound, "uneven" if divided.is_by_plan(lost, facts) else None
         small = bound == "network" and findings.is_small(facts)

@@ -111,7 +111,7 @@ class Case:
         """The samples of each part of a batch that passes through stages at a time, all replicas together."""
         section = self.strategy(max(self.ranks, default=1))
         replicas, parts = section.get("replicas", 1), section.get("micro_batches", 1)
-        if section["name"] not in ("hybrid", "hypergraph"):
+        if section["name"] not in ("hybrid", "hypergraph") or replicas == "auto":
             replicas = parts = 1
         rows = np.arange(self.batch).reshape(replicas, parts, -1)
         return list(rows.swapaxes(0, 1).reshape(parts, -1))
@@ -307,6 +307,9 @@ CASES: dict[str, Case] = {
         batch=4,
         ranks=(2, 4),
         train=_optimizer("sgd", clip_norm=0.01),
+    ),
+    "as many replicas of a hypergraph as take least": _own(
+        section("hypergraph", objective="volume", replicas="auto"), batch=4
     ),
     "bricks": _own(section("spatial", parts=[2, 2, 1]), ranks=(4,)),
     "small maps": Case(registered("tiny"), section("spatial"), steps=2, tolerance=NETWORK),

@@ -1,90 +1,30 @@
-"""Who computes what, by no rule: partitions of the hypergraph, searched on, against every uniform way. Pure.
+"""Who computes what, by no rule: the best of what searches find and of every uniform way. Pure.
 
-Starts are the uniform ways (samples, space or channels cut everywhere, whole layers one after the other),
-what Mt-KaHyPar makes of tiles of several sizes, and, where there are few tiles, the proven optimum. From each
-of them the search changes groups and runs of groups. The best of all by what counts is the plan: so it is
-never worse than a uniform way that keeps the same balance.
+Uniform ways are samples, space or channels cut everywhere, and whole layers one after the other. The best of
+all by what counts is the plan: so it is never worse than a uniform way that keeps the same balance.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
-import numpy as np
-
-from trainer.planning.hypergraph import choices, exact, judging, partitioner, reference
-from trainer.planning.hypergraph.choices import Choice
-from trainer.planning.hypergraph.groups import Group, groups, layouts
-from trainer.planning.hypergraph.judging import NEGLIGIBLE, Judged
-from trainer.planning.hypergraph.nets import Hypergraph, hypergraph
-from trainer.planning.hypergraph.search import Machine, Objective, Search, Value
-from trainer.planning.hypergraph.tilings import tilings
-from trainer.planning.hypergraph.traffic import Traffic
+from trainer.planning.hypergraph import judging, reference
+from trainer.planning.hypergraph.candidates import Candidates, Divided
+from trainer.planning.hypergraph.judging import Judged
+from trainer.planning.hypergraph.search import Objective
 from trainer.planning.hypergraph.uniform import uniform
+from trainer.planning.hypergraph.wanted import Wanted
 from trainer.planning.placement import ways
-from trainer.planning.placement.layouts import Layout
 from trainer.planning.placement.listing import Pipeline
 from trainer.planning.placement.operations import Network
 from trainer.planning.placement.ways import Layouts
 from trainer.planning.profile import Profile
 
-Balance = Literal["total", "layers"]
+# Takes how many of how many are done.
+Show = Callable[[int, int], None]
 Stages = Callable[[Layouts], Pipeline | None]
-
-# Seeds of the partitioner, which is cheap.
-_SEEDS = 2
-# What searches look at, from all starts together: changes, times tensors and variables of the network.
-_LOOKS = 4_000_000
-# Placements of which the whole update is played, besides uniform ways: with many ranks it takes long.
-_SHORT_LIST, _SHORTER_LIST, _MANY_RANKS = 6, 2, 16
-# With more ranks the search puts no layer on one of them whole; the partitioner may.
-_FEW_RANKS = 16
-# More take minutes to plan for.
-MOST_RANKS = 64
-# Of the exact program, for each hypergraph.
-_EXACT_S = 3.0
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is looked for.
-
-    Attributes:
-        objective: seconds of an update, or bytes that it sends.
-        balance: what must be balanced where bytes count: the work of each rank, or that of each layer, too.
-        imbalance: how much longer than the mean the busiest rank may compute, where bytes count.
-        granularity: tiles along an axis that is cut; None: as many as ranks, and twice as many.
-        seed: of the partitioner.
-    """
-
-    objective: Objective = "time"
-    balance: Balance = "total"
-    imbalance: float = 0.1
-    granularity: int | None = None
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Divided:
-    """What became of a hypergraph.
-
-    Attributes:
-        tiles: what they are.
-        vertices: how many.
-        nets: how many.
-        connectivity: bytes that cross, of the best partition within the imbalance that was found.
-        bound: that no partition within the imbalance is below; None where the program would be too large.
-    """
-
-    tiles: str
-    vertices: int
-    nets: int
-    connectivity: int
-    bound: float | None
 
 
 @dataclass(frozen=True)
@@ -110,6 +50,7 @@ def plan(
     profile: Profile | None = None,
     micro_batches: int = 1,
     pipeline: Stages = lambda _: None,
+    show: Show = lambda done, total: None,
 ) -> Plan:
     """Divide a network over ranks.
 
@@ -120,28 +61,32 @@ def plan(
         profile: of the network, for so many ranks or more; None: see `reference.profile`.
         micro_batches: of an update.
         pipeline: from layouts to the order in which stages work on them.
+        show: is told how many of how many steps are done, about.
 
     Returns:
         The best of all that was tried; where none keeps the imbalance, the one that exceeds it least.
     """
     known = profile or reference.profile(network, ranks)
-    planning = _Planning(network, ranks, wanted, known, micro_batches)
-    rules = {
-        label: judging.judged(label, network, one, known, ranks, pipeline)
-        for label, one in uniform(network, ranks, planning.speeds).items()
-    }
-    listed = list(planning.short_list())
-    if wanted.objective == "time":
-        # What hides behind computing is not searched: little that crosses, in balance, may take least.
-        balanced = dataclasses.replace(wanted, objective="volume", balance="layers")
-        listed += _Planning(network, ranks, balanced, known, micro_batches).short_list()
+    done = itertools.count(1)
+
+    def advance() -> None:
+        show(min(next(done), total), total)
+
+    candidates = Candidates(network, ranks, wanted, known, micro_batches, advance)
+    divided_by_rules = uniform(network, ranks, candidates.speeds)
+    total = candidates.steps + len(divided_by_rules)
+    rules = {}
+    for label, one in divided_by_rules.items():
+        rules[label] = judging.judged(label, network, one, known, ranks, pipeline)
+        advance()
     found = [
         judging.judged(label, network, one, known, ranks, pipeline)
-        for label, divided in listed
+        for label, divided in candidates.short_list()
         for one in _variants(network, divided, wanted.objective)
     ]
+    show(total, total)
     best = min([*found, *rules.values()], key=lambda one: _worth(one, wanted))
-    return Plan(best, tuple(rules.values()), tuple(planning.hypergraphs))
+    return Plan(best, tuple(rules.values()), tuple(candidates.hypergraphs))
 
 
 def _variants(network: Network, divided: Layouts, objective: Objective) -> list[Layouts]:
@@ -155,120 +100,3 @@ def _worth(one: Judged, wanted: Wanted) -> tuple[float, float, float]:
         return 0.0, one.step_s, one.volume
     has = one.imbalance if wanted.balance == "total" else max(one.imbalance, one.layer_imbalance)
     return max(0.0, round(has - wanted.imbalance, 9)), one.volume, one.step_s
-
-
-class _Planning:
-    """The groups of a network, and placements of them.
-
-    Attributes:
-        speeds: of each rank, relative.
-        hypergraphs: see `Plan`.
-    """
-
-    def __init__(self, network: Network, ranks: int, wanted: Wanted, profile: Profile, times: int) -> None:
-        self._network, self._ranks, self._wanted = network, ranks, wanted
-        self._groups = groups(network)
-        self._traffic, self._times = Traffic(network, self._groups, times), times
-        self._machine = machine(network, self._groups, profile, ranks)
-        took = self._machine.seconds.sum(axis=0)
-        self.speeds = [float(one) for one in took.min() / took] if took.min() > 0 else [1.0] * ranks
-        if max(self.speeds) < 1.02 * min(self.speeds):
-            self.speeds = [1.0] * ranks
-        self.hypergraphs: list[Divided] = []
-
-    def short_list(self) -> Iterator[tuple[str, Layouts]]:
-        """Return the most promising placements."""
-        parts = list(self._partitions()) if self._ranks > 1 else []
-        offered = [self._choices(number) for number in range(len(self._groups))]
-        for label, divided in parts:
-            for own, layout in zip(offered, divided, strict=True):
-                own.append(Choice(label, layout))
-        limit = self._wanted.imbalance if self._wanted.objective == "volume" else None
-        labels = list(dict.fromkeys(choice.label for some in offered for choice in some))
-        search = Search(
-            self._traffic,
-            offered,
-            self._machine,
-            self._wanted.objective,
-            imbalance=limit,
-            tries=_LOOKS // max(1, len(labels) * len(self._traffic.terms)),
-        )
-        found: dict[tuple[int, ...], tuple[Value, str]] = {}
-        first = tuple(0 for _ in offered)
-        for label in labels:
-            start = search.labelled(label, first)
-            found.setdefault(start, (search.value(start), label))
-            chosen, value = search.descend(start)
-            found.setdefault(chosen, (value, f"searched from {label}"))
-        length = _SHORT_LIST if self._ranks < _MANY_RANKS else _SHORTER_LIST
-        best = sorted(found, key=lambda chosen: found[chosen])[:length]
-        for chosen in best:
-            divided = [some[index].layout for some, index in zip(offered, chosen, strict=True)]
-            yield found[chosen][1], layouts(self._groups, divided)
-
-    def _choices(self, number: int) -> list[Choice]:
-        """Ways to divide a group, of which the first one is there for every group."""
-        group = self._groups[number]
-        wholes = range(self._ranks if self._ranks <= _FEW_RANKS else 1)
-        on_one = [choices.whole(group.shape, rank) for rank in wholes]
-        cut = choices.cuts(group.shape, self.speeds)
-        share = self._machine.seconds[number].sum() / max(float(self._machine.seconds.sum()), 1e-300)
-        if self._wanted.balance == "layers" and self._wanted.objective == "volume" and share > NEGLIGIBLE:
-            each = {one.label: choices.imbalance(one, self.speeds) for one in cut}
-            least = min(each.values(), default=math.inf)
-            most = max(self._wanted.imbalance, least) + 1e-9
-            return [one for one in cut if each[one.label] <= most] or on_one
-        return [*on_one, *cut]
-
-    def _partitions(self) -> Iterator[tuple[str, list[Layout]]]:
-        """What the partitioner and the exact program make of tiles."""
-        if self._wanted.balance == "layers" and self._wanted.objective == "volume":
-            return
-        for label, counts in tilings(self._groups, self._ranks, self._wanted.granularity):
-            graph = hypergraph(self._network, self._groups, counts, self._times)
-            graph = dataclasses.replace(graph, weights=self._weights(graph))
-            limit = self._wanted.imbalance
-            tried = [
-                partitioner.partition(graph, self.speeds, imbalance=limit, seed=self._wanted.seed + more)
-                for more in range(_SEEDS)
-            ]
-            bound = None
-            if exact.is_small(graph, self._ranks):
-                solved = exact.solve(graph, self.speeds, imbalance=limit, time_limit_s=_EXACT_S)
-                tried += [solved.parts] if solved.parts is not None else []
-                bound = solved.bound
-            best = min(tried, key=lambda parts: graph.connectivity(parts, counted=False))
-            crossing = graph.connectivity(best, counted=False)
-            self.hypergraphs.append(Divided(label, len(graph.weights), len(graph.nets), crossing, bound))
-            yield f"partition of {label}", graph.layouts(self._groups, best)
-
-    def _weights(self, graph: Hypergraph) -> np.ndarray:
-        """Mean seconds of each tile in place of FLOPs."""
-        found = []
-        for group, tiling, each in zip(self._groups, graph.tilings, self._machine.seconds, strict=True):
-            size = math.prod(group.shape)
-            found += [float(each.mean()) * box.size / size for box in tiling.boxes()]
-        return np.array(found)
-
-
-def machine(network: Network, some: Sequence[Group], profile: Profile, ranks: int) -> Machine:
-    """Return what a search goes by: seconds of each group on each rank, and the slowest link."""
-    samples = network.operations[-1].shape[0]
-    seconds = np.array(
-        [
-            [
-                sum(
-                    profile.forward_s(name, rank, samples) + profile.backward_s(name, rank, samples)
-                    for name in group.names
-                )
-                for rank in range(ranks)
-            ]
-            for group in some
-        ]
-    )
-    links = [profile.link(s, t) for s in range(ranks) for t in range(ranks) if s != t]
-    return Machine(
-        seconds,
-        max((one.latency_s for one in links), default=0.0),
-        min((one.bytes_per_second for one in links), default=math.inf),
-    )

@@ -18,6 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from trainer.planning.hypergraph import bounds
+from trainer.planning.hypergraph.bounds import Bounds
 from trainer.planning.hypergraph.groups import Group
 from trainer.planning.placement import boxes
 from trainer.planning.placement.boxes import Box
@@ -98,6 +102,8 @@ class Traffic:
         }
         self.terms = (*self._tensors(), *self._variables())
         self._known: dict[tuple[str, tuple[int, ...]], Crossing] = {}
+        self._bounds: dict[int, Bounds | None] = {}
+        self._needs: dict[tuple[str, int, int], Bounds] = {}
         self._alive: dict[int, Layout] = {}
 
     def crossing(self, term: Term, divided: Sequence[Layout]) -> Crossing:
@@ -123,6 +129,15 @@ class Traffic:
                 found[cause] += size
         return found
 
+    def held(self, divided: Sequence[Layout]) -> bounds.Ints:
+        """Return the bytes of trainable variables that each rank computes with, `(ranks,)`."""
+        found = np.zeros(max(held.ranks[-1] for held in divided) + 1, np.int64)
+        for operation, weight in self._weights.values():
+            held = divided[self._group[operation.name]]
+            for rank in held.ranks:
+                found[rank] += weight.width * _size(_blocks(operation, weight, held.of(rank)))
+        return found
+
     def _tensors(self) -> Iterable[Term]:
         for tensor, readers in self._readers.items():
             if self._operations[tensor].readings:
@@ -138,9 +153,14 @@ class Traffic:
     def _tensor(self, term: Term, at: Mapping[int, Layout]) -> Crossing:
         operation = self._operations[term.name]
         made = at[term.groups[0]]
+        readers = [
+            (reader, number, at[self._group[reader.name]]) for reader, number in self._readers[term.name]
+        ]
+        if not operation.sums and (found := self._of_bounds(operation, made, readers)) is not None:
+            return found
         reads: dict[int, list[Box]] = {}
-        for reader, number in self._readers[term.name]:
-            for piece in at[self._group[reader.name]].pieces:
+        for reader, number, held in readers:
+            for piece in held.pieces:
                 box = _read(reader, number, piece.box)
                 if box is not None:
                     reads.setdefault(piece.rank, []).append(box)
@@ -158,10 +178,51 @@ class Traffic:
                 sent[rank] = size
         return Crossing(by_cause, max(sent.values()), 2) if sent else NOTHING
 
+    def _of_bounds(
+        self, operation: Operation, made: Layout, readers: Sequence[tuple[Operation, int, Layout]]
+    ) -> Crossing | None:
+        """The same of all ranks at once, where each has one box at most; None where it is not so."""
+        own = self._one_each(made)
+        if own is None:
+            return None
+        wanted = []
+        for reader, number, held in readers:
+            parts = self._one_each(held)
+            if parts is None or (reader.sums and number):
+                return None
+            wanted.append(parts if reader.sums else self._needed(reader, number, held, parts))
+        ranks = max(len(one.lower) for one in (own, *wanted))
+        own, wanted = own.padded(ranks), bounds.largest([one.padded(ranks) for one in wanted])
+        if len(wanted) > bounds.MOST_BOXES:
+            return None
+        sizes = 2 * operation.width * bounds.missing(wanted, own)
+        if not sizes.any():
+            return NOTHING
+        halos = int(sizes[bounds.are_halos(wanted, own)].sum())
+        by_cause: dict[Cause, int] = {"halos": halos, "activations": int(sizes.sum()) - halos}
+        return Crossing({cause: size for cause, size in by_cause.items() if size}, int(sizes.max()), 2)
+
+    def _needed(self, reader: Operation, number: int, held: Layout, parts: Bounds) -> Bounds:
+        key = reader.name, number, id(held)
+        if key not in self._needs:
+            self._needs[key] = bounds.needed(reader.readings[number], parts)
+        return self._needs[key]
+
+    def _one_each(self, held: Layout) -> Bounds | None:
+        """A layout as arrays, kept; None where a rank has several boxes."""
+        if id(held) not in self._bounds:
+            self._alive[id(held)] = held
+            self._bounds[id(held)] = bounds.of(held)
+        return self._bounds[id(held)]
+
     def _variable(self, term: Term, at: Mapping[int, Layout]) -> Crossing:
         operation, weight = self._weights[term.name]
         held = at[term.groups[0]]
-        sizes = [_size(_blocks(operation, weight, held.of(rank))) for rank in held.ranks]
+        one_each = None if operation.sums else self._one_each(held)
+        if one_each is not None:
+            sizes = _block_sizes(weight, one_each).tolist()
+        else:
+            sizes = [_size(_blocks(operation, weight, held.of(rank))) for rank in held.ranks]
         # A layout covers its tensor, and so all of the variable.
         total = 2 * weight.width * (sum(sizes) - math.prod(weight.shape))
         return Crossing({"weights": total}, 2 * weight.width * max(sizes), 0) if total else NOTHING
@@ -197,6 +258,15 @@ def _read(operation: Operation, number: int, part: Box) -> Box | None:
 
 def _blocks(operation: Operation, weight: Weight, parts: Iterable[Box]) -> list[Box]:
     return [weight.block(operation.reduced(one) if operation.sums else one) for one in parts]
+
+
+def _block_sizes(weight: Weight, parts: Bounds) -> bounds.Ints:
+    """Elements of a variable that each rank computes its box with."""
+    sizes = np.where(parts.sizes > 0, 1, 0)
+    lengths = parts.upper - parts.lower
+    for size, cut in zip(weight.shape, weight.cuts, strict=True):
+        sizes = sizes * (size if cut is None else lengths[:, cut])
+    return sizes
 
 
 def _size(some: Iterable[Box]) -> int:

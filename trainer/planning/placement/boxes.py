@@ -38,13 +38,13 @@ class Box:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return math.prod(self.shape)
+        return math.prod([stop - start for start, stop in self.ranges])
 
     def __and__(self, other: Box) -> Box | None:
         """The indices in both; None where there are none."""
         ranges = []
         for (a, b), (c, d) in zip(self.ranges, other.ranges, strict=True):
-            start, stop = max(a, c), min(b, d)
+            start, stop = a if a > c else c, b if b < d else d
             if start >= stop:
                 return None
             ranges.append((start, stop))

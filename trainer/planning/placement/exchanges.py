@@ -124,9 +124,10 @@ def _all_parts(have: Layout, target: Piece) -> tuple[list[Move], Box | None]:
 def _one_of_each(have: Layout, target: Piece, sent: dict[int, int]) -> tuple[list[Move], Box | None]:
     found: list[Move] = []
     left = [target.box]
+    near = [piece for piece in have.pieces if piece.box & target.box is not None]
     while left:
         box = left.pop(0)
-        holders = sorted(have.pieces, key=lambda piece: (piece.rank != target.rank, sent[piece.rank], piece))
+        holders = sorted(near, key=lambda piece: (piece.rank != target.rank, sent[piece.rank], piece))
         move = next(
             (Move(piece, target, part) for piece in holders if (part := piece.box & box) is not None), None
         )

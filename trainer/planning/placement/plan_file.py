@@ -117,7 +117,16 @@ class PlanFile(KeptFile):
             ranks: in all replicas; some may have nothing to do.
             replicas: see `PlanFile`.
         """
-        divided = layouts_of(placement)
+        layouts = layouts_of(placement)
+        return cls.of_layouts(
+            placement.network, layouts, name=name, strategy=strategy, ranks=ranks, replicas=replicas
+        )
+
+    @classmethod
+    def of_layouts(
+        cls, network: Network, layouts: Layouts, *, name: str, strategy: str, ranks: int, replicas: int = 1
+    ) -> PlanFile:
+        """Return the file of layouts of a network's operations; see `of`."""
         return cls(
             version=VERSION,
             strategy=strategy,
@@ -128,10 +137,10 @@ class PlanFile(KeptFile):
                 PlannedOperation(
                     name=one.name,
                     kind=one.kind,
-                    shape=divided[one.name].shape,
-                    pieces=tuple((piece.rank, piece.box.ranges) for piece in divided[one.name].pieces),
+                    shape=layouts[one.name].shape,
+                    pieces=tuple((piece.rank, piece.box.ranges) for piece in layouts[one.name].pieces),
                 )
-                for one in placement.network.operations
+                for one in network.operations
                 if one.readings
             ),
         )

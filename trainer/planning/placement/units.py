@@ -248,7 +248,7 @@ def owners(held: Layout) -> Layout:
     2 (h - 1) / h of the elements for each of h holders.
     """
     owned: dict[int, list[Box]] = {}
-    for box, ranks in _regions(held):
+    for box, ranks in regions(held):
         if not box.shape:
             owned.setdefault(ranks[0], []).append(box)
             continue
@@ -261,8 +261,8 @@ def owners(held: Layout) -> Layout:
     return layout(held.shape, owned)
 
 
-def _regions(held: Layout) -> list[tuple[Box, list[int]]]:
-    """Disjoint boxes, each with all ranks that hold it."""
+def regions(held: Layout) -> list[tuple[Box, list[int]]]:
+    """Return disjoint boxes of a layout, each with all ranks that hold it, in order."""
     regions: list[tuple[Box, list[int]]] = []
     for piece in held.pieces:
         left = [piece.box]

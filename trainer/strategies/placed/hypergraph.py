@@ -10,6 +10,8 @@ from trainer.strategies.base import Plan
 from trainer.strategies.placed.strategy import Placed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import keras
 
     from trainer.planning.hypergraph.planning import Plan as Found
@@ -33,13 +35,16 @@ class Hypergraph(Placed):
 
     Attributes:
         profile: seconds and links that a plan goes by; None: see `hypergraph.reference`.
+        show: is told how many of how many steps of planning are done.
     """
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self.profile: Profile | None = None
+        self.show: Callable[[int, int], None] = lambda done, total: None
         self._decided: Decided | None = None
         self._layouts: Layouts = {}
+        self._replicas = 1
 
     @property
     def _hypergraph(self) -> HypergraphConfig:
@@ -50,6 +55,60 @@ class Hypergraph(Placed):
         """Parts of a replica's samples that its ranks pass on one after the other."""
         return self._hypergraph.micro_batches
 
+    @property
+    def replicas(self) -> int:
+        """See `Placed.replicas`; where that is open, what `settle` has found."""
+        given = self._hypergraph.replicas
+        return self._replicas if given == "auto" else given
+
+    def settle(self, model: keras.Model, world_size: int) -> int:
+        """Return the number of replicas; where it is open, that which is predicted to take least.
+
+        Raises:
+            ConfigError: ranks or samples cannot be divided so.
+        """
+        from trainer.errors import ConfigError
+        from trainer.planning.hypergraph import replicas
+        from trainer.strategies.placed.reading import read
+
+        section = self._hypergraph
+        if section.replicas == "auto":
+            size = replicas.best_size(
+                lambda samples: read(model, samples), world_size, self._shared(world_size),
+                profile=self.profile, micro_batches=self.micro_batches,
+            )  # fmt: skip
+            self._replicas = world_size // size
+        elif world_size % section.replicas:
+            raise ConfigError(
+                f"train.strategy.replicas: {world_size} rank(s) cannot be divided into {section.replicas} "
+                "replicas.",
+                cure=f"Launch a multiple of {section.replicas} ranks.",
+                key="train.strategy.replicas",
+            )
+        return self.replicas
+
+    def _shared(self, world_size: int) -> int:
+        """Samples of a micro-batch of all replicas together, for which there are sizes of replicas.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        from trainer.errors import ConfigError
+        from trainer.planning.hypergraph import replicas
+
+        train = self.config.train
+        samples = train.global_batch // (train.accumulation * self.micro_batches)
+        if not replicas.sizes(world_size, samples):
+            least = -(-world_size // replicas.MOST_RANKS)
+            raise ConfigError(
+                f"train.strategy.replicas: {samples} sample(s) of a micro-batch cannot be divided over "
+                f"groups of at most {replicas.MOST_RANKS} of {world_size} ranks.",
+                cure=f"Set train.global_batch to a multiple of {least} times train.accumulation times "
+                "train.strategy.micro_batches.",
+                key="train.strategy.replicas",
+            )
+        return samples
+
     def calibrate(self, model: keras.Model, world: World, recorded: dict[str, Any] | None) -> None:
         """Decide on rank 0 who computes what, or take what was recorded; see `Strategy.calibrate`."""
         from trainer.ranks.agreement import agree
@@ -57,33 +116,50 @@ class Hypergraph(Placed):
         from trainer.strategies.placed.hypergraph_plan import decided_in
 
         super().calibrate(model, world, recorded)
-        section = self._hypergraph
-        if section.plan is not None or world.size % section.replicas:
+        section, known, is_auto = self._hypergraph, decided_in(recorded), self._hypergraph.replicas == "auto"
+        if section.plan is not None or (not is_auto and world.size % self.replicas):
             return
-        ranks, known = world.size // section.replicas, decided_in(recorded)
-        if known and agree(world, lambda: self._may_follow(known, model, ranks)):
+        if is_auto:
+            self._replicas = agree(world, lambda: self._most_replicas(world.size))
+        if known and agree(world, lambda: self._may_follow(known, model, world.size)):
             self._decided = known
             return
+        is_divided = world.size > (1 if is_auto else self.replicas)
         by_seconds = section.objective == "time" or section.profile is not None
-        if self.profile is None and ranks > 1 and by_seconds:
+        if self.profile is None and is_divided and by_seconds:
             self.profile = costs_of_run.profile(self.config, section.profile, model, world, self._samples)
-        found = agree(world, lambda: self._found(model, ranks) if world.is_main else None)
+        found = agree(world, lambda: self._found(model, world.size) if world.is_main else None)
         self._decided = decided_in({"decided": world.broadcast_object(found and dataclasses.asdict(found))})
+        if self._decided is not None:
+            self._replicas = world.size // self._decided.divided.ranks
+
+    def _most_replicas(self, world_size: int) -> int:
+        from trainer.planning.hypergraph import replicas
+
+        return world_size // replicas.sizes(world_size, self._shared(world_size))[0]
 
     @property
     def _asked(self) -> dict[str, Any]:
         return {key: getattr(self._hypergraph, key) for key in _KEYS}
 
-    def _may_follow(self, known: Decided, model: keras.Model, ranks: int) -> bool:
-        """Whether what was recorded is of this configuration, for this network and so many ranks."""
+    def _may_follow(self, known: Decided, model: keras.Model, world_size: int) -> bool:
+        """Whether what was recorded is of this configuration, for this network and so many ranks.
+
+        If so, there are as many replicas as then.
+        """
         from trainer.errors import ConfigError
         from trainer.strategies.placed.reading import read
 
+        before, ranks = self._replicas, known.divided.ranks
+        if known.asked != self._asked or world_size % ranks:
+            return False
+        self._replicas = world_size // ranks
         try:
             known.divided.layouts(read(model, self._samples))
         except ConfigError:
+            self._replicas = before
             return False
-        return known.asked == self._asked and known.divided.ranks == ranks
+        return self.replicas * ranks == world_size
 
     def find(self, model: keras.Model, ranks: int) -> Found:
         """Return what planning finds for the ranks of a replica.
@@ -92,18 +168,19 @@ class Hypergraph(Placed):
             ConfigError: there are more ranks than it is made for.
         """
         from trainer.errors import ConfigError
-        from trainer.planning.hypergraph import planning
+        from trainer.planning.hypergraph import planning, replicas
+        from trainer.planning.hypergraph.wanted import Wanted
         from trainer.strategies.placed.reading import read
 
-        if ranks > planning.MOST_RANKS:
+        if ranks > replicas.MOST_RANKS:
             raise ConfigError(
-                f"train.strategy.replicas: a hypergraph is divided over {planning.MOST_RANKS} ranks at most, "
+                f"train.strategy.replicas: a hypergraph is divided over {replicas.MOST_RANKS} ranks at most, "
                 f"and a replica has {ranks}.",
                 cure="Set train.strategy.replicas, so that each replica has fewer ranks.",
                 key="train.strategy.replicas",
             )
         section, network = self._hypergraph, read(model, self._samples)
-        wanted = planning.Wanted(
+        wanted = Wanted(
             section.objective,
             section.balance,
             section.imbalance,
@@ -117,15 +194,17 @@ class Hypergraph(Placed):
             profile=self.profile,
             micro_batches=section.micro_batches,
             pipeline=lambda layouts: self.pipeline(network, layouts),
+            show=self.show,
         )
 
-    def _found(self, model: keras.Model, ranks: int) -> Decided:
+    def _found(self, model: keras.Model, world_size: int) -> Decided:
         from trainer.planning.hypergraph import explaining
         from trainer.planning.placement.plan_file import PlanFile
         from trainer.planning.placement.units import place
         from trainer.strategies.placed.hypergraph_plan import Decided
         from trainer.strategies.placed.reading import read
 
+        ranks = world_size // self.settle(model, world_size)
         network, found = read(model, self._samples), self.find(model, ranks)
         best = found.best
         rows = explaining.rows(network, best.layouts, ranks, self.micro_batches)
@@ -166,10 +245,9 @@ class Hypergraph(Placed):
         from trainer.strategies.placed.plan import PlacedPlan
         from trainer.strategies.placed.reading import read
 
-        replicas = self._hypergraph.replicas
-        if self._hypergraph.plan is None and not world_size % replicas:
+        if self._hypergraph.plan is None and not world_size % self.replicas:
             if self._decided is None:
-                self._decided = self._found(model, world_size // replicas)
+                self._decided = self._found(model, world_size)
             self._layouts = self._decided.divided.layouts(read(model, self._samples))
         found = cast(PlacedPlan, super().plan(model, optimizer, world_size))
         return HypergraphPlan.from_placed(found, decided=self._decided)

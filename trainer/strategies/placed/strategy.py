@@ -52,10 +52,15 @@ class Placed(Strategy):
         return 1
 
     @property
+    def replicas(self) -> int:
+        """Groups of ranks that each take other samples."""
+        return self.section.replicas
+
+    @property
     def _samples(self) -> int:
         """Samples that one replica takes of a micro-batch."""
         train = self.config.train
-        parts = train.accumulation * self.section.replicas * self.micro_batches
+        parts = train.accumulation * self.replicas * self.micro_batches
         return max(1, train.global_batch // parts)
 
     def members(self, processes: int) -> Members:
@@ -89,7 +94,7 @@ class Placed(Strategy):
         from trainer.strategies.placed.reading import read
         from trainer.strategies.slots import per_parameter
 
-        train, replicas = self.config.train, self.section.replicas
+        train, replicas = self.config.train, self.replicas
         if world_size % replicas:
             raise ConfigError(
                 f"train.strategy.replicas: {world_size} rank(s) cannot be divided into {replicas} replicas.",
@@ -136,7 +141,7 @@ class Placed(Strategy):
         from trainer.planning.placement.listing import task_lists
         from trainer.planning.placement.units import place
 
-        replicas = self.section.replicas
+        replicas = self.replicas
         ranks = world_size // replicas
         layouts = self.replicated(network, replicas, ranks)
         placement = place(network, layouts)
@@ -158,7 +163,7 @@ class Placed(Strategy):
         from trainer.planning.placement import plan_file
         from trainer.planning.placement.units import place
 
-        path, replicas = self.section.plan, self.section.replicas
+        path, replicas = self.section.plan, self.replicas
         if path is None:
             raise TypeError("no file to divide by")
         found = plan_file.read(

@@ -1,0 +1,276 @@
+"""Placements that may be the best: partitions of the hypergraph and cuts of every layer, searched on. Pure.
+
+Starts are cuts of one kind everywhere, what Mt-KaHyPar makes of tiles of several sizes, and, where there are
+few tiles, the proven optimum. From each of them the search changes groups and runs of groups.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.planning.hypergraph import choices, exact, partitioner
+from trainer.planning.hypergraph.choices import Choice
+from trainer.planning.hypergraph.groups import Group, groups, layouts
+from trainer.planning.hypergraph.judging import NEGLIGIBLE
+from trainer.planning.hypergraph.nets import Hypergraph, hypergraph
+from trainer.planning.hypergraph.search import Machine, Objective, Search, Value
+from trainer.planning.hypergraph.tilings import Counts, tilings
+from trainer.planning.hypergraph.traffic import Traffic
+from trainer.planning.hypergraph.wanted import Balance, Wanted
+from trainer.planning.placement.layouts import Layout
+from trainer.planning.placement.operations import Network
+from trainer.planning.placement.ways import Layouts
+from trainer.planning.profile import Profile
+
+# Seeds of the partitioner, which is cheap.
+_SEEDS = 2
+# What searches look at, from all starts together: changes, times tensors and variables of the network.
+_LOOKS = 4_000_000
+# Placements of which the whole update is played, besides uniform ways: with many ranks it takes long.
+_SHORT_LIST, _SHORTER_LIST, _MANY_RANKS = 6, 2, 16
+# With more ranks the search puts no layer on one of them whole; the partitioner may.
+_FEW_RANKS = 16
+# Links are unequal where one takes so much longer for a byte than another.
+_UNEQUAL = 1.5
+# Of the exact program, for each hypergraph.
+_EXACT_S = 3.0
+
+
+@dataclass(frozen=True)
+class Divided:
+    """What became of a hypergraph.
+
+    Attributes:
+        tiles: what they are.
+        vertices: how many.
+        nets: how many.
+        connectivity: bytes that cross, of the best partition within the imbalance that was found.
+        bound: that no partition within the imbalance is below; None where the program would be too large.
+    """
+
+    tiles: str
+    vertices: int
+    nets: int
+    connectivity: int
+    bound: float | None
+
+
+class Candidates:
+    """The groups of a network, and placements of them.
+
+    Args:
+        network: whose shapes hold the samples of a micro-batch.
+        ranks: that train.
+        wanted: what is looked for.
+        profile: of the network, for so many ranks or more.
+        times: micro-batches of an update.
+        done: is called after each of about `steps`.
+
+    Attributes:
+        speeds: of each rank, relative.
+        hypergraphs: see `Plan`.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        ranks: int,
+        wanted: Wanted,
+        profile: Profile,
+        times: int,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._done = done
+        self._network, self._ranks, self._wanted = network, ranks, wanted
+        self._groups = groups(network)
+        self._traffic, self._times = Traffic(network, self._groups, times), times
+        self._machine = machine(network, self._groups, profile, ranks)
+        took = self._machine.seconds.sum(axis=0)
+        self.speeds = [float(one) for one in took.min() / took] if took.min() > 0 else [1.0] * ranks
+        if max(self.speeds) < 1.02 * min(self.speeds):
+            self.speeds = [1.0] * ranks
+        self._cuts = [choices.cuts(group.shape, self.speeds) for group in self._groups]
+        self.hypergraphs: list[Divided] = []
+        self._distances = distances(profile, ranks) if wanted.objective == "time" else None
+        self._mapped: list[tuple[str, list[Layout]]] = []
+
+    @property
+    def steps(self) -> int:
+        """How many tilings are divided, starts searched on and placements found, about."""
+        tiled = len(self._tilings)
+        starts = tiled + len({choice.label for some in self._cuts for choice in some}) + len(self._wholes[0])
+        return tiled + len(self._searches()) * (starts + self._length)
+
+    @property
+    def _length(self) -> int:
+        return _SHORT_LIST if self._ranks < _MANY_RANKS else _SHORTER_LIST
+
+    def short_list(self) -> Iterator[tuple[str, Layouts]]:
+        """Return the most promising placements, each once."""
+        seen: set[tuple[int, ...]] = set()
+        for objective, balance in self._searches():
+            for label, divided in self._found(objective, balance):
+                key = tuple(map(id, divided))
+                if key not in seen:
+                    seen.add(key)
+                    yield label, layouts(self._groups, divided)
+        # The search takes links as all alike, and would pass over these, which came with the partitions.
+        for label, divided in self._mapped:
+            yield label, layouts(self._groups, divided)
+
+    def _searches(self) -> tuple[tuple[Objective, Balance], ...]:
+        """What searches minimise, and what they keep balanced.
+
+        Seconds are added up as if nothing overlapped. What hides behind computing is therefore not searched:
+        plans for the least volume may take less, and are looked at, too.
+        """
+        if self._wanted.objective == "volume":
+            return (("volume", self._wanted.balance),)
+        return ("time", "total"), ("volume", "layers"), ("volume", "total")
+
+    def _found(self, objective: Objective, balance: Balance) -> Iterator[tuple[str, list[Layout]]]:
+        """Return what one search finds, the best first, with the start that it found it from."""
+        is_every_layer = objective == "volume" and balance == "layers"
+        offered = [self._choices(number, is_every_layer) for number in range(len(self._groups))]
+        if self._ranks > 1 and not is_every_layer:
+            for label, divided in self._partitions:
+                for own, layout in zip(offered, divided, strict=True):
+                    own.append(Choice(label, layout))
+        labels = list(dict.fromkeys(choice.label for some in offered for choice in some))
+        search = Search(
+            self._traffic,
+            offered,
+            self._machine,
+            objective,
+            imbalance=self._wanted.imbalance if objective == "volume" else None,
+            tries=_LOOKS // max(1, len(labels) * len(self._traffic.terms)),
+        )
+        found: dict[tuple[int, ...], tuple[Value, str]] = {}
+        first = tuple(0 for _ in offered)
+        for label in labels:
+            start = search.labelled(label, first)
+            found.setdefault(start, (search.value(start), label))
+            chosen, value = search.descend(start)
+            found.setdefault(chosen, (value, f"searched from {label}"))
+            self._done()
+        for chosen in sorted(found, key=lambda chosen: found[chosen])[: self._length]:
+            divided = [some[index].layout for some, index in zip(offered, chosen, strict=True)]
+            yield found[chosen][1], divided
+            self._done()
+
+    def sketch(self) -> tuple[float, int]:
+        """Return the seconds of the best cut of one kind everywhere, as a search sees it before it begins.
+
+        Beside them, bytes of the variables that the rank with most of them computes with.
+        """
+        offered = [self._choices(number, False) for number in range(len(self._groups))]
+        search = Search(self._traffic, offered, self._machine, "time", imbalance=None, tries=0)
+        labels = dict.fromkeys(choice.label for some in offered for choice in some)
+        starts = [search.labelled(label, tuple(0 for _ in offered)) for label in labels]
+        best = min(starts, key=search.value)
+        divided = [some[index].layout for some, index in zip(offered, best, strict=True)]
+        return search.value(best).cost, int(self._traffic.held(divided).max())
+
+    def _choices(self, number: int, is_every_layer: bool) -> list[Choice]:
+        """Ways to divide a group, of which the first one is there for every group.
+
+        Args:
+            number: of the group.
+            is_every_layer: whether it must be balanced, unless it takes next to no time.
+        """
+        cut = self._cuts[number]
+        share = self._machine.seconds[number].sum() / max(float(self._machine.seconds.sum()), 1e-300)
+        if is_every_layer and share > NEGLIGIBLE:
+            each = {one.label: choices.imbalance(one, self.speeds) for one in cut}
+            least = min(each.values(), default=math.inf)
+            most = max(self._wanted.imbalance, least) + 1e-9
+            return [one for one in cut if each[one.label] <= most] or list(self._wholes[number])
+        return [*self._wholes[number], *cut]
+
+    @functools.cached_property
+    def _wholes(self) -> list[list[Choice]]:
+        """Of each group, the choices to have it whole on one rank."""
+        ranks = range(self._ranks if self._ranks <= _FEW_RANKS else 1)
+        return [[choices.whole(group.shape, rank) for rank in ranks] for group in self._groups]
+
+    @functools.cached_property
+    def _tilings(self) -> list[tuple[str, Counts]]:
+        if self._ranks == 1:
+            return []
+        return list(tilings(self._groups, self._ranks, self._wanted.granularity))
+
+    @functools.cached_property
+    def _partitions(self) -> list[tuple[str, list[Layout]]]:
+        """What the partitioner and the exact program make of tiles."""
+        found = []
+        for label, counts in self._tilings:
+            graph = hypergraph(self._network, self._groups, counts, self._times)
+            graph = dataclasses.replace(graph, weights=self._weights(graph))
+            limit = self._wanted.imbalance
+            tried = [
+                partitioner.partition(graph, self.speeds, imbalance=limit, seed=self._wanted.seed + more)
+                for more in range(_SEEDS)
+            ]
+            bound = None
+            if exact.is_small(graph, self._ranks):
+                solved = exact.solve(graph, self.speeds, imbalance=limit, time_limit_s=_EXACT_S)
+                tried += [solved.parts] if solved.parts is not None else []
+                bound = solved.bound
+            if self._distances is not None:
+                mapped = partitioner.partition(
+                    graph, self.speeds, imbalance=limit, seed=self._wanted.seed, distances=self._distances
+                )
+                self._mapped.append((f"mapping of {label} onto links", graph.layouts(self._groups, mapped)))
+            best = min(tried, key=lambda parts: graph.connectivity(parts, counted=False))
+            crossing = graph.connectivity(best, counted=False)
+            self.hypergraphs.append(Divided(label, len(graph.weights), len(graph.nets), crossing, bound))
+            found.append((f"partition of {label}", graph.layouts(self._groups, best)))
+            self._done()
+        return found
+
+    def _weights(self, graph: Hypergraph) -> np.ndarray:
+        """Mean seconds of each tile in place of FLOPs."""
+        found = []
+        for group, tiling, each in zip(self._groups, graph.tilings, self._machine.seconds, strict=True):
+            size = math.prod(group.shape)
+            found += [float(each.mean()) * box.size / size for box in tiling.boxes()]
+        return np.array(found)
+
+
+def distances(profile: Profile, ranks: int) -> list[list[float]] | None:
+    """Return the seconds of a byte from each rank to each other one; None where links are about equal."""
+    found = [
+        [0.0 if s == t else 1 / profile.link(s, t).bytes_per_second for t in range(ranks)]
+        for s in range(ranks)
+    ]
+    each = [one for row in found for one in row if one > 0]
+    return found if each and max(each) > _UNEQUAL * min(each) else None
+
+
+def machine(network: Network, some: Sequence[Group], profile: Profile, ranks: int) -> Machine:
+    """Return what a search goes by: seconds of each group on each rank, and the slowest link."""
+    samples = network.operations[-1].shape[0]
+    seconds = np.array(
+        [
+            [
+                sum(
+                    profile.forward_s(name, rank, samples) + profile.backward_s(name, rank, samples)
+                    for name in group.names
+                )
+                for rank in range(ranks)
+            ]
+            for group in some
+        ]
+    )
+    links = [profile.link(s, t) for s in range(ranks) for t in range(ranks) if s != t]
+    return Machine(
+        seconds,
+        max((one.latency_s for one in links), default=0.0),
+        min((one.bytes_per_second for one in links), default=math.inf),
+    )
