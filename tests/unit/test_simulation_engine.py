@@ -16,6 +16,7 @@ from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.tasks import Message, Receive, Send
 from trainer.planning.placement.units import place
+from trainer.planning.profile import Profile
 from trainer.planning.simulation import bounds, engine, sharing
 from trainer.planning.simulation.fabric import PairLinks, Path
 
@@ -44,6 +45,9 @@ def work(draw):
     placement = place(small(), draw(random_layouts()))
     factors = draw(st.lists(st.floats(0.5, 4.0), min_size=RANKS, max_size=RANKS))
     measured = profile(RANKS, factors=factors, rate=draw(rates), latency=draw(latencies))
+    handled = draw(st.tuples(*[st.floats(0.0, 2.0)] * RANKS))
+    handling = {"message_s": handled, "byte_s": tuple(one / 64 for one in handled)}
+    measured = Profile.model_validate(measured.model_dump() | {"handling": handling})
     return placement, task_lists(placement), measured
 
 
@@ -127,7 +131,10 @@ def test_faster_shared_links_may_make_it_longer_where_a_message_then_meets_anoth
         3: (Send(small_one),),
     }
     slow, fast = (
-        engine.play(lists, lambda rank, task: works[rank], Shared(rate, 1e9), 4).step_s for rate in (1.0, 1.5)
+        engine.play(
+            lists, lambda rank, task: works[rank] if task == "work" else 0.0, Shared(rate, 1e9), 4
+        ).step_s
+        for rate in (1.0, 1.5)
     )
     assert slow == 115.0 and fast == pytest.approx(100 + 10 + 5 / 0.75)
 

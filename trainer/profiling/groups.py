@@ -16,7 +16,7 @@ from trainer.planning.placement.tasks import Compute, Receive, Send, Task, TaskL
 from trainer.planning.profile import Profile
 from trainer.planning.simulation import collectives, engine, epoch
 from trainer.planning.simulation.collectives import Exchanged
-from trainer.planning.simulation.engine import Played, Work
+from trainer.planning.simulation.engine import Played
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Step
 from trainer.profiling.outlooks import Outlook
@@ -64,9 +64,9 @@ def play(
     ranks = size * groups
     durations = Durations(outlook.placement, profile, dict(enumerate(outlook.owned)))
 
-    def seconds(rank: int, task: Work) -> float:
+    def seconds(rank: int, task: Task) -> float:
         took = durations.of(rank % size, task)
-        return max(least_s, took) if took else 0.0
+        return max(least_s, took) if took and not isinstance(task, Send | Receive) else took
 
     rounds = [(_copies(lists, size, groups), times) for lists, times in outlook.rounds]
 

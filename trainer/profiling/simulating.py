@@ -12,7 +12,7 @@ from trainer.planning.simulation import collectives, stepping
 from trainer.planning.simulation.collectives import Exchanged, Way
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Work
-from trainer.profiling import groups, plans, timeline
+from trainer.profiling import compared, groups, plans, timeline
 from trainer.profiling.forecasts import Events, Forecast, Refused, Simulation
 from trainer.profiling.groups import Group
 from trainer.profiling.outlooks import Impossible, Outlook

@@ -26,8 +26,9 @@ def critical_path(lists: TaskLists, seconds: Seconds, fabric: Fabric) -> float:
                 if isinstance(task, Receive):
                     if task.messages not in arrives:
                         break
-                    now[rank] = max(now[rank], arrives[task.messages])
+                    now[rank] = max(now[rank], arrives[task.messages]) + seconds(rank, task)
                 elif isinstance(task, Send):
+                    now[rank] += seconds(rank, task)
                     first = task.messages[0]
                     path = fabric.path(first.source, first.target)
                     size = sum(one.bytes for one in task.messages)

@@ -1,10 +1,10 @@
 """Task lists of ranks, played event by event on links that messages share. Pure.
 
-A rank does its tasks one after the other. Sending takes no time of the rank: a bundle waits until the bundle
-before it, of the same two ranks, is there; then it takes the latency of its way, and its bytes pass every
-link of the way at a rate that it shares fairly with all that passes at that moment (`sharing`). Receiving
-waits until the bundle is there. Where no link is shared by two pairs of ranks this is the model of
-`placement.costs`, to rounding.
+A rank does its tasks one after the other; sending and receiving, too, take it the seconds of handling a
+bundle. A bundle waits until the bundle before it, of the same two ranks, is there; then it takes the latency
+of its way, and its bytes pass every link of the way at a rate that it shares fairly with all that passes at
+that moment (`sharing`). Receiving waits until the bundle is there. Where no link is shared by two pairs of
+ranks this is the model of `placement.costs`, to rounding.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from trainer.planning.placement.tasks import (
     Receive,
     Recompute,
     Send,
+    Task,
     TaskLists,
     Update,
 )
@@ -31,7 +32,7 @@ from trainer.planning.simulation.fabric import Fabric, Resource
 
 Work = Compute | Recompute | Differentiate | Update
 # Seconds of a task on a rank.
-Seconds = Callable[[int, Work], float]
+Seconds = Callable[[int, Task], float]
 Bundle = tuple[Message, ...]
 
 
@@ -189,24 +190,25 @@ class _Engine:
         heapq.heappush(self._events, (moment, next(self._numbers), happens, arguments))
 
     def _go_on(self, now: float, rank: int) -> None:
-        """Do a rank's tasks until one takes time or waits."""
+        """Do a rank's next task, and come back when it has taken its time; or wait."""
         tasks, state = self._lists[rank], self._ranks[rank]
-        while state.at < len(tasks):
+        if state.at < len(tasks):
             task = tasks[state.at]
             if isinstance(task, Receive):
                 if task.messages not in self._arrived:
                     state.waits_for, state.since = task.messages, now
                     return
+                took = self._seconds(rank, task)
             elif isinstance(task, Send):
-                self._send(now, task.messages)
+                took = self._seconds(rank, task)
+                self._at(now + took, self._send, task.messages)
             else:
                 took = self._seconds(rank, task) * self._slowdown.get(rank, 1.0)
                 self._busy[rank] += took
                 self._spans.append(Span(rank, task, now, now + took))
-                state.at += 1
-                self._at(now + took, self._go_on, rank)
-                return
             state.at += 1
+            self._at(now + took, self._go_on, rank)
+            return
         self._ends[rank] = now
 
     def _send(self, now: float, bundle: Bundle) -> None:
@@ -279,5 +281,4 @@ class _Engine:
             assert isinstance(task, Receive)  # noqa: S101 (for mypy: it waits for nothing else)
             self._spans.append(Span(pair[1], task, state.since, now))
             state.waits_for = None
-            state.at += 1
             self._go_on(now, pair[1])
