@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from cingulum.commands.service_checks import ServiceChecks
     from cingulum.service.tokens import TokenFile
     from jobs.store import Store
 
@@ -22,6 +23,7 @@ class May(str, Enum):
 
 
 def serve(
+    context: typer.Context,
     socket: Annotated[
         Path | None,
         typer.Option(
@@ -66,6 +68,7 @@ def serve(
     """
     from socket import gethostname
 
+    from cingulum.commands.service_checks import ServiceChecks
     from cingulum.service.tokens import TokenFile
     from jobs.home import home
     from trainer.errors import InputError
@@ -73,6 +76,7 @@ def serve(
     if socket is not None and port is not None:
         raise InputError("--socket and --port exclude each other.", cure="Leave out one of them.")
     host = gethostname()
+    checks = ServiceChecks(context.find_root().command)
     file = TokenFile(home() / "tokens.json")
     if new_token is not None:
         secret = file.add(new_token, may.value, days)
@@ -85,9 +89,9 @@ def serve(
     elif port is None:
         # The folder may be one that other hosts see, too, and each has a service of its own.
         path = socket or home() / f"serve-{host.partition('.')[0]}.sock"
-        _at_socket(_store(store), _folders(runs), path, host, as_json=as_json)
+        _at_socket(_store(store), _folders(runs), checks, path, host, as_json=as_json)
     else:
-        _at_port(_store(store), _folders(runs), port, file, as_json=as_json)
+        _at_port(_store(store), _folders(runs), checks, port, file, as_json=as_json)
 
 
 def _store(where: str | None) -> Store:
@@ -123,7 +127,9 @@ def _folders(given: list[Path] | None) -> list[Path]:
     return given
 
 
-def _at_socket(store: Store, runs: list[Path], path: Path, host: str, *, as_json: bool) -> None:
+def _at_socket(
+    store: Store, runs: list[Path], checks: ServiceChecks, path: Path, host: str, *, as_json: bool
+) -> None:
     from cingulum.service import listening
     from cingulum.service.app import create_app
     from cingulum.service.callers import AtSocket
@@ -140,12 +146,13 @@ def _at_socket(store: Store, runs: list[Path], path: Path, host: str, *, as_json
             "  then open http://127.0.0.1:8642/ there. Ctrl-C ends it; jobs go on.",
             as_json=as_json,
         )
-        listening.server(create_app(now, AtSocket(now.user), RunsNow(runs, now.facts))).run(
-            sockets=[listener]
-        )
+        app = create_app(now, AtSocket(now.user), RunsNow(runs, now.facts), checks)
+        listening.server(app).run(sockets=[listener])
 
 
-def _at_port(store: Store, runs: list[Path], port: int, file: TokenFile, *, as_json: bool) -> None:
+def _at_port(
+    store: Store, runs: list[Path], checks: ServiceChecks, port: int, file: TokenFile, *, as_json: bool
+) -> None:
     from cingulum.service import listening
     from cingulum.service import tokens as of_service
     from cingulum.service.app import create_app
@@ -165,7 +172,8 @@ def _at_port(store: Store, runs: list[Path], port: int, file: TokenFile, *, as_j
             as_json=as_json,
         )
         callers = WithTokens(now.user, file, once)
-        listening.server(create_app(now, callers, RunsNow(runs, now.facts))).run(sockets=[listener])
+        app = create_app(now, callers, RunsNow(runs, now.facts), checks)
+        listening.server(app).run(sockets=[listener])
 
 
 def _list(file: TokenFile, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from cingulum.service import api, pages
+from cingulum.service import acting, api, pages
 from cingulum.service.callers import Callers
 from cingulum.service.failures import answer_errors
 from cingulum.service.guard import Guard
@@ -17,13 +17,16 @@ from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
 
 
-def create_app(now: JobsNow, callers: Callers, runs: RunsNow | None = None) -> Guard:
+def create_app(
+    now: JobsNow, callers: Callers, runs: RunsNow | None = None, looks: acting.Looks | None = None
+) -> Guard:
     """Return the application; `.routes` of its `app` are all that it answers.
 
     Args:
         now: the user's jobs.
         callers: who may ask.
         runs: that are shown, however they were started; default: none.
+        looks: what submitting needs of the command line; None: nothing is submitted.
     """
 
     @asynccontextmanager
@@ -43,6 +46,8 @@ def create_app(now: JobsNow, callers: Callers, runs: RunsNow | None = None) -> G
     app.state.ending = asyncio.Event()
     guard = Guard(app, callers, pages.signed_out())
     app.include_router(api.session_routes(callers, guard.cookie))
+    if looks is not None:
+        app.include_router(acting.routes(now, looks))
     app.include_router(api.job_routes(now))
     runs = runs or RunsNow((), now.facts)
     app.include_router(api.run_routes(runs))

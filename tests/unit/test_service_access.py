@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from jobs_to_serve import HOSTILE
-from served import HOST, OURS, code
+from served import HOST, OURS, checks, code
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
@@ -27,7 +27,7 @@ class Door:
     def __init__(self, store, path: Path) -> None:
         self.file = TokenFile(path)
         self.secrets = {may: self.file.add(may, may, 1) for may in ("read", "write")}
-        self.guard = create_app(JobsNow(store), WithTokens("me", self.file))
+        self.guard = create_app(JobsNow(store), WithTokens("me", self.file), looks=checks())
 
     def client(self, may: str | None = None) -> TestClient:
         headers = OURS if may is None else {**OURS, "Authorization": f"Bearer {self.secrets[may]}"}
@@ -72,7 +72,7 @@ def test_no_route_is_open_to_who_has_no_token(door):
 def test_nothing_but_reading_is_allowed_by_a_token_that_reads(door, store):
     writes = [(method, path) for method, path in addresses(door.guard) if method not in ("GET", "HEAD")]
     writes = [one for one in writes if one != ("POST", "/api/v1/session")]
-    assert writes == [("POST", "/api/v1/jobs/{}/cancel".format("4714"))]
+    assert ("POST", "/api/v1/jobs/4714/cancel") in writes and ("POST", "/api/v1/jobs") in writes
     for method, path in [*writes, ("DELETE", "/api/v1/jobs/4714"), ("PUT", "/")]:
         assert code(door.client("read").request(method, path)) == (403, "READ_ONLY")
     assert store.actions("4714") == []
