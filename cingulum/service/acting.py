@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Header, Query, Request
 
-from cingulum.service import outlooks
+from cingulum.service import form, outlooks
 from cingulum.service.api import ERRORS, Identity
 from cingulum.service.asking import Checked, Nice, Outlook, PlannedJob, Submission, Submitted
 from cingulum.service.jobs_now import JobsNow
@@ -72,7 +72,7 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
         try:
             with texts.as_file(asked.config) as config:
                 found = prepared(asked, config)
-                said.config = found.run.text
+                said.config, said.values = found.run.text, form.values(found.run.config)
                 said.jobs = _planned(submitting.preview(found).as_json())
                 if queue:
                     said.queue = submitting.ask_queue(found)
@@ -90,8 +90,12 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
 
     @router.get("/schema")
     def schema() -> dict[str, Any]:
-        """Return the JSON schemas of a configuration and of a submission."""
-        return {"config": RunConfig.model_json_schema(), "submission": Submission.model_json_schema()}
+        """Return the JSON schemas of a configuration and of a submission, and the fields of the form."""
+        return {
+            "config": RunConfig.model_json_schema(),
+            "submission": Submission.model_json_schema(),
+            "fields": [field.model_dump() for field in form.fields()],
+        }
 
     @router.get("/{identity}/submission")
     def submission(identity: Identity) -> Submission:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from cingulum.service import acting, api, pages
+from cingulum.service import acting, api, form_page, pages
 from cingulum.service.callers import Callers
 from cingulum.service.failures import answer_errors
 from cingulum.service.guard import Guard
@@ -48,6 +48,7 @@ def create_app(
     app.include_router(api.session_routes(callers, guard.cookie))
     if looks is not None:
         app.include_router(acting.routes(now, looks))
+        app.include_router(form_page.routes())
     app.include_router(api.job_routes(now))
     runs = runs or RunsNow((), now.facts)
     app.include_router(api.run_routes(runs))

@@ -73,12 +73,13 @@ class PlannedJob(BaseModel):
 
 
 class Checked(BaseModel):
-    """What would be done, or the error: `config` is all of the configuration, defaults included, and `queue`
-    what the launcher says, where it was asked.
+    """What would be done, or the error: `config` is all of the configuration, defaults included, `values` has
+    it by dotted keys, and `queue` what the launcher says, where it was asked.
     """
 
     error: Failure | None = None
     config: str | None = None
+    values: dict[str, str] = {}
     folder: str
     jobs: list[PlannedJob] = []
     queue: list[str] = []

@@ -97,6 +97,7 @@ async function show() {
   details(job, run);
   if (byId("cancel")) byId("cancel").hidden = !isActive(job.state);
   warn(job.warnings);
+  document.dispatchEvent(new CustomEvent("job", {detail: job}));
   await showLog();
 }
 
@@ -107,6 +108,7 @@ function begin() {
   leave = follow(`${BASE}/events?task=${task}`, show);
 }
 
+document.addEventListener("acted", show);
 byId("follow").addEventListener("change", showLog);
 byId("earlier").addEventListener("click", earlier);
 if (byId("task")) byId("task").addEventListener("change", (event) => { task = Number(event.target.value); begin(); });
