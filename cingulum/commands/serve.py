@@ -20,6 +20,7 @@ class May(str, Enum):
 
     read = "read"
     write = "write"
+    admin = "admin"
 
 
 def serve(
@@ -47,10 +48,16 @@ def serve(
     new_token: Annotated[
         str | None, typer.Option(metavar="NAME", help="Make a token for --port, show it once, and end.")
     ] = None,
-    may: Annotated[May, typer.Option(help="What the new token allows: write is also cancel.")] = May.read,
+    may: Annotated[
+        May, typer.Option(help="What the new token allows; write: act as you, admin: also revoke.")
+    ] = May.read,
     days: Annotated[int, typer.Option(min=1, max=3650, help="The new token is valid for so long.")] = 90,
     tokens: Annotated[bool, typer.Option("--tokens", help="List the tokens, and end.")] = False,
     revoke: Annotated[str | None, typer.Option(metavar="NAME", help="Forget a token, and end.")] = None,
+    install: Annotated[
+        bool,
+        typer.Option("--install", help="Write a systemd user unit that runs it with these options, and end."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON where it listens.")] = False,
 ) -> None:
     """Show your jobs and runs on pages that update themselves, with an API for programs, until Ctrl-C.
@@ -65,6 +72,7 @@ def serve(
       cingulum serve --port 8642
       cingulum serve --runs /scratch/ada/runs
       cingulum serve --new-token notebook --may read
+      cingulum serve --runs /scratch/ada/runs --install
     """
     from socket import gethostname
 
@@ -86,12 +94,54 @@ def serve(
         typer.echo(json.dumps({"revoked": revoke}) if as_json else f"{revoke} is revoked")
     elif tokens:
         _list(file, as_json=as_json)
+    elif install:
+        if port is not None:  # the address that is printed would be in the journal
+            raise InputError("--install is for the socket.", cure="Leave out --port: ssh forwards to it.")
+        _install(socket or _default_socket(host), store, runs, host, as_json=as_json)
     elif port is None:
         # The folder may be one that other hosts see, too, and each has a service of its own.
-        path = socket or home() / f"serve-{host.partition('.')[0]}.sock"
-        _at_socket(_store(store), _folders(runs), checks, path, host, as_json=as_json)
+        path = socket or _default_socket(host)
+        _at_socket(_store(store), _folders(runs), checks, path, host, file, as_json=as_json)
     else:
         _at_port(_store(store), _folders(runs), checks, port, file, as_json=as_json)
+
+
+def _default_socket(host: str) -> Path:
+    from jobs.home import home
+
+    return home() / f"serve-{host.partition('.')[0]}.sock"
+
+
+def _install(socket: Path, store: str | None, runs: list[Path] | None, host: str, *, as_json: bool) -> None:
+    """Write the unit, and say how it is started and reached."""
+    import os
+    import sys
+
+    from cingulum.service import unit
+    from trainer.errors import InputError
+
+    if store is not None and "://" in store:
+        raise InputError(
+            "--install writes no URL of a store, which may hold a password.",
+            cure="Give it in CINGULUM_STORE: systemctl --user edit cingulum-serve",
+        )
+    place = str(socket.expanduser().absolute())
+    command = [sys.executable, "-m", "cingulum", "serve", "--socket", place]
+    command += [] if store is None else ["--store", str(Path(store).expanduser().absolute())]
+    command += [word for folder in runs or () for word in ("--runs", str(folder.absolute()))]
+    kept = {name: os.environ[name] for name in unit.PASSED if name in os.environ}
+    path = unit.install(unit.text(command, Path.cwd(), kept))
+    _say(
+        {"unit": str(path)},
+        f"wrote {path}\n"
+        "  start it now, and at every login: systemctl --user daemon-reload && "
+        "systemctl --user enable --now cingulum-serve\n"
+        "  keep it when you log out:         loginctl enable-linger\n"
+        "  what it says:                     journalctl --user -u cingulum-serve\n"
+        f"  on your computer:                 ssh -N -L 8642:{place} {host}\n"
+        "  then open http://127.0.0.1:8642/ there",
+        as_json=as_json,
+    )
 
 
 def _store(where: str | None) -> Store:
@@ -128,7 +178,14 @@ def _folders(given: list[Path] | None) -> list[Path]:
 
 
 def _at_socket(
-    store: Store, runs: list[Path], checks: ServiceChecks, path: Path, host: str, *, as_json: bool
+    store: Store,
+    runs: list[Path],
+    checks: ServiceChecks,
+    path: Path,
+    host: str,
+    file: TokenFile,
+    *,
+    as_json: bool,
 ) -> None:
     from cingulum.service import listening
     from cingulum.service.app import create_app
@@ -146,7 +203,7 @@ def _at_socket(
             "  then open http://127.0.0.1:8642/ there. Ctrl-C ends it; jobs go on.",
             as_json=as_json,
         )
-        app = create_app(now, AtSocket(now.user), RunsNow(runs, now.facts), checks)
+        app = create_app(now, AtSocket(now.user), RunsNow(runs, now.facts), checks, file)
         listening.server(app).run(sockets=[listener])
 
 
@@ -161,7 +218,7 @@ def _at_port(
     from cingulum.service.runs_now import RunsNow
 
     now = JobsNow(store)
-    once, secret = of_service.new("of-this-start", "write", days=3650)
+    once, secret = of_service.new("of-this-start", "admin", days=3650)
     with listening.at_port(port) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         _say(
@@ -172,7 +229,7 @@ def _at_port(
             as_json=as_json,
         )
         callers = WithTokens(now.user, file, once)
-        app = create_app(now, callers, RunsNow(runs, now.facts), checks)
+        app = create_app(now, callers, RunsNow(runs, now.facts), checks, file)
         listening.server(app).run(sockets=[listener])
 
 

@@ -9,16 +9,21 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from cingulum.service import acting, api, form_page, pages
+from cingulum.service import acting, api, form_page, pages, token_routes
 from cingulum.service.callers import Callers
 from cingulum.service.failures import answer_errors
 from cingulum.service.guard import Guard
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
+from cingulum.service.tokens import TokenFile
 
 
 def create_app(
-    now: JobsNow, callers: Callers, runs: RunsNow | None = None, looks: acting.Looks | None = None
+    now: JobsNow,
+    callers: Callers,
+    runs: RunsNow | None = None,
+    looks: acting.Looks | None = None,
+    tokens: TokenFile | None = None,
 ) -> Guard:
     """Return the application; `.routes` of its `app` are all that it answers.
 
@@ -27,6 +32,7 @@ def create_app(
         callers: who may ask.
         runs: that are shown, however they were started; default: none.
         looks: what submitting needs of the command line; None: nothing is submitted.
+        tokens: that who may administer lists and revokes; None: nobody does.
     """
 
     @asynccontextmanager
@@ -49,6 +55,8 @@ def create_app(
     if looks is not None:
         app.include_router(acting.routes(now, looks))
         app.include_router(form_page.routes())
+    if tokens is not None:
+        app.include_router(token_routes.routes(tokens))
     app.include_router(api.job_routes(now))
     runs = runs or RunsNow((), now.facts)
     app.include_router(api.run_routes(runs))

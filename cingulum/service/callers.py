@@ -14,17 +14,17 @@ _MOST_SESSIONS = 1000
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks, as the history of jobs names them, and whether they may only read."""
+    """Who asks, as the history of jobs names them, and what they may."""
 
     who: str
     may: May
 
 
 class AtSocket:
-    """Whoever can open the socket (mode 0600) is the user, and may write."""
+    """Whoever can open the socket (mode 0600) is the user, and may do everything."""
 
     def __init__(self, user: str) -> None:
-        self._user = Caller(f"{user} (service, own socket)", "write")
+        self._user = Caller(f"{user} (service, own socket)", "admin")
 
     def caller(self, bearer: str | None, session: str | None) -> Caller | None:
         """Return the user."""

@@ -1,7 +1,8 @@
 """Everything that a request must pass before any route sees it: no route can forget it, nor one to come.
 
-In order: the host it names, who asks, whether they may write, that a page of ours and no other sends it, and
-how long it is. Each answer gets the headers that keep browsers from running anything but our own files.
+In order: the host it names, that a page of ours and no other sends it, who asks, whether they may write or
+administer, and how long it is. Each answer gets the headers that keep browsers from running anything but our
+own files.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.ASCII)
 # What a request that writes must carry: no foreign page can, without asking first, which is never allowed.
 OWN_HEADER = b"x-cingulum"
 SIGN_IN = "/api/v1/session"
+# Addresses for who may administer.
+ADMIN = "/api/v1/tokens"
 _STATIC = "/static/"
 _MOST_BYTES = 1 << 16
 _POLICY = (
@@ -110,12 +113,19 @@ class Guard:
             return failure(500, error.code, error.message, cure=error.cure)
         if caller is None:
             return self._unknown(path)
-        if writes and caller.may != "write":
+        if writes and caller.may == "read":
             return failure(
                 403,
                 "READ_ONLY",
                 "This token may only read.",
                 cure="cingulum serve --new-token NAME --may write",
+            )
+        if path.startswith(ADMIN) and caller.may != "admin":
+            return failure(
+                403,
+                "ADMIN_ONLY",
+                "This is for a token that may administer.",
+                cure="cingulum serve --new-token NAME --may admin",
             )
         scope.setdefault("state", {})["caller"] = caller
         return None

@@ -176,7 +176,7 @@ class Session(BaseModel):
     """Who asks, and whether they may write."""
 
     who: str
-    may: Literal["read", "write"]
+    may: Literal["read", "write", "admin"]
 
 
 class SignIn(BaseModel):
