@@ -283,6 +283,21 @@ class Store:
         with tables.reading(self._engine) as connection:
             return listing.page(connection, wanted)
 
+    def counts(self, user: str) -> dict[str, int]:
+        """Return how many jobs of the user are in each state."""
+        with tables.reading(self._engine) as connection:
+            return listing.counts(connection, user)
+
+    def changes_after(self, number: int, user: str, limit: int) -> list[tuple[int, str, Change]]:
+        """Return the user's changes of all jobs after one of a number; see `listing.changes_after`."""
+        with tables.reading(self._engine) as connection:
+            return listing.changes_after(connection, number, user, limit)
+
+    def newest_change(self) -> int:
+        """Return the number of the newest change of any job; 0: there is none."""
+        with tables.reading(self._engine) as connection:
+            return listing.newest_change(connection)
+
     def stamp(self, user: str) -> tuple[int, int]:
         """Return what changes with any job of the user."""
         with tables.reading(self._engine) as connection:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cingulum.commands.service_checks import ServiceChecks
     from cingulum.service.tokens import TokenFile
     from jobs.store import Store
 
@@ -54,6 +53,17 @@ def serve(
     days: Annotated[int, typer.Option(min=1, max=3650, help="The new token is valid for so long.")] = 90,
     tokens: Annotated[bool, typer.Option("--tokens", help="List the tokens, and end.")] = False,
     revoke: Annotated[str | None, typer.Option(metavar="NAME", help="Forget a token, and end.")] = None,
+    webhook: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Tell this address of every change of your jobs; default: none."),
+    ] = None,
+    webhook_allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NETWORK",
+            help="An address or network that the webhook may be in though it is not public; may be repeated.",
+        ),
+    ] = None,
     install: Annotated[
         bool,
         typer.Option("--install", help="Write a systemd user unit that runs it with these options, and end."),
@@ -77,14 +87,17 @@ def serve(
     from socket import gethostname
 
     from cingulum.commands.service_checks import ServiceChecks
+    from cingulum.commands.serving import Serving
     from cingulum.service.tokens import TokenFile
+    from cingulum.service.webhook import Webhook
+    from cingulum.service.webhook import secret as signature
     from jobs.home import home
     from trainer.errors import InputError
+    from trainer.telling import tell
 
     if socket is not None and port is not None:
         raise InputError("--socket and --port exclude each other.", cure="Leave out one of them.")
     host = gethostname()
-    checks = ServiceChecks(context.find_root().command)
     file = TokenFile(home() / "tokens.json")
     if new_token is not None:
         secret = file.add(new_token, may.value, days)
@@ -98,15 +111,21 @@ def serve(
         if port is not None:  # the address that is printed would be in the journal
             raise InputError("--install is for the socket.", cure="Leave out --port: ssh forwards to it.")
         _install(socket or _default_socket(host), store, runs, host, as_json=as_json)
-    elif port is None:
-        # The folder may be one that other hosts see, too, and each has a service of its own.
-        path = socket or _default_socket(host)
-        _at_socket(_store(store), _folders(runs), checks, path, host, file, as_json=as_json)
     else:
-        _at_port(_store(store), _folders(runs), checks, port, file, as_json=as_json)
+        found = _store(store)
+        told = None
+        if webhook is not None:
+            told = Webhook(found, webhook, home(), allowed=webhook_allow or (), secret=signature(), warn=tell)
+        checks = ServiceChecks(context.find_root().command)
+        serving = Serving(found, _folders(runs), checks, file, told, as_json=as_json)
+        if port is None:
+            serving.at_socket(socket or _default_socket(host), host)
+        else:
+            serving.at_port(port)
 
 
 def _default_socket(host: str) -> Path:
+    """Return the socket of this host: other hosts may see the same folder, and each has its own service."""
     from jobs.home import home
 
     return home() / f"serve-{host.partition('.')[0]}.sock"
@@ -117,6 +136,7 @@ def _install(socket: Path, store: str | None, runs: list[Path] | None, host: str
     import os
     import sys
 
+    from cingulum.commands.serving import say
     from cingulum.service import unit
     from trainer.errors import InputError
 
@@ -131,7 +151,7 @@ def _install(socket: Path, store: str | None, runs: list[Path] | None, host: str
     command += [word for folder in runs or () for word in ("--runs", str(folder.absolute()))]
     kept = {name: os.environ[name] for name in unit.PASSED if name in os.environ}
     path = unit.install(unit.text(command, Path.cwd(), kept))
-    _say(
+    say(
         {"unit": str(path)},
         f"wrote {path}\n"
         "  start it now, and at every login: systemctl --user daemon-reload && "
@@ -177,62 +197,6 @@ def _folders(given: list[Path] | None) -> list[Path]:
     return given
 
 
-def _at_socket(
-    store: Store,
-    runs: list[Path],
-    checks: ServiceChecks,
-    path: Path,
-    host: str,
-    file: TokenFile,
-    *,
-    as_json: bool,
-) -> None:
-    from cingulum.service import listening
-    from cingulum.service.app import create_app
-    from cingulum.service.callers import AtSocket
-    from cingulum.service.jobs_now import JobsNow
-    from cingulum.service.runs_now import RunsNow
-
-    path = path.expanduser().absolute()
-    now = JobsNow(store)
-    with listening.at_socket(path) as listener:
-        _say(
-            {"socket": str(path), "store": str(store)},
-            f"your jobs in {store} and the runs in {_joined(runs)}, for you alone, at {path}\n"
-            f"  on your computer: ssh -N -L 8642:{path} {host}\n"
-            "  then open http://127.0.0.1:8642/ there. Ctrl-C ends it; jobs go on.",
-            as_json=as_json,
-        )
-        app = create_app(now, AtSocket(now.user), RunsNow(runs, now.facts), checks, file)
-        listening.server(app).run(sockets=[listener])
-
-
-def _at_port(
-    store: Store, runs: list[Path], checks: ServiceChecks, port: int, file: TokenFile, *, as_json: bool
-) -> None:
-    from cingulum.service import listening
-    from cingulum.service import tokens as of_service
-    from cingulum.service.app import create_app
-    from cingulum.service.callers import WithTokens
-    from cingulum.service.jobs_now import JobsNow
-    from cingulum.service.runs_now import RunsNow
-
-    now = JobsNow(store)
-    once, secret = of_service.new("of-this-start", "admin", days=3650)
-    with listening.at_port(port) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        _say(
-            {"address": address, "token": secret, "store": str(store)},
-            f"your jobs in {store} and the runs in {_joined(runs)}\n"
-            f"  {address}#{secret}\n"
-            "  Keep this address to yourself: it may cancel your jobs. Ctrl-C ends it; jobs go on.",
-            as_json=as_json,
-        )
-        callers = WithTokens(now.user, file, once)
-        app = create_app(now, callers, RunsNow(runs, now.facts), checks, file)
-        listening.server(app).run(sockets=[listener])
-
-
 def _list(file: TokenFile, *, as_json: bool) -> None:
     from jobs.requests import describing
 
@@ -253,14 +217,3 @@ def _list(file: TokenFile, *, as_json: bool) -> None:
         typer.echo(f"{one['name']}  {one['may']}  {state}")
     if not found:
         typer.echo("no tokens; `cingulum serve --new-token NAME` makes one", err=True)
-
-
-def _joined(folders: list[Path]) -> str:
-    return ", ".join(str(folder.absolute()) for folder in folders)
-
-
-def _say(facts: dict[str, str], text: str, *, as_json: bool) -> None:
-    import sys
-
-    typer.echo(json.dumps(facts) if as_json else text)
-    sys.stdout.flush()

@@ -129,6 +129,7 @@ class JobsNow:
             exit_code=job.exit_code,
             hosts=list(dict.fromkeys(host for task in job.tasks for host in task.hosts)),
             submitted=describing.iso(job.submitted) or "",
+            changed=describing.iso(job.changed) or "",
             tasks=len(job.tasks),
             tasks_completed=sum(task.state == "COMPLETED" for task in job.tasks),
         )

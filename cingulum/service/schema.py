@@ -40,6 +40,7 @@ class Row(BaseModel):
     exit_code: int | None
     hosts: list[str]
     submitted: str
+    changed: str
     tasks: int
     tasks_completed: int
     strategy: str | None = None
