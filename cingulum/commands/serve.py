@@ -53,6 +53,16 @@ def serve(
     days: Annotated[int, typer.Option(min=1, max=3650, help="The new token is valid for so long.")] = 90,
     tokens: Annotated[bool, typer.Option("--tokens", help="List the tokens, and end.")] = False,
     revoke: Annotated[str | None, typer.Option(metavar="NAME", help="Forget a token, and end.")] = None,
+    behind_proxy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Listen at --socket for a proxy that signs users in, whose pages are at https://name.example.",
+        ),
+    ] = None,
+    proxy_user: Annotated[
+        str, typer.Option(metavar="USER", help="With --behind-proxy: as whom the proxy connects.")
+    ] = "www-data",
     webhook: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Tell this address of every change of your jobs; default: none."),
@@ -118,10 +128,32 @@ def serve(
             told = Webhook(found, webhook, home(), allowed=webhook_allow or (), secret=signature(), warn=tell)
         checks = ServiceChecks(context.find_root().command)
         serving = Serving(found, _folders(runs), checks, file, told, as_json=as_json)
-        if port is None:
+        if behind_proxy is not None:
+            serving.behind_proxy(*_proxy(socket, behind_proxy, proxy_user))
+        elif port is None:
             serving.at_socket(socket or _default_socket(host), host)
         else:
             serving.at_port(port)
+
+
+def _proxy(socket: Path | None, origin: str, user: str) -> tuple[Path, str, int]:
+    """Return the socket, the origin of the pages, and the number of the proxy's user."""
+    import pwd
+    import re
+
+    from trainer.errors import InputError
+
+    if socket is None:
+        raise InputError(
+            "--behind-proxy needs a --socket in a folder that the proxy can enter.",
+            cure="For example --socket /run/cingulum/ada.sock",
+        )
+    if not re.fullmatch(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", origin, re.ASCII):
+        raise InputError(f"--behind-proxy {origin}: is no origin.", cure="Give https://jobs.example.org")
+    try:
+        return socket, origin, pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise InputError(f"--proxy-user {user}: there is no such user.", cure="See /etc/passwd.") from None
 
 
 def _default_socket(host: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import sys
@@ -14,7 +15,7 @@ from cingulum.commands.service_checks import ServiceChecks
 from cingulum.service import listening
 from cingulum.service import tokens as of_service
 from cingulum.service.app import create_app
-from cingulum.service.callers import AtSocket, Callers, WithTokens
+from cingulum.service.callers import AtSocket, BehindProxy, Callers, WithTokens
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
 from cingulum.service.tokens import TokenFile
@@ -70,16 +71,35 @@ class Serving:
             )
             self._serve(listener, WithTokens(submitter.user(), self.tokens, once))
 
+    def behind_proxy(self, path: Path, origin: str, uid: int) -> None:
+        """Serve at a socket that a proxy alone can use, whose word counts for who asks, until Ctrl-C."""
+        path = path.expanduser().absolute()
+        with listening.at_socket(path, mode=0o666) as listener:
+            say(
+                {"socket": str(path), "origin": origin, "store": str(self.store)},
+                f"{self._what}, at {origin} for who is signed in there as {submitter.user()}\n"
+                f"  at {path} for processes of user {uid} alone. Ctrl-C ends it; jobs go on.",
+                as_json=self.as_json,
+            )
+            callers = BehindProxy(submitter.user())
+            self._serve(listener, callers, origin, http=listening.of_user(uid))
+
     @property
     def _what(self) -> str:
         folders = ", ".join(str(folder.absolute()) for folder in self.runs)
         return f"your jobs in {self.store} and the runs in {folders}"
 
-    def _serve(self, listener: socket.socket, callers: Callers) -> None:
+    def _serve(
+        self,
+        listener: socket.socket,
+        callers: Callers,
+        origin: str | None = None,
+        http: type[asyncio.Protocol] | None = None,
+    ) -> None:
         now = JobsNow(self.store)
         runs = RunsNow(self.runs, now.facts)
-        app = create_app(now, callers, runs, self.checks, self.tokens, self.webhook)
-        listening.server(app).run(sockets=[listener])
+        app = create_app(now, callers, runs, self.checks, self.tokens, self.webhook, origin)
+        listening.server(app, http).run(sockets=[listener])
 
 
 def say(facts: dict[str, str], text: str, *, as_json: bool) -> None:

@@ -26,6 +26,7 @@ def create_app(
     looks: acting.Looks | None = None,
     tokens: TokenFile | None = None,
     webhook: Webhook | None = None,
+    origin: str | None = None,
 ) -> Guard:
     """Return the application; `.routes` of its `app` are all that it answers.
 
@@ -36,6 +37,7 @@ def create_app(
         looks: what submitting needs of the command line; None: nothing is submitted.
         tokens: that who may administer lists and revokes; None: nobody does.
         webhook: that is told of changes; None: none is.
+        origin: of the pages behind a proxy; see `Guard`.
     """
 
     @asynccontextmanager
@@ -57,7 +59,7 @@ def create_app(
         redoc_url=None,
     )
     app.state.ending = asyncio.Event()
-    guard = Guard(app, callers, pages.signed_out())
+    guard = Guard(app, callers, pages.signed_out(), origin)
     app.include_router(api.session_routes(callers, guard.cookie))
     if looks is not None:
         app.include_router(acting.routes(now, looks))
