@@ -175,7 +175,7 @@ class Slurm:
 
     def hold(self, external: str, task: int | None = None) -> None:
         """Keep what waits in the queue; what runs goes on."""
-        _call(["scontrol", "hold", _name(external, task)], ASK_S)
+        _call(["scontrol", "uhold", _name(external, task)], ASK_S)
 
     def release(self, external: str, task: int | None = None) -> None:
         """Let what `hold` kept start again."""
