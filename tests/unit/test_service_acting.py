@@ -14,7 +14,7 @@ from cingulum.service import asking
 from jobs.launchers import registry
 from jobs.launchers.base import TaskState
 from jobs.launchers.docker import Docker
-from jobs.requests import once, submitting
+from jobs.requests import cancelling, known, once, requeueing, submitting
 from jobs.store import Store
 from trainer.errors import LauncherError, StoreError
 
@@ -224,6 +224,33 @@ def test_a_job_is_requeued_held_released_and_lowered_and_its_history_says_who(cl
     assert code(client.post(f"{JOBS}/4713/nice", json={"by": -1}))[0] == 422
     assert code(client.post(f"{JOBS}/4799/hold")) == (404, "NOT_FOUND")
     assert [one.action for one in store.actions("4714")] == []
+
+
+@pytest.mark.parametrize("action", ["cancel", "requeue"])
+def test_who_dies_after_the_launcher_obeyed_leaves_nothing_that_a_refresh_does_not_tell(
+    store, served_jobs, slurm, monkeypatch, action
+):
+    class Dead(BaseException):
+        pass
+
+    obey = getattr(slurm, action)
+
+    def obeys_and_dies(external, task):
+        obey(external, task)
+        raise Dead
+
+    monkeypatch.setattr(slurm, action, obeys_and_dies)
+    slurm.becomes("4712", "FAILED", exit_code=1)
+    job = known.current(store, "4712" if action == "requeue" else "4713", warn=print)
+    with pytest.raises(Dead):
+        if action == "requeue":
+            requeueing.requeue(store, *job, who="me", warn=print)
+        else:
+            cancelling.cancel(store, [job], who="me")
+    known.refresh(store, warn=print)  # of any process, whatever it is asked
+    now = store.get(job[0].key)
+    assert (now.state, len(slurm.told)) == ("PENDING" if action == "requeue" else "CANCELLED", 1)
+    assert [(one.action, one.who) for one in store.actions(now.key)] == [(action, "me")]
 
 
 def test_a_launcher_without_a_queue_says_so_and_one_that_refuses_is_told(client, slurm, monkeypatch):

@@ -7,7 +7,6 @@ async function act(name, body = null) {
   byId("said").textContent = "";
   const more = body ? {headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)} : {};
   try { await ask(`/api/v1/jobs/${KEY}/${name}`, {method: "POST", ...more}); } catch (error) { byId("said").textContent = error.message; }
-  document.dispatchEvent(new CustomEvent("acted"));
 }
 
 const button = (text, what) => {

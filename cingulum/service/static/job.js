@@ -108,7 +108,6 @@ function begin() {
   leave = follow(`${BASE}/events?task=${task}`, show);
 }
 
-document.addEventListener("acted", show);
 byId("follow").addEventListener("change", showLog);
 byId("earlier").addEventListener("click", earlier);
 if (byId("task")) byId("task").addEventListener("change", (event) => { task = Number(event.target.value); begin(); });
