@@ -38,17 +38,26 @@ def tokens(connection: sql.Connection, user: str, key: str, digest: str, fresh: 
     Raises:
         KeyUsedError: something else was asked for by this key.
     """
-    table = tables.submissions
     name = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
-    mine = (table.c.user == user) & (table.c.key == name)
-    found = connection.execute(sql.select(table.c.digest, table.c.tokens).where(mine)).first()
-    if found is not None:
-        if found.digest != digest:
-            raise KeyUsedError(
-                "Something else was submitted by this key before.", cure="Draw a new key for each submission."
-            )
-        return str(found.tokens).split()
-    if fresh:
+    found = _found(connection, user, name)
+    if found is None and fresh:
         row = {"user": user, "key": name, "digest": digest, "tokens": " ".join(fresh), "time": time.time()}
-        connection.execute(table.insert().values(row))
-    return list(fresh)
+        try:
+            with connection.begin_nested():
+                connection.execute(tables.submissions.insert().values(row))
+            return list(fresh)
+        except sql.exc.IntegrityError:  # another was first in this moment
+            found = _found(connection, user, name)
+    if found is None:
+        return []
+    if found.digest != digest:
+        raise KeyUsedError(
+            "Something else was submitted by this key before.", cure="Draw a new key for each submission."
+        )
+    return str(found.tokens).split()
+
+
+def _found(connection: sql.Connection, user: str, name: str) -> sql.Row[tuple[str, str]] | None:
+    table = tables.submissions
+    query = sql.select(table.c.digest, table.c.tokens)
+    return connection.execute(query.where(table.c.user == user, table.c.key == name)).first()
