@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sql
 
@@ -57,7 +58,7 @@ def tokens(connection: sql.Connection, user: str, key: str, digest: str, fresh: 
     return str(found.tokens).split()
 
 
-def _found(connection: sql.Connection, user: str, name: str) -> sql.Row[tuple[str, str]] | None:
+def _found(connection: sql.Connection, user: str, name: str) -> Any:
     table = tables.submissions
     query = sql.select(table.c.digest, table.c.tokens)
     return connection.execute(query.where(table.c.user == user, table.c.key == name)).first()
