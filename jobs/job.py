@@ -133,7 +133,7 @@ class Action:
     Attributes:
         task: number of the task that was meant; None: the whole job.
         time: when it was asked for, seconds since 1970.
-        action: "cancel" or "requeue".
+        action: "submit", "cancel", "requeue", "hold", "release" or "nice N".
         who: asked for it, and by what way.
     """
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import sqlalchemy as sql
 
 from jobs import statements, tables
-from jobs.job import Job
+from jobs.job import Change, Job, label
 
 _COLUMNS = tables.jobs.c
 # What a list may be sorted by, besides the number, which is the order of submission.
@@ -62,6 +63,37 @@ def stamp(connection: sql.Connection, user: str) -> tuple[int, int]:
     query = sql.select(sql.func.count(), sql.func.coalesce(sql.func.sum(_COLUMNS.revision), 0))
     count, revisions = connection.execute(query.where(_COLUMNS.user == user)).one()
     return int(count), int(revisions)
+
+
+def counts(connection: sql.Connection, user: str) -> dict[str, int]:
+    """Return how many jobs of the user are in each state."""
+    query = sql.select(_COLUMNS.state, sql.func.count()).where(_COLUMNS.user == user)
+    return {state: int(count) for state, count in connection.execute(query.group_by(_COLUMNS.state))}
+
+
+def changes_after(
+    connection: sql.Connection, number: int, user: str, limit: int
+) -> list[tuple[int, str, Change]]:
+    """Return the user's changes with greater numbers, the oldest first: number, the job's `key`, change."""
+    table = tables.changes
+    query = sql.select(table, _COLUMNS.label, _COLUMNS.launcher).join(
+        tables.jobs, _COLUMNS.number == table.c.job
+    )
+    query = query.where(_COLUMNS.user == user, table.c.number > number).order_by(table.c.number).limit(limit)
+    names = [field.name for field in dataclasses.fields(Change)]
+    return [
+        (
+            int(row["number"]),
+            label(row["launcher"], row["job"], None),
+            Change(**{**{key: row[key] for key in names}, "job": row["label"]}),
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def newest_change(connection: sql.Connection) -> int:
+    """Return the greatest number of a change; 0: there is none."""
+    return int(connection.execute(sql.select(sql.func.max(tables.changes.c.number))).scalar() or 0)
 
 
 def _holds(text: str) -> sql.ColumnElement[bool]:

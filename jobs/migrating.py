@@ -15,7 +15,7 @@ from jobs.rows import UnreadableError
 from trainer.errors import StoreError
 
 # The newest file of jobs/migrations/versions/.
-REVISION = "0003"
+REVISION = "0004"
 _FIRST = "0001"
 # Tables in which a database names its format: alembic's, and the one before it, which older versions read.
 _ALEMBIC = "alembic_version"

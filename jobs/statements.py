@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,12 @@ def insert(connection: sql.Connection, values: Mapping[str, Any], spec: JobSpec,
     connection.execute(tables.tasks.insert(), [rows.task_row(number, state) for state in states])
     connection.execute(tables.changes.insert(), [rows.change_row(number, state, now) for state in states])
     return number
+
+
+def act(connection: sql.Connection, number: int, task: int | None, action: str, who: str) -> None:
+    """Write that a user asks for something to be done with a job, or one task of it."""
+    row = {"job": number, "task": task, "time": time.time(), "action": action, "who": who}
+    connection.execute(tables.actions.insert(), row)
 
 
 def named(text: str) -> sql.ColumnElement[bool]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from jobs import admission, listing, rows, statements, store_address, submitter, tables
+from jobs import admission, keys, listing, rows, statements, store_address, submitter, tables
 from jobs.home import home
 from jobs.job import Action, Change, Job, label, split_label
 from jobs.launchers.base import TaskState
@@ -49,12 +49,23 @@ class Store:
         return str(url.database) if url.get_backend_name() == "sqlite" else store_address.shown(url)
 
     def add(
-        self, token: str, spec: JobSpec, *, launcher: str, site: str, folder: Path, place: str = ""
+        self,
+        token: str,
+        spec: JobSpec,
+        *,
+        launcher: str,
+        site: str,
+        folder: Path,
+        place: str = "",
+        who: str | None = None,
     ) -> Job:
         """Record, before it does so, that this process submits a job: all its tasks are SUBMITTING.
 
+        `who` asked for it, as its history tells.
+
         Raises:
             JobError: another job, which it does not wait for, trains in its run folder; nothing was stored.
+            TakenError: the token is that of another job; nothing was stored.
         """
         now = time.time()
         values = {
@@ -69,7 +80,12 @@ class Store:
             "submitted": now,
         }
         with tables.writing(self._engine) as connection:
-            number = statements.insert(connection, values, spec, now)
+            try:
+                number = statements.insert(connection, values, spec, now)
+            except sql.exc.IntegrityError as error:
+                raise keys.taken(token) from error
+            if who is not None:
+                statements.act(connection, number, None, "submit", who)
             after = [statements.jobs(connection, statements.named(text), limit=1) for text in spec.after]
             admission.admit(connection, number, spec, waits_for=[job.number for (job,) in after])
             return statements.jobs(connection, tables.jobs.c.number == number)[0]
@@ -215,6 +231,19 @@ class Store:
             raise JobError(f"There is no job {text!r} in {self}.", cure="`cingulum jobs` lists them.")
         return found[0]
 
+    def of_token(self, token: str) -> Job | None:
+        """Return the job of a submission; None: there is none yet."""
+        with tables.reading(self._engine) as connection:
+            return next(iter(statements.jobs(connection, tables.jobs.c.token == token)), None)
+
+    def submission(self, key: str, digest: str, fresh: Sequence[str] = ()) -> list[str]:
+        """Return the tokens under which what this user asks for by a key is submitted.
+
+        Those of `fresh` are kept where nothing was asked for by this key before; see `jobs.keys.tokens`.
+        """
+        with tables.writing(self._engine) as connection:
+            return keys.tokens(connection, submitter.user(), key, digest, fresh)
+
     def free(self, spec: JobSpec, *, besides: Job | None = None) -> None:
         """Check that no job but `besides` waits or runs in the run folder of this one.
 
@@ -239,9 +268,8 @@ class Store:
 
     def act(self, job: Job, task: int | None, action: str, who: str) -> None:
         """Record that a user asks for something to be done with a job, or one task of it."""
-        row = {"job": job.number, "task": task, "time": time.time(), "action": action, "who": who}
         with tables.writing(self._engine) as connection:
-            connection.execute(tables.actions.insert(), row)
+            statements.act(connection, job.number, task, action, who)
 
     def actions(self, text: str) -> list[Action]:
         """Return what users did with a job, the oldest first; raises what `get` does."""
@@ -254,6 +282,21 @@ class Store:
         """Return one page of a list of jobs, and how many the whole list has."""
         with tables.reading(self._engine) as connection:
             return listing.page(connection, wanted)
+
+    def counts(self, user: str) -> dict[str, int]:
+        """Return how many jobs of the user are in each state."""
+        with tables.reading(self._engine) as connection:
+            return listing.counts(connection, user)
+
+    def changes_after(self, number: int, user: str, limit: int) -> list[tuple[int, str, Change]]:
+        """Return the user's changes of all jobs after one of a number; see `listing.changes_after`."""
+        with tables.reading(self._engine) as connection:
+            return listing.changes_after(connection, number, user, limit)
+
+    def newest_change(self) -> int:
+        """Return the number of the newest change of any job; 0: there is none."""
+        with tables.reading(self._engine) as connection:
+            return listing.newest_change(connection)
 
     def stamp(self, user: str) -> tuple[int, int]:
         """Return what changes with any job of the user."""

@@ -27,7 +27,15 @@ from trainer import atomic, errors
 from trainer.errors import CingulumError, JobError, LauncherError, StoreError
 
 
-def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
+def submit(
+    store: Store,
+    launcher: Launcher,
+    spec: JobSpec,
+    site: Site,
+    *,
+    token: str | None = None,
+    who: str | None = None,
+) -> Job:
     """Start a job and return it as stored.
 
     Args:
@@ -35,17 +43,20 @@ def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
         launcher: what starts it.
         spec: what to run; the jobs that it waits for (`after`) are in the store.
         site: where.
+        token: of the submission; None: a new one.
+        who: asked for it, as the job's history tells.
 
     Raises:
         JobError: the job cannot be run as it is, or waits for a job that failed; nothing was noted or
             started.
         LauncherError: the launcher refused: a row of state LOST says why. Or it did not answer: where it
             started the job all the same, `jobs.recovery` finds it.
+        TakenError: a job of this token is submitted by another process; nothing was started here.
         StoreError: the store cannot be used. If it failed after the start, `jobs.recovery` finds the job.
     """
     waits_for = externals(store, launcher, spec)
     launcher.preflight(spec, site)
-    token = new_token()
+    token = token or new_token()
     launch = launcher.plan(spec, site, job_path(token), token)
     job = store.add(
         token,
@@ -54,6 +65,7 @@ def submit(store: Store, launcher: Launcher, spec: JobSpec, site: Site) -> Job:
         site=site.name,
         folder=job_path(token),
         place=place_of(launcher),
+        who=who,
     )
     try:
         folder = job_folder(token)

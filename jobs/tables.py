@@ -111,6 +111,18 @@ run_folders = sql.Table(
     sql.Column("job", sql.ForeignKey("jobs.number"), nullable=False, index=True),
 )
 
+# What was asked to be submitted by a key: `key` and `digest` (of all that was asked) are SHA-256, `tokens`
+# those of its jobs, separated by spaces.
+submissions = sql.Table(
+    "submissions",
+    metadata,
+    sql.Column("user", sql.String(255), primary_key=True),
+    sql.Column("key", sql.String(64), primary_key=True),
+    sql.Column("digest", sql.String(64), nullable=False),
+    sql.Column("tokens", sql.Text, nullable=False),
+    sql.Column("time", sql.Double, nullable=False),
+)
+
 
 def open_database(where: str | Path) -> sql.Engine:
     """Open the database at a path (SQLite) or URL; make its tables where there are none.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,24 +33,43 @@ def plain(text: str) -> str:
 
 def table(jobs: Sequence[Job], width: int) -> Table:
     """Format one line per job, in squeue's words, `width` columns wide; reasons are cut to fit."""
-    from rich.table import Table
-    from rich.text import Text
-
-    titles = ("ID", "NAME", "KIND", "STATE", "TIME")
     rows = [
         (job.label, plain(job.spec.name)[:NAME_WIDTH], job.spec.kind, job.state, took(job.tasks))
         for job in jobs
     ]
+    return _table("TIME", rows, [_where(job) for job in jobs], width)
+
+
+def table_of_service(jobs: Sequence[Mapping[str, Any]], width: int) -> Table:
+    """Format one line per job as a service tells of it."""
+    rows = [
+        (*(plain(job[key])[:NAME_WIDTH] for key in ("id", "name", "kind", "state")), _far(job))
+        for job in jobs
+    ]
+    facts = ("hosts", "reason", "state", "exit_code", "tasks_completed", "tasks")
+    words = [_placed(*(job[key] for key in facts)) for job in jobs]
+    return _table("DONE", rows, words, width)
+
+
+def _far(job: Mapping[str, Any]) -> str:
+    return f"{100 * job['progress']['part']:.0f} %" if job.get("progress") else ""
+
+
+def _table(fifth: str, rows: Sequence[tuple[str, ...]], wheres: Sequence[str], width: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    titles = ("ID", "NAME", "KIND", "STATE", fifth)
     # Rich would take the missing room from every column, ids included.
     left = width - sum(max(map(len, column)) + 2 for column in zip(titles, *rows, strict=True))
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in titles:
-        shown.add_column(title, no_wrap=True, justify="right" if title == "TIME" else "left")
+        shown.add_column(title, no_wrap=True, justify="right" if title == fifth else "left")
     shown.add_column("HOSTS (REASON)"[: max(0, left)], no_wrap=True)
-    for row, job in zip(rows, jobs, strict=True):
-        words = Text(plain(_where(job)))
+    for row, where in zip(rows, wheres, strict=True):
+        words = Text(plain(where))
         words.truncate(max(0, left), overflow="ellipsis")
-        state = Text(job.state, style=_COLOURS.get(job.state, "red"))
+        state = Text(row[3], style=_COLOURS.get(row[3], "red"))
         shown.add_row(*map(Text, row[:3]), state, row[4], words)
     return shown
 
@@ -75,11 +94,14 @@ def progress(job: Job) -> str:
 def _where(job: Job) -> str:
     """Return the hosts where it runs or ran; else why not. Of an array, also how far it is."""
     hosts = list(dict.fromkeys(host for task in job.tasks for host in task.hosts))
+    done = sum(task.state == "COMPLETED" for task in job.tasks)
+    return _placed(hosts, job.reason, job.state, job.exit_code, done, len(job.tasks))
+
+
+def _placed(hosts: Sequence[str], reason: str, state: str, code: int | None, done: int, tasks: int) -> str:
     named = ",".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
-    why = job.reason if job.state not in ("RUNNING", "COMPLETED") and job.reason else ""
-    code = job.exit_code
+    why = reason if state not in ("RUNNING", "COMPLETED") and reason else ""
     parts = [named, f"({why})" if why else "", f"exit code {code}" if code else ""]
-    if job.spec.is_array:
-        done = sum(task.state == "COMPLETED" for task in job.tasks)
-        parts.insert(0, f"{done}/{len(job.tasks)} done")
+    if tasks > 1:
+        parts.insert(0, f"{done}/{tasks} done")
     return " ".join(part for part in parts if part)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cingulum.asking_service import Service
     from jobs.job import Job
     from jobs.store import Store
 
@@ -24,26 +30,51 @@ def jobs(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Make a lost or damaged store again from the jobs' folders.")
     ] = False,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask this service: unix:/path/to/serve.sock, http://127.0.0.1:8642 or https://...",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="With --server: the token is in this file.  [default: CINGULUM_TOKEN]"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """List your jobs, the newest first: those that wait or run, and those that ended today.
+
+    With --server the service tells of them, from anywhere; --json prints them as its API does.
 
     States are those of Slurm. LOST: the job's launcher does not know it, and nothing says how it ended.
 
     \b
     Example:
       cingulum jobs --watch
+      cingulum jobs --server http://127.0.0.1:8642 --token-file ~/.cingulum-token
     """
     from cingulum.commands import job_display
     from jobs.requests import describing, known
     from trainer.errors import InputError
     from trainer.telling import tell
 
+    if watch and as_json:
+        raise InputError("--watch and --json exclude each other.", cure="Leave out one of them.")
+    if server is not None:
+        if rebuild:
+            raise InputError("--rebuild is for your own store.", cure="Leave out --server.")
+        _of_service(server, token_file, all_of_them=all_of_them, watch=watch, as_json=as_json)
+        return
     store = known.rebuilt(tell) if rebuild else known.opened(tell)
     if watch:
-        if as_json:
-            raise InputError("--watch and --json exclude each other.", cure="Leave out one of them.")
-        _watch(store, all_of_them=all_of_them)
+        warned: set[str] = set()
+
+        def now(width: int) -> Table:
+            known.refresh(store, warned=warned, warn=tell)
+            return job_display.table(_chosen(store, all_of_them=all_of_them), width)
+
+        _watch(now)
         return
     known.refresh(store, warn=tell)
     found = _chosen(store, all_of_them=all_of_them)
@@ -70,19 +101,52 @@ def _ended(job: Job) -> float:
     return max([job.submitted, *(task.ended for task in job.tasks if task.ended is not None)])
 
 
-def _watch(store: Store, *, all_of_them: bool) -> None:
+def _of_service(
+    address: str, token_file: Path | None, *, all_of_them: bool, watch: bool, as_json: bool
+) -> None:
+    from cingulum import asking_service
+    from cingulum.commands import job_display
+
+    service = asking_service.Service(address, asking_service.token(token_file))
+    if watch:
+        _watch(lambda width: job_display.table_of_service(_listed(service, all_of_them), width))
+        return
+    found = _listed(service, all_of_them)
+    if as_json:
+        typer.echo(json.dumps({"jobs": found}, indent=1))
+    elif found:
+        out = job_display.console()
+        out.print(job_display.table_of_service(found, out.width))
+    else:
+        typer.echo("no jobs", err=True)
+
+
+def _listed(service: Service, all_of_them: bool) -> list[dict[str, Any]]:
+    """Return what a service lists, the newest first: all, or what waits, runs or changed today."""
+    from jobs.launchers.base import ACTIVE
+
+    if all_of_them:
+        return list(service.jobs(sort="submitted"))
+    found = {job["key"]: job for job in service.jobs(state=ACTIVE)}
+    since = time.time() - RECENT_S
+    for job in service.jobs(sort="changed"):
+        if datetime.fromisoformat(job["changed"]).timestamp() < since:
+            break
+        found.setdefault(job["key"], job)
+    # A job's key ends with its number.
+    return sorted(found.values(), key=lambda job: int(job["key"].rpartition("-")[2]), reverse=True)
+
+
+def _watch(now: Callable[[int], Table]) -> None:
+    """Show what `now` returns for a width, again and again."""
     from rich.live import Live
 
     from cingulum.commands import job_display
-    from jobs.requests import known
-    from trainer.telling import tell
 
     out = job_display.console()
-    warned: set[str] = set()
     with Live(console=out, auto_refresh=False, transient=False) as live:
         while True:
-            known.refresh(store, warned=warned, warn=tell)
-            shown = job_display.table(_chosen(store, all_of_them=all_of_them), out.width)
+            shown = now(out.width)
             if out.is_terminal:
                 live.update(shown, refresh=True)
             else:  # in a file, one below the other

@@ -19,9 +19,11 @@ class May(str, Enum):
 
     read = "read"
     write = "write"
+    admin = "admin"
 
 
 def serve(
+    context: typer.Context,
     socket: Annotated[
         Path | None,
         typer.Option(
@@ -45,10 +47,37 @@ def serve(
     new_token: Annotated[
         str | None, typer.Option(metavar="NAME", help="Make a token for --port, show it once, and end.")
     ] = None,
-    may: Annotated[May, typer.Option(help="What the new token allows: write is also cancel.")] = May.read,
+    may: Annotated[
+        May, typer.Option(help="What the new token allows; write: act as you, admin: also revoke.")
+    ] = May.read,
     days: Annotated[int, typer.Option(min=1, max=3650, help="The new token is valid for so long.")] = 90,
     tokens: Annotated[bool, typer.Option("--tokens", help="List the tokens, and end.")] = False,
     revoke: Annotated[str | None, typer.Option(metavar="NAME", help="Forget a token, and end.")] = None,
+    behind_proxy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Listen at --socket for a proxy that signs users in, whose pages are at https://name.example.",
+        ),
+    ] = None,
+    proxy_user: Annotated[
+        str, typer.Option(metavar="USER", help="With --behind-proxy: as whom the proxy connects.")
+    ] = "www-data",
+    webhook: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Tell this address of every change of your jobs; default: none."),
+    ] = None,
+    webhook_allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NETWORK",
+            help="An address or network that the webhook may be in though it is not public; may be repeated.",
+        ),
+    ] = None,
+    install: Annotated[
+        bool,
+        typer.Option("--install", help="Write a systemd user unit that runs it with these options, and end."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON where it listens.")] = False,
 ) -> None:
     """Show your jobs and runs on pages that update themselves, with an API for programs, until Ctrl-C.
@@ -63,12 +92,18 @@ def serve(
       cingulum serve --port 8642
       cingulum serve --runs /scratch/ada/runs
       cingulum serve --new-token notebook --may read
+      cingulum serve --runs /scratch/ada/runs --install
     """
     from socket import gethostname
 
+    from cingulum.commands.service_checks import ServiceChecks
+    from cingulum.commands.serving import Serving
     from cingulum.service.tokens import TokenFile
+    from cingulum.service.webhook import Webhook
+    from cingulum.service.webhook import secret as signature
     from jobs.home import home
     from trainer.errors import InputError
+    from trainer.telling import tell
 
     if socket is not None and port is not None:
         raise InputError("--socket and --port exclude each other.", cure="Leave out one of them.")
@@ -82,12 +117,83 @@ def serve(
         typer.echo(json.dumps({"revoked": revoke}) if as_json else f"{revoke} is revoked")
     elif tokens:
         _list(file, as_json=as_json)
-    elif port is None:
-        # The folder may be one that other hosts see, too, and each has a service of its own.
-        path = socket or home() / f"serve-{host.partition('.')[0]}.sock"
-        _at_socket(_store(store), _folders(runs), path, host, as_json=as_json)
+    elif install:
+        if port is not None:  # the address that is printed would be in the journal
+            raise InputError("--install is for the socket.", cure="Leave out --port: ssh forwards to it.")
+        _install(socket or _default_socket(host), store, runs, host, as_json=as_json)
     else:
-        _at_port(_store(store), _folders(runs), port, file, as_json=as_json)
+        found = _store(store)
+        told = None
+        if webhook is not None:
+            told = Webhook(found, webhook, home(), allowed=webhook_allow or (), secret=signature(), warn=tell)
+        checks = ServiceChecks(context.find_root().command)
+        serving = Serving(found, _folders(runs), checks, file, told, as_json=as_json)
+        if behind_proxy is not None:
+            serving.behind_proxy(*_proxy(socket, behind_proxy, proxy_user))
+        elif port is None:
+            serving.at_socket(socket or _default_socket(host), host)
+        else:
+            serving.at_port(port)
+
+
+def _proxy(socket: Path | None, origin: str, user: str) -> tuple[Path, str, int]:
+    """Return the socket, the origin of the pages, and the number of the proxy's user."""
+    import pwd
+    import re
+
+    from trainer.errors import InputError
+
+    if socket is None:
+        raise InputError(
+            "--behind-proxy needs a --socket in a folder that the proxy can enter.",
+            cure="For example --socket /run/cingulum/ada.sock",
+        )
+    if not re.fullmatch(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", origin, re.ASCII):
+        raise InputError(f"--behind-proxy {origin}: is no origin.", cure="Give https://jobs.example.org")
+    try:
+        return socket, origin, pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise InputError(f"--proxy-user {user}: there is no such user.", cure="See /etc/passwd.") from None
+
+
+def _default_socket(host: str) -> Path:
+    """Return the socket of this host: other hosts may see the same folder, and each has its own service."""
+    from jobs.home import home
+
+    return home() / f"serve-{host.partition('.')[0]}.sock"
+
+
+def _install(socket: Path, store: str | None, runs: list[Path] | None, host: str, *, as_json: bool) -> None:
+    """Write the unit, and say how it is started and reached."""
+    import os
+    import sys
+
+    from cingulum.commands.serving import say
+    from cingulum.service import unit
+    from trainer.errors import InputError
+
+    if store is not None and "://" in store:
+        raise InputError(
+            "--install writes no URL of a store, which may hold a password.",
+            cure="Give it in CINGULUM_STORE: systemctl --user edit cingulum-serve",
+        )
+    place = str(socket.expanduser().absolute())
+    command = [sys.executable, "-m", "cingulum", "serve", "--socket", place]
+    command += [] if store is None else ["--store", str(Path(store).expanduser().absolute())]
+    command += [word for folder in runs or () for word in ("--runs", str(folder.absolute()))]
+    kept = {name: os.environ[name] for name in unit.PASSED if name in os.environ}
+    path = unit.install(unit.text(command, Path.cwd(), kept))
+    say(
+        {"unit": str(path)},
+        f"wrote {path}\n"
+        "  start it now, and at every login: systemctl --user daemon-reload && "
+        "systemctl --user enable --now cingulum-serve\n"
+        "  keep it when you log out:         loginctl enable-linger\n"
+        "  what it says:                     journalctl --user -u cingulum-serve\n"
+        f"  on your computer:                 ssh -N -L 8642:{place} {host}\n"
+        "  then open http://127.0.0.1:8642/ there",
+        as_json=as_json,
+    )
 
 
 def _store(where: str | None) -> Store:
@@ -123,51 +229,6 @@ def _folders(given: list[Path] | None) -> list[Path]:
     return given
 
 
-def _at_socket(store: Store, runs: list[Path], path: Path, host: str, *, as_json: bool) -> None:
-    from cingulum.service import listening
-    from cingulum.service.app import create_app
-    from cingulum.service.callers import AtSocket
-    from cingulum.service.jobs_now import JobsNow
-    from cingulum.service.runs_now import RunsNow
-
-    path = path.expanduser().absolute()
-    now = JobsNow(store)
-    with listening.at_socket(path) as listener:
-        _say(
-            {"socket": str(path), "store": str(store)},
-            f"your jobs in {store} and the runs in {_joined(runs)}, for you alone, at {path}\n"
-            f"  on your computer: ssh -N -L 8642:{path} {host}\n"
-            "  then open http://127.0.0.1:8642/ there. Ctrl-C ends it; jobs go on.",
-            as_json=as_json,
-        )
-        listening.server(create_app(now, AtSocket(now.user), RunsNow(runs, now.facts))).run(
-            sockets=[listener]
-        )
-
-
-def _at_port(store: Store, runs: list[Path], port: int, file: TokenFile, *, as_json: bool) -> None:
-    from cingulum.service import listening
-    from cingulum.service import tokens as of_service
-    from cingulum.service.app import create_app
-    from cingulum.service.callers import WithTokens
-    from cingulum.service.jobs_now import JobsNow
-    from cingulum.service.runs_now import RunsNow
-
-    now = JobsNow(store)
-    once, secret = of_service.new("of-this-start", "write", days=3650)
-    with listening.at_port(port) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        _say(
-            {"address": address, "token": secret, "store": str(store)},
-            f"your jobs in {store} and the runs in {_joined(runs)}\n"
-            f"  {address}#{secret}\n"
-            "  Keep this address to yourself: it may cancel your jobs. Ctrl-C ends it; jobs go on.",
-            as_json=as_json,
-        )
-        callers = WithTokens(now.user, file, once)
-        listening.server(create_app(now, callers, RunsNow(runs, now.facts))).run(sockets=[listener])
-
-
 def _list(file: TokenFile, *, as_json: bool) -> None:
     from jobs.requests import describing
 
@@ -188,14 +249,3 @@ def _list(file: TokenFile, *, as_json: bool) -> None:
         typer.echo(f"{one['name']}  {one['may']}  {state}")
     if not found:
         typer.echo("no tokens; `cingulum serve --new-token NAME` makes one", err=True)
-
-
-def _joined(folders: list[Path]) -> str:
-    return ", ".join(str(folder.absolute()) for folder in folders)
-
-
-def _say(facts: dict[str, str], text: str, *, as_json: bool) -> None:
-    import sys
-
-    typer.echo(json.dumps(facts) if as_json else text)
-    sys.stdout.flush()

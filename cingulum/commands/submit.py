@@ -107,6 +107,7 @@ def submit(
     import json
 
     from cingulum.commands import submission_check, submission_display
+    from jobs import submitter
     from jobs.requests import describing, known, submitting
     from trainer.telling import tell
 
@@ -146,7 +147,8 @@ def submit(
             json.dumps(preview.as_json(), indent=1) if as_json else submission_display.readable(preview)
         )
         return
-    made = submitting.submit(prepared, known.opened(tell), submission_check, tell)
+    who = f"{submitter.user()} (command line)"
+    made = submitting.submit(prepared, known.opened(tell), submission_check, tell, who=who)
     if as_json:
         typer.echo(json.dumps({"jobs": [describing.job(job) for job in made]}, indent=1))
     else:

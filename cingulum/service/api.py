@@ -45,7 +45,7 @@ _LAST_STARTED = RunSort("started")
 Order = Literal["up", "down"]
 Offset = Annotated[int, Query(ge=0, le=10**9)]
 Limit = Annotated[int, Query(ge=1, le=200)]
-_ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": Failed, "description": "An error"}}
+ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": Failed, "description": "An error"}}
 
 
 def _listing(
@@ -78,7 +78,7 @@ WantedRuns = Annotated[Listing, Depends(_run_listing)]
 
 def session_routes(callers: Callers, cookie: str) -> APIRouter:
     """Return the routes by which a browser signs in and out."""
-    router = APIRouter(tags=["session"], responses=_ERRORS)
+    router = APIRouter(tags=["session"], responses=ERRORS)
 
     @router.post(SIGN_IN)
     def sign_in(given: SignIn) -> Response:
@@ -101,7 +101,7 @@ def session_routes(callers: Callers, cookie: str) -> APIRouter:
 
 def job_routes(now: JobsNow) -> APIRouter:
     """Return the routes about jobs."""
-    router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], responses=_ERRORS)
+    router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], responses=ERRORS)
 
     @router.get("")
     def jobs(wanted: Wanted) -> Page:
@@ -161,7 +161,7 @@ def job_routes(now: JobsNow) -> APIRouter:
 
 def run_routes(now: RunsNow) -> APIRouter:
     """Return the routes about runs, however they were started."""
-    router = APIRouter(prefix="/api/v1/runs", tags=["runs"], responses=_ERRORS)
+    router = APIRouter(prefix="/api/v1/runs", tags=["runs"], responses=ERRORS)
 
     @router.get("")
     def runs(wanted: WantedRuns) -> RunPage:

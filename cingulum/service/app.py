@@ -9,27 +9,45 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from cingulum.service import api, pages
+from cingulum.service import acting, api, form_page, metrics, pages, token_routes
 from cingulum.service.callers import Callers
 from cingulum.service.failures import answer_errors
 from cingulum.service.guard import Guard
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
+from cingulum.service.tokens import TokenFile
+from cingulum.service.webhook import Webhook
 
 
-def create_app(now: JobsNow, callers: Callers, runs: RunsNow | None = None) -> Guard:
+def create_app(
+    now: JobsNow,
+    callers: Callers,
+    runs: RunsNow | None = None,
+    looks: acting.Looks | None = None,
+    tokens: TokenFile | None = None,
+    webhook: Webhook | None = None,
+    origin: str | None = None,
+) -> Guard:
     """Return the application; `.routes` of its `app` are all that it answers.
 
     Args:
         now: the user's jobs.
         callers: who may ask.
         runs: that are shown, however they were started; default: none.
+        looks: what submitting needs of the command line; None: nothing is submitted.
+        tokens: that who may administer lists and revokes; None: nobody does.
+        webhook: that is told of changes; None: none is.
+        origin: of the pages behind a proxy; see `Guard`.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         now.start()
+        if webhook is not None:
+            webhook.start()
         yield
+        if webhook is not None:
+            webhook.end()
         now.end()
 
     app = FastAPI(
@@ -41,11 +59,17 @@ def create_app(now: JobsNow, callers: Callers, runs: RunsNow | None = None) -> G
         redoc_url=None,
     )
     app.state.ending = asyncio.Event()
-    guard = Guard(app, callers, pages.signed_out())
+    guard = Guard(app, callers, pages.signed_out(), origin)
     app.include_router(api.session_routes(callers, guard.cookie))
+    if looks is not None:
+        app.include_router(acting.routes(now, looks))
+        app.include_router(form_page.routes())
+    if tokens is not None:
+        app.include_router(token_routes.routes(tokens))
     app.include_router(api.job_routes(now))
     runs = runs or RunsNow((), now.facts)
     app.include_router(api.run_routes(runs))
+    app.include_router(metrics.routes(now))
     app.include_router(pages.routes(now, runs))
     answer_errors(app)
     return guard

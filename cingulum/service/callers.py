@@ -14,24 +14,50 @@ _MOST_SESSIONS = 1000
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks, as the history of jobs names them, and whether they may only read."""
+    """Who asks, as the history of jobs names them, and what they may."""
 
     who: str
     may: May
 
 
 class AtSocket:
-    """Whoever can open the socket (mode 0600) is the user, and may write."""
+    """Whoever can open the socket (mode 0600) is the user, and may do everything."""
 
     def __init__(self, user: str) -> None:
-        self._user = Caller(f"{user} (service, own socket)", "write")
+        self._user = Caller(f"{user} (service, own socket)", "admin")
 
-    def caller(self, bearer: str | None, session: str | None) -> Caller | None:
+    def caller(self, bearer: str | None, session: str | None, remote_user: str | None) -> Caller | None:
         """Return the user."""
         return self._user
 
     def sign_in(self, secret: str) -> str | None:
         """Return None: there is nothing to sign in with."""
+        return None
+
+
+class BehindProxy:
+    """Callers whom a proxy has signed in: it alone can connect (`listening.of_user`), so what it says counts.
+
+    Args:
+        user: as whom the service runs, and the only one who may ask.
+    """
+
+    def __init__(self, user: str) -> None:
+        self._user = Caller(f"{user} (service, proxy)", "write")
+        self._name = user
+
+    def caller(self, bearer: str | None, session: str | None, remote_user: str | None) -> Caller | None:
+        """Return the user; None: the proxy has signed in nobody.
+
+        Raises:
+            NotYours: it has signed in somebody else.
+        """
+        if remote_user and remote_user != self._name:
+            raise NotYours("These are the jobs of somebody else.", cure="Start `cingulum serve` as yourself.")
+        return self._user if remote_user else None
+
+    def sign_in(self, secret: str) -> str | None:
+        """Return None: the proxy does that."""
         return None
 
 
@@ -53,8 +79,8 @@ class WithTokens:
         self._sessions: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def caller(self, bearer: str | None, session: str | None) -> Caller | None:
-        """Return who has this token or session; None: nobody."""
+    def caller(self, bearer: str | None, session: str | None, remote_user: str | None) -> Caller | None:
+        """Return who has this token or session; None: nobody. Anyone could name a remote user."""
         token = matching(self._tokens(), bearer) if bearer else None
         if token is None and session and bearer is None:
             signed_in = self._sessions.get(digest(session))
@@ -83,7 +109,11 @@ class WithTokens:
             ) from None
 
 
-Callers = AtSocket | WithTokens
+Callers = AtSocket | BehindProxy | WithTokens
+
+
+class NotYours(CingulumError, code="NOT_YOURS"):
+    """Who is signed in is not the user of this service."""
 
 
 class TokensUnreadable(CingulumError, code="TOKENS_UNREADABLE"):

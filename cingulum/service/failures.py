@@ -10,12 +10,19 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from cingulum.service.outlooks import BusyError
+from jobs.keys import KeyUsedError, TakenError
+from jobs.requests.queueing import NoQueueError
 from trainer.errors import CingulumError, InputError, LauncherError, StoreError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
 _STATUSES: tuple[tuple[type[CingulumError], int], ...] = (
+    (KeyUsedError, 409),
+    (TakenError, 409),
+    (NoQueueError, 409),
+    (BusyError, 503),
     (InputError, 400),
     (LauncherError, 502),
     (StoreError, 503),

@@ -1,7 +1,8 @@
 """Everything that a request must pass before any route sees it: no route can forget it, nor one to come.
 
-In order: the host it names, who asks, whether they may write, that a page of ours and no other sends it, and
-how long it is. Each answer gets the headers that keep browsers from running anything but our own files.
+In order: the host it names, that a page of ours and no other sends it, who asks, whether they may write or
+administer, and how long it is. Each answer gets the headers that keep browsers from running anything but our
+own files.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import HTMLResponse
 
-from cingulum.service.callers import Callers
+from cingulum.service.callers import Callers, NotYours
 from cingulum.service.failures import failure
 from trainer.errors import CingulumError
 
@@ -27,7 +28,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _HOST = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.ASCII)
 # What a request that writes must carry: no foreign page can, without asking first, which is never allowed.
 OWN_HEADER = b"x-cingulum"
+# Whom a proxy has signed in; it counts only where nobody else can connect.
+REMOTE_USER = b"remote-user"
 SIGN_IN = "/api/v1/session"
+# Addresses for who may administer.
+ADMIN = "/api/v1/tokens"
 _STATIC = "/static/"
 _MOST_BYTES = 1 << 16
 _POLICY = (
@@ -51,10 +56,11 @@ class Guard:
         app: to protect.
         callers: who may ask.
         signed_out: text of the page that asks for a token.
+        origin: of the pages behind a proxy, such as https://jobs.example.org; None: at names of this host.
     """
 
-    def __init__(self, app: FastAPI, callers: Callers, signed_out: str) -> None:
-        self.app, self._callers, self._signed_out = app, callers, signed_out
+    def __init__(self, app: FastAPI, callers: Callers, signed_out: str, origin: str | None = None) -> None:
+        self.app, self._callers, self._signed_out, self._origin = app, callers, signed_out, origin
         # Cookies are the host's, not the port's: two services must not take each other's.
         self.cookie = f"cingulum-{secrets.token_hex(4)}"
 
@@ -85,7 +91,8 @@ class Guard:
         """Return the answer to a request that no route may see; None, and its caller noted: it may pass."""
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
-        if not _HOST.fullmatch(host):
+        origin = self._origin or f"http://{host}"
+        if host != origin.partition("://")[2] or (self._origin is None and not _HOST.fullmatch(host)):
             return failure(
                 421,
                 "HOST_UNKNOWN",
@@ -94,7 +101,7 @@ class Guard:
             )
         method, path = scope["method"], scope["path"]
         writes = method not in ("GET", "HEAD")
-        if writes and not _is_ours(headers, host):
+        if writes and not _is_ours(headers, origin):
             return failure(
                 403,
                 "NOT_FROM_HERE",
@@ -105,17 +112,26 @@ class Guard:
         if (path.startswith(_STATIC) and not writes) or (path == SIGN_IN and method == "POST"):
             return None
         try:
-            caller = self._callers.caller(_bearer(headers), self._session(headers))
+            caller = self._callers.caller(_bearer(headers), self._session(headers), _remote_user(scope))
+        except NotYours as error:
+            return failure(403, error.code, error.message, cure=error.cure)
         except CingulumError as error:
             return failure(500, error.code, error.message, cure=error.cure)
         if caller is None:
             return self._unknown(path)
-        if writes and caller.may != "write":
+        if writes and caller.may == "read":
             return failure(
                 403,
                 "READ_ONLY",
                 "This token may only read.",
                 cure="cingulum serve --new-token NAME --may write",
+            )
+        if path.startswith(ADMIN) and caller.may != "admin":
+            return failure(
+                403,
+                "ADMIN_ONLY",
+                "This is for a token that may administer.",
+                cure="cingulum serve --new-token NAME --may admin",
             )
         scope.setdefault("state", {})["caller"] = caller
         return None
@@ -144,9 +160,14 @@ def _bearer(headers: dict[bytes, bytes]) -> str | None:
     return secret.strip() if kind.lower() == "bearer" else None
 
 
-def _is_ours(headers: dict[bytes, bytes], host: str) -> bool:
-    origin = headers.get(b"origin")
-    return OWN_HEADER in headers and origin in (None, f"http://{host}".encode("latin-1"))
+def _is_ours(headers: dict[bytes, bytes], origin: str) -> bool:
+    return OWN_HEADER in headers and headers.get(b"origin") in (None, origin.encode("latin-1"))
+
+
+def _remote_user(scope: Scope) -> str | None:
+    """Return whom a proxy says it signed in; nobody, where there are two of them."""
+    found = [value.decode("latin-1") for name, value in scope["headers"] if name == REMOTE_USER]
+    return found[0] if len(found) == 1 else None
 
 
 def _bounded(receive: Receive) -> Receive:

@@ -129,6 +129,7 @@ class JobsNow:
             exit_code=job.exit_code,
             hosts=list(dict.fromkeys(host for task in job.tasks for host in task.hosts)),
             submitted=describing.iso(job.submitted) or "",
+            changed=describing.iso(job.changed) or "",
             tasks=len(job.tasks),
             tasks_completed=sum(task.state == "COMPLETED" for task in job.tasks),
         )
@@ -186,13 +187,16 @@ class JobsNow:
         return path, Path(job.folder)
 
     def stamp(self, job: Job, task: int) -> tuple[object, ...]:
-        """Return what changes when there is more to tell of a job: revision, run folder, log, warnings."""
+        """Return what changes when there is more to tell of a job: revision, actions, run folder, log,
+        warnings.
+        """
         run, path = folder_of(job, task), describing.log_of(job, task)
         try:
             size = path.stat().st_size if path else None
         except OSError:
             size = None
-        return job.revision, None if run is None else self.facts.stamp(run), size, *self._warnings
+        acted = len(self.store.actions(job.key))
+        return job.revision, acted, None if run is None else self.facts.stamp(run), size, *self._warnings
 
     def _look(self) -> None:
         """Note that somebody looks; who comes back after a while is not told what was then."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import fcntl
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cingulum.service.guard import Guard
 from trainer.errors import InputError
@@ -20,11 +24,13 @@ from trainer.errors import InputError
 # Bytes of a socket's path that Linux takes (man 7 unix), with the one that ends it.
 _LONGEST_PATH = 108
 _END_S = 3
+# Process, user and group at the other end of a socket.
+_PEER = struct.Struct("3i")
 
 
 @contextmanager
-def at_socket(path: Path) -> Iterator[socket.socket]:
-    """Listen at a path that only the user can open; it is removed afterwards.
+def at_socket(path: Path, *, mode: int = 0o600) -> Iterator[socket.socket]:
+    """Listen at a path that only the user can open, or who `mode` lets; it is removed afterwards.
 
     Raises:
         InputError: another service listens there, or it cannot be made.
@@ -54,7 +60,7 @@ def at_socket(path: Path) -> Iterator[socket.socket]:
                 path=path,
             ) from None
         path.unlink(missing_ok=True)  # of one that was killed: the lock is ours
-        before = os.umask(0o177)
+        before = os.umask(0o777 & ~mode)
         try:
             listener.bind(os.fspath(path))
             listener.listen()
@@ -88,10 +94,14 @@ def at_port(port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def server(guard: Guard) -> uvicorn.Server:
-    """Return what answers, by `run`, until Ctrl-C or SIGTERM; whoever follows something is let go then."""
+def server(guard: Guard, http: type[asyncio.Protocol] | None = None) -> uvicorn.Server:
+    """Return what answers, by `run`, until Ctrl-C or SIGTERM; whoever follows something is let go then.
+
+    `http` may refuse connections, as that of `of_user` does.
+    """
     config = uvicorn.Config(
         guard,
+        http=http or "auto",
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -100,6 +110,22 @@ def server(guard: Guard) -> uvicorn.Server:
         timeout_graceful_shutdown=_END_S,
     )
     return _Server(config, guard)
+
+
+def of_user(uid: int) -> type[asyncio.Protocol]:
+    """Return a protocol that drops every connection but those of a user's processes, as the kernel knows them
+    (man 7 unix, SO_PEERCRED).
+    """
+
+    class OfUser(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            peer = transport.get_extra_info("socket")
+            kept = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            if _PEER.unpack(kept)[1] != uid:
+                transport.abort()
+
+    return OfUser
 
 
 class _Server(uvicorn.Server):

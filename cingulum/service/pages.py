@@ -31,6 +31,12 @@ def _templates() -> Environment:
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
 
 
+def page(template: str, request: Request, current: str = "", **facts: Any) -> HTMLResponse:
+    """Return a page; `current` is the list that it is."""
+    made = _templates().get_template(template)
+    return HTMLResponse(made.render(caller=request.state.caller, current=current, **facts))
+
+
 def signed_out() -> str:
     """Return the page that asks for a token."""
     return _templates().get_template("sign_in.html.j2").render()
@@ -41,11 +47,6 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
     router = APIRouter(include_in_schema=False)
     # Listed once: a name in an address is looked up, never made into a path.
     files = {path.name: path for path in (_HERE / "static").iterdir() if path.suffix in _KINDS}
-
-    def page(template: str, request: Request, current: str = "", **facts: Any) -> HTMLResponse:
-        """Return a page; `current` is the list that it is."""
-        made = _templates().get_template(template)
-        return HTMLResponse(made.render(caller=request.state.caller, current=current, **facts))
 
     @router.get("/")
     def first_page(request: Request) -> Response:

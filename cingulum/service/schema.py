@@ -40,6 +40,7 @@ class Row(BaseModel):
     exit_code: int | None
     hosts: list[str]
     submitted: str
+    changed: str
     tasks: int
     tasks_completed: int
     strategy: str | None = None
@@ -176,7 +177,7 @@ class Session(BaseModel):
     """Who asks, and whether they may write."""
 
     who: str
-    may: Literal["read", "write"]
+    may: Literal["read", "write", "admin"]
 
 
 class SignIn(BaseModel):

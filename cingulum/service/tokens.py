@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import hashlib
 import hmac
 import json
@@ -10,7 +11,8 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +20,7 @@ from typing import Literal
 from trainer import atomic
 from trainer.errors import InputError
 
-May = Literal["read", "write"]
+May = Literal["read", "write", "admin"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _DAY_S = 86400.0
 
@@ -30,7 +32,7 @@ class Token:
     Attributes:
         name: given by the user.
         sha256: of the token, which has 256 random bits, so that a slow hash would add nothing.
-        may: "read", or "write": also act on jobs.
+        may: "read"; "write": also act on jobs; "admin": also list and revoke tokens.
         created, expires: seconds since 1970.
     """
 
@@ -116,14 +118,15 @@ class TokenFile:
         Raises:
             InputError: the name is taken or cannot be used.
         """
-        kept = [token for token in self.all() if token.is_valid]
-        if any(token.name == name for token in kept):
-            raise InputError(
-                f"There is a token {name!r} already.",
-                cure=f"Give another name, or revoke it: cingulum serve --revoke {name}",
-            )
-        token, secret = new(name, may, days)
-        self._write([*kept, token])
+        with self._alone():
+            kept = [token for token in self.all() if token.is_valid]
+            if any(token.name == name for token in kept):
+                raise InputError(
+                    f"There is a token {name!r} already.",
+                    cure=f"Give another name, or revoke it: cingulum serve --revoke {name}",
+                )
+            token, secret = new(name, may, days)
+            self._write([*kept, token])
         return secret
 
     def revoke(self, name: str) -> None:
@@ -132,11 +135,22 @@ class TokenFile:
         Raises:
             InputError: there is none of this name.
         """
-        tokens = self.all()
-        left = [token for token in tokens if token.name != name]
-        if len(left) == len(tokens):
-            raise InputError(f"There is no token {name!r}.", cure="`cingulum serve --tokens` lists them.")
-        self._write(left)
+        with self._alone():
+            tokens = self.all()
+            left = [token for token in tokens if token.name != name]
+            if len(left) == len(tokens):
+                raise InputError(f"There is no token {name!r}.", cure="`cingulum serve --tokens` lists them.")
+            self._write(left)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes from changing the file: one would undo what the other did."""
+        lock = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def _write(self, tokens: Sequence[Token]) -> None:
         content = {"tokens": [dataclasses.asdict(token) for token in tokens]}

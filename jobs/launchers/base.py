@@ -80,8 +80,10 @@ class Launcher(Protocol):
         """Return what `start` would do for this job in this folder (pure); `token` names the submission."""
         ...
 
-    def preflight(self, spec: JobSpec, site: Site) -> None:
-        """Raise LauncherError or JobError where this job could not run here."""
+    def preflight(self, spec: JobSpec, site: Site) -> str | None:
+        """Raise LauncherError or JobError where this job could not run here; return the queue's own words,
+        such as when it would start, where there is a queue.
+        """
         ...
 
     def start(self, launch: Launch, folder: Path, after: Sequence[str]) -> str:

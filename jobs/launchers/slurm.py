@@ -72,8 +72,9 @@ class Slurm:
             ),
         )
 
-    def preflight(self, spec: JobSpec, site: Site) -> None:
-        """Ask Slurm whether it would accept such a job, and check that its image exists.
+    def preflight(self, spec: JobSpec, site: Site) -> str:
+        """Ask Slurm whether it would accept such a job, and check that its image exists; return its answer:
+        when and where the job would start as the queue is now.
 
         Raises:
             JobError: the image is not; or it may go to one of several clusters, or to another than this.
@@ -86,9 +87,9 @@ class Slurm:
         if spec.image is not None and site.container == "apptainer":
             image_checks.check_image(spec.image)
         script = batch_script(dataclasses.replace(spec, after=()), site, Path(spec.folder), "0" * 16)
-        _call(["sbatch", "--test-only"], SUBMIT_S, text=script)
+        answer = " ".join(_run(["sbatch", "--test-only"], SUBMIT_S, text=script).stderr.split())
         if site.launcher != "srun":
-            return
+            return answer
         # Slurm before 22.05 writes the list to standard error.
         kinds = _run(["srun", "--mpi=list"], ASK_S)
         if site.mpi.split("_")[0] not in kinds.stdout + kinds.stderr:
@@ -96,6 +97,7 @@ class Slurm:
                 f"Site {site.name!r} starts ranks with `srun --mpi={site.mpi}`, unknown to this Slurm.",
                 cure="See `srun --mpi=list`; or set `launcher: mpirun` in the site profile.",
             )
+        return answer
 
     def start(self, launch: Launch, folder: Path, after: Sequence[str]) -> str:
         """Submit; returns Slurm's job id.
@@ -170,6 +172,18 @@ class Slurm:
         for state in found:
             if state.state in ENDED and state.state != "COMPLETED":
                 _call(["scontrol", "requeue", _name(external, state.task)], ASK_S)
+
+    def hold(self, external: str, task: int | None = None) -> None:
+        """Keep what waits in the queue; what runs goes on."""
+        _call(["scontrol", "uhold", _name(external, task)], ASK_S)
+
+    def release(self, external: str, task: int | None = None) -> None:
+        """Let what `hold` kept start again."""
+        _call(["scontrol", "release", _name(external, task)], ASK_S)
+
+    def nice(self, external: str, task: int | None, by: int) -> None:
+        """Lower the priority of what waits by so much; 0: as it was."""
+        _call(["scontrol", "update", f"JobId={_name(external, task)}", f"Nice={by}"], ASK_S)
 
     def logs(self, folder: Path, external: str, task: int) -> Path:
         """Return Slurm's output file, to which every start appends."""

@@ -212,27 +212,56 @@ def preview(prepared: Prepared) -> previewing.Preview:
     return previewing.Preview(str(prepared.run.kept), prepared.run.text, plans)
 
 
-def submit(prepared: Prepared, store: Store, looks: Checks, warn: Warn) -> list[Job]:
+def ask_queue(prepared: Prepared) -> list[str]:
+    """Ask the launcher whether it would take these jobs, and return its words; nothing is submitted.
+
+    Raises:
+        JobError, LauncherError: it would not, or does not answer.
+    """
+    launcher = started_by(prepared)
+    said = [launcher.preflight(spec, prepared.site) for spec in prepared.chain]
+    return [words for words in said if words]
+
+
+def submit(
+    prepared: Prepared,
+    store: Store,
+    looks: Checks,
+    warn: Warn,
+    *,
+    who: str,
+    tokens: Sequence[str] = (),
+) -> list[Job]:
     """Submit one after the other, each but the first to wait for the one before it.
+
+    Args:
+        prepared: what to submit.
+        store: of all jobs.
+        looks: see `Checks`.
+        warn: see `known.refresh`.
+        who: asks for it, as the jobs' history tells.
+        tokens: of the jobs; those that the store has already were submitted before, and are left as they are.
+            Default: new ones.
 
     Raises:
         CingulumError: of the job that could not be submitted; its cure names those that were.
     """
     launcher, chain = started_by(prepared), prepared.chain
-    if prepared.after:
-        submission.externals(store, launcher, dataclasses.replace(chain[0], after=prepared.after))
-    else:
-        checks.alone(store, chain, warn)
-        looks.unwritten(chain)
-    for spec in chain:
-        launcher.preflight(spec, prepared.site)
-    prepared.run.keep()
-    made: list[Job] = []
-    for spec in chain:
+    made = [job for token in tokens if (job := store.of_token(token)) is not None]
+    if not made:
+        if prepared.after:
+            submission.externals(store, launcher, dataclasses.replace(chain[0], after=prepared.after))
+        else:
+            checks.alone(store, chain, warn)
+            looks.unwritten(chain)
+        ask_queue(prepared)
+        prepared.run.keep()
+    for number in range(len(made), len(chain)):
         waits_for = (made[-1].label,) if made else prepared.after
-        spec = dataclasses.replace(spec, after=waits_for)
+        spec = dataclasses.replace(chain[number], after=waits_for)
+        token = tokens[number] if tokens else None
         try:
-            made.append(submission.submit(store, launcher, spec, prepared.site))
+            made.append(submission.submit(store, launcher, spec, prepared.site, token=token, who=who))
         except CingulumError as error:
             if made:
                 labels = " ".join(job.label for job in made)

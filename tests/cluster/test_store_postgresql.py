@@ -104,6 +104,59 @@ def empty(server: Path) -> sql.Engine:
     return engine
 
 
+def at_once(work, count: int) -> list:
+    """What as many threads return that begin in the same moment."""
+    begin, found = threading.Barrier(count), []
+
+    def one(number: int) -> None:
+        begin.wait(30)
+        found.append(work(number))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+def test_of_those_who_ask_at_once_by_one_key_one_is_first_and_all_get_its_tokens(store) -> None:
+    for turn in range(5):
+        told = at_once(lambda k, key=f"key-{turn}": Store().submission(key, "d", [f"{k}"]), 8)
+        assert len(told) == 8 and len({tuple(tokens) for tokens in told}) == 1
+
+
+def test_a_database_that_is_killed_after_the_launcher_took_a_job_has_it_once(
+    server, store, tmp_path, monkeypatch
+) -> None:
+    def database(*words: str) -> None:
+        line = [programs() / "pg_ctl", "-D", server / "data", "-w", "-t", "60", *words]
+        who = {"user": NOBODY.pw_uid, "group": NOBODY.pw_gid, "extra_groups": []}
+        subprocess.run(list(map(str, line)), cwd=server, check=True, stdout=subprocess.DEVNULL, **who)
+
+    cluster = StandInCluster(tmp_path / "cluster")
+    start = cluster.start
+
+    def starts_and_the_database_dies(*given):
+        external = start(*given)
+        database("-m", "immediate", "stop")
+        return external
+
+    monkeypatch.setattr(cluster, "start", starts_and_the_database_dies)
+    (token,) = store.submission("a-key", "d", [new_token()])
+    options = f"-c listen_addresses= -c unix_socket_directories={server} -c fsync=off"
+    try:
+        with pytest.raises(StoreError, match="not"):
+            submit(store, cluster, ARRAY, HERE, token=token, who="me")
+    finally:
+        database("-l", str(server / "log"), "-o", options, "start")
+    assert store.submission("a-key", "d") == [token]
+    recovery.recover(store, {"slurm": cluster})
+    job = store.of_token(token)
+    assert (job.label, job.state, cluster.tokens()) == ("1", "PENDING", [token])
+    assert [(one.action, one.who) for one in store.actions("1")] == [("submit", "me")]
+
+
 def test_a_job_is_submitted_followed_and_found_in_its_history(store, tmp_path) -> None:
     cluster = StandInCluster(tmp_path / "cluster")
     job = submit(store, cluster, ARRAY, HERE)

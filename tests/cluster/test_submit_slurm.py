@@ -29,6 +29,25 @@ CINGULUM = [sys.executable, "-m", "cingulum"]
 HOSTILE = "-x $(touch INJECTED) `touch INJECTED`; 'a' \"b\" \n#SBATCH --nodes=9\nä|b"
 
 
+IN_QUEUE = """
+import subprocess, sys
+from jobs.requests import known, queueing
+from jobs.store import Store
+
+store = Store()
+def act(what, *more):
+    job, task = known.current(store, sys.argv[1], warn=print)
+    state = what(store, job, task, *more, who="me").tasks[task]
+    return f"{state.state} {state.reason}"
+
+print(act(queueing.hold))
+act(queueing.nice, 1000)
+shown = subprocess.run(["scontrol", "show", "job", sys.argv[1]], capture_output=True, text=True).stdout
+print(next(word for word in shown.split() if word.startswith("Nice=")))
+print(act(queueing.release))
+"""
+
+
 @dataclass(frozen=True)
 class Study:
     """A folder of a user's own that all hosts see, with shards in it."""
@@ -207,6 +226,11 @@ def test_tasks_and_jobs_are_cancelled_and_their_followers_with_them(study):
     array, pooled = study.submit("mine.yaml", *words)
     study.until("the first task to run", lambda: study.in_queue(array) == {"RUNNING", "PENDING"})
     assert [task["state"] for task in study.job(array)["tasks"]] == ["RUNNING", "PENDING"]
+    # As the service does it: held, behind all others, and let go again.
+    line = [sys.executable, "-c", IN_QUEUE, f"{array}_1"]
+    told = study.cluster.exec("ctl", line, cwd=study.folder, environment=study.environment(), timeout=120)
+    held, nice, released = told.stdout.splitlines()
+    assert (held, nice) == ("PENDING JobHeldUser", f"Nice={1000}") and "Held" not in released, told.stderr
     done = study.run("cancel", f"{array}_1")
     assert done.stdout == f"{array}_1 cancelled\n", done.stderr
     assert [task["state"] for task in study.job(array)["tasks"]] == ["RUNNING", "CANCELLED"]

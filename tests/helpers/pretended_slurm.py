@@ -32,9 +32,10 @@ class Pretended:
         self._spec = spec
         return Launch({"job.sbatch": f"#!/bin/bash\n# {token}\n"}, ("sbatch", str(folder / "job.sbatch")))
 
-    def preflight(self, spec: JobSpec, site: Site) -> None:
+    def preflight(self, spec: JobSpec, site: Site) -> str:
         if self.refuses == "preflight":
             raise LauncherError("no such partition", cure="Mend the site.")
+        return f"{spec.kind} to start tomorrow"
 
     def start(self, launch: Launch, folder: Path, after: Sequence[str]) -> str:
         assert self._spec is not None
@@ -64,6 +65,15 @@ class Pretended:
         self.told.append(("requeue", external, task))
         for state in self.jobs[external]:
             self.becomes(external, "PENDING", task=state.task, restarts=1, exit_code=None, ended=None)
+
+    def hold(self, external: str, task: int | None = None) -> None:
+        self.told.append(("hold", external, task))
+
+    def release(self, external: str, task: int | None = None) -> None:
+        self.told.append(("release", external, task))
+
+    def nice(self, external: str, task: int | None, by: int) -> None:
+        self.told.append((f"nice {by}", external, task))
 
     def logs(self, folder: Path, external: str, task: int) -> Path:
         return folder / f"out-{task}.log"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import typer.main
 from starlette.testclient import TestClient
 
+from cingulum import cli
+from cingulum.commands.service_checks import ServiceChecks
 from cingulum.service.app import create_app
 from cingulum.service.callers import AtSocket
 from cingulum.service.jobs_now import JobsNow
@@ -16,10 +19,15 @@ HOST = "http://127.0.0.1:8642"
 OURS = {"X-Cingulum": "1"}
 
 
+def checks() -> ServiceChecks:
+    """What `cingulum serve` gives a service to submit with."""
+    return ServiceChecks(typer.main.get_command(cli.app))
+
+
 def client_of(store: Store, *runs: Path) -> TestClient:
     """Return the user's own client, with folders of runs; launchers are not asked by themselves."""
     now = JobsNow(store, fresh_s=0)
-    app = create_app(now, AtSocket("me"), RunsNow(runs, now.facts, fresh_s=0))
+    app = create_app(now, AtSocket("me"), RunsNow(runs, now.facts, fresh_s=0), checks())
     return TestClient(app, base_url=HOST, headers=OURS)
 
 

@@ -70,7 +70,7 @@ def test_jobs_of_old_that_wait_or_run_have_their_run_folders(old) -> None:
 def test_an_older_version_refuses_what_it_does_not_know(old) -> None:
     Store(old)
     with sqlite3.connect(old) as database:  # all that versions before alembic look at
-        assert database.execute("SELECT version FROM schema_version").fetchall() == [(3,)]
+        assert database.execute("SELECT version FROM schema_version").fetchall() == [(4,)]
     database.close()
 
 

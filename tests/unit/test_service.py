@@ -111,7 +111,16 @@ def test_another_user_s_job_is_not_there(client, store, served_jobs, monkeypatch
     other = client_of(store)
     assert other.get("/api/v1/jobs").json()["total"] == 0
     assert code(other.get("/api/v1/jobs/4714")) == (404, "NOT_FOUND")
-    assert code(other.post("/api/v1/jobs/4714/cancel")) == (404, "NOT_FOUND")
+    described = other.get("/api/v1/openapi.json").json()["paths"]
+    about_jobs = [
+        (path, method) for path, methods in described.items() for method in methods if "/jobs/{" in path
+    ]
+    assert len(about_jobs) >= 11
+    for path, method in about_jobs:
+        if not path.endswith("/events"):  # its events tell only that nothing is there
+            answer = other.request(method, path.format(identity="4714"), json={"by": 1})
+            assert code(answer) == (404, "NOT_FOUND"), (method, path)
+    assert store.actions("4714") == []
 
 
 # Logs

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 from jobs_to_serve import HOSTILE
-from served import HOST, OURS, code
+from served import HOST, OURS, checks, code
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
@@ -22,12 +23,13 @@ from trainer.errors import InputError
 
 
 class Door:
-    """A service on a port, with a token that may read and one that may write."""
+    """A service on a port, with a token for each thing that one may."""
 
     def __init__(self, store, path: Path) -> None:
         self.file = TokenFile(path)
-        self.secrets = {may: self.file.add(may, may, 1) for may in ("read", "write")}
-        self.guard = create_app(JobsNow(store), WithTokens("me", self.file))
+        self.secrets = {may: self.file.add(may, may, 1) for may in ("read", "write", "admin")}
+        callers = WithTokens("me", self.file)
+        self.guard = create_app(JobsNow(store), callers, looks=checks(), tokens=self.file)
 
     def client(self, may: str | None = None) -> TestClient:
         headers = OURS if may is None else {**OURS, "Authorization": f"Bearer {self.secrets[may]}"}
@@ -72,7 +74,7 @@ def test_no_route_is_open_to_who_has_no_token(door):
 def test_nothing_but_reading_is_allowed_by_a_token_that_reads(door, store):
     writes = [(method, path) for method, path in addresses(door.guard) if method not in ("GET", "HEAD")]
     writes = [one for one in writes if one != ("POST", "/api/v1/session")]
-    assert writes == [("POST", "/api/v1/jobs/{}/cancel".format("4714"))]
+    assert ("POST", "/api/v1/jobs/4714/cancel") in writes and ("POST", "/api/v1/jobs") in writes
     for method, path in [*writes, ("DELETE", "/api/v1/jobs/4714"), ("PUT", "/")]:
         assert code(door.client("read").request(method, path)) == (403, "READ_ONLY")
     assert store.actions("4714") == []
@@ -81,6 +83,35 @@ def test_nothing_but_reading_is_allowed_by_a_token_that_reads(door, store):
         "who": "me (service, token read)",
         "may": "read",
     }
+
+
+def test_tokens_are_listed_and_revoked_by_who_may_administer(door):
+    for may in ("read", "write"):
+        assert code(door.client(may).get("/api/v1/tokens")) == (403, "ADMIN_ONLY")
+        assert door.client(may).delete("/api/v1/tokens/read").status_code == 403
+    admin = door.client("admin")
+    listed = admin.get("/api/v1/tokens")
+    assert [(one["name"], one["may"], one["valid"]) for one in listed.json()["tokens"]] == [
+        (may, may, True) for may in ("read", "write", "admin")
+    ]
+    kept = [token.sha256 for token in door.file.all()]
+    assert not any(secret in listed.text for secret in (*door.secrets.values(), *kept))
+    reader = door.client("read")
+    assert reader.get("/api/v1/jobs").status_code == 200
+    assert admin.delete("/api/v1/tokens/read").status_code == 204
+    assert reader.get("/api/v1/jobs").status_code == 401
+    assert code(admin.delete("/api/v1/tokens/read")) == (404, "NOT_FOUND")
+    assert admin.get("/").status_code == 200 and admin.post("/api/v1/jobs/4714/cancel").status_code == 200
+
+
+def test_two_processes_that_change_the_tokens_do_not_undo_each_other(tmp_path):
+    """A dozen at once, each with a file object of its own, as processes have."""
+    path = tmp_path / "tokens.json"
+    with ThreadPoolExecutor(12) as many:
+        list(many.map(lambda k: TokenFile(path).add(f"t{k}", "read", 1), range(12)))
+        assert len(TokenFile(path).all()) == 12
+        list(many.map(lambda k: TokenFile(path).revoke(f"t{k}"), range(11)))
+    assert [one.name for one in TokenFile(path).all()] == ["t11"]
 
 
 def test_a_job_is_cancelled_by_who_may_write_and_its_history_says_who(door, store, slurm):

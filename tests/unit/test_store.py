@@ -14,6 +14,7 @@ import sqlalchemy as sql
 
 from jobs import rows, store_address, tables
 from jobs.home import new_token
+from jobs.keys import TakenError
 from jobs.launchers.base import TaskState
 from jobs.spec import JobSpec, Resources
 from jobs.store import Store
@@ -303,7 +304,7 @@ def test_who_reads_sees_one_state_of_the_store(store) -> None:
 def test_what_fails_midway_leaves_nothing(store) -> None:
     token = new_token()
     store.add(token, ARRAY, launcher="slurm", site="here", folder="/f")
-    with pytest.raises(StoreError):
+    with pytest.raises(TakenError, match="being submitted already"):
         store.add(token, ARRAY, launcher="slurm", site="here", folder="/f")
     assert len(store.list()) == 1
     assert len(store.changes("new-1")) == 2

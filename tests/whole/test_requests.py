@@ -17,7 +17,7 @@ def test_a_request_is_previewed_and_submitted_without_a_word_on_the_screen(slurm
     plan = submitting.preview(prepared)
     assert [job.spec.kind for job in plan.jobs] == ["train", "report"] and slurm.started == []
     warnings: list[str] = []
-    made = submitting.submit(prepared, Store(), submission_check, warnings.append)
+    made = submitting.submit(prepared, Store(), submission_check, warnings.append, who="me")
     assert [job.label for job in made] == ["4711", "4712"] and slurm.started[1][1] == ("4711",)
     job, task = known.current(Store(), "4712", warn=warnings.append)
     assert (job.spec.kind, task, warnings) == ("report", None, [])
@@ -36,5 +36,5 @@ def test_what_only_the_caller_can_look_at_is_asked_before_anything_is_written(sl
     prepared = submitting.prepare(REQUEST, Refuses())
     before = sorted((tmp_path / "runs").rglob("*"))
     with pytest.raises(JobError, match="somebody trains there"):
-        submitting.submit(prepared, Store(), Refuses(), print)
+        submitting.submit(prepared, Store(), Refuses(), print, who="me")
     assert slurm.started == [] and sorted((tmp_path / "runs").rglob("*")) == before

@@ -126,7 +126,7 @@ def test_the_address_that_is_printed_signs_in(tmp_path):
                 assert client.get("/").status_code == 401
                 signed_in = client.post("/api/v1/session", json={"token": told["token"]})
                 assert signed_in.status_code == 204
-                assert client.get("/api/v1/session").json()["may"] == "write"
+                assert client.get("/api/v1/session").json()["may"] == "admin"
                 assert client.get("/").status_code == 200
         finally:
             process.terminate()

@@ -97,6 +97,7 @@ async function show() {
   details(job, run);
   if (byId("cancel")) byId("cancel").hidden = !isActive(job.state);
   warn(job.warnings);
+  document.dispatchEvent(new CustomEvent("job", {detail: job}));
   await showLog();
 }
 

@@ -12,7 +12,7 @@ export function node(name, facts = {}, ...inside) {
 export const byId = (id) => document.getElementById(id);
 
 export async function ask(address, options = {}) {
-  const answer = await fetch(address, {...options, headers: {"X-Cingulum": "1", Accept: "application/json"}});
+  const answer = await fetch(address, {...options, headers: {"X-Cingulum": "1", Accept: "application/json", ...options.headers}});
   const found = answer.status === 204 ? null : await answer.json();
   if (answer.status === 401) location.reload();
   if (!answer.ok) throw new Error([found.error.message, found.error.cure].filter(Boolean).join(" "));

@@ -1,0 +1,159 @@
+"""Routes by which users act on jobs: submit, check, requeue, hold, release, lower the priority."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Header, Query, Request
+
+from cingulum.service import form, outlooks
+from cingulum.service.api import ERRORS, Identity
+from cingulum.service.asking import Checked, Nice, Outlook, PlannedJob, Submission, Submitted
+from cingulum.service.jobs_now import JobsNow
+from cingulum.service.schema import Detail, Failure
+from jobs import supervised
+from jobs.requests import again, known, once, queueing, requeueing, submitting, texts
+from jobs.requests.submitting import Checks, Prepared
+from jobs.spec import JobSpec
+from trainer.config import RunConfig
+from trainer.errors import CingulumError
+
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=8,
+        max_length=200,
+        description="Drawn for each submission; by the same key nothing is submitted twice.",
+    ),
+]
+
+
+class Looks(Checks, Protocol):
+    """What the command line knows and submitting needs."""
+
+    def command_lines(self, chain: Sequence[JobSpec]) -> None:
+        """Check that `cingulum` understands what the jobs will call it with; raises JobError."""
+
+
+def routes(now: JobsNow, looks: Looks) -> APIRouter:
+    """Return the routes by which jobs are submitted and acted on."""
+    router = APIRouter(prefix="/api/v1/jobs", tags=["acting"], responses=ERRORS)
+
+    def prepared(asked: Submission, config: Path) -> Prepared:
+        found = submitting.prepare(asked.request(config), looks)
+        looks.command_lines(found.chain)
+        return found
+
+    @router.post("", status_code=201)
+    def submit(request: Request, asked: Submission, key: Key = None) -> Submitted:
+        """Submit a run, an array of runs or a chain of jobs, as `cingulum submit` does."""
+        with texts.as_file(asked.config) as config:
+            made = once.submit(
+                lambda: prepared(asked, config),
+                now.store,
+                looks,
+                _silent,
+                who=request.state.caller.who,
+                key=key,
+                digest=asked.digest(),
+            )
+        return Submitted(jobs=[now.row(job) for job in made])
+
+    @router.post("/check")
+    def check(
+        asked: Submission,
+        queue: Annotated[bool, Query(description="Ask the launcher, too: takes seconds.")] = False,
+    ) -> Checked:
+        """Return what submitting would do, or why it cannot be done; nothing is changed."""
+        said = Checked(folder=str(Path.cwd()))
+        try:
+            with texts.as_file(asked.config) as config:
+                found = prepared(asked, config)
+                said.config, said.values = found.run.text, form.values(found.run.config)
+                said.jobs = _planned(submitting.preview(found).as_json())
+                if queue:
+                    said.queue = submitting.ask_queue(found)
+        except CingulumError as error:
+            said.error = Failure(code=error.code, message=error.message, cure=error.cure, **error.objects)
+        return said
+
+    @router.post("/plan")
+    def plan(asked: Submission) -> Outlook:
+        """Return what dividing the network over the ranks would cost, memory included: takes seconds."""
+        with texts.as_file(asked.config) as config:
+            resources = prepared(asked, config).chain[-1 if asked.source else 0].resources
+            ranks = resources.nodes * resources.ranks_per_node
+            return Outlook(text=outlooks.of(config, asked.overrides, ranks))
+
+    @router.get("/schema")
+    def schema() -> dict[str, Any]:
+        """Return the JSON schemas of a configuration and of a submission, and the fields of the form."""
+        return {
+            "config": RunConfig.model_json_schema(),
+            "submission": Submission.model_json_schema(),
+            "fields": [field.model_dump() for field in form.fields()],
+        }
+
+    @router.get("/{identity}/submission")
+    def submission(identity: Identity) -> Submission:
+        """Return what a training was submitted with, to be submitted again with changes."""
+        return Submission(**again.asked(now.find(identity)[0]))
+
+    @router.post("/{identity}/requeue")
+    def requeue(request: Request, identity: Identity) -> Detail:
+        """Start a job, or one task of it, again: what runs saves first."""
+        job, task = _chosen(now, identity)
+        return now.detail(
+            requeueing.requeue(now.store, job, task, who=request.state.caller.who, warn=_silent)
+        )
+
+    @router.post("/{identity}/hold")
+    def hold(request: Request, identity: Identity) -> Detail:
+        """Keep a job, or one task of it, waiting in the queue."""
+        job, task = _chosen(now, identity)
+        return now.detail(queueing.hold(now.store, job, task, who=request.state.caller.who))
+
+    @router.post("/{identity}/release")
+    def release(request: Request, identity: Identity) -> Detail:
+        """Let a job that was held start."""
+        job, task = _chosen(now, identity)
+        return now.detail(queueing.release(now.store, job, task, who=request.state.caller.who))
+
+    @router.post("/{identity}/nice")
+    def nice(request: Request, identity: Identity, given: Nice) -> Detail:
+        """Lower the priority of a job that waits, so that others go first; 0: as it was."""
+        job, task = _chosen(now, identity)
+        return now.detail(queueing.nice(now.store, job, task, given.by, who=request.state.caller.who))
+
+    return router
+
+
+def _chosen(now: JobsNow, identity: str) -> tuple[Any, int | None]:
+    """Return the user's job, as its launcher knows it now, and the task that is meant."""
+    now.find(identity)
+    return known.current(now.store, identity, warn=_silent)
+
+
+def _planned(preview: dict[str, Any]) -> list[PlannedJob]:
+    """Return the jobs of a preview without what is the same for all: the files that look after a job."""
+    return [
+        PlannedJob(
+            **{
+                **job,
+                "files": {
+                    name: text
+                    for name, text in job["files"].items()
+                    if not name.startswith(f"{supervised.FOLDER}/")
+                },
+                "environment": sorted(job["environment"]),
+            }
+        )
+        for job in preview["jobs"]
+    ]
+
+
+def _silent(warning: str) -> None:
+    """Warnings of launchers are on the pages already."""

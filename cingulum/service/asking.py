@@ -1,0 +1,105 @@
+"""What programs and the form ask to be submitted, and what is answered, as OpenAPI describes it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cingulum.service.schema import Failure, Row
+from jobs.requests.queueing import MOST_NICE
+from jobs.requests.submitting import Request
+
+Text = Annotated[str, Field(max_length=1000)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class Submission(BaseModel):
+    """What is asked for: the text of a configuration, and the options of `cingulum submit`; null: what the
+    site or the run says.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    config: Annotated[str, Field(max_length=60_000, description="YAML of a run.")]
+    overrides: Annotated[list[Text], Field(max_length=100)] = []
+    launcher: Literal["slurm", "mpirun", "docker", "apptainer"] = "slurm"
+    site: Text | None = None
+    nodes: Count = 1
+    ranks_per_node: Count | None = None
+    gpus_per_node: Annotated[int | None, Field(ge=0, le=1000)] = None
+    cpus_per_rank: Count | None = None
+    memory: Text | None = None
+    time: Text | None = None
+    grace_s: Annotated[int | None, Field(ge=1, le=65535)] = None
+    name: Text | None = None
+    after: Annotated[list[Text], Field(max_length=100)] = []
+    requeues: Annotated[int, Field(ge=0, le=1_000_000)] = 3
+    shrink: bool = False
+    least_nodes: Count | None = None
+    image: Text | None = None
+    kind: Text | None = None
+    folds: Annotated[int | None, Field(ge=2, le=1000)] = None
+    seeds: Annotated[int, Field(ge=1, le=1000)] = 1
+    at_once: Count | None = None
+    then: Text | None = None
+    source: Text | None = None
+    import_options: Text | None = None
+
+    def request(self, config: Path) -> Request:
+        """Return it as the command line would ask, with the file that holds the configuration."""
+        return Request(config=config, **self.model_dump(exclude={"config"}))
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that is asked for."""
+        return hashlib.sha256(self.model_dump_json().encode("utf-8", "replace")).hexdigest()
+
+
+class PlannedJob(BaseModel):
+    """A job that would be submitted. `environment` has names alone."""
+
+    name: str
+    kind: str
+    after: list[str]
+    tasks: list[list[str]]
+    folder: str
+    job_folder: str
+    resources: dict[str, Any]
+    files: dict[str, str]
+    command: list[str]
+    environment: list[str]
+
+
+class Checked(BaseModel):
+    """What would be done, or the error: `config` is all of the configuration, defaults included, `values` has
+    it by dotted keys, and `queue` what the launcher says, where it was asked.
+    """
+
+    error: Failure | None = None
+    config: str | None = None
+    values: dict[str, str] = {}
+    folder: str
+    jobs: list[PlannedJob] = []
+    queue: list[str] = []
+
+
+class Submitted(BaseModel):
+    """The jobs of a submission, in order."""
+
+    jobs: list[Row]
+
+
+class Outlook(BaseModel):
+    """What dividing the network over the ranks costs, as `cingulum plan` prints it: memory, bytes, steps."""
+
+    text: str
+
+
+class Nice(BaseModel):
+    """By how much the priority is lowered; 0: as it was."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    by: Annotated[int, Field(ge=0, le=MOST_NICE)]

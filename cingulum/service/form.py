@@ -1,0 +1,107 @@
+"""The fields of the form beside a configuration: every key, from the configuration's own schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+
+from trainer.config import RunConfig
+from trainer.config import fields as keys_of_config
+
+
+class Field(BaseModel):
+    """A key of the configuration: what it takes, and where several strategies have it, of which.
+
+    `kind` is a type of JSON; `choices` are all values, where these are few; `minimum` and `maximum` as
+    OpenAPI has them. `optional`: it may be null.
+    """
+
+    key: str
+    kind: str
+    description: str
+    choices: list[str] = []
+    minimum: float | None = None
+    maximum: float | None = None
+    optional: bool = False
+    strategies: list[str] = []
+
+
+@cache
+def fields() -> tuple[Field, ...]:
+    """Return a field for each key that a configuration may have, in its order."""
+    schema = RunConfig.model_json_schema()
+    written = {key for key, _ in keys_of_config()}
+    found: dict[str, Field] = {}
+    for field in _fields(schema, "", schema["$defs"], ()):
+        if field.key not in written:
+            continue
+        known = found.setdefault(field.key, field)
+        if known is not field:  # another strategy has it, too
+            known.strategies += field.strategies
+            known.choices += [one for one in field.choices if one not in known.choices]
+    return tuple(found.values())
+
+
+def values(config: RunConfig) -> dict[str, str]:
+    """Return the value of each key as YAML on one line."""
+    tree = config.model_dump(mode="json")
+    found = {}
+    for field in fields():
+        node: Any = tree
+        for part in field.key.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        found[field.key] = node if isinstance(node, str) else json.dumps(node, ensure_ascii=False)
+    return found
+
+
+def _fields(
+    section: Mapping[str, Any], prefix: str, defs: Mapping[str, Any], strategies: tuple[str, ...]
+) -> Iterator[Field]:
+    for name, described in section["properties"].items():
+        node, optional = _inner(described, defs)
+        key = f"{prefix}{name}"
+        if "oneOf" in node:
+            for branch in node["oneOf"]:
+                one = _inner(branch, defs)[0]
+                chosen = one["properties"]["name"].get("const")
+                yield from _fields(one, f"{key}.", defs, ("own code",) if chosen is None else (chosen,))
+        elif "properties" in node:
+            yield from _fields(node, f"{key}.", defs, strategies)
+        else:
+            yield _field(key, node, described.get("description", ""), optional, strategies)
+
+
+def _field(
+    key: str, node: Mapping[str, Any], description: str, optional: bool, strategies: tuple[str, ...]
+) -> Field:
+    choices = node.get("enum") or ([node["const"]] if "const" in node else [])
+    if node.get("type") == "boolean":
+        choices = ["true", "false"]
+    return Field(
+        key=key,
+        kind=node.get("type", "string"),
+        description=description,
+        choices=[str(one) for one in choices],
+        minimum=node.get("minimum", node.get("exclusiveMinimum")),
+        maximum=node.get("maximum", node.get("exclusiveMaximum")),
+        optional=optional,
+        strategies=list(strategies),
+    )
+
+
+def _inner(node: Mapping[str, Any], defs: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+    """Return what a reference, or a union with null, is about; and whether it may be null."""
+    optional = False
+    while True:
+        if "$ref" in node:
+            node = defs[node["$ref"].rpartition("/")[2]]
+        elif "anyOf" in node:
+            others = [one for one in node["anyOf"] if one.get("type") != "null"]
+            optional = optional or len(others) < len(node["anyOf"])
+            node = others[0]
+        else:
+            return node, optional

@@ -1,0 +1,33 @@
+// What who may write can do with a job, besides cancelling: requeue, hold, release, lower its priority, submit again.
+import {ask, byId, isActive, node} from "/static/page.js";
+
+const KEY = encodeURIComponent(document.body.dataset.job), WAITING = ["PENDING", "REQUEUED", "SUSPENDED"];
+
+async function act(name, body = null) {
+  byId("said").textContent = "";
+  const more = body ? {headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)} : {};
+  try { await ask(`/api/v1/jobs/${KEY}/${name}`, {method: "POST", ...more}); } catch (error) { byId("said").textContent = error.message; }
+}
+
+const button = (text, what) => {
+  const made = node("button", {type: "button"}, text);
+  made.addEventListener("click", what);
+  return made;
+};
+
+function show(job) {
+  const found = [];
+  if (job.state === "RUNNING") found.push(button("Save and start again", () => act("requeue")));
+  else if (!isActive(job.state) && job.state !== "COMPLETED") found.push(button("Start again", () => act("requeue")));
+  if (WAITING.includes(job.state) && job.launcher === "slurm") {
+    const held = job.reason.startsWith("JobHeld");
+    found.push(held ? button("Release", () => act("release")) : button("Hold", () => act("hold")));
+    found.push(button("Let others go first", () => act("nice", {by: 1000})), button("Normal priority", () => act("nice", {by: 0})));
+  }
+  if (["train", "crossval"].includes(job.kind)) found.push(node("a", {class: "button", href: `/submit?from=${KEY}`}, "Submit again with changes"));
+  const focused = document.activeElement && byId("acts").contains(document.activeElement) ? document.activeElement.textContent : null;
+  byId("acts").replaceChildren(...found);
+  found.find((one) => one.textContent === focused)?.focus();
+}
+
+if (byId("acts")) document.addEventListener("job", (event) => show(event.detail));
