@@ -19,6 +19,15 @@ export async function ask(address, options = {}) {
   return found;
 }
 
+// Makes the inside of a node anew, and gives the keyboard back to what had it there: a link, or an input by its value.
+export function keepFocus(box, make) {
+  const before = box.contains(document.activeElement) ? document.activeElement : null;
+  const isSame = (one) => one.tagName === before.tagName && one.getAttribute("href") === before.getAttribute("href") && one.value === before.value;
+  make();
+  const same = before && [...box.querySelectorAll("a, input, button")].find(isSame);
+  if (same) same.focus({preventScroll: true});
+}
+
 const RETRY_MS = 3000;
 
 // Calls `changed` at first and whenever the service says that there is more to tell, one call at a time, until

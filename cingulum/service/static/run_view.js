@@ -38,7 +38,7 @@ function draw() {
   const {epochs, steps} = curves, x = epochs.epoch || [], used = new Set(["epoch", "step", "start", "seconds", "input_wait_s", "slowest_rank", "slowest_ratio", "energy_j"]);
   const charts = [];
   const add = (title, names, of = epochs, at = x, unit = "epoch") => {
-    const lines = names.filter((name) => of[name]).map((name) => [name, of[name]]);
+    const lines = names.filter((name) => of[name]).map((name) => ({name, values: of[name]}));
     if (lines.length) charts.push(chart(title, at, lines, {...options, unit}));
   };
   for (const name of [...FIRST, ...Object.keys(epochs)]) {
