@@ -255,6 +255,11 @@ class Store:
         with tables.reading(self._engine) as connection:
             return listing.page(connection, wanted)
 
+    def mentioning(self, user: str, text: str, most: int = 200) -> list[Job]:
+        """Return the user's newest jobs in whose specification this text is a part of a string."""
+        with tables.reading(self._engine) as connection:
+            return listing.mentioning(connection, user, text, most)
+
     def stamp(self, user: str) -> tuple[int, int]:
         """Return what changes with any job of the user."""
         with tables.reading(self._engine) as connection:

@@ -13,6 +13,7 @@ from cingulum.service import api, pages
 from cingulum.service.callers import Callers
 from cingulum.service.compare_routes import compare_routes
 from cingulum.service.comparing import Comparing
+from cingulum.service.detail_routes import detail_routes
 from cingulum.service.failures import answer_errors
 from cingulum.service.guard import Guard
 from cingulum.service.jobs_now import JobsNow
@@ -48,6 +49,7 @@ def create_app(now: JobsNow, callers: Callers, runs: RunsNow | None = None) -> G
     app.include_router(api.job_routes(now))
     runs = runs or RunsNow((), now.facts)
     app.include_router(api.run_routes(runs))
+    app.include_router(detail_routes(now, runs))
     app.include_router(compare_routes(Comparing(now, runs)))
     app.include_router(pages.routes(now, runs))
     answer_errors(app)

@@ -20,14 +20,15 @@ from trainer.report import (
 from trainer.report.attributions import Attribution
 from trainer.report.attributions import read as read_attributions
 from trainer.report.cases import Case
-from trainer.report.figure import Figure
+from trainer.report.figure import Figure, table
 from trainer.report.judge_classes import judge as judge_classes
 from trainer.report.judge_maps import judge as judge_maps
 from trainer.report.judge_values import judge as judge_values
 from trainer.report.judgement import Judgement
 from trainer.report.page import Page, template
+from trainer.report.placement import Placement
 from trainer.report.predictions import Found, Overlaps, Predictions
-from trainer.report.story import Story, number
+from trainer.report.story import Story, number, read_json
 from trainer.report.subgroups import Subgroups
 from trainer.report.subgroups import of as subgroups_of
 from trainer.telemetry import evidence
@@ -40,7 +41,7 @@ def render(story: Story) -> Page:
     training = _training_figures(story)
     spent = time_spent.of(story)
     piped = pipeline.of(story)
-    divided = placement.of(story)
+    divided, divided_cells = _divided(story)
     worst = _cases(story, found, worst=True)
     typical = _cases(story, found, worst=False)
     groups = cohort.groups(story)
@@ -87,7 +88,7 @@ def render(story: Story) -> Page:
     if subgroups is not None:
         tables["subgroups"] = subgroups.table.csv()
     if divided is not None:
-        tables["placement"] = divided.table.csv()
+        tables["placement"] = table(placement.TABLE_HEADER, divided_cells).csv()
     judged = (*judgement.figures, *judgement.hidden) if judgement is not None else ()
     figures = (*judged, *training, *(spent.figures if spent is not None else ()))
     if piped is not None:
@@ -102,6 +103,17 @@ def judge(story: Story, found: Found) -> Judgement:
     if isinstance(found, Overlaps):
         return judge_maps(story, found)
     return judge_values(story, found)
+
+
+def _divided(story: Story) -> tuple[Placement | None, list[tuple[Any, ...]]]:
+    """The section of a network that is divided, and its table. What is damaged is a note."""
+    plan = read_json(story, "plan.json")
+    try:
+        divided = placement.of(plan, story.facts.hosts)
+        return divided, [] if divided is None else list(placement.cells(plan))
+    except placement.DAMAGED as error:
+        story.notes.append(f"plan.json is damaged, and who holds what is left out ({error}).")
+        return None, []
 
 
 def _state(story: Story) -> str | None:

@@ -9,6 +9,11 @@ export function fact(name, ...inside) {
   return inside.some((part) => part) ? [node("div", {}, node("dt", {}, name), node("dd", {}, ...inside))] : [];
 }
 
+// Links to jobs, each with its state.
+export function links(jobs) {
+  return jobs.flatMap((job, place) => [place ? ", " : "", node("a", {href: job.page}, `${job.name} (${job.id})`), ` ${job.state}`]);
+}
+
 export function howFar(run) {
   const found = [], {progress, best} = run || {};
   if (progress) found.push(...fact("Progress", ...progressBar(progress)), ...fact("Time left", duration(progress.seconds_left)));
@@ -22,7 +27,7 @@ export function howFar(run) {
 export function showFiles(run, report) {
   byId("config").textContent = (run && run.config) || "no configuration yet";
   const found = (run && run.checkpoints) || [];
-  byId("checkpoints").replaceChildren(...(found.length ? found.map((one) => node("li", {}, `step ${one.step}, ${bytes(one.bytes)}, ${moment(one.time * 1000)}`)) : ["none"]));
+  byId("checkpoints").replaceChildren(...(found.length ? found.map((one) => node("li", {}, `step ${one.step}, ${bytes(one.bytes)}, ${moment(one.time * 1000)}`)) : [node("li", {}, "none")]));
   byId("report").hidden = !(run && run.has_report);
   byId("report").href = report;
 }
