@@ -11,6 +11,8 @@ from fastapi import FastAPI
 
 from cingulum.service import api, pages
 from cingulum.service.callers import Callers
+from cingulum.service.cluster_now import ClusterNow
+from cingulum.service.cluster_routes import cluster_routes
 from cingulum.service.compare_routes import compare_routes
 from cingulum.service.comparing import Comparing
 from cingulum.service.detail_routes import detail_routes
@@ -18,21 +20,29 @@ from cingulum.service.failures import answer_errors
 from cingulum.service.guard import Guard
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
+from jobs import cluster
 
 
-def create_app(now: JobsNow, callers: Callers, runs: RunsNow | None = None) -> Guard:
+def create_app(
+    now: JobsNow, callers: Callers, runs: RunsNow | None = None, machines: ClusterNow | None = None
+) -> Guard:
     """Return the application; `.routes` of its `app` are all that it answers.
 
     Args:
         now: the user's jobs.
         callers: who may ask.
         runs: that are shown, however they were started; default: none.
+        machines: that jobs run on; default: what `jobs.cluster` tells.
     """
+
+    machines = machines or ClusterNow(now.store, now.user, cluster.look)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         now.start()
+        machines.start()
         yield
+        machines.end()
         now.end()
 
     app = FastAPI(
@@ -50,6 +60,7 @@ def create_app(now: JobsNow, callers: Callers, runs: RunsNow | None = None) -> G
     runs = runs or RunsNow((), now.facts)
     app.include_router(api.run_routes(runs))
     app.include_router(detail_routes(now, runs))
+    app.include_router(cluster_routes(machines))
     app.include_router(compare_routes(Comparing(now, runs)))
     app.include_router(pages.routes(now, runs))
     answer_errors(app)

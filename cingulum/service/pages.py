@@ -65,6 +65,11 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
         """The list of runs."""
         return page("runs.html.j2", request, "runs", states=STATES)
 
+    @router.get("/cluster")
+    def cluster_page(request: Request) -> HTMLResponse:
+        """Queue and hosts."""
+        return page("cluster.html.j2", request, "cluster")
+
     @router.get("/compare")
     def compare_page(request: Request) -> HTMLResponse:
         """Runs side by side; its script reads from the address which."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,22 +13,32 @@ from playwright.sync_api import Browser, Page
 from cingulum.service import listening
 from cingulum.service.app import create_app
 from cingulum.service.callers import WithTokens
+from cingulum.service.cluster_now import ClusterNow
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
 from cingulum.service.tokens import TokenFile
+from jobs.cluster.picture import Picture
+from jobs.job import Job
 from jobs.store import Store
 
 PHONE = {"width": 390, "height": 844}
 
 
 @contextmanager
-def serving(tokens: Path, runs: Sequence[Path]) -> Iterator[dict[str, str]]:
-    """Serve the user's jobs and these folders of runs; yields addresses that sign in, by what they may."""
+def serving(
+    tokens: Path, runs: Sequence[Path], look: Callable[[list[Job]], Picture] | None = None
+) -> Iterator[dict[str, str]]:
+    """Serve the user's jobs and these folders of runs; yields addresses that sign in, by what they may.
+
+    `look` tells of the cluster, every 0.3 s.
+    """
     file = TokenFile(tokens)
     secrets = {may: file.add(may, may, 1) for may in ("write", "read")}
     with listening.at_port(0) as listener:
         now = JobsNow(Store(), watched_s=0.3)
-        server = listening.server(create_app(now, WithTokens("ada", file), RunsNow(runs, now.facts)))
+        machines = look and ClusterNow(now.store, now.user, look, asked_s=0.3)
+        app = create_app(now, WithTokens("ada", file), RunsNow(runs, now.facts), machines)
+        server = listening.server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -10,6 +10,7 @@ from made_up_run import make_divided
 from playwright.sync_api import Page, expect
 from watched_pages import PHONE, Watched, serving
 
+from jobs.cluster import on_hosts
 from jobs.store import Store
 
 
@@ -19,7 +20,7 @@ def service(slurm, tmp_path):
     fill(Store(), slurm, tmp_path / "jobs")
     make_divided(tmp_path / "runs" / "divided", 3)
     write_run(tmp_path / "runs" / "plain", 5)
-    with serving(tmp_path / "tokens.json", [tmp_path / "runs"]) as addresses:
+    with serving(tmp_path / "tokens.json", [tmp_path / "runs"], on_hosts.look) as addresses:
         yield addresses["write"]
 
 
@@ -75,6 +76,9 @@ def test_no_page_breaks_a_rule_of_axe(service):
         page.goto(f"{at}/jobs/4711")
         open_all(page)
         broken["array"] = violations(page)
+        page.goto(f"{at}/cluster")
+        expect(page.locator("#hosts tr")).to_have_count(1)
+        broken["cluster"] = violations(page)
         page.context.clear_cookies()
         page.goto(f"{at}/")
         expect(page.get_by_label("Token")).to_be_visible()

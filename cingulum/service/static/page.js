@@ -9,6 +9,11 @@ export function node(name, facts = {}, ...inside) {
   return made;
 }
 
+// A name and what is said of it, for a list of facts; nothing where there is nothing to say.
+export function fact(name, ...inside) {
+  return inside.some((part) => part) ? [node("div", {}, node("dt", {}, name), node("dd", {}, ...inside))] : [];
+}
+
 export const byId = (id) => document.getElementById(id);
 
 export async function ask(address, options = {}) {

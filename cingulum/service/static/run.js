@@ -1,7 +1,7 @@
 import {watchDifferences} from "/static/differ.js";
 import {showInsight, watchInsight} from "/static/insight.js";
-import {ask, byId, follow, kindOf, moment} from "/static/page.js";
-import {fact, howFar, links, showCurves, showFiles} from "/static/run_view.js";
+import {ask, byId, fact, follow, kindOf, moment} from "/static/page.js";
+import {howFar, links, showCurves, showFiles} from "/static/run_view.js";
 
 const ID = document.body.dataset.run, BASE = `/api/v1/runs/${ID}`;
 

@@ -1,13 +1,9 @@
 // What the pages of a job and of a run show of a run folder.
 import {chart} from "/static/chart.js";
-import {byId, bytes, duration, figure, moment, node, progressBar} from "/static/page.js";
+import {byId, bytes, duration, fact, figure, moment, node, progressBar} from "/static/page.js";
 
 const FIRST = ["loss", "accuracy", "mae", "dice", "val_auc", "learning_rate", "samples_per_second"];
 let curves = null;
-
-export function fact(name, ...inside) {
-  return inside.some((part) => part) ? [node("div", {}, node("dt", {}, name), node("dd", {}, ...inside))] : [];
-}
 
 // Links to jobs, each with its state.
 export function links(jobs) {
