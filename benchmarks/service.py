@@ -1,4 +1,4 @@
-"""How fast `cingulum serve` answers over 10,000 jobs and compares runs, and what fifty that follow a job cost.
+"""How fast `cingulum serve` answers over 10,000 jobs and compares runs, and what fifty followers cost.
 
 .venv/bin/python benchmarks/service.py
 .venv/bin/python benchmarks/service.py --follow 600
