@@ -215,6 +215,11 @@ class Store:
             raise JobError(f"There is no job {text!r} in {self}.", cure="`cingulum jobs` lists them.")
         return found[0]
 
+    def several(self, texts: Sequence[str]) -> dict[str, Job]:
+        """Return what `get` returns, by one question for all; ids that name no job are left out."""
+        with tables.reading(self._engine) as connection:
+            return statements.several(connection, texts)
+
     def free(self, spec: JobSpec, *, besides: Job | None = None) -> None:
         """Check that no job but `besides` waits or runs in the run folder of this one.
 

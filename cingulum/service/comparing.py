@@ -7,7 +7,7 @@ runs; the tests of `cingulum compare` take seconds, and are asked for by themsel
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -27,6 +27,7 @@ from cingulum.service.jobs_now import JobsNow
 from cingulum.service.recent import Recent
 from cingulum.service.run_facts import folder_of, is_inside
 from cingulum.service.runs_now import RunsNow
+from jobs.job import Job
 from trainer.errors import InputError, RunError
 from trainer.run_folder.record import RunFolder, settings
 
@@ -81,8 +82,9 @@ class Comparing:
         """
         found: dict[object, Chosen] = {}
         missing = []
+        jobs = self._now.several(identities)
         for identity in dict.fromkeys(identities):
-            of_one = self._of(identity)
+            of_one = self._of(identity, jobs)
             if not of_one:
                 missing.append(f"{identity}: there is no such run, or not yet.")
             for one in of_one:
@@ -138,27 +140,12 @@ class Comparing:
         key = self._stamp(runs), split, common, tuple(judged)
         return self._tests.get(key, lambda: _tests(runs, split, common=common))
 
-    def _of(self, identity: str) -> list[Chosen]:
+    def _of(self, identity: str, jobs: Mapping[str, tuple[Job, int | None]]) -> list[Chosen]:
         try:
             run = self._runs.find(identity)
         except NotHere:
-            return self._of_job(identity)
+            return _of_job(*jobs[identity]) if identity in jobs else []
         return [Chosen(run.id, run.name, f"/runs/{run.id}", run.state, run.folder)]
-
-    def _of_job(self, identity: str) -> list[Chosen]:
-        try:
-            job, task = self._now.find(identity)
-        except NotHere:
-            return []
-        found = []
-        for number in range(len(job.tasks)) if task is None else (task,):
-            run = folder_of(job, number)
-            if run is not None and run.config.is_file():
-                label, name = job.key, job.spec.name
-                if job.spec.is_array:
-                    label, name = f"{label}_{number}", f"{name} {run_facts.text_of(run.path.name)}"
-                found.append(Chosen(label, name, f"/jobs/{label}", job.tasks[number].state, run))
-        return found
 
     def _stamp(self, runs: Sequence[Chosen]) -> str:
         return repr([(one.id, one.name, one.state, self._facts.stamp(one.folder)) for one in runs])
@@ -203,6 +190,19 @@ class Comparing:
             if isinstance(value, float) and run_facts.number(value) is not None:
                 found[name] = Measured(value=value, interval=_interval(told.get(f"{name}_interval")))
         return found
+
+
+def _of_job(job: Job, task: int | None) -> list[Chosen]:
+    """Return the runs of a job's tasks that have begun."""
+    found = []
+    for number in range(len(job.tasks)) if task is None else (task,):
+        run = folder_of(job, number)
+        if run is not None and run.config.is_file():
+            label, name = job.key, job.spec.name
+            if job.spec.is_array:
+                label, name = f"{label}_{number}", f"{name} {run_facts.text_of(run.path.name)}"
+            found.append(Chosen(label, name, f"/jobs/{label}", job.tasks[number].state, run))
+    return found
 
 
 def _tests(runs: Sequence[Chosen], split: str, *, common: bool) -> Tested:

@@ -78,6 +78,16 @@ def test_a_job_with_tasks_means_the_runs_of_all_and_what_is_missing_is_said(clie
     assert compared(client, "")["runs"] == []
 
 
+def test_another_user_s_job_is_not_compared_and_many_are_asked_for_at_once(client, store, monkeypatch):
+    monkeypatch.setattr(store.__class__, "get", lambda *_: 1 / 0)
+    assert [run["id"] for run in compared(client, "4714", "new-4", "4711_9", "4711_0")["runs"]] == [
+        "new-4",
+        "new-1_0",
+    ]
+    monkeypatch.setattr("jobs.submitter.user", lambda: "somebody-else")
+    assert compared(client_of(store), "4714")["runs"] == []
+
+
 def test_a_curve_is_told_over_epochs_steps_or_seconds_and_thinned(client, ids, monkeypatch):
     asked = f"/api/v1/compare/curves?runs={ids['last']},4713,{ids['first']}&metric=val_auc"
     last, first = client.get(asked).json()["lines"]
