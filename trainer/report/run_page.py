@@ -41,7 +41,7 @@ def render(story: Story) -> Page:
     training = _training_figures(story)
     spent = time_spent.of(story)
     piped = pipeline.of(story)
-    divided, divided_cells = _divided(story)
+    divided, divided_cells = divided_network(story)
     worst = _cases(story, found, worst=True)
     typical = _cases(story, found, worst=False)
     groups = cohort.groups(story)
@@ -105,8 +105,8 @@ def judge(story: Story, found: Found) -> Judgement:
     return judge_values(story, found)
 
 
-def _divided(story: Story) -> tuple[Placement | None, list[tuple[Any, ...]]]:
-    """The section of a network that is divided, and its table. What is damaged is a note."""
+def divided_network(story: Story) -> tuple[Placement | None, list[tuple[Any, ...]]]:
+    """Return the section of a network that is divided, and cells of its table; what is damaged is a note."""
     plan = read_json(story, "plan.json")
     try:
         divided = placement.of(plan, story.facts.hosts)
