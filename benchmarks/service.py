@@ -1,4 +1,4 @@
-"""How fast `cingulum serve` answers over 10,000 jobs, and what fifty that follow a job cost.
+"""How fast `cingulum serve` answers over 10,000 jobs and compares runs, and what fifty followers cost.
 
 .venv/bin/python benchmarks/service.py
 .venv/bin/python benchmarks/service.py --follow 600
@@ -25,7 +25,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
-JOBS, RUNS, FOLLOWERS = 10_000, 1_000, 50
+JOBS, RUNS, COMPARED, FOLLOWERS = 10_000, 1_000, 200, 50
 LINE = b"epoch 1  step 3/100  41.2 samples/s  0:01:02 left\n"
 
 
@@ -61,12 +61,28 @@ def make(folder: Path) -> Path:
             state = "RUNNING" if number > JOBS - 10 else "COMPLETED"
             statements.write(connection, job, [TaskState(0, state, hosts=(f"n{number % 50}",))], now)
     for number in range(JOBS - RUNS + 1, JOBS + 1):
-        write_run(folder / "runs" / str(number), 12)
+        run = write_run(folder / "runs" / str(number), 12)
+        if number > JOBS - COMPARED:
+            make_long(run, number)
     log = Path(row["folder"]) / "out.log"
     with log.open("wb") as file:
         for _ in range(1024):
             file.write(LINE * (2**20 // len(LINE)))
     return log
+
+
+def make_long(run: Path, number: int) -> None:
+    """Give a run 100 epochs, a configuration with all defaults, and the figures of an evaluation."""
+    from jobs_to_serve import row
+
+    from trainer import config as configuration
+
+    given = f"name: r{number}\ndata: {{shards: s}}\ntrain: {{epochs: 100, global_batch: {number % 7 + 1}}}\n"
+    (run / "config.yaml").write_text(given)
+    (run / "config.yaml").write_text(configuration.dump(configuration.load(run / "config.yaml")))
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row(epoch)) + "\n" for epoch in range(1, 101)))
+    (run / "evaluation").mkdir(exist_ok=True)
+    (run / "evaluation" / "test.json").write_text('{"auc": 0.8, "auc_interval": [0.7, 0.9], "brier": 0.2}')
 
 
 def client(socket: str) -> httpx2.Client:
@@ -83,6 +99,16 @@ def timed(asks: httpx2.Client, address: str, times: int = 60) -> str:
         seconds.append(time.perf_counter() - began)
     seconds.sort()
     return f"{1e3 * seconds[times // 2]:.0f} ms, {1e3 * seconds[int(0.95 * times)]:.0f} ms"
+
+
+def searched(asks: httpx2.Client) -> str:
+    """Return how long a search through the newest job's log takes, and in how many answers."""
+    began, answers, told = time.perf_counter(), 0, {"next": 0, "done": False}
+    while not told["done"]:
+        query = f"text=nowhere&offset={told['next']}"
+        told = asks.get(f"/api/v1/jobs/{JOBS}/log/search?{query}").raise_for_status().json()
+        answers += 1
+    return f"{time.perf_counter() - began:.1f} s, {answers} answers"
 
 
 def follow(socket: str, until: float, reads: bool, seen: list[float]) -> None:
@@ -143,7 +169,8 @@ def main() -> None:
                 socket = json.loads(process.stdout.readline())["socket"]
                 with client(socket) as asks:
                     print(f"median and 95th percentile of 60 answers over {JOBS} jobs, {RUNS} run folders")
-                    for what, address in (
+                    ids = ",".join(str(number) for number in range(JOBS - COMPARED + 1, JOBS + 1))
+                    for what, address, *times in (
                         ("a bare route", "/api/v1/session"),
                         ("the list", "/api/v1/jobs"),
                         ("the list, never the same page", "/api/v1/jobs?offset=#0"),
@@ -152,8 +179,13 @@ def main() -> None:
                         ("a job", f"/api/v1/jobs/{JOBS}"),
                         ("its curves", f"/api/v1/jobs/{JOBS}/curves"),
                         ("the end of its log of 1 GiB", f"/api/v1/jobs/{JOBS}/log"),
+                        ("what belongs to it", f"/api/v1/jobs/{JOBS}/related"),
+                        (f"{COMPARED} runs compared for the first time", f"/api/v1/compare?runs={ids}", 1),
+                        (f"{COMPARED} runs compared", f"/api/v1/compare?runs={ids}"),
+                        ("a curve of each", f"/api/v1/compare/curves?metric=val_loss&runs={ids}"),
                     ):
-                        print(f"  {what}: {timed(asks, address)}")
+                        print(f"  {what}: {timed(asks, address, *times)}")
+                    print(f"the log of 1 GiB, searched for what it does not hold: {searched(asks)}")
                 followed(socket, log, psutil.Process(process.pid), given.follow)
             finally:
                 process.terminate()

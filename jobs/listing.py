@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
 
 import sqlalchemy as sql
@@ -56,6 +57,12 @@ def page(connection: sql.Connection, wanted: Listing) -> tuple[list[Job], int]:
     total = connection.execute(sql.select(sql.func.count()).select_from(tables.jobs).where(*matching))
     found = statements.jobs(connection, *matching, order=order, offset=wanted.offset, limit=wanted.limit)
     return found, int(total.scalar_one())
+
+
+def mentioning(connection: sql.Connection, user: str, text: str, most: int) -> list[Job]:
+    """Return the user's newest jobs in whose specification this text is a part of a string."""
+    holds = _COLUMNS.spec.contains(json.dumps(text)[1:-1], autoescape=True)
+    return statements.jobs(connection, _COLUMNS.user == user, holds, limit=most)
 
 
 def stamp(connection: sql.Connection, user: str) -> tuple[int, int]:

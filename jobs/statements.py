@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from jobs import admission, rows, tables
 from jobs.job import Change, Job, believed, is_news, label, overall, split_label
 from jobs.launchers.base import TaskState
 from jobs.spec import JobSpec
+from trainer.errors import JobError
 
 
 def insert(connection: sql.Connection, values: Mapping[str, Any], spec: JobSpec, now: float) -> int:
@@ -51,6 +53,19 @@ def named(text: str) -> sql.ColumnElement[bool]:
     if named.startswith("new-"):
         return tables.jobs.c.number == int(named.removeprefix("new-"))
     return tables.jobs.c.label == named
+
+
+def several(connection: sql.Connection, texts: Sequence[str]) -> dict[str, Job]:
+    """Return the newest job of each of these ids; those that name none are left out."""
+    names = {}
+    for text in texts:
+        with contextlib.suppress(JobError):
+            names[text] = split_label(text)[0]
+    numbers = [int(one.removeprefix("new-")) for one in names.values() if one.startswith("new-")]
+    columns = tables.jobs.c
+    found = jobs(connection, sql.or_(columns.label.in_(list(names.values())), columns.number.in_(numbers)))
+    by_name = {name: job for job in reversed(found) for name in (job.label, job.key)}
+    return {text: by_name[name] for text, name in names.items() if name in by_name}
 
 
 def jobs(

@@ -244,6 +244,11 @@ class Store:
         with tables.writing(self._engine) as connection:
             return keys.tokens(connection, submitter.user(), key, digest, fresh)
 
+    def several(self, texts: Sequence[str]) -> dict[str, Job]:
+        """Return what `get` returns, by one question for all; ids that name no job are left out."""
+        with tables.reading(self._engine) as connection:
+            return statements.several(connection, texts)
+
     def free(self, spec: JobSpec, *, besides: Job | None = None) -> None:
         """Check that no job but `besides` waits or runs in the run folder of this one.
 
@@ -297,6 +302,11 @@ class Store:
         """Return the number of the newest change of any job; 0: there is none."""
         with tables.reading(self._engine) as connection:
             return listing.newest_change(connection)
+
+    def mentioning(self, user: str, text: str, most: int = 200) -> list[Job]:
+        """Return the user's newest jobs in whose specification this text is a part of a string."""
+        with tables.reading(self._engine) as connection:
+            return listing.mentioning(connection, user, text, most)
 
     def stamp(self, user: str) -> tuple[int, int]:
         """Return what changes with any job of the user."""

@@ -123,19 +123,19 @@ def job_routes(now: JobsNow) -> APIRouter:
         """Tell, as server-sent events, that there is more to tell of a job, its run or its log."""
 
         def stamp() -> str:
-            return repr(now.stamp(*_task(*now.find(identity), task)))
+            return repr(now.stamp(*task_of(*now.find(identity), task)))
 
         return stream(request, stamp)
 
     @router.get("/{identity}/run")
     def run(identity: Identity, task: TaskNumber = None) -> Run:
         """Return what the run folder holds: configuration, progress, best epoch, checkpoints."""
-        return now.run(*_task(*now.find(identity), task))
+        return now.run(*task_of(*now.find(identity), task))
 
     @router.get("/{identity}/curves")
     def curves(identity: Identity, task: TaskNumber = None) -> Curves:
         """Return what was measured at each epoch and at the newest steps."""
-        return now.facts.curves(now.run_folder(*_task(*now.find(identity), task)))
+        return now.facts.curves(now.run_folder(*task_of(*now.find(identity), task)))
 
     @router.get("/{identity}/log")
     def log(
@@ -145,7 +145,7 @@ def job_routes(now: JobsNow) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=log_part.MOST_BYTES)] = 65536,
     ) -> LogPart:
         """Return a part of the output of a task: both streams, all starts in order."""
-        path, folder = now.log(*_task(*now.find(identity), task))
+        path, folder = now.log(*task_of(*now.find(identity), task))
         return log_part.read(path, folder, offset=offset, limit=limit)
 
     @router.post("/{identity}/cancel")
@@ -191,7 +191,7 @@ def run_routes(now: RunsNow) -> APIRouter:
     return router
 
 
-def _task(job: Job, named: int | None, given: int | None) -> tuple[Job, int]:
+def task_of(job: Job, named: int | None, given: int | None) -> tuple[Job, int]:
     """Return the job and the number of the task that an id and a query mean.
 
     Raises:

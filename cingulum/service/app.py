@@ -11,12 +11,18 @@ from fastapi import FastAPI
 
 from cingulum.service import acting, api, form_page, metrics, pages, token_routes
 from cingulum.service.callers import Callers
+from cingulum.service.cluster_now import ClusterNow
+from cingulum.service.cluster_routes import cluster_routes
+from cingulum.service.compare_routes import compare_routes
+from cingulum.service.comparing import Comparing
+from cingulum.service.detail_routes import detail_routes
 from cingulum.service.failures import answer_errors
 from cingulum.service.guard import Guard
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.runs_now import RunsNow
 from cingulum.service.tokens import TokenFile
 from cingulum.service.webhook import Webhook
+from jobs import cluster
 
 
 def create_app(
@@ -27,6 +33,7 @@ def create_app(
     tokens: TokenFile | None = None,
     webhook: Webhook | None = None,
     origin: str | None = None,
+    machines: ClusterNow | None = None,
 ) -> Guard:
     """Return the application; `.routes` of its `app` are all that it answers.
 
@@ -38,14 +45,19 @@ def create_app(
         tokens: that who may administer lists and revokes; None: nobody does.
         webhook: that is told of changes; None: none is.
         origin: of the pages behind a proxy; see `Guard`.
+        machines: that jobs run on; default: what `jobs.cluster` tells.
     """
+
+    machines = machines or ClusterNow(now.store, now.user, cluster.look)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         now.start()
         if webhook is not None:
             webhook.start()
+        machines.start()
         yield
+        machines.end()
         if webhook is not None:
             webhook.end()
         now.end()
@@ -70,6 +82,9 @@ def create_app(
     runs = runs or RunsNow((), now.facts)
     app.include_router(api.run_routes(runs))
     app.include_router(metrics.routes(now))
+    app.include_router(detail_routes(now, runs))
+    app.include_router(cluster_routes(machines))
+    app.include_router(compare_routes(Comparing(now, runs)))
     app.include_router(pages.routes(now, runs))
     answer_errors(app)
     return guard

@@ -29,8 +29,7 @@ def read(path: Path, inside: Path, *, offset: int, limit: int) -> LogPart:
     Raises:
         NotHere: there is no such file, or it is elsewhere.
     """
-    if not is_inside(path, inside):
-        raise NotHere("The log is a link to a file outside of the job's folder.", path=path.name)
+    refuse_elsewhere(path, inside)
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -44,6 +43,12 @@ def read(path: Path, inside: Path, *, offset: int, limit: int) -> LogPart:
         begin, found = begin + skipped, found[skipped:]
     found = _whole(found)
     return LogPart(text=found.decode("utf-8", "replace"), offset=begin, next=begin + len(found), size=size)
+
+
+def refuse_elsewhere(path: Path, inside: Path) -> None:
+    """Raise NotHere where a log is not within its folder, with links followed."""
+    if not is_inside(path, inside):
+        raise NotHere("The log is a link to a file outside of the job's folder.", path=path.name)
 
 
 def _to_line(found: bytes) -> int:

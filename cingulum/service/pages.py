@@ -11,6 +11,7 @@ from fastapi import Path as InAddress
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from cingulum.service.comparing import MOST_TESTED
 from cingulum.service.failures import NotHere
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.run_facts import is_inside
@@ -64,6 +65,16 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
     def run_list(request: Request) -> HTMLResponse:
         """The list of runs."""
         return page("runs.html.j2", request, "runs", states=STATES)
+
+    @router.get("/cluster")
+    def cluster_page(request: Request) -> HTMLResponse:
+        """Queue and hosts."""
+        return page("cluster.html.j2", request, "cluster")
+
+    @router.get("/compare")
+    def compare_page(request: Request) -> HTMLResponse:
+        """Runs side by side; its script reads from the address which."""
+        return page("compare.html.j2", request, most_tested=MOST_TESTED)
 
     @router.get("/jobs/{identity}")
     def job_page(request: Request, identity: Identity) -> HTMLResponse:

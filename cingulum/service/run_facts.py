@@ -21,7 +21,7 @@ from jobs.job import Job
 from trainer.config import RunConfig, yaml_reader
 from trainer.errors import CingulumError
 from trainer.ranks.stopping import Patience
-from trainer.run_folder import checkpoint_checks, crossval_folder
+from trainer.run_folder import checkpoint_checks, crossval_folder, record
 from trainer.run_folder.record import RunFolder
 from trainer.telemetry import json_lines
 
@@ -35,7 +35,7 @@ _TAIL_BYTES = 1 << 19
 _MOST_POINTS = 2000
 _MOST_KEPT = 2000
 # Columns of metrics.jsonl that count, and measure nothing.
-_COUNTS = ("epoch", "step", "start")
+COUNTS = ("epoch", "step", "start")
 _OF_A_STEP = ("seconds", "input_wait", "forward", "backward", "exposed", "update")
 
 
@@ -73,12 +73,12 @@ class RunFacts:
 
     def strategy(self, run: RunFolder) -> str | None:
         """Return how a step is divided over ranks."""
-        config = self._config(run)
+        config = self.config(run)
         return None if config is None else config.train.strategy.name
 
     def progress(self, run: RunFolder, *, is_running: bool) -> Progress | None:
         """Return how far the run is; None before it has begun."""
-        config = self._config(run)
+        config = self.config(run)
         if config is None:
             return None
         epochs, rows = config.train.epochs, self.rows(run)
@@ -91,7 +91,7 @@ class RunFacts:
             return Progress(epoch=done, epochs=epochs, step=step, part=0.0)
         steps = round(per_epoch * epochs)
         left = None
-        seconds = [row["seconds"] for row in rows[-3:] if _number(row.get("seconds")) is not None]
+        seconds = [row["seconds"] for row in rows[-3:] if number(row.get("seconds")) is not None]
         if is_running and seconds:
             left = fmean(seconds) / per_epoch * max(0, steps - step)
         return Progress(
@@ -100,11 +100,11 @@ class RunFacts:
 
     def best(self, run: RunFolder) -> Best | None:
         """Return the best epoch so far, by the metric that the run itself goes by."""
-        config, rows = self._config(run), self.rows(run)
+        config, rows = self.config(run), self.rows(run)
         if config is None or not rows:
             return None
         stopping = config.train.early_stopping
-        has_validation = any(_number(row.get("val_loss")) is not None for row in rows)
+        has_validation = any(number(row.get("val_loss")) is not None for row in rows)
         try:
             patience = Patience.from_config(stopping, sorted(rows[-1]), has_validation=has_validation)
             for row in rows:
@@ -113,7 +113,7 @@ class RunFacts:
             return None
         if patience.best is None:
             return None
-        values = {key: _number(value) for key, value in patience.best.items() if key not in _COUNTS}
+        values = {key: number(value) for key, value in patience.best.items() if key not in COUNTS}
         found = {key: value for key, value in values.items() if value is not None}
         return Best(
             metric=patience.metric, value=found[patience.metric], epoch=patience.best["epoch"], values=found
@@ -123,11 +123,11 @@ class RunFacts:
         """Return what was measured at each epoch, and of each of the newest steps of rank 0."""
         rows = self.rows(run)
         rows = rows[:: math.ceil(len(rows) / _MOST_POINTS) or 1]
-        columns = sorted({key for row in rows for key, value in row.items() if _number(value) is not None})
+        columns = sorted({key for row in rows for key, value in row.items() if number(value) is not None})
         steps = [line for line in self._steps(run) if not line.get("first")][-_MOST_POINTS:]
         return Curves(
-            epochs={key: [_number(row.get(key)) for row in rows] for key in columns},
-            steps={key: [_number(line.get(key)) for line in steps] for key in ("step", *_OF_A_STEP)},
+            epochs={key: [number(row.get(key)) for row in rows] for key in columns},
+            steps={key: [number(line.get(key)) for line in steps] for key in ("step", *_OF_A_STEP)},
         )
 
     def rows(self, run: RunFolder) -> Rows:
@@ -140,6 +140,10 @@ class RunFacts:
     def config_text(self, run: RunFolder) -> str | None:
         """Return config.yaml as it is."""
         return self._once(run, run.config, yaml_reader.read_text)
+
+    def json(self, run: RunFolder, path: Path) -> Any:
+        """Return what a JSON file of the run folder holds; None where it cannot be read."""
+        return self._once(run, path, record.read_json)
 
     def checkpoints(self, run: RunFolder) -> list[Checkpoint]:
         """Return the checkpoints of the run, the oldest first."""
@@ -156,9 +160,12 @@ class RunFacts:
 
     def stamp(self, run: RunFolder) -> tuple[Stamp | None, ...]:
         """Return what changes when there is more to tell, of each file that a page is made of."""
-        return tuple(_stamp(path) for path in (run.config, run.metrics, _rank_0(run), run.result, run.report))
+        return tuple(
+            stamp_of(path) for path in (run.config, run.metrics, _rank_0(run), run.result, run.report)
+        )
 
-    def _config(self, run: RunFolder) -> RunConfig | None:
+    def config(self, run: RunFolder) -> RunConfig | None:
+        """Return the configuration, defaults included; None where it cannot be read."""
         return self._once(run, run.config, lambda path: run.read_config(), "parsed")
 
     def _steps(self, run: RunFolder) -> list[dict[str, Any]]:
@@ -173,7 +180,7 @@ class RunFacts:
         self, run: RunFolder, path: Path, read: Callable[[Path], _Value], what: str = ""
     ) -> _Value | None:
         """Return what `read` returns of the file as it is now; None where it cannot, or is elsewhere."""
-        stamp = _stamp(path)
+        stamp = stamp_of(path)
         if stamp is None:
             return None
         with self._lock:
@@ -204,7 +211,8 @@ def _rank_0(run: RunFolder) -> Path:
     return run.telemetry / "rank-00000.jsonl"
 
 
-def _stamp(path: Path) -> Stamp | None:
+def stamp_of(path: Path) -> Stamp | None:
+    """Return what changes with a file; None where there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -212,7 +220,8 @@ def _stamp(path: Path) -> Stamp | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
+    """Return a value that is a finite number; else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return value

@@ -111,6 +111,10 @@ class RunsNow:
             raise NotHere(f"There is no run {identity!r}.", cure="GET /api/v1/runs lists them.")
         return run
 
+    def holding(self, folder: Path) -> Found | None:
+        """Return the run in this folder; None where the list does not have it."""
+        return self._now().runs.get(_id(folder.resolve()))
+
     def detail(self, run: Found) -> RunDetail:
         """Return all of a run."""
         held = self.facts.run(run.folder, is_running=run.state == "RUNNING")
@@ -174,7 +178,7 @@ class RunsNow:
         stamp = self.facts.stamp(run)
         state = "COMPLETED" if run.result.is_file() else "RUNNING" if is_trained(run.path) else "STOPPED"
         return Found(
-            id=hashlib.sha256(os.fsencode(run.path)).hexdigest()[:16],
+            id=_id(run.path),
             folder=run,
             name=text_of(run.path.name),
             state=state,
@@ -182,6 +186,10 @@ class RunsNow:
             changed=max((one[0] / 1e9 for one in stamp if one is not None), default=0.0),
             stamp=stamp,
         )
+
+
+def _id(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
 
 
 def is_trained(folder: Path) -> bool:

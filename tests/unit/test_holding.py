@@ -13,6 +13,8 @@ from trainer.planning.placement import costs, holding, ways
 from trainer.planning.placement.listing import task_lists
 from trainer.planning.placement.units import place
 from trainer.report import placement as section
+from trainer.report.figure import table
+from trainer.report.run_page import divided_network
 from trainer.report.story import Story
 
 NETWORK = small()
@@ -77,7 +79,7 @@ def story(tmp_path):
 
 
 def test_the_report_draws_parts_ranks_and_what_crosses(story):
-    found = section.of(story())
+    found, cells = divided_network(story())
     assert found is not None and found.way == "by filters"
     first = found.rows[0]
     assert (first.first, first.last) == ("conv", "mean")
@@ -89,7 +91,7 @@ def test_the_report_draws_parts_ranks_and_what_crosses(story):
     assert found.rows[-1].how.startswith("1 operation, on rank 0 alone")
     assert [row[2] for row in found.ranks] == ["75\N{NO-BREAK SPACE}%", "25\N{NO-BREAK SPACE}%"]
     assert found.matrix[0][0] == ("", 0.0) and max(found.matrix[0][1][1], found.matrix[1][0][1]) == 1.0
-    rows = list(csv.DictReader(io.StringIO(found.table.csv())))
+    rows = list(csv.DictReader(io.StringIO(table(section.TABLE_HEADER, cells).csv())))
     assert [row["rank"] for row in rows[:2]] == ["0", "1"] and float(rows[0]["share"]) == 0.75
 
 
@@ -104,7 +106,7 @@ def test_of_many_ranks_the_pairs_that_send_most_are_listed(story):
         "variables": [1] * ranks,
         "working": [1] * ranks,
     }
-    found = section.of(story(world_size=ranks, drawing=drawing, **many))
+    found, _ = divided_network(story(world_size=ranks, drawing=drawing, **many))
     assert found is not None and found.matrix == ()
     assert found.pairs[0] == ("18", "19", "18 B") and len(found.pairs) + found.pairs_left_out == 19
     assert len(found.ranks) + found.ranks_left_out == ranks
@@ -116,8 +118,8 @@ def test_a_rank_after_the_sixth_is_striped_and_a_narrow_part_has_no_number():
 
 
 def test_a_run_that_is_not_divided_has_no_section_and_damage_is_a_note(story, tmp_path):
-    assert section.of(story(drawing=None)) is None
+    assert divided_network(story(drawing=None)) == (None, [])
     damaged = story(drawing={"rows": 3})
-    assert section.of(damaged) is None and "plan.json is damaged" in damaged.notes[0]
+    assert divided_network(damaged) == (None, []) and "plan.json is damaged" in damaged.notes[0]
     (tmp_path / "plan.json").unlink()
-    assert section.of(Story(tmp_path, "", {})) is None
+    assert divided_network(Story(tmp_path, "", {})) == (None, [])

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import re
-import signal
-import threading
 from pathlib import Path
 
 import browsers
 import pytest
 from jobs_to_serve import HOSTILE, fill, write_run
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
+from watched_pages import PHONE, Watched, fits, serving
 
-from cingulum.service import listening
-from cingulum.service.app import create_app
-from cingulum.service.callers import WithTokens
-from cingulum.service.jobs_now import JobsNow
-from cingulum.service.runs_now import RunsNow
-from cingulum.service.tokens import TokenFile
 from jobs.store import Store
 
-PHONE = {"width": 390, "height": 844}
 MARKUP = HOSTILE.replace("/", "")
 
 
@@ -32,51 +24,10 @@ def jobs(slurm, tmp_path):
 @pytest.fixture
 def service(jobs, tmp_path):
     """Addresses that sign in, for who may write and who may read."""
-    file = TokenFile(tmp_path / "tokens.json")
-    secrets = {may: file.add(may, may, 1) for may in ("write", "read")}
-    with listening.at_port(0) as listener:
-        now = JobsNow(Store(), watched_s=0.3)
-        by_hand = tmp_path / "by-hand"
-        write_run(by_hand / "first", 5).rename(by_hand / MARKUP)
-        runs = RunsNow([by_hand], now.facts)
-        server = listening.server(create_app(now, WithTokens("ada", file), runs))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        yield {may: f"{address}/#{secret}" for may, secret in secrets.items()}
-        server.handle_exit(signal.SIGINT, None)
-        thread.join(30)
-        assert not thread.is_alive()
-
-
-class Watched:
-    """Opens pages and notes what a browser has against them."""
-
-    def __init__(self, browser, address: str) -> None:
-        self.complaints: list[str] = []
-        self.address = address.split("/#")[0]
-        self.context = browser.new_context()
-        self.page = self.context.new_page()
-        self.page.on("console", lambda message: self._note(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
-        self.page.on("request", lambda asked: self._ours(asked.url))
-        self.page.goto(address)
-
-    def _note(self, text: str) -> None:
-        if "401 (Unauthorized)" not in text:  # before it has signed in
-            self.complaints.append(text)
-
-    def _ours(self, url: str) -> None:
-        if not url.startswith(self.address):
-            self.complaints.append(url)
-
-
-def fits(page: Page) -> bool:
-    return page.evaluate(
-        "[document.documentElement, ...document.querySelectorAll('.scroll')]"
-        ".every((one) => one.scrollWidth <= one.clientWidth)"
-    )
+    by_hand = tmp_path / "by-hand"
+    write_run(by_hand / "first", 5).rename(by_hand / MARKUP)
+    with serving(tmp_path / "tokens.json", [by_hand]) as addresses:
+        yield addresses
 
 
 def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm, tmp_path):

@@ -8,9 +8,7 @@ from typing import Any
 
 from trainer.byte_sizes import as_text
 from trainer.report import reasons
-from trainer.report.figure import Table, table
 from trainer.report.reasons import Reasons
-from trainer.report.story import Story, read_json
 
 # Rows, ranks and pairs that are shown; all are in figures/placement.csv and plan.json.
 MOST_ROWS = 40
@@ -22,6 +20,8 @@ COLOURS = 6
 # Of a strip: a part with less has no room for a digit.
 _LEAST_SHARE = 0.03
 _WORTH_SAYING = 0.005
+# What a damaged plan raises.
+DAMAGED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 _SPACE = frozenset({"depth", "height", "width"})
 
 TABLE_HEADER = (
@@ -85,7 +85,6 @@ class Placement:
             for many ranks.
         pairs: for many ranks, source, target and bytes of those that send most.
         pairs_left_out: how many pairs are not in that table.
-        table: the rows as numbers.
         reasons: why it is divided so; None where a rule or a person did it.
     """
 
@@ -97,24 +96,22 @@ class Placement:
     matrix: tuple[tuple[tuple[str, float], ...], ...]
     pairs: tuple[tuple[str, ...], ...]
     pairs_left_out: int
-    table: Table
     reasons: Reasons | None = None
 
 
-def of(story: Story) -> Placement | None:
-    """Return the section of a run; None where its network is not divided. What is damaged is a note."""
-    plan = read_json(story, "plan.json")
+def of(plan: Mapping[str, Any], hosts: Sequence[str]) -> Placement | None:
+    """Return the section of a run's plan; None where its network is not divided.
+
+    Args:
+        plan: what plan.json holds.
+        hosts: name of each rank's host, as far as they are known.
+
+    Raises:
+        DAMAGED: the plan is damaged.
+    """
     drawing = plan.get("drawing")
     if drawing is None:
         return None
-    try:
-        return _placement(plan, drawing, story.facts.hosts)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        story.notes.append(f"plan.json is damaged, and who holds what is left out ({error}).")
-        return None
-
-
-def _placement(plan: Mapping[str, Any], drawing: Mapping[str, Any], hosts: Sequence[str]) -> Placement:
     rows, ranks = drawing["rows"], int(plan["world_size"])
     pairs = sorted(drawing["pairs"], key=lambda pair: -pair[2])
     are_few = ranks <= MOST_IN_MATRIX
@@ -127,13 +124,13 @@ def _placement(plan: Mapping[str, Any], drawing: Mapping[str, Any], hosts: Seque
         matrix=_matrix(pairs, ranks) if are_few and pairs else (),
         pairs=() if are_few else tuple((str(a), str(b), as_text(n)) for a, b, n in pairs[:MOST_PAIRS]),
         pairs_left_out=0 if are_few else len(pairs[MOST_PAIRS:]),
-        table=table(TABLE_HEADER, _cells(rows)),
         reasons=reasons.of(plan),
     )
 
 
-def _cells(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    for row in rows:
+def cells(plan: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Return cells of `TABLE_HEADER` for each part of each row, of a plan that `of` can show."""
+    for row in plan["drawing"]["rows"]:
         of_row = (row["first"], row["last"], row["count"], row["turns_with"], "+".join(row["axes"]))
         for rank, share in row["parts"]:
             yield (*of_row, rank, share, row["features"], row["weights"])

@@ -21,14 +21,15 @@ from trainer.report import (
 from trainer.report.attributions import Attribution
 from trainer.report.attributions import read as read_attributions
 from trainer.report.cases import Case
-from trainer.report.figure import Figure
+from trainer.report.figure import Figure, table
 from trainer.report.judge_classes import judge as judge_classes
 from trainer.report.judge_maps import judge as judge_maps
 from trainer.report.judge_values import judge as judge_values
 from trainer.report.judgement import Judgement
 from trainer.report.page import Page, template
+from trainer.report.placement import Placement
 from trainer.report.predictions import Found, Overlaps, Predictions
-from trainer.report.story import Story, number
+from trainer.report.story import Story, number, read_json
 from trainer.report.subgroups import Subgroups
 from trainer.report.subgroups import of as subgroups_of
 from trainer.telemetry import evidence
@@ -41,7 +42,7 @@ def render(story: Story) -> Page:
     training = _training_figures(story)
     spent = time_spent.of(story)
     piped = pipeline.of(story)
-    divided = placement.of(story)
+    divided, divided_cells = divided_network(story)
     worst = _cases(story, found, worst=True)
     typical = _cases(story, found, worst=False)
     groups = cohort.groups(story)
@@ -90,7 +91,7 @@ def render(story: Story) -> Page:
     if subgroups is not None:
         tables["subgroups"] = subgroups.table.csv()
     if divided is not None:
-        tables["placement"] = divided.table.csv()
+        tables["placement"] = table(placement.TABLE_HEADER, divided_cells).csv()
     judged = (*judgement.figures, *judgement.hidden) if judgement is not None else ()
     figures = (*judged, *training, *(spent.figures if spent is not None else ()))
     if piped is not None:
@@ -105,6 +106,17 @@ def judge(story: Story, found: Found) -> Judgement:
     if isinstance(found, Overlaps):
         return judge_maps(story, found)
     return judge_values(story, found)
+
+
+def divided_network(story: Story) -> tuple[Placement | None, list[tuple[Any, ...]]]:
+    """Return the section of a network that is divided, and cells of its table; what is damaged is a note."""
+    plan = read_json(story, "plan.json")
+    try:
+        divided = placement.of(plan, story.facts.hosts)
+        return divided, [] if divided is None else list(placement.cells(plan))
+    except placement.DAMAGED as error:
+        story.notes.append(f"plan.json is damaged, and who holds what is left out ({error}).")
+        return None, []
 
 
 def _state(story: Story) -> str | None:

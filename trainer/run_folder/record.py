@@ -141,7 +141,7 @@ def read_json(path: Path) -> Any:
 
 def differences(stored: RunConfig, given: RunConfig) -> dict[str, tuple[Any, Any]]:
     """Return dotted key -> its two values, sorted, for every key that differs and may not change."""
-    old, new = _flat(stored), _flat(given)
+    old, new = settings(stored), settings(given)
     for flat, other, section in ((new, old, stored.train.strategy), (old, new, given.train.strategy)):
         # What only the other strategy has counts as left at its default.
         for name, field in type(section).model_fields.items():
@@ -167,8 +167,8 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def _flat(config: RunConfig) -> dict[str, Any]:
-    """Dotted key -> value, for every leaf that is given."""
+def settings(config: RunConfig) -> dict[str, Any]:
+    """Return dotted key -> value, for every leaf that is given."""
 
     def leaves(node: Any, prefix: str) -> Iterable[tuple[str, Any]]:
         if isinstance(node, dict) and node:

@@ -16,14 +16,18 @@ from trainer.telemetry.records import RunTelemetry
 from trainer.telemetry.verdict import Verdict, verdict
 
 
-def diagnose(folder: Path) -> Verdict:
+def diagnose(folder: Path, telemetry: RunTelemetry | None = None) -> Verdict:
     """Judge the run in this folder, finished or not.
+
+    Args:
+        folder: of the run.
+        telemetry: as it was read before; None: it is read whole.
 
     Raises:
         RunError: there is no such run, a file of it is damaged, or no steps were timed.
     """
     run = RunFolder.open(folder)
-    telemetry = records.read(folder)
+    telemetry = records.read(folder) if telemetry is None else telemetry
     if telemetry.is_empty:
         raise RunError(
             f"{folder}: has no telemetry: where its time went is unknown.{_still_known(telemetry)}",

@@ -151,21 +151,27 @@ class RunTelemetry:
         return not self.steps
 
 
-def read(folder: Path) -> RunTelemetry:
+def read(folder: Path, most_bytes: int | None = None) -> RunTelemetry:
     """Return the telemetry of a run folder; empty without any. An incomplete last line is left out.
+
+    Args:
+        folder: of the run.
+        most_bytes: of each file of telemetry/, the newest lines within so many bytes; None: all.
 
     Raises:
         RunError: a file is damaged.
     """
     lies = folder / "telemetry"
     steps = {
-        int(path.stem[5:]): _as(Step, path, transfers=_transfers)
+        int(path.stem[5:]): _as(Step, path, most_bytes, transfers=_transfers)
         for path in sorted(lies.glob("rank-*.jsonl"))
     }
-    servers = {int(path.stem[7:]): _as(ServerStep, path) for path in sorted(lies.glob("server-*.jsonl"))}
+    servers = {
+        int(path.stem[7:]): _as(ServerStep, path, most_bytes) for path in sorted(lies.glob("server-*.jsonl"))
+    }
     hosts = {}
     for path in sorted(lies.glob("host-*.jsonl")):
-        epochs = _as(HostEpoch, path)
+        epochs = _as(HostEpoch, path, most_bytes)
         if epochs:
             hosts[epochs[0].host] = epochs
     metrics = folder / "metrics.jsonl"
@@ -247,12 +253,18 @@ def _transfers(told: Iterable[Iterable[Any]]) -> tuple[Transfer, ...]:
 _Line = TypeVar("_Line")
 
 
-def _as(kind: Callable[..., _Line], path: Path, **made: Callable[[Any], Any]) -> tuple[_Line, ...]:
+def _as(
+    kind: Callable[..., _Line],
+    path: Path,
+    most_bytes: int | None = None,
+    **made: Callable[[Any], Any],
+) -> tuple[_Line, ...]:
     """The lines of a file as values; keys that this version does not know are passed over.
 
     Args:
         kind: of the values.
         path: of the file.
+        most_bytes: the newest lines within so many bytes, without damaged ones; None: all.
         made: key -> what makes its value; else lists become tuples.
     """
     known = inspect.signature(kind).parameters
@@ -265,7 +277,7 @@ def _as(kind: Callable[..., _Line], path: Path, **made: Callable[[Any], Any]) ->
     try:
         return tuple(
             kind(**{key: value(key, told) for key, told in line.items() if key in known})
-            for line in json_lines.read(path)
+            for line in (json_lines.read(path) if most_bytes is None else json_lines.tail(path, most_bytes))
         )
     except TypeError as error:
         raise RunError(f"{path}: is damaged ({error}).") from None

@@ -32,19 +32,34 @@ function smoothed(values, weight) {
   });
 }
 
-// `lines`: [name, values] with a value, or null, for each of `xs`. Returns null where there is nothing to draw.
-export function chart(title, xs, lines, {weight = 0, log = false, unit = ""} = {}) {
-  const drawn = lines.map(([name, values]) => [name, values.map((one) => (log && one <= 0 ? null : one))])
-    .filter(([, values]) => values.some((one) => one !== null));
-  const all = drawn.flatMap(([, values]) => values).filter((one) => one !== null);
-  if (!all.length || !xs.length) return null;
+const COLOURS = 8, DASHES = 4, MOST_NAMED = 8;
+
+// The classes of the line at a place: each of the colours in whole lines, then each of them dashed, and so on.
+export const kindOfLine = (place) => `c${1 + (place % COLOURS)} d${Math.floor(place / COLOURS) % DASHES}`;
+
+// A line as the chart draws it, for tables.
+export function swatch(place) {
+  const made = svg("svg", {viewBox: "0 0 26 10", class: "swatch", "aria-hidden": "true"});
+  made.append(svg("path", {d: "M1 5L25 5", class: kindOfLine(place)}));
+  return made;
+}
+
+// `lines`: {name, values, xs, id, kind} with a value, or null, for each of its `xs`, by default the common ones. Returns null
+// where there is nothing to draw.
+export function chart(title, xs, lines, {weight = 0, log = false, unit = "", legend = true} = {}) {
+  const drawn = lines.map((line, place) => ({xs, kind: kindOfLine(place), ...line, values: line.values.map((one) => (log && one <= 0 ? null : one))}))
+    .filter(({values}) => values.some((one) => one !== null));
+  const all = drawn.flatMap(({values}) => values).filter((one) => one !== null);
+  if (!all.length) return null;
   const scale = log ? Math.log10 : (one) => one, back = log ? (one) => 10 ** one : (one) => one;
   let low = scale(all.reduce((a, b) => Math.min(a, b))), high = scale(all.reduce((a, b) => Math.max(a, b)));
   if (high - low < 1e-12) { low -= Math.abs(low) / 10 || 1; high += Math.abs(high) / 10 || 1; }
-  const first = xs[0], last = xs[xs.length - 1];
+  const first = drawn.map((line) => line.xs[0]).reduce((a, b) => Math.min(a, b));
+  const last = drawn.map((line) => line.xs[line.xs.length - 1]).reduce((a, b) => Math.max(a, b));
   const x = (one) => LEFT + (WIDTH - LEFT - RIGHT) * (last > first ? (one - first) / (last - first) : 0.5);
   const y = (one) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - (scale(one) - low) / (high - low));
-  const newest = drawn.map(([name, values]) => `${name} ${figure(values.findLast((one) => one !== null))}`).join(", ");
+  const newest = drawn.length > MOST_NAMED ? `${drawn.length} lines`
+    : drawn.map(({name, values}) => `${name} ${figure(values.findLast((one) => one !== null))}`).join(", ");
   const picture = svg("svg", {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img", "aria-label": `${title}: ${newest}`});
   for (const value of log ? even(low, high).map(back) : round(low, high)) {
     picture.append(svg("line", {x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: "grid-line"}),
@@ -52,26 +67,28 @@ export function chart(title, xs, lines, {weight = 0, log = false, unit = ""} = {
   }
   picture.append(svg("text", {x: LEFT, y: HEIGHT - 6}, figure(first)),
     svg("text", {x: WIDTH - RIGHT, y: HEIGHT - 6, "text-anchor": "end"}, `${unit} ${figure(last)}`));
-  function path(values, kind) {
+  function path(line, values, kind) {
     let pen = "M";
     const points = values.map((value, place) => {
       if (value === null) { pen = "M"; return ""; }
-      const point = `${pen}${x(xs[place]).toFixed(1)} ${y(value).toFixed(1)}`;
+      const point = `${pen}${x(line.xs[place]).toFixed(1)} ${y(value).toFixed(1)}`;
       pen = "L";
       return point;
     }).join("");
-    picture.append(svg("path", {d: points, class: kind}));
+    const made = svg("path", {d: points, class: kind});
+    if (line.id) made.dataset.line = line.id;
+    made.append(svg("title", {}, line.name));
+    picture.append(made);
     const known = values.filter((one) => one !== null);
     if (known.length === 1) { // a line of one point cannot be seen
       const place = values.findIndex((one) => one !== null);
-      picture.append(svg("circle", {cx: x(xs[place]), cy: y(known[0]), r: 3, fill: "currentColor", class: kind}));
+      picture.append(svg("circle", {cx: x(line.xs[place]), cy: y(known[0]), r: 3, fill: "currentColor", class: kind}));
     }
   }
-  drawn.forEach(([, values], place) => {
-    const kind = `c${1 + (place % 4)}`;
-    if (weight) path(values, `${kind} raw`);
-    path(weight ? smoothed(values, weight) : values, kind);
-  });
-  const legend = drawn.length > 1 ? drawn.map(([name], place) => node("span", {class: `c${1 + (place % 4)}`}, `― ${name}`)) : [];
-  return node("figure", {}, node("figcaption", {}, title, ...legend), picture);
+  for (const line of drawn) {
+    if (weight) path(line, line.values, `${line.kind} raw`);
+    path(line, weight ? smoothed(line.values, weight) : line.values, line.kind);
+  }
+  const names = legend && drawn.length > 1 ? drawn.map(({name, kind}) => node("span", {class: kind}, `― ${name}`)) : [];
+  return node("figure", {}, node("figcaption", {}, title, ...names), picture);
 }

@@ -1,12 +1,14 @@
-import {ask, byId, bytes, duration, follow, isActive, kindOf, moment, node, warn} from "/static/page.js";
-import {fact, howFar, showCurves, showFiles} from "/static/run_view.js";
+import {watchDifferences} from "/static/differ.js";
+import {showInsight, watchInsight} from "/static/insight.js";
+import {beginLog, showLog} from "/static/log.js";
+import {ask, byId, duration, fact, follow, isActive, kindOf, moment, node, warn} from "/static/page.js";
+import {howFar, links, showCurves, showFiles} from "/static/run_view.js";
 
-const KEY = encodeURIComponent(document.body.dataset.job), PART = 65536, MOST = 2000000;
+const KEY = encodeURIComponent(document.body.dataset.job);
 const BASE = `/api/v1/jobs/${KEY}`;
 let task = Number(document.body.dataset.task), leave = null;
-let log = {from: null, next: null};
 
-function facts(job, run) {
+function facts(job, run, related) {
   const one = job.task_list[task], asked = job.resources, found = howFar(run);
   const add = (name, ...inside) => found.push(...fact(name, ...inside));
   add("Strategy", job.strategy);
@@ -18,9 +20,11 @@ function facts(job, run) {
   add("Submitted", `${moment(job.submitted)} by ${job.user}`);
   add("Launcher", `${job.launcher} on ${job.site}`);
   add("Asks for (hosts × ranks)", [`${asked.nodes} × ${asked.ranks_per_node} ranks`, asked.gpus_per_node && `${asked.gpus_per_node} GPUs per host`, asked.minutes && duration(60 * asked.minutes)].filter(Boolean).join(", "));
-  add("After", job.after.join(", "));
+  add("After", ...(related.before.length ? links(related.before) : [job.after.join(", ")]));
+  add("Before", ...links(related.then));
+  add("Same run folder", ...links(related.jobs));
   add("Variables", job.environment.join(", "));
-  add("Run folder", run ? run.folder : "");
+  add("Run folder", ...(related.run ? [node("a", {href: related.run}, run ? run.folder : "run")] : [run ? run.folder : ""]));
   byId("facts").replaceChildren(...found);
 }
 
@@ -46,44 +50,9 @@ function details(job, run) {
   }
 }
 
-function writeLog(part, where) {
-  const text = byId("log-text");
-  if (where === "before") text.prepend(part.text); else text.append(part.text);
-  // A page that follows for days must not grow without end.
-  while (where !== "before" && text.textContent.length > MOST && text.childNodes.length > 1) {
-    log.from += new TextEncoder().encode(text.firstChild.data).length;
-    text.firstChild.remove();
-  }
-  byId("earlier").hidden = log.from === 0;
-  byId("log-size").textContent = bytes(part.size);
-}
-
-async function showLog() {
-  try {
-    let part;
-    do {
-      part = await ask(`${BASE}/log?task=${task}&offset=${log.next ?? -PART}&limit=${PART}`);
-      if (part.size < log.next) { log = {from: null, next: null}; byId("log-text").replaceChildren(); continue; }
-      log.from ??= part.offset;
-      log.next = part.next;
-      if (part.text || log.from === part.offset) writeLog(part, "after");
-    } while (part.text && part.next < part.size && byId("follow").checked);
-    if (byId("follow").checked) byId("log-text").scrollTop = byId("log-text").scrollHeight;
-  } catch (error) { byId("log-size").textContent = error.message; }
-}
-
-async function earlier() {
-  const begin = Math.max(0, log.from - PART);
-  byId("follow").checked = false;
-  const part = await ask(`${BASE}/log?task=${task}&offset=${begin}&limit=${log.from - begin}`);
-  const text = byId("log-text"), height = text.scrollHeight;
-  log.from = part.offset;
-  writeLog(part, "before");
-  text.scrollTop += text.scrollHeight - height;
-}
-
 async function show() {
   const job = await ask(BASE), one = job.task_list[task];
+  const related = await ask(`${BASE}/related?task=${task}`);
   let run = null;
   try {
     run = await ask(`${BASE}/run?task=${task}`);
@@ -92,24 +61,24 @@ async function show() {
   byId("state").className = kindOf(one.state);
   byId("state").textContent = one.state;
   byId("reason").textContent = one.reason;
-  facts(job, run);
+  facts(job, run, related);
   history(job);
   details(job, run);
   if (byId("cancel")) byId("cancel").hidden = !isActive(job.state);
   warn(job.warnings);
   document.dispatchEvent(new CustomEvent("job", {detail: job}));
+  await showInsight();
   await showLog();
 }
 
 function begin() {
   if (leave) leave();
-  log = {from: null, next: null};
-  byId("log-text").replaceChildren();
+  beginLog(BASE, task);
+  watchInsight((what) => `${BASE}/${what}?task=${task}`);
+  watchDifferences(document.querySelector("#task") ? `${KEY}_${task}` : KEY);
   leave = follow(`${BASE}/events?task=${task}`, show);
 }
 
-byId("follow").addEventListener("change", showLog);
-byId("earlier").addEventListener("click", earlier);
 if (byId("task")) byId("task").addEventListener("change", (event) => { task = Number(event.target.value); begin(); });
 if (byId("cancel")) {
   byId("cancel").addEventListener("click", () => byId("sure").showModal());

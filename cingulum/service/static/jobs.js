@@ -23,4 +23,4 @@ function row(job) {
     cell("submitted", moment(job.submitted)));
 }
 
-list({address: "/api/v1/jobs", rows: "jobs", row, noMatch: "no job matches", none: "no jobs yet: cingulum submit CONFIG starts one"});
+list({address: "/api/v1/jobs", rows: "jobs", row, id: (job) => (job.kind === "import" ? null : job.key), noMatch: "no job matches", none: "no jobs yet: cingulum submit CONFIG starts one"});

@@ -1,12 +1,14 @@
 // A list that is filtered, searched, sorted and paged by its address, and follows what changes.
-import {ask, byId, figure, follow, node, warn} from "/static/page.js";
+import {choice} from "/static/choice.js";
+import {ask, byId, figure, follow, keepFocus, node, warn} from "/static/page.js";
 
 const LIMIT = 50;
 const FIELDS = ["text", "state", "sort", "order"];
 const form = byId("filters");
 let leave = null, what = null;
 
-// `address` of the API, `rows` of its answer, `row` that makes one of the table, what to say where there is `none`.
+// `address` of the API, `rows` of its answer, `row` that makes one of the table, `id` of one for comparing, or null where it
+// cannot be compared, what to say where there is `none`.
 export function list(told) {
   what = told;
   begin();
@@ -32,12 +34,11 @@ export function best(found) {
 
 async function show() {
   const page = await ask(`${what.address}?${wanted()}`), rows = page[what.rows];
-  const focused = document.activeElement && document.activeElement.getAttribute("href");
-  byId("rows").replaceChildren(...rows.map(what.row));
-  if (focused) {
-    const same = [...byId("rows").querySelectorAll("a")].find((one) => one.getAttribute("href") === focused);
-    if (same) same.focus({preventScroll: true});
-  }
+  keepFocus(byId("rows"), () => byId("rows").replaceChildren(...rows.map((one) => {
+    const made = what.row(one);
+    if (what.id(one)) made.querySelector("th").prepend(choice.tick(what.id(one), one.name));
+    return made;
+  })));
   const last = page.offset + rows.length;
   byId("count").textContent = page.total ? `${page.offset + 1} to ${last} of ${page.total}`
     : form.text.value || form.state.value ? what.noMatch : what.none;
@@ -79,3 +80,11 @@ const offset = () => parseInt(wanted().get("offset"), 10);
 byId("newer").addEventListener("click", () => go(Math.max(0, offset() - LIMIT), false));
 byId("older").addEventListener("click", () => go(offset() + LIMIT, false));
 addEventListener("popstate", begin);
+byId("all").addEventListener("click", async () => {
+  const query = wanted();
+  query.set("offset", "0");
+  query.set("limit", "200");
+  choice.add((await ask(`${what.address}?${query}`))[what.rows].map(what.id).filter(Boolean));
+  await show();
+});
+byId("none").addEventListener("click", async () => { choice.clear(); await show(); });

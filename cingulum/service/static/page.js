@@ -9,6 +9,11 @@ export function node(name, facts = {}, ...inside) {
   return made;
 }
 
+// A name and what is said of it, for a list of facts; nothing where there is nothing to say.
+export function fact(name, ...inside) {
+  return inside.some((part) => part) ? [node("div", {}, node("dt", {}, name), node("dd", {}, ...inside))] : [];
+}
+
 export const byId = (id) => document.getElementById(id);
 
 export async function ask(address, options = {}) {
@@ -17,6 +22,15 @@ export async function ask(address, options = {}) {
   if (answer.status === 401) location.reload();
   if (!answer.ok) throw new Error([found.error.message, found.error.cure].filter(Boolean).join(" "));
   return found;
+}
+
+// Makes the inside of a node anew, and gives the keyboard back to what had it there: a link, or an input by its value.
+export function keepFocus(box, make) {
+  const before = box.contains(document.activeElement) ? document.activeElement : null;
+  const isSame = (one) => one.tagName === before.tagName && one.getAttribute("href") === before.getAttribute("href") && one.value === before.value;
+  make();
+  const same = before && [...box.querySelectorAll("a, input, button")].find(isSame);
+  if (same) same.focus({preventScroll: true});
 }
 
 const RETRY_MS = 3000;

@@ -1,12 +1,13 @@
 // What the pages of a job and of a run show of a run folder.
 import {chart} from "/static/chart.js";
-import {byId, bytes, duration, figure, moment, node, progressBar} from "/static/page.js";
+import {byId, bytes, duration, fact, figure, moment, node, progressBar} from "/static/page.js";
 
 const FIRST = ["loss", "accuracy", "mae", "dice", "val_auc", "learning_rate", "samples_per_second"];
 let curves = null;
 
-export function fact(name, ...inside) {
-  return inside.some((part) => part) ? [node("div", {}, node("dt", {}, name), node("dd", {}, ...inside))] : [];
+// Links to jobs, each with its state.
+export function links(jobs) {
+  return jobs.flatMap((job, place) => [place ? ", " : "", node("a", {href: job.page}, `${job.name} (${job.id})`), ` ${job.state}`]);
 }
 
 export function howFar(run) {
@@ -22,7 +23,7 @@ export function howFar(run) {
 export function showFiles(run, report) {
   byId("config").textContent = (run && run.config) || "no configuration yet";
   const found = (run && run.checkpoints) || [];
-  byId("checkpoints").replaceChildren(...(found.length ? found.map((one) => node("li", {}, `step ${one.step}, ${bytes(one.bytes)}, ${moment(one.time * 1000)}`)) : ["none"]));
+  byId("checkpoints").replaceChildren(...(found.length ? found.map((one) => node("li", {}, `step ${one.step}, ${bytes(one.bytes)}, ${moment(one.time * 1000)}`)) : [node("li", {}, "none")]));
   byId("report").hidden = !(run && run.has_report);
   byId("report").href = report;
 }
@@ -38,7 +39,7 @@ function draw() {
   const {epochs, steps} = curves, x = epochs.epoch || [], used = new Set(["epoch", "step", "start", "seconds", "input_wait_s", "slowest_rank", "slowest_ratio", "energy_j"]);
   const charts = [];
   const add = (title, names, of = epochs, at = x, unit = "epoch") => {
-    const lines = names.filter((name) => of[name]).map((name) => [name, of[name]]);
+    const lines = names.filter((name) => of[name]).map((name) => ({name, values: of[name]}));
     if (lines.length) charts.push(chart(title, at, lines, {...options, unit}));
   };
   for (const name of [...FIRST, ...Object.keys(epochs)]) {

@@ -12,4 +12,4 @@ function row(run) {
     cell("started", moment(run.started)));
 }
 
-list({address: "/api/v1/runs", rows: "runs", row, noMatch: "no run matches", none: "no runs here: cingulum serve --runs FOLDER shows those of another folder"});
+list({address: "/api/v1/runs", rows: "runs", row, id: (run) => run.id, noMatch: "no run matches", none: "no runs here: cingulum serve --runs FOLDER shows those of another folder"});

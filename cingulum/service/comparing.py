@@ -1,0 +1,267 @@
+"""Runs side by side: of jobs or of run folders, in the order in which they were asked for.
+
+What a browser needs at once (curves, settings, figures that the evaluation wrote) takes milliseconds for 200
+runs; the tests of `cingulum compare` take seconds, and are asked for by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from cingulum.service import run_facts
+from cingulum.service.compare_schema import (
+    Compared,
+    ComparedRun,
+    Difference,
+    Line,
+    Lines,
+    Measured,
+    Tested,
+)
+from cingulum.service.failures import NotHere
+from cingulum.service.jobs_now import JobsNow
+from cingulum.service.recent import Recent
+from cingulum.service.run_facts import folder_of, is_inside
+from cingulum.service.runs_now import RunsNow
+from jobs.job import Job
+from trainer.errors import InputError, RunError
+from trainer.run_folder.record import RunFolder, settings
+
+MOST_RUNS, MOST_TESTED = 200, 12
+# Points of all curves of a chart together, and of one at least and at most.
+_POINTS, _FEWEST, _MOST = 40_000, 100, 2000
+# Seconds for which answers are kept that nothing has changed.
+_KEPT_S = 600.0
+# Settings that name a run and tell nothing about it.
+_NAMES = ("name", "runs")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A run to compare.
+
+    Attributes:
+        id: as the API knows it, of a job with its task.
+        name: for people.
+        page: address of its page.
+        state: of the run, or of the task of a job.
+        folder: itself.
+    """
+
+    id: str
+    name: str
+    page: str
+    state: str
+    folder: RunFolder
+
+
+class Comparing:
+    """Compares runs of the user.
+
+    Args:
+        now: the user's jobs.
+        runs: those that were started in any way.
+    """
+
+    def __init__(self, now: JobsNow, runs: RunsNow) -> None:
+        self._now, self._runs, self._facts = now, runs, now.facts
+        self._tables: Recent[Compared] = Recent(_KEPT_S, most=16)
+        self._tests: Recent[Tested] = Recent(_KEPT_S, most=16)
+
+    def chosen(self, identities: Sequence[str]) -> tuple[list[Chosen], list[str]]:
+        """Return the runs of these ids, each once, and what is missing.
+
+        An id of a job without a task means the runs of all its tasks.
+
+        Raises:
+            InputError: too many.
+        """
+        found: dict[object, Chosen] = {}
+        missing = []
+        jobs = self._now.several(identities)
+        for identity in dict.fromkeys(identities):
+            of_one = self._of(identity, jobs)
+            if not of_one:
+                missing.append(f"{identity}: there is no such run, or not yet.")
+            for one in of_one:
+                found.setdefault(one.folder.path.resolve(), one)
+        if len(found) > MOST_RUNS:
+            raise InputError(
+                f"{len(found)} runs are too many to compare.", cure=f"Choose {MOST_RUNS} at most."
+            )
+        return list(found.values()), missing
+
+    def stamp(self, identities: Sequence[str]) -> str:
+        """Return what changes when there is more to tell of any of these runs."""
+        return self._stamp(self.chosen(identities)[0])
+
+    def table(self, identities: Sequence[str], split: str) -> Compared:
+        """Return the runs with what differs between them."""
+        runs, missing = self.chosen(identities)
+        evaluated = [run_facts.stamp_of(one.folder.evaluation / f"{split}.json") for one in runs]
+        key = self._stamp(runs), split, tuple(evaluated)
+        found = self._tables.get(key, lambda: self._table(runs, split))
+        return found.model_copy(update={"warnings": missing})
+
+    def lines(self, identities: Sequence[str], metric: str, axis: str) -> Lines:
+        """Return the curves of one metric, thinned where there are many; runs without it are left out."""
+        runs, _ = self.chosen(identities)
+        most = min(_MOST, max(_FEWEST, _POINTS // max(1, len(runs))))
+        found = []
+        for one in runs:
+            rows = self._facts.rows(one.folder)
+            x = _axis(rows, axis)
+            y = [run_facts.number(row.get(metric)) for row in rows]
+            if any(value is not None for value in y):
+                places = _thinned(len(y), most)
+                found.append(Line(id=one.id, x=[x[i] for i in places], y=[_short(y[i]) for i in places]))
+        return Lines(metric=metric, axis=axis, lines=found)
+
+    def tests(self, identities: Sequence[str], split: str, *, common: bool) -> Tested:
+        """Return whether differences are more than chance, as `cingulum compare` tells it.
+
+        Runs that were not judged on this split are left out with a note.
+
+        Raises:
+            RunError: fewer than two are left, or they were judged on different subjects, tasks or classes.
+            InputError: more than MOST_TESTED.
+        """
+        runs, _ = self.chosen(identities)
+        if len(runs) > MOST_TESTED:
+            raise InputError(
+                f"{len(runs)} runs are too many to test every two of them.",
+                cure=f"Keep {MOST_TESTED} at most.",
+            )
+        judged = [run_facts.stamp_of(one.folder.evaluation / f"{split}.csv") for one in runs]
+        key = self._stamp(runs), split, common, tuple(judged)
+        return self._tests.get(key, lambda: _tests(runs, split, common=common))
+
+    def _of(self, identity: str, jobs: Mapping[str, tuple[Job, int | None]]) -> list[Chosen]:
+        try:
+            run = self._runs.find(identity)
+        except NotHere:
+            return _of_job(*jobs[identity]) if identity in jobs else []
+        return [Chosen(run.id, run.name, f"/runs/{run.id}", run.state, run.folder)]
+
+    def _stamp(self, runs: Sequence[Chosen]) -> str:
+        return repr([(one.id, one.name, one.state, self._facts.stamp(one.folder)) for one in runs])
+
+    def _table(self, runs: Sequence[Chosen], split: str) -> Compared:
+        keys, given_by = self._settings(runs)
+        figures = [self._figures(one.folder, split) for one in runs]
+        metrics = sorted({name for one in runs for name in _metrics(self._facts.rows(one.folder))})
+        rows = [
+            ComparedRun(
+                id=one.id,
+                name=one.name,
+                page=one.page,
+                state=one.state,
+                strategy=self._facts.strategy(one.folder),
+                progress=self._facts.progress(one.folder, is_running=one.state == "RUNNING"),
+                best=self._facts.best(one.folder),
+                figures=measured,
+                settings=given,
+            )
+            for one, measured, given in zip(runs, figures, given_by, strict=True)
+        ]
+        names = list(dict.fromkeys(name for one in figures for name in one))
+        return Compared(runs=rows, keys=keys, metrics=metrics, figures=names, split=split, warnings=[])
+
+    def _settings(self, runs: Sequence[Chosen]) -> tuple[list[str], list[list[str | None]]]:
+        """Keys that differ, and each run's values as text."""
+        configs = [self._facts.config(one.folder) for one in runs]
+        trees = [None if config is None else settings(config) for config in configs]
+        known = [tree for tree in trees if tree is not None]
+        keys = [
+            key
+            for key in dict.fromkeys(key for tree in known for key in tree)
+            if key not in _NAMES and len({_text(tree.get(key)) for tree in known}) > 1
+        ]
+        return keys, [[None if tree is None else _text(tree.get(key)) for key in keys] for tree in trees]
+
+    def _figures(self, run: RunFolder, split: str) -> dict[str, Measured]:
+        told = self._facts.json(run, run.evaluation / f"{split}.json")
+        found = {}
+        for name, value in (told if isinstance(told, dict) else {}).items():
+            if isinstance(value, float) and run_facts.number(value) is not None:
+                found[name] = Measured(value=value, interval=_interval(told.get(f"{name}_interval")))
+        return found
+
+
+def _of_job(job: Job, task: int | None) -> list[Chosen]:
+    """Return the runs of a job's tasks that have begun."""
+    found = []
+    for number in range(len(job.tasks)) if task is None else (task,):
+        run = folder_of(job, number)
+        if run is not None and run.config.is_file():
+            label, name = job.key, job.spec.name
+            if job.spec.is_array:
+                label, name = f"{label}_{number}", f"{name} {run_facts.text_of(run.path.name)}"
+            found.append(Chosen(label, name, f"/jobs/{label}", job.tasks[number].state, run))
+    return found
+
+
+def _tests(runs: Sequence[Chosen], split: str, *, common: bool) -> Tested:
+    # Imported here: SciPy would cost the start of the service a second.
+    from trainer.metrics import comparison, tables
+
+    judged, notes = {}, []
+    for one in runs:
+        try:
+            if not is_inside(one.folder.evaluation / f"{split}.csv", one.folder.path):
+                raise RunError(f"{one.folder.path}: its evaluation lies elsewhere.")
+            judged[one.id] = tables.read(one.folder.path, split)
+        except RunError as error:
+            notes.append(f"{one.name} is left out: {error.message}")
+    if len(judged) < 2:
+        raise RunError(
+            " ".join(["Fewer than two of these runs can be tested.", *notes]),
+            cure="Runs are tested when they have ended.",
+        )
+    chosen, found = comparison.aligned(list(judged.values()), common=common)
+    return Tested(
+        task=chosen[0].task,
+        split=split,
+        n=len(chosen[0].rows),
+        notes=[*notes, *found],
+        differences=[Difference(**pair) for pair in comparison.differences(chosen, list(judged))],
+    )
+
+
+def _axis(rows: run_facts.Rows, axis: str) -> list[float]:
+    if axis == "time":
+        return list(accumulate(run_facts.number(row.get("seconds")) or 0.0 for row in rows))
+    return [float(row[axis]) for row in rows]
+
+
+def _metrics(rows: run_facts.Rows) -> list[str]:
+    """Names of the columns that measure something, by the last rows."""
+    last = rows[-3:]
+    names = dict.fromkeys(name for row in last for name in row if name not in run_facts.COUNTS)
+    return [name for name in names if any(run_facts.number(row.get(name)) is not None for row in last)]
+
+
+def _thinned(count: int, most: int) -> list[int]:
+    """Return at most `most` places of `count`, evenly spaced, the last one among them."""
+    if count <= most:
+        return list(range(count))
+    return [round(place * (count - 1) / (most - 1)) for place in range(most)]
+
+
+def _short(value: float | None) -> float | None:
+    """Return a value with as many digits as a chart can show."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _interval(bounds: Any) -> tuple[float, float] | None:
+    if isinstance(bounds, list) and len(bounds) == 2 and None not in map(run_facts.number, bounds):
+        return bounds[0], bounds[1]
+    return None

@@ -1,0 +1,79 @@
+"""The service's pages in a real browser: how they are served, and what it has against them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page
+
+from cingulum.service import listening
+from cingulum.service.app import create_app
+from cingulum.service.callers import WithTokens
+from cingulum.service.cluster_now import ClusterNow
+from cingulum.service.jobs_now import JobsNow
+from cingulum.service.runs_now import RunsNow
+from cingulum.service.tokens import TokenFile
+from jobs.cluster.picture import Picture
+from jobs.job import Job
+from jobs.store import Store
+
+PHONE = {"width": 390, "height": 844}
+
+
+@contextmanager
+def serving(
+    tokens: Path, runs: Sequence[Path], look: Callable[[list[Job]], Picture] | None = None
+) -> Iterator[dict[str, str]]:
+    """Serve the user's jobs and these folders of runs; yields addresses that sign in, by what they may.
+
+    `look` tells of the cluster, every 0.3 s.
+    """
+    file = TokenFile(tokens)
+    secrets = {may: file.add(may, may, 1) for may in ("write", "read")}
+    with listening.at_port(0) as listener:
+        now = JobsNow(Store(), watched_s=0.3)
+        machines = look and ClusterNow(now.store, now.user, look, asked_s=0.3)
+        app = create_app(now, WithTokens("ada", file), RunsNow(runs, now.facts), machines)
+        server = listening.server(app)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield {may: f"{address}/#{secret}" for may, secret in secrets.items()}
+        server.handle_exit(signal.SIGINT, None)
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+class Watched:
+    """Opens pages and notes what a browser has against them."""
+
+    def __init__(self, browser: Browser, address: str, **options: bool) -> None:
+        self.complaints: list[str] = []
+        self.address = address.split("/#")[0]
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.page.on("console", lambda message: self._note(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        self.page.on("request", lambda asked: self._ours(asked.url))
+        self.page.goto(address)
+
+    def _note(self, text: str) -> None:
+        if "401 (Unauthorized)" not in text:  # before it has signed in
+            self.complaints.append(text)
+
+    def _ours(self, url: str) -> None:
+        if not url.startswith(self.address):
+            self.complaints.append(url)
+
+
+def fits(page: Page) -> bool:
+    """Return whether nothing on the page must be scrolled sideways."""
+    return page.evaluate(
+        "[document.documentElement, ...document.querySelectorAll('.scroll')]"
+        ".every((one) => one.scrollWidth <= one.clientWidth)"
+    )
