@@ -7,6 +7,7 @@ own files.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -85,7 +86,12 @@ class Guard:
         if answer is not None:
             await answer(scope, receive, guarded)
             return
-        await self.app(scope, _bounded(receive), guarded)
+        try:
+            await self.app(scope, _bounded(receive), guarded)
+        except asyncio.CancelledError:
+            # Who still read when the service ended is cut off; anything else that cancels is told of.
+            if not self.app.state.ending.is_set():
+                raise
 
     def _refusal(self, scope: Scope) -> Any:
         """Return the answer to a request that no route may see; None, and its caller noted: it may pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -237,3 +238,18 @@ def test_the_api_describes_itself(client):
     described = client.get("/api/v1/openapi.json").json()
     assert {"/api/v1/jobs", "/api/v1/jobs/{identity}/log", "/api/v1/session"} <= set(described["paths"])
     assert "Failed" in json.dumps(described["paths"]["/api/v1/jobs"]["get"]["responses"]["default"])
+
+
+def test_who_still_reads_when_the_service_ends_is_cut_off_without_a_traceback(door):
+    async def cancelled(scope, receive, send):
+        raise asyncio.CancelledError
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "GET", "path": "/static/page.js"}
+        await door.guard(scope | {"headers": [(b"host", b"localhost")]}, None, None)
+
+    cancelled.state, door.guard.app = door.guard.app.state, cancelled
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(ask())
+    cancelled.state.ending.set()
+    asyncio.run(ask())
