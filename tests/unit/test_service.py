@@ -118,7 +118,8 @@ def test_another_user_s_job_is_not_there(client, store, served_jobs, monkeypatch
     assert len(about_jobs) >= 11
     for path, method in about_jobs:
         if not path.endswith("/events"):  # its events tell only that nothing is there
-            answer = other.request(method, path.format(identity="4714"), json={"by": 1})
+            address = path.format(identity="4714")
+            answer = other.request(method, address, params={"text": "x"}, json={"by": 1})
             assert code(answer) == (404, "NOT_FOUND"), (method, path)
     assert store.actions("4714") == []
 
