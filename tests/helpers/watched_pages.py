@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page
+from served import checks
 
 from cingulum.service import listening
 from cingulum.service.app import create_app
@@ -37,7 +38,7 @@ def serving(
     with listening.at_port(0) as listener:
         now = JobsNow(Store(), watched_s=0.3)
         machines = look and ClusterNow(now.store, now.user, look, asked_s=0.3)
-        app = create_app(now, WithTokens("ada", file), RunsNow(runs, now.facts), machines)
+        app = create_app(now, WithTokens("ada", file), RunsNow(runs, now.facts), checks(), machines=machines)
         server = listening.server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -61,6 +62,8 @@ class Watched:
         self.page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
         self.page.on("request", lambda asked: self._ours(asked.url))
         self.page.goto(address)
+        if "#" in address:  # it signs in, and loads the page again
+            self.page.wait_for_url(lambda url: "#" not in url)
 
     def _note(self, text: str) -> None:
         if "401 (Unauthorized)" not in text:  # before it has signed in
