@@ -43,9 +43,11 @@ def serving(
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        yield {may: f"{address}/#{secret}" for may, secret in secrets.items()}
-        server.handle_exit(signal.SIGINT, None)
-        thread.join(30)
+        try:
+            yield {may: f"{address}/#{secret}" for may, secret in secrets.items()}
+        finally:  # or the thread would keep the tests from ending
+            server.handle_exit(signal.SIGINT, None)
+            thread.join(30)
         assert not thread.is_alive()
 
 
