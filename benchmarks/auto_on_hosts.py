@@ -89,8 +89,8 @@ def planned(cell: dict[str, Any]) -> list[dict[str, Any]]:
             print(f"{candidates.label(section)}: {error}", file=sys.stderr)
             continue
         given: dict[str, Any] = {"name": section.name}
-        if section.name != "data":
-            given["replicas"] = section.replicas
+        keys = ("replicas", "micro_batches")
+        given |= {key: getattr(section, key) for key in keys if hasattr(section, key)}
         found.append(
             {
                 "label": candidates.label(section),
