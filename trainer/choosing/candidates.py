@@ -18,6 +18,8 @@ from trainer.config import (
 MOST_OF_HYPERGRAPH = 8
 # Micro-batches for each rank of a replica: more hide less than they cost.
 MICRO_BATCHES = 4
+# Speeds that differ by less are taken for equal: two measurements of one device do.
+_ALIKE = 0.1
 
 
 def sections(
@@ -63,10 +65,6 @@ def _of_replicas(
         yield HybridConfig(name="hybrid", replicas=replicas, micro_batches=micro_batches)
     if ranks <= MOST_OF_HYPERGRAPH:
         yield HypergraphConfig(name="hypergraph", replicas=replicas)
-
-
-# Speeds that differ by less are taken for equal: two measurements of one device do.
-_ALIKE = 0.1
 
 
 def label(section: StrategySection) -> str:

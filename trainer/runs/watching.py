@@ -42,7 +42,9 @@ class Watch:
         return {"auto": self.choice.model_dump(mode="json")}
 
     def add(self, seconds: float) -> None:
-        """Count an update, without its waiting for input."""
+        """Count an update, without its waiting for input; none once the choice was reconsidered."""
+        if self._after is None:
+            return
         if not self._seconds:
             self._started_s = time.monotonic() - self._made
         self._seconds.append(seconds)
