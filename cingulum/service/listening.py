@@ -102,6 +102,7 @@ def server(guard: Guard, http: type[asyncio.Protocol] | None = None) -> uvicorn.
     config = uvicorn.Config(
         guard,
         http=http or "auto",
+        log_config=None,  # uvicorn's own would close the handlers of the whole process
         log_level="warning",
         access_log=False,
         server_header=False,

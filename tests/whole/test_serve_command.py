@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -17,6 +18,9 @@ from jobs_to_serve import write_run
 
 from cingulum import cli
 from cingulum.service import listening
+from cingulum.service.app import create_app
+from cingulum.service.callers import AtSocket
+from cingulum.service.jobs_now import JobsNow
 from jobs.store import Store
 
 
@@ -68,6 +72,19 @@ def test_at_a_socket_it_serves_the_user_alone_and_ends_when_asked_though_somebod
         assert (process.returncode, err) == (130, "interrupted; jobs go on\n")
     else:
         assert (process.returncode, err) == (-signal.SIGTERM, "")
+
+
+def test_handlers_of_the_process_for_logs_stay_open():
+    class Kept(logging.Handler):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+            super().close()
+
+    kept = Kept()
+    listening.server(create_app(JobsNow(Store()), AtSocket("ada")))
+    assert not kept.closed
 
 
 def test_the_socket_of_a_service_that_was_killed_is_taken_over(tmp_path):
