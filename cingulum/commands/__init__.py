@@ -19,16 +19,19 @@ from cingulum.commands.doctor import doctor
 from cingulum.commands.evaluate import evaluate
 from cingulum.commands.explain import explain
 from cingulum.commands.export import export
+from cingulum.commands.hold import hold
 from cingulum.commands.import_ import import_images
 from cingulum.commands.inspect_ import inspect_shards
 from cingulum.commands.jobs_ import jobs
 from cingulum.commands.leaks import leaks
 from cingulum.commands.logs import logs
 from cingulum.commands.models import models
+from cingulum.commands.nice import nice
 from cingulum.commands.phantom import phantom
 from cingulum.commands.plan import plan
 from cingulum.commands.predict import predict
 from cingulum.commands.profile import profile
+from cingulum.commands.release import release
 from cingulum.commands.report import report
 from cingulum.commands.requeue import requeue
 from cingulum.commands.scratch import scratch
@@ -70,6 +73,9 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "wait": wait,
     "cancel": cancel,
     "requeue": requeue,
+    "hold": hold,
+    "release": release,
+    "nice": nice,
     "serve": serve,
     "scratch": scratch,
     "testbed": testbed,

@@ -64,6 +64,11 @@ def can(job: Job) -> bool:
     return isinstance(known.launcher_of(job), Queue)
 
 
+def check(job: Job, task: int | None) -> None:
+    """Check that a job, or one task of it, waits in a queue; raises what `_queue_of` does."""
+    _queue_of(job, task)
+
+
 def _queue_of(job: Job, task: int | None) -> tuple[Queue, str]:
     """Return the queue in which a job waits, and the queue's own name of it.
 

@@ -1,4 +1,4 @@
-"""submit, jobs, show, logs, wait, cancel, requeue: with a launcher that is a dictionary."""
+"""The commands about jobs, from submit to nice, with a launcher that is a dictionary."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from planned_networks import small
 from pretended_slurm import submit, told
 
 from cingulum import cli
+from jobs.requests import queueing
 from jobs.spec import Resources
 from jobs.store import Store
+from trainer.errors import LauncherError
 from trainer.planning.placement import ways
 from trainer.planning.placement.plan_file import PlanFile
 from trainer.planning.placement.units import place
@@ -245,7 +247,7 @@ def test_a_job_may_be_started_again_and_another_may_wait_for_it_while_it_writes(
         assert submit(capsys, "--after", "4711") == ["4712"]
 
 
-@pytest.mark.parametrize("command", ["show", "logs", "cancel", "requeue", "wait"])
+@pytest.mark.parametrize("command", ["show", "logs", "cancel", "requeue", "hold", "release", "nice", "wait"])
 @pytest.mark.parametrize("identity", ["4711", "new-1", "4711_2", "--", "4711;ls", "", "4" * 40, "²"])
 def test_ids_that_name_nothing_are_refused(slurm, capsys, command, identity):
     assert cli.run([command, identity]) == 2
@@ -323,6 +325,51 @@ def test_a_failed_job_is_started_again_and_a_completed_one_is_not(slurm, capsys)
     slurm.becomes(job, "COMPLETED", exit_code=0, restarts=1, ended=9.0)
     assert cli.run(["requeue", job]) == 2
     assert "nothing left to do" in capsys.readouterr().err
+
+
+def test_what_waits_is_held_put_last_and_let_go_and_its_history_says_who(slurm, capsys, monkeypatch):
+    monkeypatch.setattr("cingulum.commands.submission_check.crossval", lambda *words, **more: None)
+    (array,), (job,) = submit(capsys, "--folds", "3"), submit(capsys, "name=other")
+    slurm.becomes(job, "PENDING", reason="JobHeldUser")
+    assert cli.run(["hold", f"{array}_1", job]) == 0
+    assert capsys.readouterr().out == "4711_1 held (PENDING)\n4712 held (PENDING: JobHeldUser)\n"
+    assert cli.run(["nice", job]) == 0 == cli.run(["nice", job, "--by", "0"])
+    said = capsys.readouterr().out
+    assert "4712 has 1000 less priority (" in said and "4712 has its first priority (" in said
+    assert told(capsys, "release", job)["jobs"][0]["id"] == job  # type: ignore[index]
+    orders = [("hold", "4711", 1), ("hold", "4712", None), ("nice 1000", "4712", None)]
+    orders += [("nice 0", "4712", None), ("release", "4712", None)]
+    assert slurm.told == orders
+    assert cli.run(["show", job]) == 0
+    assert "nice 1000 asked for by" in capsys.readouterr().out
+    acted = Store().actions(job)
+    assert [one.action for one in acted] == ["submit", "hold", "nice 1000", "nice 0", "release"]
+    assert all(one.who.endswith(" (command line)") for one in acted)
+
+
+def test_of_jobs_of_which_one_does_not_wait_none_is_held(slurm, capsys, monkeypatch):
+    (first,), (second,) = submit(capsys), submit(capsys, "name=other")
+    slurm.becomes(second, "RUNNING", started=5.0)
+    assert cli.run(["hold", first, second]) == 2
+    assert "does not wait: it is RUNNING" in capsys.readouterr().err and slurm.told == []
+    assert (
+        cli.run(["nice", first, "--by", "-1"])
+        == 2
+        == cli.run(["nice", first, "--by", str(queueing.MOST_NICE + 1)])
+    )
+    assert slurm.told == []
+
+    # A launcher that refuses is named, with what was done before.
+    slurm.becomes(second, "PENDING")
+
+    def refuses(external: str, task: int | None = None) -> None:
+        if external == second:
+            raise LauncherError("Slurm says no", cure="Ask it.")
+
+    monkeypatch.setattr(slurm, "hold", refuses)
+    capsys.readouterr()
+    assert cli.run(["hold", first, second]) == 1
+    assert "Ask it. Before it: 4711 held." in capsys.readouterr().err
 
 
 def test_logs_are_printed_as_they_are(slurm, capfdbinary):
