@@ -38,9 +38,10 @@ class Refreshed:
 
 
 def of_interest(store: Store) -> list[Job]:
-    """Return the calling user's jobs that wait, run, or ended a short time ago."""
+    """Return the calling user's jobs that wait, run, ended a short time ago or may run again."""
     mine, since = submitter.user(), time.time() - AGAIN_S
-    return [*store.list(states=ACTIVE, user=mine), *store.list(states=ENDED, user=mine, changed_since=since)]
+    ended = [*store.list(states=ENDED, user=mine, changed_since=since), *store.asked_again(mine)]
+    return [*store.list(states=ACTIVE, user=mine), *{job.number: job for job in ended}.values()]
 
 
 def refresh(

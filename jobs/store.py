@@ -13,7 +13,7 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from jobs import admission, keys, listing, rows, statements, store_address, submitter, tables
+from jobs import admission, asked_again, keys, listing, rows, statements, store_address, submitter, tables
 from jobs.home import home
 from jobs.job import Action, Change, Job, label, split_label
 from jobs.launchers.base import TaskState
@@ -282,6 +282,11 @@ class Store:
         query = sql.select(table).where(table.c.job == self.get(text).number).order_by(table.c.number)
         with tables.reading(self._engine) as connection:
             return [rows.action(row) for row in connection.execute(query).mappings()]
+
+    def asked_again(self, user: str) -> list[Job]:
+        """Return the user's jobs that may run again though they had ended; see `jobs.asked_again`."""
+        with tables.reading(self._engine) as connection:
+            return asked_again.jobs(connection, user)
 
     def page(self, wanted: Listing) -> tuple[list[Job], int]:
         """Return one page of a list of jobs, and how many the whole list has."""
