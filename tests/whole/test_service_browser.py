@@ -64,6 +64,26 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
         expect(rows).to_have_count(1)
         page.goto(watched.address)
         expect(rows).to_have_count(4)
+        page.locator("[name=sort]").select_option("name")
+        expect(page).to_have_url(re.compile(r"/\?sort=name$"))
+        names = rows.locator("a").all_inner_texts()
+        page.locator("[name=order]").select_option("up")
+        expect(rows.locator("a")).to_have_text(names[::-1])
+        page.go_back()
+        expect(rows.locator("a")).to_have_text(names)
+
+        # A launcher that does not answer: what waits or runs is marked.
+        marks = (
+            "[...document.querySelectorAll('.state')].map((one) => getComputedStyle(one, '::after').content)"
+        )
+        slurm.refuses = "states"
+        expect(page.locator("#warnings")).to_contain_text("did not answer")
+        assert sorted(set(page.evaluate(marks))) == ['" (out of date)"', "none"]
+        slurm.refuses = None
+        expect(page.locator("#warnings")).to_be_empty()
+        assert set(page.evaluate(marks)) == {"none"}
+        page.goto(watched.address)
+        expect(rows).to_have_count(4)
 
         # By keyboard to a job, whose curves and log move.
         page.locator("[name=order]").focus()
@@ -82,7 +102,15 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
         with log.open("a") as file:
             file.write("rank 1: <script>alert(3)</script>\n")
         expect(page.locator("#log-text")).to_contain_text("rank 1: <script>alert(3)</script>")
+        # Smoothed, the raw line stays behind; a logarithmic axis has other ticks.
+        lines, ticks = charts.nth(0).locator("path"), charts.nth(0).locator("text")
+        raw, even = [line.get_attribute("d") for line in lines.all()], ticks.all_inner_texts()
+        page.get_by_label("Smoothing").fill("0.8")
+        expect(lines).to_have_count(2 * len(raw))
+        smooth = [line.get_attribute("d") for line in lines.all()]
+        assert smooth[::2] == raw and smooth[1] not in raw
         page.get_by_label("Logarithmic").check()
+        assert ticks.all_inner_texts() != even
         page.get_by_text("Configuration", exact=True).click()
         expect(page.locator("#config")).to_contain_text("global_batch: 8")
 

@@ -25,9 +25,10 @@ function show(job) {
     found.push(button("Let others go first", () => act("nice", {by: 1000})), button("Normal priority", () => act("nice", {by: 0})));
   }
   if (["train", "crossval"].includes(job.kind)) found.push(node("a", {class: "button", href: `/submit?from=${KEY}`}, "Submit again with changes"));
-  const focused = document.activeElement && byId("acts").contains(document.activeElement) ? document.activeElement.textContent : null;
+  // The keyboard stays where it was: at the same words, else at what took their place.
+  const at = [...byId("acts").children].indexOf(document.activeElement), words = document.activeElement?.textContent;
   byId("acts").replaceChildren(...found);
-  found.find((one) => one.textContent === focused)?.focus();
+  if (at >= 0) (found.find((one) => one.textContent === words) ?? found[at])?.focus();
 }
 
 if (byId("acts")) document.addEventListener("job", (event) => show(event.detail));

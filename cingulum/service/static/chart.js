@@ -1,7 +1,7 @@
 // Lines over a common axis as inline SVG: smoothed on wish (the raw line stays behind), linear or logarithmic.
 import {figure, node} from "/static/page.js";
 
-const WIDTH = 420, HEIGHT = 220, LEFT = 60, RIGHT = 10, TOP = 10, BOTTOM = 24, TICKS = 4;
+const WIDTH = 420, HEIGHT = 220, LEFT = 66, RIGHT = 10, TOP = 10, BOTTOM = 24, TICKS = 4;
 
 function svg(name, facts, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -19,6 +19,14 @@ function round(low, high) {
   const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
   const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
   return Array.from({length: last - first + 1}, (_, place) => (first + place) * step);
+}
+
+// Figures of ticks, with as many digits as tell them apart.
+function told(values) {
+  for (let digits = 3; digits < 7; digits += 1) {
+    const texts = values.map((one) => (digits < 5 ? figure(+one.toPrecision(digits)) : String(+one.toPrecision(digits))));
+    if (new Set(texts).size === values.length || digits === 6) return texts;
+  }
 }
 
 // Exponential average, corrected for its beginning.
@@ -53,7 +61,7 @@ export function chart(title, xs, lines, {weight = 0, log = false, unit = "", leg
   if (!all.length) return null;
   const scale = log ? Math.log10 : (one) => one, back = log ? (one) => 10 ** one : (one) => one;
   let low = scale(all.reduce((a, b) => Math.min(a, b))), high = scale(all.reduce((a, b) => Math.max(a, b)));
-  if (high - low < 1e-12) { low -= Math.abs(low) / 10 || 1; high += Math.abs(high) / 10 || 1; }
+  if (high - low < Math.max(1e-12, 1e-4 * Math.abs(high))) { low -= Math.abs(low) / 10 || 1; high += Math.abs(high) / 10 || 1; }
   const first = drawn.map((line) => line.xs[0]).reduce((a, b) => Math.min(a, b));
   const last = drawn.map((line) => line.xs[line.xs.length - 1]).reduce((a, b) => Math.max(a, b));
   const x = (one) => LEFT + (WIDTH - LEFT - RIGHT) * (last > first ? (one - first) / (last - first) : 0.5);
@@ -61,9 +69,10 @@ export function chart(title, xs, lines, {weight = 0, log = false, unit = "", leg
   const newest = drawn.length > MOST_NAMED ? `${drawn.length} lines`
     : drawn.map(({name, values}) => `${name} ${figure(values.findLast((one) => one !== null))}`).join(", ");
   const picture = svg("svg", {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "chart", role: "img", "aria-label": `${title}: ${newest}`});
-  for (const value of log ? even(low, high).map(back) : round(low, high)) {
+  const ticks = log ? even(low, high).map(back) : round(low, high), texts = told(ticks);
+  for (const [place, value] of ticks.entries()) {
     picture.append(svg("line", {x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), class: "grid-line"}),
-      svg("text", {x: LEFT - 6, y: y(value) + 4, "text-anchor": "end"}, figure(+value.toPrecision(3))));
+      svg("text", {x: LEFT - 6, y: y(value) + 4, "text-anchor": "end"}, texts[place]));
   }
   picture.append(svg("text", {x: LEFT, y: HEIGHT - 6}, figure(first)),
     svg("text", {x: WIDTH - RIGHT, y: HEIGHT - 6, "text-anchor": "end"}, `${unit} ${figure(last)}`));

@@ -1,10 +1,10 @@
 // What runs, what waits and why, and what is free, as the scheduler told it last.
-import {ask, byId, bytes, fact, figure, follow, keepFocus, kindOf, moment, node, warn} from "/static/page.js";
+import {ask, byId, bytes, fact, figure, follow, keepFocus, kindOf, moment, node, plural, warn} from "/static/page.js";
+import {explained} from "/static/reasons.js";
 
 const form = byId("filters"), MIB = 2 ** 20;
 const cell = (title, ...inside) => node("td", {"data-title": title}, ...inside);
 const of = (free, all) => `${free} of ${all}`;
-const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
 function job(one) {
   const name = one.name || one.id;
@@ -12,7 +12,7 @@ function job(one) {
   const when = one.waits ? (one.expected ? `expected ${moment(one.expected)}` : `since ${moment(one.submitted)}`) : `since ${moment(one.started)}`;
   return node("tr", {class: one.mine ? "mine" : null},
     node("th", {scope: "row"}, one.page ? node("a", {href: one.page}, name) : name, node("span", {class: "under"}, [one.name ? one.id : null, one.user].filter(Boolean).join(" · "))),
-    cell("state", node("span", {class: kindOf(one.state)}, one.state), one.reason ? node("span", {class: "under"}, one.reason) : null),
+    cell("state", node("span", {class: kindOf(one.state)}, one.state), one.reason ? node("span", {class: "under"}, explained(one.reason)) : null),
     cell("asks for", asked, one.partition ? node("span", {class: "under"}, one.partition) : null),
     cell("hosts", one.hosts), cell("when", when), cell("at most", one.limit));
 }
@@ -47,7 +47,7 @@ async function show() {
   byId("hosts-count").textContent = some(told.hosts.length, told.hosts_total, "host");
   keepFocus(byId("queue"), () => byId("queue").replaceChildren(...told.queue.map(job)));
   byId("hosts").replaceChildren(...told.hosts.map(host));
-  warn([...(told.stale ? ["What follows is out of date."] : []), ...told.warnings]);
+  warn([...(told.stale ? ["What follows is out of date."] : []), ...told.warnings], told.stale);
 }
 
 let typed = 0;

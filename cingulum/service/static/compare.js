@@ -154,7 +154,7 @@ async function show() {
   table();
   choices();
   await curves();
-  warn(found.warnings);
+  warn(found.warnings, false);
 }
 
 function begin() {

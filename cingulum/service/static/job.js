@@ -1,7 +1,8 @@
 import {watchDifferences} from "/static/differ.js";
 import {showInsight, watchInsight} from "/static/insight.js";
 import {beginLog, showLog} from "/static/log.js";
-import {ask, byId, duration, fact, follow, isActive, kindOf, moment, node, warn} from "/static/page.js";
+import {ask, byId, duration, fact, follow, isActive, kindOf, moment, node, plural, warn} from "/static/page.js";
+import {explained} from "/static/reasons.js";
 import {howFar, links, showCurves, showFiles} from "/static/run_view.js";
 
 const KEY = encodeURIComponent(document.body.dataset.job);
@@ -16,10 +17,10 @@ function facts(job, run, related) {
   add("Started", moment(one.started));
   add("Ended", moment(one.ended));
   add("Exit code", one.exit_code === null ? "" : String(one.exit_code));
-  add("Started again", one.restarts ? `${one.restarts} times` : "");
+  add("Started again", one.restarts ? plural(one.restarts, "time") : "");
   add("Submitted", `${moment(job.submitted)} by ${job.user}`);
   add("Launcher", `${job.launcher} on ${job.site}`);
-  add("Asks for (hosts × ranks)", [`${asked.nodes} × ${asked.ranks_per_node} ranks`, asked.gpus_per_node && `${asked.gpus_per_node} GPUs per host`, asked.minutes && duration(60 * asked.minutes)].filter(Boolean).join(", "));
+  add("Asks for (hosts × ranks)", [`${asked.nodes} × ${asked.ranks_per_node} ranks`, asked.gpus_per_node && `${plural(asked.gpus_per_node, "GPU")} per host`, asked.minutes && duration(60 * asked.minutes)].filter(Boolean).join(", "));
   add("After", ...(related.before.length ? links(related.before) : [job.after.join(", ")]));
   add("Before", ...links(related.then));
   add("Same run folder", ...links(related.jobs));
@@ -38,7 +39,7 @@ function history(job) {
   // Stable: what was asked for comes before what came of it in the same second.
   const all = [...actions, ...changes].sort((a, b) => a.time.localeCompare(b.time));
   const failed = job.task_list[task].failures.map((line) => node("li", {}, node("b", {class: "bad"}, "failed start "), line.replaceAll("\t", ", ")));
-  byId("history").replaceChildren(...all.map((one) => node("li", {}, node("time", {datetime: one.time}, moment(one.time)), ...one.inside)), ...failed);
+  byId("history").replaceChildren(...all.map((one) => node("li", {}, node("time", {datetime: one.time}, moment(one.time, "medium")), ...one.inside)), ...failed);
 }
 
 function details(job, run) {
@@ -60,7 +61,7 @@ async function show() {
   } catch { showCurves(null); }  // no run folder yet
   byId("state").className = kindOf(one.state);
   byId("state").textContent = one.state;
-  byId("reason").textContent = one.reason;
+  byId("reason").textContent = explained(one.reason);
   facts(job, run, related);
   history(job);
   details(job, run);

@@ -76,7 +76,9 @@ export function follow(address, changed) {
   return () => { document.removeEventListener("visibilitychange", seen); close(); };
 }
 
-export function warn(warnings) {
+// Where states are out of date, what waits or runs is marked: it may be in another one by now.
+export function warn(warnings, isOld = warnings.length > 0) {
+  document.body.classList.toggle("unheard", isOld);
   byId("warnings").replaceChildren(...warnings.map((one) => node("p", {class: "banner"}, one)));
 }
 
@@ -108,9 +110,11 @@ export function bytes(count) {
   return `${unit ? count.toPrecision(3) : count} ${units[unit]}`;
 }
 
-export function moment(text) {
-  return text ? new Date(text).toLocaleString(undefined, {dateStyle: "medium", timeStyle: "short"}) : "";
+export function moment(text, timeStyle = "short") {
+  return text ? new Date(text).toLocaleString(undefined, {dateStyle: "medium", timeStyle}) : "";
 }
+
+export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
 export function progressBar(progress) {
   const part = Math.round(100 * progress.part);

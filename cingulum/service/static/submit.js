@@ -1,5 +1,5 @@
 // The form: YAML, keys beside it, options of the launch; checked while one types, and shown before it is sent.
-import {ask, byId, node} from "/static/page.js";
+import {ask, byId, node, plural} from "/static/page.js";
 
 const CHECK_MS = 400, JSON_BODY = {"Content-Type": "application/json"};
 const changes = new Map(), inputs = new Map();
@@ -38,7 +38,7 @@ function problem(error) {
 }
 
 function job(one, number, all) {
-  const wants = one.resources, words = [`${wants.nodes} × ${wants.ranks_per_node} ranks`, wants.gpus_per_node && `${wants.gpus_per_node} GPUs per host`,
+  const wants = one.resources, words = [`${wants.nodes} × ${wants.ranks_per_node} ranks`, wants.gpus_per_node && `${plural(wants.gpus_per_node, "GPU")} per host`,
     wants.memory_mib ? `${wants.memory_mib} MiB per host` : "memory as the site says", wants.minutes ? `${wants.minutes} min` : "time as the site says"];
   const parts = Object.entries(one.files).map(([name, text]) => node("details", {}, node("summary", {}, name), node("pre", {}, text)));
   return node("section", {class: "card"}, node("h3", {}, `${number + 1} of ${all.length}: ${one.name} (${one.kind})`),
