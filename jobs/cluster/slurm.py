@@ -21,8 +21,8 @@ from trainer.errors import LauncherError
 
 ASK_S = 30.0
 QUEUE_FORMAT = (
-    "JobArrayID:200|,UserName:64|,State:32|,Partition:64|,NumNodes:12|,NumCPUs:12|,tres-alloc:300|,"
-    "SubmitTime:24|,StartTime:24|,TimeLimit:24|,NodeList:2000|,Reason:400|"
+    "JobArrayID:200|,UserName:64|,State:32|,Partition:64|,NumNodes:12|,NumCPUs:12|,NumTasks:12|,tres-alloc:300|,"
+    "tres-per-job:300|,tres-per-node:300|,tres-per-task:300|,SubmitTime:24|,StartTime:24|,TimeLimit:24|,NodeList:2000|,Reason:400|"
 )
 HOST_FORMAT = (
     "NodeHost:255|,PartitionName:64|,StateLong:40|,CPUsState:40|,Memory:20|,AllocMem:20|,Gres:300|,"
@@ -59,9 +59,9 @@ def look() -> Picture:
 def queue_in(text: str) -> tuple[Queued, ...]:
     """Parse squeue's output, requested in QUEUE_FORMAT with times as seconds since 1970."""
     found = []
-    for job, user, state, partition, nodes, cpus, tres, submitted, start, limit, hosts, reason in _rows(
-        text, 12
-    ):
+    for row in _rows(text, 16):
+        job, user, state, partition, nodes, cpus, *resources = row[:11]
+        submitted, start, limit, hosts, reason = row[11:]
         waits = state in _WAITS
         found.append(
             Queued(
@@ -72,7 +72,7 @@ def queue_in(text: str) -> tuple[Queued, ...]:
                 partition=partition,
                 nodes=_count(nodes),
                 cpus=_count(cpus),
-                gpus=gpus_of_tres(tres),
+                gpus=_gpus(_count(nodes), *resources),
                 hosts="" if waits else _said(hosts),
                 submitted=_time(submitted),
                 started=None if waits else _time(start),
@@ -119,8 +119,9 @@ def shares_in(text: str, user: str) -> tuple[Share, ...]:
 
 
 def gpus_of_gres(text: str) -> int:
-    """Return how many GPUs generic resources name: `gpu:2`, `gpu:a100:4(S:0-1),gpu:t4:1`."""
-    return sum(int(count) for count in re.findall(r"\bgpu(?::[^:,()]+)?:([0-9]+)", text))
+    """Return how many GPUs generic resources name: `gpu:2`, `gres:gpu:a100:4(S:0-1),gpu:t4:1`, `gpu`."""
+    counts = re.findall(r"\bgpu(?::[^:=,()0-9][^:=,()]*)?(?:[:=]([0-9]+))?", text)
+    return sum(int(count or 1) for count in counts)
 
 
 def gpus_of_tres(text: str) -> int:
@@ -129,6 +130,12 @@ def gpus_of_tres(text: str) -> int:
     if whole is not None:
         return int(whole[1])
     return sum(int(count) for count in re.findall(r"\bgres/gpu:[^=,]+=([0-9]+)", text))
+
+
+def _gpus(nodes: int, tasks: str, tres: str, per_job: str, per_node: str, per_task: str) -> int:
+    """Return how many GPUs a job has, where the cluster accounts for them, else how many it asked for."""
+    asked = gpus_of_gres(per_job) or gpus_of_gres(per_node) * nodes or gpus_of_gres(per_task) * _count(tasks)
+    return gpus_of_tres(tres) or asked
 
 
 def _asked(line: Sequence[str]) -> str:

@@ -151,6 +151,8 @@ def test_runs_are_submitted_watched_preempted_held_compared_and_cancelled_on_the
         expect(page.locator("#queue tr", has_text="tester")).to_contain_text("Resources")
         expect(page.locator("#facts")).to_contain_text("5 of 6")
         expect(page.locator("#facts")).to_contain_text("1 running, 0 waiting")
+        expect(page.locator("#facts")).to_contain_text("1 GPU, 1 CPU")  # though nobody accounts for GPUs here
+        assert fits(page)
         picture("cluster")
         page.locator("#queue").get_by_role("link", name="ad-vs-nc").click()
         expect(page.locator("h1")).to_have_text("ad-vs-nc")

@@ -29,6 +29,24 @@ def test_a_real_queue_is_read_with_its_reasons_gpus_and_times():
     assert (queue["3"].started, queue["3"].gpus, queue["3"].cpus) == (None, 0, 3)
 
 
+@pytest.mark.parametrize(
+    ("tasks", "per_job", "per_node", "per_task", "gpus"),
+    [
+        (4, "N/A", "gres:gpu:2", "N/A", 4),
+        (4, "N/A", "gres/gpu:a100:1", "N/A", 2),
+        (4, "gres:gpu:3", "N/A", "N/A", 3),
+        (4, "N/A", "N/A", "gres/gpu=1", 4),
+        (4, "N/A", "gres:gpu", "N/A", 2),
+        (4, "N/A", "gres:shard:2", "N/A", 0),
+    ],
+)
+def test_a_cluster_that_does_not_account_for_gpus_tells_those_that_were_asked_for(
+    tasks, per_job, per_node, per_task, gpus
+):
+    line = f"1|ada|RUNNING|all|2|4|{tasks}|cpu=4,node=2|{per_job}|{per_node}|{per_task}|5|6|5:00|n[1-2]|None|"
+    assert slurm.queue_in(line)[0].gpus == gpus
+
+
 def test_hosts_are_told_once_and_those_that_are_drained_have_nothing_free():
     hosts = slurm.hosts_in((ANSWERS / "cluster-sinfo.txt").read_text())
     assert [host.name for host in hosts] == ["n1", "n2", "n3"]
