@@ -33,6 +33,7 @@ from cingulum.commands.report import report
 from cingulum.commands.requeue import requeue
 from cingulum.commands.scratch import scratch
 from cingulum.commands.serve import serve
+from cingulum.commands.share import share
 from cingulum.commands.show_job import show
 from cingulum.commands.simulate import simulate
 from cingulum.commands.submit import submit
@@ -70,6 +71,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "wait": wait,
     "cancel": cancel,
     "requeue": requeue,
+    "share": share,
     "serve": serve,
     "scratch": scratch,
     "testbed": testbed,
