@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -112,21 +113,24 @@ def searched(asks: httpx2.Client) -> str:
 
 
 def follow(socket: str, until: float, reads: bool, seen: list[float]) -> None:
-    """Follow the newest job; note when it is said to have changed, and ask for what has."""
+    """Follow the newest job; note when it is said to have changed, or when what has is read, too."""
     with client(socket) as asks, asks.stream("GET", f"/api/v1/jobs/{JOBS}/events") as events:
         for line in events.iter_lines():
             if time.time() > until:
                 return
             if line.startswith("data"):
-                seen.append(time.time())
                 if reads:
                     with client(socket) as other:
                         for part in ("", "/curves", "/log"):
                             other.get(f"/api/v1/jobs/{JOBS}{part}")
+                seen.append(time.time())
 
 
 def followed(socket: str, log: Path, service: psutil.Process, seconds: float) -> None:
-    """Write a line every 5 s while many follow, and print what that costs."""
+    """Write a line and a point of the curves every 5 s while many follow, and print what that costs."""
+    from jobs_to_serve import row
+
+    metrics = log.parents[3] / "runs" / str(JOBS) / "metrics.jsonl"
     until, seen = time.time() + seconds, []
     noted: list[list[float]] = [[] for _ in range(FOLLOWERS)]
     threads = [
@@ -136,13 +140,15 @@ def followed(socket: str, log: Path, service: psutil.Process, seconds: float) ->
     for thread in threads:
         thread.start()
     time.sleep(3)
-    before, began, memory, delays = sum(service.cpu_times()[:2]), time.time(), [], []
+    before, began, delays = sum(service.cpu_times()[:2]), time.time(), []
+    memory: list[tuple[float, float]] = []
     while time.time() < until:
-        with log.open("ab") as file:
+        with log.open("ab") as file, metrics.open("a") as points:
             file.write(LINE)
+            points.write(json.dumps(row(101 + len(delays))) + "\n")
         wrote = time.time()
         time.sleep(5)
-        memory.append(service.memory_info().rss >> 20)
+        memory.append((time.time() - began, service.memory_info().rss / 2**20))
         seen = [moment for moment in noted[0] if moment >= wrote]
         delays.append(seen[0] - wrote if seen else float("inf"))
     cores = (sum(service.cpu_times()[:2]) - before) / (time.time() - began)
@@ -150,8 +156,14 @@ def followed(socket: str, log: Path, service: psutil.Process, seconds: float) ->
         file.write(LINE)
     for thread in threads:
         thread.join(60)
-    print(f"{FOLLOWERS} followers for {seconds:.0f} s: {cores:.2f} cores, {memory[0]} to {memory[-1]} MiB")
-    print(f"a line is told of within {max(delays):.1f} s (longest of {len(delays)})")
+    held = [mib for _, mib in memory]
+    print(
+        f"{FOLLOWERS} followers for {seconds:.0f} s: {cores:.2f} cores, {held[0]:.1f} to {held[-1]:.1f} MiB"
+    )
+    settled = [one for one in memory if one[0] >= seconds / 5] or memory
+    slope, _ = statistics.linear_regression(*zip(*settled, strict=True))
+    print(f"  after the first fifth {60 * slope:+.3f} MiB/min, at most {max(held):.1f} MiB")
+    print(f"a point is read within {max(delays):.1f} s after it was written (longest of {len(delays)})")
 
 
 def main() -> None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import sqlalchemy as sql
 
-from jobs import statements, tables
+from jobs import sharing, statements, tables
 from jobs.job import Change, Job, label
+from jobs.sharing import Viewer
 
 _COLUMNS = tables.jobs.c
 # What a list may be sorted by, besides the number, which is the order of submission.
@@ -27,12 +28,14 @@ class Listing:
     """Which jobs, in which order, and which page of them.
 
     Attributes:
-        user: submitted by this one.
+        user: submitted by this one; see `whose`.
         states: of the job as a whole; empty: any.
         text: part of the name, the id, the kind or the list of hosts, in any case; "": any.
         sort: one of SORTS.
         descending: the largest, or the newest, first.
         offset, limit: jobs to leave out before the page, and at most on it.
+        groups: of the user.
+        whose: "mine", "shared": other users' jobs that are shared with one of the groups; or "all": both.
     """
 
     user: str
@@ -42,11 +45,13 @@ class Listing:
     descending: bool = True
     offset: int = 0
     limit: int = 50
+    groups: tuple[str, ...] = ()
+    whose: str = "all"
 
 
 def page(connection: sql.Connection, wanted: Listing) -> tuple[list[Job], int]:
     """Return the jobs of the page, and how many match on all pages."""
-    matching = [_COLUMNS.user == wanted.user]
+    matching = [_whose(wanted)]
     if wanted.states:
         matching.append(_COLUMNS.state.in_(wanted.states))
     if wanted.text:
@@ -59,16 +64,16 @@ def page(connection: sql.Connection, wanted: Listing) -> tuple[list[Job], int]:
     return found, int(total.scalar_one())
 
 
-def mentioning(connection: sql.Connection, user: str, text: str, most: int) -> list[Job]:
-    """Return the user's newest jobs in whose specification this text is a part of a string."""
+def mentioning(connection: sql.Connection, viewer: Viewer, text: str, most: int) -> list[Job]:
+    """Return the newest jobs that the viewer may look at with this text in a string of their specification."""
     holds = _COLUMNS.spec.contains(json.dumps(text)[1:-1], autoescape=True)
-    return statements.jobs(connection, _COLUMNS.user == user, holds, limit=most)
+    return statements.jobs(connection, sharing.visible(viewer), holds, limit=most)
 
 
-def stamp(connection: sql.Connection, user: str) -> tuple[int, int]:
-    """Return what changes with any job of the user: how many there are, and all their revisions."""
+def stamp(connection: sql.Connection, viewer: Viewer) -> tuple[int, int]:
+    """Return what changes with any job that the viewer may look at: how many, and all their revisions."""
     query = sql.select(sql.func.count(), sql.func.coalesce(sql.func.sum(_COLUMNS.revision), 0))
-    count, revisions = connection.execute(query.where(_COLUMNS.user == user)).one()
+    count, revisions = connection.execute(query.where(sharing.visible(viewer))).one()
     return int(count), int(revisions)
 
 
@@ -101,6 +106,12 @@ def changes_after(
 def newest_change(connection: sql.Connection) -> int:
     """Return the greatest number of a change; 0: there is none."""
     return int(connection.execute(sql.select(sql.func.max(tables.changes.c.number))).scalar() or 0)
+
+
+def _whose(wanted: Listing) -> sql.ColumnElement[bool]:
+    if wanted.whose == "shared":
+        return sharing.of_others(Viewer(wanted.user, wanted.groups))
+    return sharing.visible(Viewer(wanted.user, wanted.groups if wanted.whose == "all" else ()))
 
 
 def _holds(text: str) -> sql.ColumnElement[bool]:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from jobs import store_address
+from jobs import store_address, store_copy
 from jobs.rows import UnreadableError
 from trainer.errors import StoreError
 
 # The newest file of jobs/migrations/versions/.
-REVISION = "0004"
+REVISION = "0005"
 _FIRST = "0001"
 # Tables in which a database names its format: alembic's, and the one before it, which older versions read.
 _ALEMBIC = "alembic_version"
@@ -25,7 +25,7 @@ _LOCK = 0x63696E67
 
 
 def bring_up(engine: sql.Engine) -> None:
-    """Make the tables, or migrate them to this version; do nothing where they are current.
+    """Make the tables, or migrate them to this version with a copy kept; do nothing where they are current.
 
     Raises:
         StoreError: a newer Cingulum made them.
@@ -44,6 +44,8 @@ def bring_up(engine: sql.Engine) -> None:
                 f"this Cingulum knows format {int(REVISION)}.",
                 cure="Use the newer Cingulum that wrote it, or name another store in CINGULUM_STORE.",
             )
+        if found is not None and found != REVISION:
+            store_copy.keep(connection, int(found))
         if found != REVISION:
             _upgrade(connection, found)
 

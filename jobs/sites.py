@@ -71,6 +71,11 @@ class Site(PerKind):
         "none", description="what runs a job's image, one container around each rank"
     )
     container_options: Texts = Field((), description="further options of `apptainer exec` or `docker run`")
+    share: Names = Field(
+        (),
+        description="Unix groups whose members may look at jobs in a store that they share, where a job says "
+        "nothing; those that its user is in",
+    )
     kinds: Annotated[dict[KindName, Kind], Field(strict=False)] = Field(
         {}, description="what is different for a kind of job; see below"
     )

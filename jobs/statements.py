@@ -55,15 +55,18 @@ def named(text: str) -> sql.ColumnElement[bool]:
     return tables.jobs.c.label == named
 
 
-def several(connection: sql.Connection, texts: Sequence[str]) -> dict[str, Job]:
-    """Return the newest job of each of these ids; those that name none are left out."""
+def several(
+    connection: sql.Connection, texts: Sequence[str], wanted: sql.ColumnElement[bool]
+) -> dict[str, Job]:
+    """Return the newest job of each of these ids that is wanted; those that name none are left out."""
     names = {}
     for text in texts:
         with contextlib.suppress(JobError):
             names[text] = split_label(text)[0]
     numbers = [int(one.removeprefix("new-")) for one in names.values() if one.startswith("new-")]
     columns = tables.jobs.c
-    found = jobs(connection, sql.or_(columns.label.in_(list(names.values())), columns.number.in_(numbers)))
+    named = sql.or_(columns.label.in_(list(names.values())), columns.number.in_(numbers))
+    found = jobs(connection, named, wanted)
     by_name = {name: job for job in reversed(found) for name in (job.label, job.key)}
     return {text: by_name[name] for text, name in names.items() if name in by_name}
 

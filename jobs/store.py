@@ -13,12 +13,24 @@ from pathlib import Path
 
 import sqlalchemy as sql
 
-from jobs import admission, asked_again, keys, listing, rows, statements, store_address, submitter, tables
+from jobs import (
+    admission,
+    asked_again,
+    keys,
+    listing,
+    rows,
+    sharing,
+    statements,
+    store_address,
+    submitter,
+    tables,
+)
 from jobs.home import home
 from jobs.job import Action, Change, Job, label, split_label
 from jobs.launchers.base import TaskState
 from jobs.listing import Listing
 from jobs.noting import Noted
+from jobs.sharing import Viewer
 from jobs.spec import JobSpec
 from trainer.errors import JobError, StoreError
 
@@ -58,10 +70,11 @@ class Store:
         folder: Path,
         place: str = "",
         who: str | None = None,
+        shared: Sequence[str] = (),
     ) -> Job:
         """Record, before it does so, that this process submits a job: all its tasks are SUBMITTING.
 
-        `who` asked for it, as its history tells.
+        `who` asked for it, as its history tells; groups of `shared` may look at it.
 
         Raises:
             JobError: another job, which it does not wait for, trains in its run folder; nothing was stored.
@@ -86,6 +99,7 @@ class Store:
                 raise keys.taken(token) from error
             if who is not None:
                 statements.act(connection, number, None, "submit", who)
+            sharing.share(connection, number, shared)
             after = [statements.jobs(connection, statements.named(text), limit=1) for text in spec.after]
             admission.admit(connection, number, spec, waits_for=[job.number for (job,) in after])
             return statements.jobs(connection, tables.jobs.c.number == number)[0]
@@ -215,17 +229,18 @@ class Store:
                     connection.execute(table.update().where(which).values(missing_since=value))
         return since
 
-    def get(self, text: str) -> Job:
+    def get(self, text: str, viewer: Viewer | None = None) -> Job:
         """Return the job of this id; one of its tasks, `4711_3`, names it, too, and so does `new-12` ever
         after.
 
-        Slurm may count from the beginning again: the newest job of that id is meant.
+        Slurm may count from the beginning again: the newest job of that id is meant, of those that the
+        viewer may look at (None: of all).
 
         Raises:
             JobError: there is none, or it is not an id.
         """
         with tables.reading(self._engine) as connection:
-            found = statements.jobs(connection, statements.named(text), limit=1)
+            found = statements.jobs(connection, statements.named(text), _seen_by(viewer), limit=1)
         if not found:
             tables.check_whole(self._engine)  # an index that is damaged finds nothing
             raise JobError(f"There is no job {text!r} in {self}.", cure="`cingulum jobs` lists them.")
@@ -244,10 +259,10 @@ class Store:
         with tables.writing(self._engine) as connection:
             return keys.tokens(connection, submitter.user(), key, digest, fresh)
 
-    def several(self, texts: Sequence[str]) -> dict[str, Job]:
+    def several(self, texts: Sequence[str], viewer: Viewer | None = None) -> dict[str, Job]:
         """Return what `get` returns, by one question for all; ids that name no job are left out."""
         with tables.reading(self._engine) as connection:
-            return statements.several(connection, texts)
+            return statements.several(connection, texts, _seen_by(viewer))
 
     def free(self, spec: JobSpec, *, besides: Job | None = None) -> None:
         """Check that no job but `besides` waits or runs in the run folder of this one.
@@ -275,6 +290,23 @@ class Store:
         """Record that a user asks for something to be done with a job, or one task of it."""
         with tables.writing(self._engine) as connection:
             statements.act(connection, job.number, task, action, who)
+
+    def share(self, job: Job, groups: Sequence[str], who: str, *, stop: bool = False) -> list[str]:
+        """Let groups look at a job, or with `stop` no longer; return all groups that may then.
+
+        What changes is in the job's history.
+        """
+        with tables.writing(self._engine) as connection:
+            changed = (sharing.stop if stop else sharing.share)(connection, job.number, groups)
+            for name in changed:
+                action = f"{'stop sharing' if stop else 'share'} with {name}"
+                statements.act(connection, job.number, None, action, who)
+            return sharing.of_job(connection, job.number)
+
+    def shared_with(self, job: Job) -> list[str]:
+        """Return the groups that may look at a job besides its user."""
+        with tables.reading(self._engine) as connection:
+            return sharing.of_job(connection, job.number)
 
     def actions(self, text: str) -> list[Action]:
         """Return what users did with a job, the oldest first; raises what `get` does."""
@@ -308,15 +340,15 @@ class Store:
         with tables.reading(self._engine) as connection:
             return listing.newest_change(connection)
 
-    def mentioning(self, user: str, text: str, most: int = 200) -> list[Job]:
-        """Return the user's newest jobs in whose specification this text is a part of a string."""
+    def mentioning(self, viewer: Viewer, text: str, most: int = 200) -> list[Job]:
+        """Return the newest jobs that the viewer may look at with this text in their specification."""
         with tables.reading(self._engine) as connection:
-            return listing.mentioning(connection, user, text, most)
+            return listing.mentioning(connection, viewer, text, most)
 
-    def stamp(self, user: str) -> tuple[int, int]:
-        """Return what changes with any job of the user."""
+    def stamp(self, viewer: Viewer) -> tuple[int, int]:
+        """Return what changes with any job that the viewer may look at."""
         with tables.reading(self._engine) as connection:
-            return listing.stamp(connection, user)
+            return listing.stamp(connection, viewer)
 
     def list(
         self,
@@ -324,6 +356,7 @@ class Store:
         states: Sequence[str] | None = None,
         user: str | None = None,
         changed_since: float | None = None,
+        shared_with: Viewer | None = None,
     ) -> list[Job]:
         """Return the jobs, the newest first, that match all criteria.
 
@@ -331,6 +364,7 @@ class Store:
             states: in one of these (of the job as a whole).
             user: submitted by this one.
             changed_since: of which something new was learnt then or later, seconds since 1970.
+            shared_with: of other users, and shared with a group of this one.
         """
         columns = tables.jobs.c
         wanted = [] if user is None else [columns.user == user]
@@ -338,5 +372,11 @@ class Store:
             wanted.append(columns.state.in_(states))
         if changed_since is not None:
             wanted.append(columns.changed >= changed_since)
+        if shared_with is not None:
+            wanted.append(sharing.of_others(shared_with))
         with tables.reading(self._engine) as connection:
             return statements.jobs(connection, *wanted)
+
+
+def _seen_by(viewer: Viewer | None) -> sql.ColumnElement[bool]:
+    return sql.true() if viewer is None else sharing.visible(viewer)

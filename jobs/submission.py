@@ -12,8 +12,9 @@ ever started from a row, so nothing is started twice. docs/decisions/0013-submis
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from jobs import sharing
 from jobs.home import job_folder, job_path, new_token
 from jobs.job import Job, split_label
 from jobs.launchers.base import Launcher, NoAnswer
@@ -35,6 +36,7 @@ def submit(
     *,
     token: str | None = None,
     who: str | None = None,
+    shared: Sequence[str] = (),
 ) -> Job:
     """Start a job and return it as stored.
 
@@ -45,6 +47,7 @@ def submit(
         site: where.
         token: of the submission; None: a new one.
         who: asked for it, as the job's history tells.
+        shared: groups that may look at it.
 
     Raises:
         JobError: the job cannot be run as it is, or waits for a job that failed; nothing was noted or
@@ -66,6 +69,7 @@ def submit(
         folder=job_path(token),
         place=place_of(launcher),
         who=who,
+        shared=shared,
     )
     try:
         folder = job_folder(token)
@@ -97,7 +101,7 @@ def externals(store: Store, launcher: Launcher, spec: JobSpec) -> list[str]:
     mine: Mapping[str, Launcher] = {launcher.name: launcher}
     found = []
     for text in spec.after:
-        job = store.get(text)
+        job = store.get(text, sharing.viewer())
         if split_label(text)[1] is not None:
             raise JobError(
                 f"{text} is one task of a job; a job waits for whole jobs.", cure=f"Give {job.label}."

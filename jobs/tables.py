@@ -98,7 +98,7 @@ actions = sql.Table(
     sql.Column("job", sql.ForeignKey("jobs.number"), nullable=False, index=True),
     sql.Column("task", sql.Integer),
     sql.Column("time", sql.Double, nullable=False),
-    sql.Column("action", sql.String(32), nullable=False),
+    sql.Column("action", sql.String(300), nullable=False),
     sql.Column("who", sql.Text, nullable=False),
     sqlite_autoincrement=True,
 )
@@ -109,6 +109,15 @@ run_folders = sql.Table(
     metadata,
     sql.Column("folder", sql.Text, primary_key=True),
     sql.Column("job", sql.ForeignKey("jobs.number"), nullable=False, index=True),
+)
+
+# Unix groups whose members may look at a job.
+shares = sql.Table(
+    "shares",
+    metadata,
+    sql.Column("job", sql.ForeignKey("jobs.number"), primary_key=True),
+    sql.Column("group", sql.String(255), primary_key=True, index=True),
+    sql.Column("since", sql.Double, nullable=False),
 )
 
 # What was asked to be submitted by a key: `key` and `digest` (of all that was asked) are SHA-256, `tokens`

@@ -36,6 +36,7 @@ from cingulum.commands.report import report
 from cingulum.commands.requeue import requeue
 from cingulum.commands.scratch import scratch
 from cingulum.commands.serve import serve
+from cingulum.commands.share import share
 from cingulum.commands.show_job import show
 from cingulum.commands.simulate import simulate
 from cingulum.commands.submit import submit
@@ -76,6 +77,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "hold": hold,
     "release": release,
     "nice": nice,
+    "share": share,
     "serve": serve,
     "scratch": scratch,
     "testbed": testbed,

@@ -26,6 +26,9 @@ def jobs(
     all_of_them: Annotated[
         bool, typer.Option("--all", help="List also jobs that ended more than a day ago.")
     ] = False,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="List other users' jobs that are shared with a group of yours.")
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Look again every 5 s until Ctrl-C.")] = False,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Make a lost or damaged store again from the jobs' folders.")
@@ -47,6 +50,8 @@ def jobs(
 
     With --server the service tells of them, from anywhere; --json prints them as its API does.
 
+    --shared lists what other users of the same store have shared with a group of yours, as they last knew it.
+
     States are those of Slurm. LOST: the job's launcher does not know it, and nothing says how it ended.
 
     \b
@@ -64,7 +69,8 @@ def jobs(
     if server is not None:
         if rebuild:
             raise InputError("--rebuild is for your own store.", cure="Leave out --server.")
-        _of_service(server, token_file, all_of_them=all_of_them, watch=watch, as_json=as_json)
+        whose = "shared" if shared else "mine"
+        _of_service(server, token_file, whose, all_of_them=all_of_them, watch=watch, as_json=as_json)
         return
     store = known.rebuilt(tell) if rebuild else known.opened(tell)
     if watch:
@@ -72,12 +78,12 @@ def jobs(
 
         def now(width: int) -> Table:
             known.refresh(store, warned=warned, warn=tell)
-            return job_display.table(_chosen(store, all_of_them=all_of_them), width)
+            return job_display.table(_chosen(store, all_of_them=all_of_them, shared=shared), width)
 
         _watch(now)
         return
     known.refresh(store, warn=tell)
-    found = _chosen(store, all_of_them=all_of_them)
+    found = _chosen(store, all_of_them=all_of_them, shared=shared)
     if as_json:
         typer.echo(json.dumps({"jobs": [describing.job(job) for job in found]}, indent=1))
     elif found:
@@ -87,10 +93,10 @@ def jobs(
         typer.echo("no jobs; `cingulum submit CONFIG` starts one", err=True)
 
 
-def _chosen(store: Store, *, all_of_them: bool) -> list[Job]:
-    from jobs import submitter
+def _chosen(store: Store, *, all_of_them: bool, shared: bool) -> list[Job]:
+    from jobs import sharing, submitter
 
-    found = store.list(user=submitter.user())
+    found = store.list(shared_with=sharing.viewer()) if shared else store.list(user=submitter.user())
     if all_of_them:
         return found
     since = time.time() - RECENT_S
@@ -102,16 +108,16 @@ def _ended(job: Job) -> float:
 
 
 def _of_service(
-    address: str, token_file: Path | None, *, all_of_them: bool, watch: bool, as_json: bool
+    address: str, token_file: Path | None, whose: str, *, all_of_them: bool, watch: bool, as_json: bool
 ) -> None:
     from cingulum import asking_service
     from cingulum.commands import job_display
 
     service = asking_service.Service(address, asking_service.token(token_file))
     if watch:
-        _watch(lambda width: job_display.table_of_service(_listed(service, all_of_them), width))
+        _watch(lambda width: job_display.table_of_service(_listed(service, all_of_them, whose), width))
         return
-    found = _listed(service, all_of_them)
+    found = _listed(service, all_of_them, whose)
     if as_json:
         typer.echo(json.dumps({"jobs": found}, indent=1))
     elif found:
@@ -121,15 +127,15 @@ def _of_service(
         typer.echo("no jobs", err=True)
 
 
-def _listed(service: Service, all_of_them: bool) -> list[dict[str, Any]]:
+def _listed(service: Service, all_of_them: bool, whose: str) -> list[dict[str, Any]]:
     """Return what a service lists, the newest first: all, or what waits, runs or changed today."""
     from jobs.launchers.base import ACTIVE
 
     if all_of_them:
-        return list(service.jobs(sort="submitted"))
-    found = {job["key"]: job for job in service.jobs(state=ACTIVE)}
+        return list(service.jobs(whose=whose, sort="submitted"))
+    found = {job["key"]: job for job in service.jobs(whose=whose, state=ACTIVE)}
     since = time.time() - RECENT_S
-    for job in service.jobs(sort="changed"):
+    for job in service.jobs(whose=whose, sort="changed"):
         if datetime.fromisoformat(job["changed"]).timestamp() < since:
             break
         found.setdefault(job["key"], job)

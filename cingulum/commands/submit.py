@@ -90,6 +90,17 @@ def submit(
         str | None,
         typer.Option(help="Options of that import: '--label diagnosis --size 96'.", show_default=False),
     ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GROUP",
+            help="Let this Unix group look at the jobs, in a store that you share; may be repeated.  "
+            "[default: the site's]",
+        ),
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Let no group look at them, whatever the site says.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the jobs, or what would run.")] = False,
 ) -> None:
@@ -109,8 +120,11 @@ def submit(
     from cingulum.commands import submission_check, submission_display
     from jobs import submitter
     from jobs.requests import describing, known, submitting
+    from trainer.errors import InputError
     from trainer.telling import tell
 
+    if private and share:
+        raise InputError("--private and --share exclude each other.", cure="Leave out one of them.")
     prepared = submitting.prepare(
         submitting.Request(
             config=config,
@@ -137,6 +151,7 @@ def submit(
             then=then,
             source=source,
             import_options=import_options,
+            share=() if private else share,
         ),
         submission_check,
     )

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Header, Query, Request
 
 from cingulum.service import form, outlooks
 from cingulum.service.api import ERRORS, Identity
-from cingulum.service.asking import Checked, Nice, Outlook, PlannedJob, Submission, Submitted
+from cingulum.service.asking import Checked, Nice, Outlook, PlannedJob, Sharing, Submission, Submitted
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.schema import Detail, Failure
-from jobs import supervised
+from jobs import sharing, supervised
 from jobs.requests import again, known, once, queueing, requeueing, submitting, texts
 from jobs.requests.submitting import Checks, Prepared
 from jobs.spec import JobSpec
@@ -128,12 +128,21 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
         job, task = _chosen(now, identity)
         return now.detail(queueing.nice(now.store, job, task, given.by, who=request.state.caller.who))
 
+    @router.post("/{identity}/share")
+    def share(request: Request, identity: Identity, given: Sharing) -> Detail:
+        """Let Unix groups of the user's look at a job, or no longer."""
+        job, _ = now.find(identity)
+        known.refuse_others(job)
+        names = tuple(given.groups) if given.stop else sharing.checked(given.groups)
+        now.store.share(job, names, request.state.caller.who, stop=given.stop)
+        return now.detail(now.find(identity)[0])
+
     return router
 
 
 def _chosen(now: JobsNow, identity: str) -> tuple[Any, int | None]:
-    """Return the user's job, as its launcher knows it now, and the task that is meant."""
-    now.find(identity)
+    """Return the user's own job, as its launcher knows it now, and the task that is meant."""
+    known.refuse_others(now.find(identity)[0])
     return known.current(now.store, identity, warn=_silent)
 
 

@@ -43,6 +43,7 @@ RunState = Enum("RunState", {name: name for name in RUN_STATES}, type=str)  # ty
 RunSort = Enum("RunSort", {name: name for name in RUN_SORTS}, type=str)  # type: ignore[misc]
 _LAST_STARTED = RunSort("started")
 Order = Literal["up", "down"]
+Whose = Literal["all", "mine", "shared"]
 Offset = Annotated[int, Query(ge=0, le=10**9)]
 Limit = Annotated[int, Query(ge=1, le=200)]
 ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": Failed, "description": "An error"}}
@@ -55,9 +56,10 @@ def _listing(
     order: Order = "down",
     offset: Offset = 0,
     limit: Limit = 50,
+    whose: Annotated[Whose, Query(description="Shared: others' jobs, with a group of the user's.")] = "all",
 ) -> Listing:
     states = tuple(one.value for one in state or ())
-    return Listing(submitter.user(), states, text, sort.value, order == "down", offset, limit)
+    return Listing(submitter.user(), states, text, sort.value, order == "down", offset, limit, whose=whose)
 
 
 def _run_listing(
@@ -105,7 +107,7 @@ def job_routes(now: JobsNow) -> APIRouter:
 
     @router.get("")
     def jobs(wanted: Wanted) -> Page:
-        """List the user's jobs: one page, filtered, searched and sorted."""
+        """List jobs that the user may look at: one page, filtered, searched and sorted."""
         return now.page(wanted)
 
     @router.get("/events", response_class=Response)
@@ -151,7 +153,7 @@ def job_routes(now: JobsNow) -> APIRouter:
     @router.post("/{identity}/cancel")
     def cancel(request: Request, identity: Identity) -> Detail:
         """End a job, or one task of it. What has ended stays as it is."""
-        now.find(identity)
+        known.refuse_others(now.find(identity)[0])
         chosen = known.current(now.store, identity, warn=lambda _: None)
         (job,) = cancelling.cancel(now.store, [chosen], who=request.state.caller.who)
         return now.detail(job)

@@ -47,6 +47,7 @@ class Submission(BaseModel):
     then: Text | None = None
     source: Text | None = None
     import_options: Text | None = None
+    share: Annotated[list[Text] | None, Field(max_length=100)] = None
 
     def request(self, config: Path) -> Request:
         """Return it as the command line would ask, with the file that holds the configuration."""
@@ -103,3 +104,12 @@ class Nice(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     by: Annotated[int, Field(ge=0, le=MOST_NICE)]
+
+
+class Sharing(BaseModel):
+    """Unix groups that may look at a job, or with `stop` no longer may."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    groups: Annotated[list[Text], Field(min_length=1, max_length=100)]
+    stop: bool = False

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from cingulum.service.outlooks import BusyError
 from jobs.keys import KeyUsedError, TakenError
+from jobs.requests.known import NotYoursError
 from jobs.requests.queueing import NoQueueError
 from trainer.errors import CingulumError, InputError, LauncherError, StoreError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI, Request
 
 _STATUSES: tuple[tuple[type[CingulumError], int], ...] = (
+    (NotYoursError, 403),
     (KeyUsedError, 409),
     (TakenError, 409),
     (NoQueueError, 409),
@@ -55,6 +57,11 @@ def answer_errors(app: FastAPI) -> None:
     def ours(request: Request, error: CingulumError) -> JSONResponse:
         status = 404 if isinstance(error, NotHere) else _status(error)
         return failure(status, error.code, error.message, cure=error.cure, objects=error.objects)
+
+    @app.exception_handler(PermissionError)
+    def unreadable(request: Request, error: PermissionError) -> JSONResponse:
+        said = "The permissions of the files do not let you read this."
+        return failure(403, "UNREADABLE", said, cure="Its user can change them: chmod g+rX, and chgrp.")
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> JSONResponse:

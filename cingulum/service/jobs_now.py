@@ -1,4 +1,4 @@
-"""The user's jobs as the service tells them: from the store, which a thread keeps up to date.
+"""Jobs that the user may look at, as the service tells them: from the store, which a thread keeps up to date.
 
 Requests never wait for a scheduler. While it does not answer, jobs are told as they were, with a warning.
 """
@@ -8,17 +8,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cingulum.service.failures import NotHere
 from cingulum.service.recent import Recent
 from cingulum.service.run_facts import RunFacts, folder_of
 from cingulum.service.schema import Detail, Page, Row, Run
-from jobs import submitter
+from jobs import sharing, submitter
 from jobs.job import Job, split_label
 from jobs.launchers.base import ACTIVE
 from jobs.listing import Listing
 from jobs.requests import describing, known
+from jobs.sharing import Viewer
 from jobs.store import Store
 from trainer.errors import CingulumError, JobError
 from trainer.run_folder.record import RunFolder
@@ -32,7 +34,7 @@ FRESH_S, _PAGE_S = 0.8, 10.0
 
 
 class JobsNow:
-    """Jobs of the user in a store.
+    """Jobs in a store: the user's own, and those shared with a group of the user's.
 
     Args:
         store: of all jobs.
@@ -78,12 +80,22 @@ class JobsNow:
 
     @property
     def has_jobs(self) -> bool:
-        """Return whether the user has any."""
-        return self.store.stamp(self.user)[0] > 0
+        """Return whether the user may look at any."""
+        return self.store.stamp(self.viewer())[0] > 0
+
+    @property
+    def has_shared(self) -> bool:
+        """Return whether jobs of other users are shared with a group of the user's."""
+        return self.store.page(Listing(self.user, limit=1, groups=sharing.groups(), whose="shared"))[1] > 0
+
+    def viewer(self) -> Viewer:
+        """Return the user, with groups as this host knows them now."""
+        return Viewer(self.user, sharing.groups())
 
     def page(self, wanted: Listing) -> Page:
         """Return a page of the list, made anew when `list_stamp` has changed."""
         self._look()
+        wanted = replace(wanted, user=self.user, groups=sharing.groups())
         page = self._pages.get((wanted, self.list_stamp()), lambda: self._page(wanted))
         # A warning may come and go, so that a stamp may come back: it is none of what is kept.
         return page.model_copy(update={"warnings": self.warnings})
@@ -93,9 +105,11 @@ class JobsNow:
         return self._stamps.get((), self._list_stamp)
 
     def _list_stamp(self) -> tuple[object, ...]:
+        viewer = self.viewer()
         active = self.store.list(states=ACTIVE, user=self.user)
+        active += self.store.list(states=ACTIVE, shared_with=viewer)
         runs = [run for job in active if (run := folder_of(job, 0)) is not None]
-        return self.store.stamp(self.user), *map(self.facts.stamp, runs), *self.warnings
+        return self.store.stamp(viewer), *map(self.facts.stamp, runs), *self.warnings
 
     def _page(self, wanted: Listing) -> Page:
         jobs, total = self.store.page(wanted)
@@ -103,27 +117,27 @@ class JobsNow:
         return Page(jobs=rows, total=total, offset=wanted.offset, limit=wanted.limit, warnings=[])
 
     def find(self, identity: str) -> tuple[Job, int | None]:
-        """Return the user's job of an id, and the task where the id names one.
+        """Return the job of an id, and the task where the id names one.
 
         Raises:
-            NotHere: not an id, or no job of this user.
+            NotHere: not an id, or no job that this user may look at.
         """
         self._look()
         try:
-            job, (_, task) = self.store.get(identity), split_label(identity)
+            job, (_, task) = self.store.get(identity, self.viewer()), split_label(identity)
         except JobError:
             job, task = None, None
-        if job is None or job.user != self.user or (task is not None and not _has(job, task)):
+        if job is None or (task is not None and not _has(job, task)):
             raise NotHere(f"There is no job {identity!r}.", cure="GET /api/v1/jobs lists them.")
         return job, task
 
     def several(self, identities: Sequence[str]) -> dict[str, tuple[Job, int | None]]:
-        """Return what `find` returns, by one question; ids without a job of this user are left out."""
+        """Return what `find` returns, by one question; ids without such a job are left out."""
         self._look()
         found = {}
-        for identity, job in self.store.several(identities).items():
+        for identity, job in self.store.several(identities, self.viewer()).items():
             _, task = split_label(identity)
-            if job.user == self.user and (task is None or _has(job, task)):
+            if task is None or _has(job, task):
                 found[identity] = job, task
         return found
 
@@ -133,6 +147,8 @@ class JobsNow:
             key=job.key,
             id=job.label,
             name=job.spec.name,
+            user=job.user,
+            mine=job.user == self.user,
             kind=job.spec.kind,
             launcher=job.launcher,
             state=job.state,
@@ -159,9 +175,10 @@ class JobsNow:
         run = folder_of(job, 0)
         return Detail(
             **self.row(job).model_dump(),
-            **{key: found[key] for key in ("site", "user", "after", "resources", "folder", "job_folder")},
+            **{key: found[key] for key in ("site", "after", "resources", "folder", "job_folder")},
             environment=sorted(job.spec.environment),
             run=None if run is None else str(run.path),
+            shared_with=self.store.shared_with(job),
             task_list=found["tasks"],
             changes=found["changes"],
             actions=found["actions"],
@@ -209,6 +226,12 @@ class JobsNow:
         acted = len(self.store.actions(job.key))
         return job.revision, acted, None if run is None else self.facts.stamp(run), size, *self._warnings
 
+    def _refresh_shared(self) -> None:
+        """Ask launchers for others' jobs, too: their users may not look. What cannot be asked is left."""
+        shared = self.store.list(states=ACTIVE, shared_with=self.viewer())
+        if shared:
+            known.refresh(self.store, shared, warn=lambda _: None)
+
     def _look(self) -> None:
         """Note that somebody looks; who comes back after a while is not told what was then."""
         before, self._looked = self._looked, time.monotonic()
@@ -220,6 +243,7 @@ class JobsNow:
         while not self._ending:
             try:
                 known.refresh(self.store, warn=lambda _: None, warned=warned)
+                self._refresh_shared()
                 self._warnings = tuple(sorted(warned))
             except CingulumError as error:
                 self._warnings = (error.message,)

@@ -46,9 +46,11 @@ def read(path: Path, inside: Path, *, offset: int, limit: int) -> LogPart:
 
 
 def refuse_elsewhere(path: Path, inside: Path) -> None:
-    """Raise NotHere where a log is not within its folder, with links followed."""
+    """Raise NotHere where a log is not within its folder, with links followed, or is no regular file."""
     if not is_inside(path, inside):
         raise NotHere("The log is a link to a file outside of the job's folder.", path=path.name)
+    if path.is_fifo() or path.is_char_device():  # they would keep their reader waiting
+        raise NotHere("The log is not a regular file.", path=path.name)
 
 
 def _to_line(found: bytes) -> int:

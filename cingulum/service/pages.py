@@ -59,7 +59,7 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
     @router.get("/jobs")
     def job_list(request: Request) -> HTMLResponse:
         """The list of jobs."""
-        return page("jobs.html.j2", request, "jobs", states=(*ACTIVE, *ENDED))
+        return page("jobs.html.j2", request, "jobs", states=(*ACTIVE, *ENDED), is_shared=now.has_shared)
 
     @router.get("/runs")
     def run_list(request: Request) -> HTMLResponse:
@@ -80,7 +80,7 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
     def job_page(request: Request, identity: Identity) -> HTMLResponse:
         """The page of one job."""
         job, task = now.find(identity)
-        return page("job.html.j2", request, job=job, task=task or 0)
+        return page("job.html.j2", request, job=job, task=task or 0, mine=job.user == now.user)
 
     @router.get("/runs/{identity}")
     def run_page(request: Request, identity: Identity) -> HTMLResponse:

@@ -18,7 +18,7 @@ _KEPT_S = 30.0
 
 
 class Relations:
-    """Looks up what belongs together, among the jobs of the user and the runs of the list."""
+    """Looks up what belongs together, among the jobs that the user may look at and the runs of the list."""
 
     def __init__(self, now: JobsNow, runs: RunsNow) -> None:
         self._now, self._runs = now, runs
@@ -44,13 +44,13 @@ class Relations:
             before=[_link(one) for one in self._before(job)],
             then=[
                 _link(one)
-                for one in self._now.store.mentioning(self._now.user, job.label)
+                for one in self._now.store.mentioning(self._now.viewer(), job.label)
                 if job.label in one.spec.after and one.submitted >= job.submitted
             ],
         )
 
     def _stamp(self) -> tuple[object, ...]:
-        return *self._now.store.stamp(self._now.user), self._runs.list_stamp()
+        return *self._now.store.stamp(self._now.viewer()), self._runs.list_stamp()
 
     def _page_of(self, folder: Path) -> str | None:
         found = self._runs.holding(folder)
@@ -60,7 +60,9 @@ class Relations:
         real = folder.resolve()
         # The job of a cross-validation names the folder in which the run folders of its folds lie.
         named = [
-            self._now.store.mentioning(self._now.user, name) for name in (real.name, real.parent.name) if name
+            self._now.store.mentioning(self._now.viewer(), name)
+            for name in (real.name, real.parent.name)
+            if name
         ]
         for job in {job.key: job for some in named for job in some}.values():
             yield from (_link(job, task) for task in _tasks_in(job, real))
@@ -68,11 +70,9 @@ class Relations:
     def _before(self, job: Job) -> Iterable[Job]:
         for label in job.spec.after:
             try:
-                found = self._now.store.get(label)
-            except JobError:  # of another store
+                yield self._now.store.get(label, self._now.viewer())
+            except JobError:  # of another store, or not to be seen
                 continue
-            if found.user == self._now.user:
-                yield found
 
 
 def _tasks_in(job: Job, real: Path) -> Iterator[int]:

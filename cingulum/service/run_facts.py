@@ -179,7 +179,7 @@ class RunFacts:
     def _once(
         self, run: RunFolder, path: Path, read: Callable[[Path], _Value], what: str = ""
     ) -> _Value | None:
-        """Return what `read` returns of the file as it is now; None where it cannot, or is elsewhere."""
+        """Return what `read` returns of the file as it is now; None where it cannot be read, or is elsewhere."""
         stamp = stamp_of(path)
         if stamp is None:
             return None
@@ -187,8 +187,8 @@ class RunFacts:
             known, value = self._kept.get((path, what), (None, None))
         if known != stamp:
             value = None
-            with contextlib.suppress(CingulumError):
-                if is_inside(path, run.path):
+            with contextlib.suppress(CingulumError, OSError):
+                if is_inside(path, run.path) and path.is_file():  # a pipe would keep its reader waiting
                     value = read(path)
             with self._lock:
                 self._kept[path, what] = stamp, value

@@ -28,11 +28,13 @@ class Best(BaseModel):
 
 
 class Row(BaseModel):
-    """A job in a list. `key` names it for ever; `id` is what Slurm calls it."""
+    """A job in a list. `key` names it for ever; `id` is what Slurm calls it. `mine`: the asking user's own."""
 
     key: str
     id: str
     name: str
+    user: str
+    mine: bool
     kind: str
     launcher: str
     state: str
@@ -98,13 +100,13 @@ class Detail(Row):
     """All of a job. `environment` has names alone: values may be secrets."""
 
     site: str
-    user: str
     after: list[str]
     resources: dict[str, Any]
     environment: list[str]
     folder: str
     job_folder: str
     run: str | None
+    shared_with: list[str]
     task_list: list[Task]
     changes: list[Change]
     actions: list[Action]

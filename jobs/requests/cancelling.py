@@ -24,9 +24,12 @@ def cancel(store: Store, chosen: Sequence[Chosen], *, who: str) -> list[Job]:
         who: asked for it, as the jobs' history tells.
 
     Raises:
+        NotYoursError: one of them is another user's; none was ended.
         JobError: one of them cannot be ended from here; none was.
         LauncherError: a launcher refused; the cure names those that were ended before it.
     """
+    for job, _ in chosen:
+        known.refuse_others(job)
     acting = [(job, task) for job, task in chosen if is_active(job, task)]
     orders = [(known.launcher_here(job), known.started(job)) for job, _ in acting]
     for done, ((job, task), (launcher, external)) in enumerate(zip(acting, orders, strict=True)):

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jobs import rebuilding, reconciling, recovery
+from jobs import rebuilding, reconciling, recovery, sharing, submitter
 from jobs.home import home
 from jobs.job import Job, split_label
 from jobs.launchers import registry
 from jobs.launchers.base import Launcher
 from jobs.store import Store
 from trainer.errors import JobError
+
+
+class NotYoursError(JobError, code="NOT_YOURS"):
+    """A job of another user, which only that user may change."""
+
 
 # Shows a line to the user.
 Warn = Callable[[str], None]
@@ -72,6 +77,8 @@ def refresh(
 def current(store: Store, text: str, *, warn: Warn, warned: set[str] | None = None) -> tuple[Job, int | None]:
     """Return the job of an id, as its launcher knows it now, and the task where the id names one.
 
+    It is the user's own, or shared with a group that the user is in.
+
     Args:
         store: of all jobs.
         text: an id.
@@ -82,7 +89,7 @@ def current(store: Store, text: str, *, warn: Warn, warned: set[str] | None = No
         JobError: there is no such job or task.
     """
     _, task = split_label(text)
-    job = store.get(text)
+    job = store.get(text, sharing.viewer())
     if task is not None and (not job.spec.is_array or task >= len(job.tasks)):
         raise JobError(
             f"Job {job.label} has no task {task}.",
@@ -93,6 +100,14 @@ def current(store: Store, text: str, *, warn: Warn, warned: set[str] | None = No
     # A submission that was cut short is looked for by its token, which only a refresh of everything does.
     refresh(store, None if job.external is None else [job], warn=warn, warned=warned)
     return store.get(job.key), task
+
+
+def refuse_others(job: Job) -> None:
+    """Raise NotYoursError where a job is not the calling user's."""
+    if job.user != submitter.user():
+        raise NotYoursError(
+            f"Job {job.label} is {job.user}'s, and only shared with you.", cure=f"Ask {job.user}."
+        )
 
 
 def started(job: Job) -> str:

@@ -73,9 +73,11 @@ def _queue_of(job: Job, task: int | None) -> tuple[Queue, str]:
     """Return the queue in which a job waits, and the queue's own name of it.
 
     Raises:
+        NotYoursError: the job is another user's.
         NoQueueError: it has none, or the job waits no more.
         JobError: it is on another cluster, or its launcher has not answered yet.
     """
+    known.refuse_others(job)
     if not can(job):
         raise NoQueueError(
             f"{job.launcher} has no queue: its jobs start at once.", cure=f"cingulum cancel {job.label}"

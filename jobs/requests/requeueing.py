@@ -23,9 +23,11 @@ def requeue(store: Store, job: Job, task: int | None, *, who: str, warn: known.W
         warn: see `known.refresh`.
 
     Raises:
+        NotYoursError: it is another user's.
         JobError: it has completed, another job has its run folder, or it cannot be reached from here.
         LauncherError: the launcher refused.
     """
+    known.refuse_others(job)
     states = chosen(job, task)
     if all(state.state == "COMPLETED" for state in states):
         raise JobError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from jobs import chains, kinds, quantities, sites, submission
+from jobs import chains, kinds, quantities, sharing, sites, submission
 from jobs.job import Job, split_label
 from jobs.launchers import registry
 from jobs.launchers.base import Launcher
@@ -49,6 +49,7 @@ class Request:
         then: kinds of jobs that follow, separated by commas.
         source: images to import first.
         import_options: of that import, quoted as for a shell.
+        share: groups that may look at the jobs; empty: none, whatever the site says.
     """
 
     config: Path
@@ -75,6 +76,7 @@ class Request:
     then: str | None = None
     source: str | None = None
     import_options: str | None = None
+    share: Sequence[str] | None = None
 
 
 class Checks(Protocol):
@@ -105,6 +107,7 @@ class Prepared:
         site: where they run.
         launcher: what starts them.
         after: ids of jobs that the first one waits for.
+        shared: groups that may look at the jobs.
     """
 
     run: checks.Checked
@@ -112,6 +115,7 @@ class Prepared:
     site: Site
     launcher: str
     after: tuple[str, ...]
+    shared: tuple[str, ...]
 
 
 def prepare(request: Request, looks: Checks) -> Prepared:
@@ -126,6 +130,7 @@ def prepare(request: Request, looks: Checks) -> Prepared:
         raise JobError("--least-nodes says how far a job may shrink.", cure="Add --shrink.")
     kind = chains.kind_of(request.kind, folds=request.folds)
     profile = sites.load(request.site)
+    shared = _shared(request, profile)
     asked = kinds.Asked(
         nodes=request.nodes,
         least_nodes=(request.least_nodes or 1) if request.shrink else None,
@@ -190,7 +195,7 @@ def prepare(request: Request, looks: Checks) -> Prepared:
             sides={one: kinds.side(asked, profile, one) for one in profile.kinds},
         )
     )
-    return Prepared(run, chain, profile, request.launcher, tuple(request.after))
+    return Prepared(run, chain, profile, request.launcher, tuple(request.after), shared)
 
 
 def started_by(prepared: Prepared) -> Launcher:
@@ -261,7 +266,11 @@ def submit(
         spec = dataclasses.replace(chain[number], after=waits_for)
         token = tokens[number] if tokens else None
         try:
-            made.append(submission.submit(store, launcher, spec, prepared.site, token=token, who=who))
+            made.append(
+                submission.submit(
+                    store, launcher, spec, prepared.site, token=token, who=who, shared=prepared.shared
+                )
+            )
         except CingulumError as error:
             if made:
                 labels = " ".join(job.label for job in made)
@@ -269,6 +278,13 @@ def submit(
                 error.cure = f"{cure}Submitted before it: {labels} (cingulum cancel {labels} ends them)."
             raise
     return made
+
+
+def _shared(request: Request, site: Site) -> tuple[str, ...]:
+    """Return the groups that may look at the jobs; of the site's those that the user is in."""
+    if request.share is not None:
+        return sharing.checked(request.share)
+    return tuple(name for name in site.share if name in sharing.groups()) if site.share else ()
 
 
 def _program(request: Request) -> tuple[str, ...]:

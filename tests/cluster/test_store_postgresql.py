@@ -23,6 +23,7 @@ from jobs.home import new_token
 from jobs.launchers.base import TaskState
 from jobs.listing import Listing
 from jobs.reconciling import refresh
+from jobs.sharing import Viewer
 from jobs.sites import HERE
 from jobs.spec import JobSpec
 from jobs.store import Store
@@ -235,8 +236,16 @@ def test_tables_of_the_first_format_are_brought_to_this_one(server) -> None:
             tables.metadata.tables[table].create(connection)
         connection.execute(tables.schema.insert().values(version=1))
     store = Store(url(server))
+
+    def is_ours(thing: object, name: str | None, kind: str, *_: object) -> bool:
+        return not (kind == "table" and str(name).endswith("_format_1"))
+
     with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
+        context = MigrationContext.configure(connection, opts={"include_object": is_ours})
+        assert compare_metadata(context, tables.metadata) == []
+        copies = {name for name in sql.inspect(connection).get_table_names() if name.endswith("_format_1")}
+        assert copies == {f"{name}_format_1" for name in ("schema_version", "jobs", "tasks", "changes")}
+        assert connection.exec_driver_sql("SELECT version FROM schema_version_format_1").scalar() == 1
     assert store.list() == []
 
 
@@ -281,7 +290,7 @@ def test_the_password_is_nowhere(server, store) -> None:
 
 def test_pages_of_the_list_and_what_users_did_are_as_in_a_file(store, tmp_path) -> None:
     cluster = StandInCluster(tmp_path / "cluster")
-    before = store.stamp(submitter.user())
+    before = store.stamp(Viewer(submitter.user()))
     first, second = (submit(store, cluster, ARRAY, HERE) for _ in range(2))
     store.record([(second, [TaskState(1, "RUNNING", hosts=("N7",))])])
     mine = Listing(user=submitter.user(), limit=1)
@@ -291,6 +300,6 @@ def test_pages_of_the_list_and_what_users_did_are_as_in_a_file(store, tmp_path) 
     ]
     assert store.page(replace(mine, text="n7", sort="name", limit=9)) == ([store.get(second.key)], 1)
     assert store.page(replace(mine, text="%"))[1] == 0
-    assert store.stamp(submitter.user()) != before
+    assert store.stamp(Viewer(submitter.user())) != before
     store.act(second, 1, "cancel", "me")
     assert [(one.task, one.who) for one in store.actions(second.label)] == [(1, "me")]

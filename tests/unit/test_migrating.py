@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 import threading
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_jobs_of_old_that_wait_or_run_have_their_run_folders(old) -> None:
 def test_an_older_version_refuses_what_it_does_not_know(old) -> None:
     Store(old)
     with sqlite3.connect(old) as database:  # all that versions before alembic look at
-        assert database.execute("SELECT version FROM schema_version").fetchall() == [(4,)]
+        assert database.execute("SELECT version FROM schema_version").fetchall() == [(5,)]
     database.close()
 
 
@@ -84,6 +85,27 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(old, monkeypatch) -> 
     with sqlite3.connect(old) as database:
         database.execute("DROP TABLE run_folders")
     database.close()
+    assert list(sqlite3.connect(old).iterdump()) == before
+
+
+def test_a_store_of_old_is_kept_as_it_was_for_its_user_alone(old, monkeypatch) -> None:
+    before = list(sqlite3.connect(old).iterdump())
+    Store(old)
+    copy = old.with_name("jobs.db.format-1")
+    assert list(sqlite3.connect(copy).iterdump()) == before
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in old.parent.glob("*db*format*")) == [copy.name]
+
+
+def test_without_room_for_the_copy_nothing_is_migrated(old, monkeypatch) -> None:
+    before = list(sqlite3.connect(old).iterdump())
+
+    def full(*given: object, **named: object) -> tuple[int, str]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    with pytest.raises(StoreError, match="No space left"):
+        Store(old)
     assert list(sqlite3.connect(old).iterdump()) == before
 
 

@@ -19,6 +19,7 @@ function facts(job, run, related) {
   add("Exit code", one.exit_code === null ? "" : String(one.exit_code));
   add("Started again", one.restarts ? plural(one.restarts, "time") : "");
   add("Submitted", `${moment(job.submitted)} by ${job.user}`);
+  add("Shared with", job.shared_with.join(", "));
   add("Launcher", `${job.launcher} on ${job.site}`);
   add("Asks for (hosts × ranks)", [`${asked.nodes} × ${asked.ranks_per_node} ranks`, asked.gpus_per_node && `${plural(asked.gpus_per_node, "GPU")} per host`, asked.minutes && duration(60 * asked.minutes)].filter(Boolean).join(", "));
   add("After", ...(related.before.length ? links(related.before) : [job.after.join(", ")]));

@@ -13,7 +13,7 @@ function row(job) {
     node("progress", {max: job.tasks, value: job.tasks_completed, "aria-label": "tasks completed"})] : [];
   return node("tr", {},
     node("th", {scope: "row"}, node("a", {href: `/jobs/${encodeURIComponent(job.key)}`}, job.name),
-      node("span", {class: "under"}, `${job.id} · ${job.kind}`)),
+      node("span", {class: "under"}, `${job.id} · ${job.kind}${job.mine ? "" : ` · of ${job.user}`}`)),
     node("td", {"data-title": "state"}, state, why ? node("span", {class: "under"}, why.slice(0, 200)) : null),
     cell("progress", ...(job.progress ? progressBar(job.progress) : done)),
     cell("left", duration(job.progress && job.progress.seconds_left)),

@@ -3,8 +3,8 @@ import {choice} from "/static/choice.js";
 import {ask, byId, figure, follow, keepFocus, node, warn} from "/static/page.js";
 
 const LIMIT = 50;
-const FIELDS = ["text", "state", "sort", "order"];
 const form = byId("filters");
+const FIELDS = ["text", "state", "whose", "sort", "order"].filter((name) => form.elements[name]);
 let leave = null, what = null;
 
 // `address` of the API, `rows` of its answer, `row` that makes one of the table, `id` of one for comparing, or null where it
@@ -41,7 +41,7 @@ async function show() {
   })));
   const last = page.offset + rows.length;
   byId("count").textContent = page.total ? `${page.offset + 1} to ${last} of ${page.total}`
-    : form.text.value || form.state.value ? what.noMatch : what.none;
+    : form.text.value || FIELDS.some((name) => ["state", "whose"].includes(name) && form.elements[name].selectedIndex) ? what.noMatch : what.none;
   byId("newer").disabled = page.offset === 0;
   byId("older").disabled = last >= page.total;
   warn(page.warnings);
