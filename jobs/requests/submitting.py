@@ -49,6 +49,8 @@ class Request:
         then: kinds of jobs that follow, separated by commas.
         source: images to import first.
         import_options: of that import, quoted as for a shell.
+        profile: file of `cingulum profile`, to predict how long it takes.
+        cluster: file or name of a cluster, whose links are then counted; None: the site's.
     """
 
     config: Path
@@ -75,6 +77,8 @@ class Request:
     then: str | None = None
     source: str | None = None
     import_options: str | None = None
+    profile: str | None = None
+    cluster: str | None = None
 
 
 class Checks(Protocol):
