@@ -64,6 +64,11 @@ class Site(PerKind):
     )
     interfaces: Names = Field((), description="network interfaces between hosts, such as eth0")
     infiniband_devices: Names = Field((), description="ports for data, such as mlx5_0:1")
+    cluster: str | None = Field(
+        None,
+        description="cluster file of `cingulum simulate`, by name or path, for the predicted time of "
+        "submissions with a profile",
+    )
     scratch: str | None = Field(
         None, description="folder on each host's own disk; `$NAME` is a variable of the job"
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cingulum.commands import submission_check
+from cingulum.commands import predicted_time, submission_check
 
 if TYPE_CHECKING:
+    from jobs.requests.submitting import Prepared, Request
     from jobs.spec import JobSpec
 
 
@@ -43,3 +44,8 @@ class ServiceChecks:
                 raise
             told = getattr(error, "format_message", lambda: "--help is for people")()
             raise JobError(f"--import-options: {told}", cure="See `cingulum import --help`.") from None
+
+    def predicted(self, request: Request, prepared: Prepared) -> dict[str, Any] | None:
+        """Return how long each task takes, for JSON; None where nothing is trained."""
+        found = predicted_time.predicted(request, prepared)
+        return found and found.tree()

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cingulum.commands.predicted_time import Predicted
     from jobs.job import Job
     from jobs.requests.previewing import Preview
 
 
-def readable(preview: Preview) -> str:
-    """Return a preview as text: a heading for each job, its files, and the command line."""
+def readable(preview: Preview, needed: Predicted | None) -> str:
+    """Return a preview as text: jobs with their files and command lines, then the time needed."""
     from cingulum.commands.job_display import plain
     from jobs import supervised
 
@@ -29,11 +30,12 @@ def readable(preview: Preview) -> str:
             lines += [] if ours else ["", f"{job.folder}/{name}:", *_indented(text)]
         variables = [f"{key}={value}" for key, value in job.launch.environment.items()]
         lines += ["", shlex.join(["env", *variables, *job.command] if variables else job.command)]
+    lines += [] if needed is None else ["", plain(needed.said)]
     return "\n".join(lines)
 
 
-def submitted(jobs: Sequence[Job]) -> str:
-    """Return the submitted jobs as sbatch names them, and the commands that follow them."""
+def submitted(jobs: Sequence[Job], needed: Predicted | None) -> str:
+    """Return the submitted jobs as sbatch names them, the time needed, and the commands that follow them."""
     from cingulum.commands.job_display import plain
 
     lines = []
@@ -41,6 +43,7 @@ def submitted(jobs: Sequence[Job]) -> str:
         tasks = f", {len(job.spec.tasks)} tasks" if job.spec.is_array else ""
         waits = f", after {', '.join(job.spec.after)}" if job.spec.after else ""
         lines.append(f"Submitted {job.label}: {plain(job.spec.name)} ({job.spec.kind}{tasks}{waits})")
+    lines += [] if needed is None else [plain(needed.said)]
     main = max(jobs, key=lambda job: job.spec.kind in ("train", "crossval"))
     task = "_0" if main.spec.is_array else ""
     lines.append(f"See: cingulum jobs; cingulum logs {main.label}{task} --follow")

@@ -101,13 +101,25 @@ def submit(
     private: Annotated[
         bool, typer.Option("--private", help="Let no group look at them, whatever the site says.")
     ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Predict the time by this file of `cingulum profile`, where no earlier run tells it.",
+            show_default=False,
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="With --profile: cluster file that has the links; default: the site's."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run; change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the jobs, or what would run.")] = False,
 ) -> None:
     """Submit a run. CONFIG is checked, and kept as it is now: editing it later changes no queued job.
 
     A job that is preempted or stopped at its time limit saves, is started again and goes on at that step.
-    Submitting a run that has begun goes on with it.
+    Submitting a run that has begun goes on with it. What it will take is told, as far as it is known.
 
     \b
     Example:
@@ -117,7 +129,7 @@ def submit(
     """
     import json
 
-    from cingulum.commands import submission_check, submission_display
+    from cingulum.commands import predicted_time, submission_check, submission_display
     from jobs import submitter
     from jobs.requests import describing, known, submitting
     from trainer.errors import InputError
@@ -125,46 +137,51 @@ def submit(
 
     if private and share:
         raise InputError("--private and --share exclude each other.", cure="Leave out one of them.")
-    prepared = submitting.prepare(
-        submitting.Request(
-            config=config,
-            overrides=overrides or (),
-            launcher=launcher,
-            site=site,
-            nodes=nodes,
-            ranks_per_node=ranks_per_node,
-            gpus_per_node=gpus_per_node,
-            cpus_per_rank=cpus_per_rank,
-            memory=memory,
-            time=time,
-            grace_s=grace,
-            name=name,
-            after=after or (),
-            requeues=requeues,
-            shrink=shrink,
-            least_nodes=least_nodes,
-            image=image,
-            kind=kind,
-            folds=folds,
-            seeds=seeds,
-            at_once=at_once,
-            then=then,
-            source=source,
-            import_options=import_options,
-            share=() if private else share,
-        ),
-        submission_check,
+    request = submitting.Request(
+        config=config,
+        overrides=overrides or (),
+        launcher=launcher,
+        site=site,
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        gpus_per_node=gpus_per_node,
+        cpus_per_rank=cpus_per_rank,
+        memory=memory,
+        time=time,
+        grace_s=grace,
+        name=name,
+        after=after or (),
+        requeues=requeues,
+        shrink=shrink,
+        least_nodes=least_nodes,
+        image=image,
+        kind=kind,
+        folds=folds,
+        seeds=seeds,
+        at_once=at_once,
+        then=then,
+        source=source,
+        import_options=import_options,
+        profile=profile,
+        cluster=cluster,
+        share=() if private else share,
     )
+    prepared = submitting.prepare(request, submission_check)
     submission_check.command_lines(prepared.chain, context.find_root().command)
+    time_needed = predicted_time.predicted(request, prepared)
+    needed = {"predicted": time_needed and time_needed.tree()}
+    if time_needed is not None and time_needed.warning is not None:
+        tell(f"warning: {time_needed.warning}")
     if dry_run:
         preview = submitting.preview(prepared)
-        typer.echo(
-            json.dumps(preview.as_json(), indent=1) if as_json else submission_display.readable(preview)
-        )
+        if as_json:
+            typer.echo(json.dumps({**preview.as_json(), **needed}, indent=1))
+        else:
+            typer.echo(submission_display.readable(preview, time_needed))
         return
     who = f"{submitter.user()} (command line)"
     made = submitting.submit(prepared, known.opened(tell), submission_check, tell, who=who)
     if as_json:
-        typer.echo(json.dumps({"jobs": [describing.job(job) for job in made]}, indent=1))
+        typer.echo(json.dumps({"jobs": [describing.job(job) for job in made], **needed}, indent=1))
     else:
-        typer.echo(submission_display.submitted(made))
+        typer.echo(submission_display.submitted(made, time_needed))

@@ -10,7 +10,16 @@ from fastapi import APIRouter, Header, Query, Request
 
 from cingulum.service import form, outlooks
 from cingulum.service.api import ERRORS, Identity
-from cingulum.service.asking import Checked, Nice, Outlook, PlannedJob, Sharing, Submission, Submitted
+from cingulum.service.asking import (
+    Checked,
+    Nice,
+    Outlook,
+    PlannedJob,
+    PredictedTime,
+    Sharing,
+    Submission,
+    Submitted,
+)
 from cingulum.service.jobs_now import JobsNow
 from cingulum.service.schema import Detail, Failure
 from jobs import sharing, supervised
@@ -36,6 +45,9 @@ class Looks(Checks, Protocol):
 
     def command_lines(self, chain: Sequence[JobSpec]) -> None:
         """Check that `cingulum` understands what the jobs will call it with; raises JobError."""
+
+    def predicted(self, request: submitting.Request, prepared: Prepared) -> dict[str, Any] | None:
+        """Return how long each task takes, as `PredictedTime` has it; None where nothing is trained."""
 
 
 def routes(now: JobsNow, looks: Looks) -> APIRouter:
@@ -74,6 +86,8 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
                 found = prepared(asked, config)
                 said.config, said.values = found.run.text, form.values(found.run.config)
                 said.jobs = _planned(submitting.preview(found).as_json())
+                needed = looks.predicted(asked.request(config), found)
+                said.predicted = needed and PredictedTime(**needed)
                 if queue:
                     said.queue = submitting.ask_queue(found)
         except CingulumError as error:

@@ -48,6 +48,8 @@ class Submission(BaseModel):
     source: Text | None = None
     import_options: Text | None = None
     share: Annotated[list[Text] | None, Field(max_length=100)] = None
+    profile: Text | None = None
+    cluster: Text | None = None
 
     def request(self, config: Path) -> Request:
         """Return it as the command line would ask, with the file that holds the configuration."""
@@ -73,9 +75,25 @@ class PlannedJob(BaseModel):
     environment: list[str]
 
 
+class PredictedTime(BaseModel):
+    """How long each task of the training takes: `seconds` of the `epochs` to come, null where that is not
+    known, by what (`source`), the time limit, and the `starts` that it takes; `said` and `warning` are for
+    people.
+    """
+
+    seconds: float | None
+    epochs: int
+    source: str
+    limit_s: int | None
+    starts: int | None
+    tasks: int
+    said: str
+    warning: str | None
+
+
 class Checked(BaseModel):
     """What would be done, or the error: `config` is all of the configuration, defaults included, `values` has
-    it by dotted keys, and `queue` what the launcher says, where it was asked.
+    it by dotted keys, `predicted` how long it takes, and `queue` what the launcher says, where it was asked.
     """
 
     error: Failure | None = None
@@ -83,6 +101,7 @@ class Checked(BaseModel):
     values: dict[str, str] = {}
     folder: str
     jobs: list[PlannedJob] = []
+    predicted: PredictedTime | None = None
     queue: list[str] = []
 
 

@@ -50,6 +50,8 @@ class Request:
         source: images to import first.
         import_options: of that import, quoted as for a shell.
         share: groups that may look at the jobs; empty: none, whatever the site says.
+        profile: file of `cingulum profile`, to predict how long it takes.
+        cluster: file or name of a cluster, whose links are then counted; None: the site's.
     """
 
     config: Path
@@ -77,6 +79,8 @@ class Request:
     source: str | None = None
     import_options: str | None = None
     share: Sequence[str] | None = None
+    profile: str | None = None
+    cluster: str | None = None
 
 
 class Checks(Protocol):

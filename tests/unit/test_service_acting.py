@@ -51,6 +51,7 @@ def test_a_check_shows_what_would_be_done_and_does_nothing(asked, store, slurm):
     said = asked.post(f"{JOBS}/check", json={"config": CONFIG, "then": "report", "nodes": 2}).json()
     assert said["error"] is None and "epochs: 80" in said["config"] and said["queue"] == []
     assert [job["kind"] for job in said["jobs"]] == ["train", "report"]
+    assert said["predicted"]["seconds"] is None and "--profile FILE" in said["predicted"]["said"]
     train, report = said["jobs"]
     assert (
         train["files"] == {"job.sbatch": f"#!/bin/bash\n# {'0' * 16}\n"} and train["command"][0] == "sbatch"

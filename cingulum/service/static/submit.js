@@ -51,7 +51,9 @@ function show(said) {
   problem(said.error);
   for (const [name, input] of inputs) input.placeholder = said.values[name] ?? input.placeholder;
   const whole = said.config ? [node("details", {}, node("summary", {}, "All of the configuration"), node("pre", {}, said.config))] : [];
-  byId("dry").replaceChildren(...said.jobs.map(job), ...whole);
+  const needed = said.predicted ? [node("p", {}, said.predicted.said)] : [];
+  if (said.predicted?.warning) needed.push(node("p", {class: "banner"}, said.predicted.warning));
+  byId("dry").replaceChildren(...needed, ...said.jobs.map(job), ...whole);
   byId("submit").disabled = byId("plan").disabled = said.error !== null;
   byId("write").hidden = changes.size === 0 || said.config === null;
 }

@@ -1,0 +1,103 @@
+"""What an epoch of data parallelism would take, from a profile and an index alone: no network is built.
+
+Neither slow ranks, reading, evaluation, checkpoints nor failures are in it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trainer.config import RingConfig, RunConfig, micro_batch
+from trainer.data.loading import order
+from trainer.data.shards.index import Index
+from trainer.data.shards.index_reading import read_index
+from trainer.errors import ConfigError
+from trainer.planning.communication import reduction, repeated
+from trainer.planning.exchange import exposed
+from trainer.planning.profile import Profile
+from trainer.planning.simulation import collectives
+from trainer.planning.simulation.cluster import Cluster
+from trainer.planning.simulation.fabric import ClusterFabric, Fabric, PairLinks
+
+_MIB = 2**20
+
+
+def epoch_s(config: RunConfig, profile: Profile, cluster: Cluster | None, *, nodes: int, each: int) -> float:
+    """Return the seconds of the updates of an epoch; seconds of computing are those of the slowest device.
+
+    Args:
+        config: of the run. How many volumes train follows from the shares of its splits.
+        profile: of its network.
+        cluster: whose links count, those of its first hosts; None: those of the profile.
+        nodes: hosts.
+        each: ranks on each.
+
+    Raises:
+        ConfigError: the profile is of another network or of too few ranks, or the strategy is not `data`.
+        ShardError: the shard set has no index that can be read.
+    """
+    train = config.train
+    if not isinstance(train.strategy, RingConfig):
+        raise ConfigError(f"a profile alone does not tell it of train.strategy={train.strategy.name}")
+    index = read_index(config.data.shards)
+    shape = (*(config.data.patch.size if config.data.patch else index.shape[:3]), index.shape[3])
+    known = (profile.network, profile.sample_shape, profile.precision)
+    wanted = (config.model.name, shape, train.precision)
+    if known != wanted:
+        raise ConfigError(f"the profile is of {_named(*known)}, not of {_named(*wanted)}")
+    steps = order.steps_per_epoch(_samples(config, index), train.global_batch)
+    return steps * _step_s(
+        config, train.strategy, profile, _fabric(profile, cluster, nodes, each), nodes * each
+    )
+
+
+def _step_s(config: RunConfig, ring: RingConfig, profile: Profile, fabric: Fabric, ranks: int) -> float:
+    train, times = config.train, config.train.accumulation
+    samples = micro_batch(train.global_batch, world_size=ranks, accumulation=times)
+    names = [one.name for one in profile.operations]
+
+    def passes(rank: int) -> tuple[float, float]:
+        backward = math.fsum(profile.backward_s(name, rank, samples) for name in names)
+        return math.fsum(profile.forward_s(name, rank, samples) for name in names) + backward, backward
+
+    both_s, backward_s = max(map(passes, range(profile.ranks)))
+    update_s = max(profile.update.seconds)
+    if ranks == 1:
+        return times * both_s + update_s
+    of_operations = [one.parameter_bytes for one in profile.operations if one.parameter_bytes]
+    size = sum(of_operations)
+    parts = {
+        "buckets": math.ceil(size / (ring.bucket_mb * _MIB)),
+        "per_tensor": len(of_operations),
+        "grouped": 1,
+    }[ring.reduction]
+    one_byte = collectives.cost(repeated(reduction(ring.algorithm, 1.0, ranks)), fabric)
+    wire = 1.0 if ring.compression == "none" else 0.5
+    exchanged_s = one_byte.of(wire * size, max(1, parts)).seconds
+    sums = sum(one.kind == "batch_moments" for one in profile.operations) if train.sync_batch_norm else 0
+    statistics_s = 2 * sums * times * one_byte.latency_s
+    return times * both_s + update_s + exposed(exchanged_s, backward_s, max(1, parts)).seconds + statistics_s
+
+
+def _fabric(profile: Profile, cluster: Cluster | None, nodes: int, each: int) -> Fabric:
+    if cluster is None:
+        if nodes * each > profile.ranks:
+            raise ConfigError(
+                f"the profile has the links of {profile.ranks} rank(s), and no cluster file is named"
+            )
+        return PairLinks(profile)
+    hosts = cluster.hosts[0].model_copy(update={"devices": each, "count": None})
+    return ClusterFabric(cluster.model_copy(update={"hosts": (hosts,)}), nodes * each)
+
+
+def _samples(config: RunConfig, index: Index) -> int:
+    """Training samples of an epoch, about: splits divide subjects, whose numbers of volumes may differ."""
+    data = config.data
+    held_out = 1 / data.split.folds if data.split.folds else data.split.test
+    volumes = sum(data.classes is None or one.label in data.classes for one in index.volumes)
+    each = 1 if data.patch is None else data.patch.per_volume
+    return max(1, round(volumes * (1 - held_out - data.split.validation) * each))
+
+
+def _named(network: str, shape: tuple[int, ...], precision: str) -> str:
+    return f"{network} of {'x'.join(map(str, shape))} in {precision}"
