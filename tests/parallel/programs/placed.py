@@ -92,7 +92,7 @@ def one_or_all(arrays: list[Any]) -> Any:
 def divided(case: Case, world: World, ranks: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Train with the strategy; returns the state, whole on rank 0, and what crossed."""
     # Only rank 0 starts like the reference.
-    strategy, model, optimizer = made(case, ranks, 3 + world.rank)
+    strategy, model, optimizer = made(case, ranks, case.start + world.rank)
     plan = strategy.plan(model, optimizer, world.size)
     loss, score = LOSSES[case.loss]
     learner = strategy.build(plan, Setup(model, optimizer, world, loss, score))
@@ -218,7 +218,7 @@ class Counted:
 
 def plain(case: Case) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Train with Keras alone; returns the state before and after."""
-    _, model, optimizer = made(case, 1, 3)
+    _, model, optimizer = made(case, 1, case.start)
     loss, _ = LOSSES[case.loss]
     start = placed_cases.state(model, optimizer)
     losses, means, samples = [], 0.0, 0.0

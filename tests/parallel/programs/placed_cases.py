@@ -83,6 +83,7 @@ class Case:
         loss: a key of `LOSSES`.
         policy: of dtypes. In float64, rounding hides no other algorithm than that of one process.
         tolerance: largest difference of a number.
+        start: of the random numbers that the network begins with.
         ranks: numbers of ranks that it needs; () for any.
         overflow_at: a micro-batch in which one sample overflows float16.
         alone: compare with the same strategy on one rank: dropout draws other masks than Keras does.
@@ -96,6 +97,7 @@ class Case:
     loss: str = "classes"
     policy: str = "float64"
     tolerance: float = 1e-9
+    start: int = 3
     steps: int = 3
     batch: int = 2
     ranks: tuple[int, ...] = ()
@@ -209,10 +211,21 @@ OVERFLOW: dict[str, Any] = {
 }
 # Maxima over windows are of float32, in which they may fall to either side.
 NETWORK = 1e-5
+TEN_STEPS = 1e-6
+# Of docs/comparison-hypergraph.md.
+FIVE = ("resnet18", "resattnet34", "densenet121", "unet3d", "vgg")
 
 
 def _optimizer(name: str, **options: Any) -> dict[str, Any]:
     return {"optimizer": {"name": name, "learning_rate": 0.01, **options}}
+
+
+def _ten_steps(name: str) -> Case:
+    """Ten updates of a registered network by `VOLUME`, so slow that rounding does not grow."""
+    slow = {"optimizer": {**SGD, "learning_rate": 0.001}}
+    return dataclasses.replace(
+        _registered(name, "hypergraph"), train=slow, steps=10, start=4, tolerance=TEN_STEPS, ranks=(2, 3, 4)
+    )
 
 
 def _own(strategy: Strategy = FILTERS, **changes: Any) -> Case:
@@ -221,6 +234,7 @@ def _own(strategy: Strategy = FILTERS, **changes: Any) -> Case:
 
 CASES: dict[str, Case] = {
     **{f"{name} {way}": _registered(name, way) for name in models.names() for way in WAYS},
+    **{f"ten steps of {name} by hypergraph": _ten_steps(name) for name in FIVE},
     **{
         f"mixed at random {seed}": Case(mixed_network, seed=seed, loss="both", tolerance=NETWORK)
         for seed in range(4)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.planning.placement.layouts import Layout
-from trainer.planning.placement.operations import Reading
+from trainer.planning.placement.operations import Operation, Reading
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -80,6 +80,21 @@ def needed(reading: Reading, made: Bounds) -> Bounds:
         needs = {one: how[1].need(one, size) for one in set(ranges) if one[0] < one[1]}
         found = [(0, 0) if (need := needs.get(one)) is None else need.range for one in ranges]
         lower[:, axis], upper[:, axis] = np.array(found).T
+    upper[empty] = lower[empty] = 0
+    return Bounds(lower, upper)
+
+
+def reduced(operation: Operation, parts: Bounds) -> Bounds:
+    """Return the box of a sum to which each part of its input adds; of an operation that `sums`."""
+    count, empty = len(parts.lower), parts.sizes == 0
+    lower = np.zeros((count, len(operation.shape)), np.int64)
+    upper = np.tile(np.array(operation.shape, np.int64), (count, 1))
+    for axis, how in enumerate(operation.readings[0].axes):
+        if how is not None:
+            ranges = list(zip(parts.lower[:, axis].tolist(), parts.upper[:, axis].tolist(), strict=True))
+            reached = {one: how[1].reached(one) for one in set(ranges) if one[0] < one[1]}
+            ends = np.array([reached.get(one, (0, 0)) for one in ranges])
+            lower[:, how[0]], upper[:, how[0]] = ends.T
     upper[empty] = lower[empty] = 0
     return Bounds(lower, upper)
 

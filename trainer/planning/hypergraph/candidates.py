@@ -9,17 +9,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.planning.hypergraph import choices, exact, partitioner
+from trainer.planning.hypergraph import choices, exact, nested, partitioner
 from trainer.planning.hypergraph.choices import Choice
-from trainer.planning.hypergraph.groups import Group, groups, layouts
-from trainer.planning.hypergraph.judging import NEGLIGIBLE
+from trainer.planning.hypergraph.groups import groups, layouts
+from trainer.planning.hypergraph.judging import MOST_LISTED, NEGLIGIBLE
+from trainer.planning.hypergraph.machines import distances, machine
 from trainer.planning.hypergraph.nets import Hypergraph, hypergraph
-from trainer.planning.hypergraph.search import Machine, Objective, Search, Value
+from trainer.planning.hypergraph.search import Objective, Search, Value
 from trainer.planning.hypergraph.tilings import Counts, tilings
 from trainer.planning.hypergraph.traffic import Traffic
 from trainer.planning.hypergraph.wanted import Balance, Wanted
@@ -36,8 +37,6 @@ _LOOKS = 4_000_000
 _SHORT_LIST, _SHORTER_LIST, _MANY_RANKS = 6, 2, 16
 # With more ranks the search puts no layer on one of them whole; the partitioner may.
 _FEW_RANKS = 16
-# Links are unequal where one takes so much longer for a byte than another.
-_UNEQUAL = 1.5
 # Of the exact program, for each hypergraph.
 _EXACT_S = 3.0
 
@@ -95,9 +94,10 @@ class Candidates:
         self.speeds = [float(one) for one in took.min() / took] if took.min() > 0 else [1.0] * ranks
         if max(self.speeds) < 1.02 * min(self.speeds):
             self.speeds = [1.0] * ranks
-        self._cuts = [choices.cuts(group.shape, self.speeds) for group in self._groups]
+        self._cuts = self._of_shapes(self._cut)
         self.hypergraphs: list[Divided] = []
-        self._distances = distances(profile, ranks) if wanted.objective == "time" else None
+        may_map = wanted.objective == "time" and ranks <= MOST_LISTED
+        self._distances = distances(profile, ranks) if may_map else None
         self._mapped: list[tuple[str, list[Layout]]] = []
 
     @property
@@ -197,29 +197,50 @@ class Candidates:
     def _wholes(self) -> list[list[Choice]]:
         """Of each group, the choices to have it whole on one rank."""
         ranks = range(self._ranks if self._ranks <= _FEW_RANKS else 1)
-        return [[choices.whole(group.shape, rank) for rank in ranks] for group in self._groups]
+        return self._of_shapes(lambda shape: [choices.whole(shape, rank) for rank in ranks])
+
+    def _of_shapes(self, offered: Callable[[tuple[int, ...]], list[Choice]]) -> list[list[Choice]]:
+        """Choices of each group; those of one shape share layouts, so that what they send is counted once."""
+        shapes = dict.fromkeys(group.shape for group in self._groups)
+        found = {shape: offered(shape) for shape in shapes}
+        return [list(found[group.shape]) for group in self._groups]
+
+    def _cut(self, shape: tuple[int, ...]) -> list[Choice]:
+        """Ways to cut a shape; where ranks are many also for some of them, to which little may be enough."""
+        found = choices.cuts(shape, self.speeds)
+        if self._ranks > MOST_LISTED and len(set(self.speeds)) == 1:
+            found += nested.over_fewer(shape, self._ranks)
+        return found
 
     @functools.cached_property
     def _tilings(self) -> list[tuple[str, Counts]]:
-        if self._ranks == 1:
+        if self._ranks == 1 or self._outer == 1:
             return []
-        return list(tilings(self._groups, self._ranks, self._wanted.granularity))
+        return list(tilings(self._groups, self._outer, self._wanted.granularity))
+
+    @functools.cached_property
+    def _outer(self) -> int:
+        """Parts that the partitioner makes: one for each rank, or, where they are many, for groups of them."""
+        if self._ranks <= MOST_LISTED:
+            return self._ranks
+        return nested.outer(self._ranks) if len(set(self.speeds)) == 1 else 1
 
     @functools.cached_property
     def _partitions(self) -> list[tuple[str, list[Layout]]]:
         """What the partitioner and the exact program make of tiles."""
         found = []
+        speeds, seeds = (self.speeds, _SEEDS) if self._outer == self._ranks else ([1.0] * self._outer, 1)
         for label, counts in self._tilings:
             graph = hypergraph(self._network, self._groups, counts, self._times)
             graph = dataclasses.replace(graph, weights=self._weights(graph))
             limit = self._wanted.imbalance
             tried = [
-                partitioner.partition(graph, self.speeds, imbalance=limit, seed=self._wanted.seed + more)
-                for more in range(_SEEDS)
+                partitioner.partition(graph, speeds, imbalance=limit, seed=self._wanted.seed + more)
+                for more in range(seeds)
             ]
             bound = None
-            if exact.is_small(graph, self._ranks):
-                solved = exact.solve(graph, self.speeds, imbalance=limit, time_limit_s=_EXACT_S)
+            if exact.is_small(graph, self._outer):
+                solved = exact.solve(graph, speeds, imbalance=limit, time_limit_s=_EXACT_S)
                 tried += [solved.parts] if solved.parts is not None else []
                 bound = solved.bound
             if self._distances is not None:
@@ -230,7 +251,14 @@ class Candidates:
             best = min(tried, key=lambda parts: graph.connectivity(parts, counted=False))
             crossing = graph.connectivity(best, counted=False)
             self.hypergraphs.append(Divided(label, len(graph.weights), len(graph.nets), crossing, bound))
-            found.append((f"partition of {label}", graph.layouts(self._groups, best)))
+            divided = graph.layouts(self._groups, best)
+            if self._outer == self._ranks:
+                found.append((f"partition of {label}", divided))
+            else:
+                found += [
+                    (f"partition of {label} over {self._outer} groups, {way} inside", inside)
+                    for way, inside in nested.inside(divided, self._ranks, self._outer)
+                ]
             self._done()
         return found
 
@@ -241,36 +269,3 @@ class Candidates:
             size = math.prod(group.shape)
             found += [float(each.mean()) * box.size / size for box in tiling.boxes()]
         return np.array(found)
-
-
-def distances(profile: Profile, ranks: int) -> list[list[float]] | None:
-    """Return the seconds of a byte from each rank to each other one; None where links are about equal."""
-    found = [
-        [0.0 if s == t else 1 / profile.link(s, t).bytes_per_second for t in range(ranks)]
-        for s in range(ranks)
-    ]
-    each = [one for row in found for one in row if one > 0]
-    return found if each and max(each) > _UNEQUAL * min(each) else None
-
-
-def machine(network: Network, some: Sequence[Group], profile: Profile, ranks: int) -> Machine:
-    """Return what a search goes by: seconds of each group on each rank, and the slowest link."""
-    samples = network.operations[-1].shape[0]
-    seconds = np.array(
-        [
-            [
-                sum(
-                    profile.forward_s(name, rank, samples) + profile.backward_s(name, rank, samples)
-                    for name in group.names
-                )
-                for rank in range(ranks)
-            ]
-            for group in some
-        ]
-    )
-    links = [profile.link(s, t) for s in range(ranks) for t in range(ranks) if s != t]
-    return Machine(
-        seconds,
-        max((one.latency_s for one in links), default=0.0),
-        min((one.bytes_per_second for one in links), default=math.inf),
-    )

@@ -16,6 +16,8 @@ from trainer.planning.profile import Profile
 
 # Layers that take less than this part of the time are in no balance of single layers.
 NEGLIGIBLE = 1e-3
+# Messages of more ranks of a replica are not listed: there are millions.
+MOST_LISTED = 64
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,10 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainer.planning.hypergraph import judging, reference
+from trainer.errors import ConfigError
+from trainer.planning.hypergraph import judging, nested, reference
 from trainer.planning.hypergraph.candidates import Candidates, Divided
+from trainer.planning.hypergraph.estimating import Estimates
 from trainer.planning.hypergraph.judging import Judged
 from trainer.planning.hypergraph.search import Objective
 from trainer.planning.hypergraph.uniform import uniform
@@ -19,7 +21,7 @@ from trainer.planning.hypergraph.wanted import Wanted
 from trainer.planning.placement import ways
 from trainer.planning.placement.listing import Pipeline
 from trainer.planning.placement.operations import Network
-from trainer.planning.placement.ways import Layouts
+from trainer.planning.placement.ways import Layouts, placed_shape
 from trainer.planning.profile import Profile
 
 # Takes how many of how many are done.
@@ -56,7 +58,7 @@ def plan(
 
     Args:
         network: whose shapes hold the samples of a micro-batch.
-        ranks: that train, at most `MOST_RANKS`.
+        ranks: that train. Of more than `judging.MOST_LISTED`, seconds are those of `estimating`.
         wanted: what is looked for.
         profile: of the network, for so many ranks or more; None: see `reference.profile`.
         micro_batches: of an update.
@@ -65,28 +67,53 @@ def plan(
 
     Returns:
         The best of all that was tried; where none keeps the imbalance, the one that exceeds it least.
+
+    Raises:
+        ConfigError: ranks are many, and no layer has as many tiles.
     """
+    is_listed = ranks <= judging.MOST_LISTED
+    if not is_listed:
+        _check_tiles(network, ranks)
     known = profile or reference.profile(network, ranks)
     done = itertools.count(1)
 
     def advance() -> None:
         show(min(next(done), total), total)
 
+    if is_listed:
+
+        def judge(label: str, layouts: Layouts) -> Judged:
+            return judging.judged(label, network, layouts, known, ranks, pipeline)
+
+    else:
+        judge = Estimates(network, known, ranks, micro_batches).judged
     candidates = Candidates(network, ranks, wanted, known, micro_batches, advance)
     divided_by_rules = uniform(network, ranks, candidates.speeds)
     total = candidates.steps + len(divided_by_rules)
     rules = {}
     for label, one in divided_by_rules.items():
-        rules[label] = judging.judged(label, network, one, known, ranks, pipeline)
+        rules[label] = judge(label, one)
         advance()
     found = [
-        judging.judged(label, network, one, known, ranks, pipeline)
+        judge(label, one)
         for label, divided in candidates.short_list()
         for one in _variants(network, divided, wanted.objective)
     ]
     show(total, total)
     best = min([*found, *rules.values()], key=lambda one: _worth(one, wanted))
     return Plan(best, tuple(rules.values()), tuple(candidates.hypergraphs))
+
+
+def _check_tiles(network: Network, ranks: int) -> None:
+    shapes = {placed_shape(one): one.name for one in network.operations if one.readings}
+    most = nested.most_parts(shapes, ranks)
+    if most < ranks:
+        raise ConfigError(
+            f"No layer can be divided into {ranks} tiles of about one size, one for each rank of a replica; "
+            f"the most that one can be divided into is {most}.",
+            cure=f"Take replicas of {most} ranks or fewer (train.strategy.replicas), or larger volumes.",
+            key="train.strategy.replicas",
+        )
 
 
 def _variants(network: Network, divided: Layouts, objective: Objective) -> list[Layouts]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trainer.planning.hypergraph import reference
 from trainer.planning.hypergraph.candidates import Candidates
+from trainer.planning.hypergraph.judging import MOST_LISTED
 from trainer.planning.hypergraph.wanted import Wanted
 from trainer.planning.placement import boxes
 from trainer.planning.placement.listing import buckets
@@ -19,8 +20,7 @@ from trainer.planning.placement.units import Placement, regions
 from trainer.planning.profile import Profile
 
 Ints = NDArray[np.int64]
-# A replica of more ranks takes minutes to plan.
-MOST_RANKS = 64
+MOST_RANKS = MOST_LISTED
 # Where samples allow, one that is chosen has no more: it is planned in seconds.
 _FEW_RANKS = 16
 

@@ -81,8 +81,10 @@ class Search:
         self._traffic, self.choices, self._machine = traffic, choices, machine
         self._objective, self._imbalance, self._tries = objective, imbalance, tries
         ranks = machine.seconds.shape[1]
+        layouts = {id(choice.layout): choice.layout for some in choices for choice in some}
+        shares = {key: _shares(layout, ranks) for key, layout in layouts.items()}
         self.loads = [
-            np.array([_load(choice, machine.seconds[number], ranks) for choice in some])
+            np.array([shares[id(choice.layout)] * machine.seconds[number] for choice in some])
             for number, some in enumerate(choices)
         ]
         whole = machine.seconds
@@ -200,6 +202,9 @@ class _State:
         return False
 
 
-def _load(choice: Choice, seconds: Floats, ranks: int) -> Floats:
-    size = math.prod(choice.layout.shape)
-    return np.array([choice.layout.elements(rank) / size * seconds[rank] for rank in range(ranks)])
+def _shares(layout: Layout, ranks: int) -> Floats:
+    """Of each rank, the part of all elements that it has."""
+    found = np.zeros(ranks)
+    for piece in layout.pieces:
+        found[piece.rank] += piece.box.size
+    return found / math.prod(layout.shape)

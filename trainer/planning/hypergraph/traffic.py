@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from trainer.planning.hypergraph import bounds
+from trainer.planning.hypergraph import bounds, sums
 from trainer.planning.hypergraph.bounds import Bounds
 from trainer.planning.hypergraph.groups import Group
 from trainer.planning.placement import boxes
@@ -101,7 +100,9 @@ class Traffic:
             if weight.trainable
         }
         self.terms = (*self._tensors(), *self._variables())
-        self._known: dict[tuple[str, tuple[int, ...]], Crossing] = {}
+        numbers: dict[object, int] = {}
+        self._alike = {one.name: numbers.setdefault(self._signature(one), len(numbers)) for one in self.terms}
+        self._known: dict[tuple[int, tuple[int, ...]], Crossing] = {}
         self._bounds: dict[int, Bounds | None] = {}
         self._needs: dict[tuple[str, int, int], Bounds] = {}
         self._alive: dict[int, Layout] = {}
@@ -109,7 +110,7 @@ class Traffic:
     def crossing(self, term: Term, divided: Sequence[Layout]) -> Crossing:
         """Return what a term sends, of the layouts of all groups."""
         own = [divided[number] for number in term.groups]
-        key = term.name, tuple(map(id, own))
+        key = self._alike[term.name], tuple(map(id, own))
         found = self._known.get(key)
         if found is None:
             self._alive.update((id(one), one) for one in own)
@@ -150,13 +151,25 @@ class Traffic:
         for path, (one, _) in self._weights.items():
             yield Term(path, (self._group[one.name],))
 
+    def _signature(self, term: Term) -> object:
+        """What a term sends depends on beside the layouts: terms with the same send the same."""
+        if term.name in self._weights:
+            one, weight = self._weights[term.name]
+            return weight.shape, weight.cuts, weight.width, _reads_of(one) if one.sums else None
+        one = self._operations[term.name]
+        readers = (
+            (number, term.groups.index(self._group[reader.name]), reader.sums, _reads_of(reader))
+            for reader, number in self._readers[term.name]
+        )
+        return one.shape, one.width, _reads_of(one) if one.sums else None, tuple(readers)
+
     def _tensor(self, term: Term, at: Mapping[int, Layout]) -> Crossing:
         operation = self._operations[term.name]
         made = at[term.groups[0]]
         readers = [
             (reader, number, at[self._group[reader.name]]) for reader, number in self._readers[term.name]
         ]
-        if not operation.sums and (found := self._of_bounds(operation, made, readers)) is not None:
+        if (found := self._of_bounds(operation, made, readers)) is not None:
             return found
         reads: dict[int, list[Box]] = {}
         for reader, number, held in readers:
@@ -165,7 +178,7 @@ class Traffic:
                 if box is not None:
                     reads.setdefault(piece.rank, []).append(box)
         if operation.sums:
-            return _sums(operation, made, reads)
+            return _of_sums(operation, sums.received(operation, made, reads))
         sent: dict[int, int] = {}
         by_cause: dict[Cause, int] = {}
         for rank, wanted in reads.items():
@@ -193,6 +206,9 @@ class Traffic:
             wanted.append(parts if reader.sums else self._needed(reader, number, held, parts))
         ranks = max(len(one.lower) for one in (own, *wanted))
         own, wanted = own.padded(ranks), bounds.largest([one.padded(ranks) for one in wanted])
+        if operation.sums:
+            parts = bounds.reduced(operation, own)
+            return None if len(wanted) > 1 else _of_sums(operation, sums.of_bounds(parts, wanted[0]).tolist())
         if len(wanted) > bounds.MOST_BOXES:
             return None
         sizes = 2 * operation.width * bounds.missing(wanted, own)
@@ -228,24 +244,15 @@ class Traffic:
         return Crossing({"weights": total}, 2 * weight.width * max(sizes), 0) if total else NOTHING
 
 
-def _sums(operation: Operation, made: Layout, reads: Mapping[int, list[Box]]) -> Crossing:
-    parts = {
-        rank: tuple(sorted(boxes.disjoint(operation.reduced(box) for box in made.of(rank))))
-        for rank in made.ranks
-    }
-    alike = Counter(parts.values())
-    received = {}
-    for target, wanted in reads.items():
-        need = boxes.disjoint(wanted)
-        from_all = sum(times * _common(part, need) for part, times in alike.items())
-        received[target] = from_all - _common(parts.get(target, ()), need)
-    total, width = sum(received.values()), 2 * operation.width
-    return Crossing({"statistics": width * total}, width * max(received.values()), 2) if total else NOTHING
+def _of_sums(operation: Operation, received: Sequence[int]) -> Crossing:
+    """What elements of others' parts, of each rank, are in both passes."""
+    total, width = sum(received), 2 * operation.width
+    return Crossing({"statistics": width * total}, width * max(received), 2) if total else NOTHING
 
 
-def _common(part: Iterable[Box], need: Sequence[Box]) -> int:
-    """How many elements two sets of disjoint boxes share."""
-    return sum(common.size for box in part for one in need if (common := box & one) is not None)
+def _reads_of(operation: Operation) -> object:
+    """How an operation reads, whatever it reads."""
+    return operation.shape, tuple((one.shape, one.axes) for one in operation.readings)
 
 
 @functools.lru_cache(maxsize=2**18)
