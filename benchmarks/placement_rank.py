@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable
@@ -15,6 +16,9 @@ from typing import Any
 from jobs.testbed.layout import LINK
 from trainer.bench import blocks
 from trainer.bench.placement_worker import PlacementJob, begin, network_of, prepared
+
+# Strategies by which every rank trains the whole network: a chain of layers that wait.
+WHOLE = ("data", "parameter-server")
 
 
 def run_first(*, first: bool) -> None:
@@ -37,16 +41,24 @@ def on_rank(
         job: what is trained; under `data` by a chain of layers that wait.
         plan_by: tells the strategy what to plan by; with the job, and the world of its ranks.
     """
-    way, speed = job.strategy["name"], cell["gflops"] * 1e9
     strategy, world = begin(job)
     plan_by(strategy, job, world)
+    blocks.answer(world, timed(cell, job, strategy, world)[0])
+
+
+def timed(
+    cell: dict[str, Any], job: PlacementJob, strategy: Any, world: Any
+) -> tuple[Callable[[], dict[str, Any]], Any]:
+    """Return what trains and times a block of a job, the first time two steps to warm up; and its learner."""
     import psutil
 
     from trainer.bench import emulated_units
 
+    way, speed = job.strategy["name"], cell["gflops"] * 1e9
     device = emulated_units.Accelerator(speed)
-    build = functools.partial(emulated_units.EmulatedModel, accelerator=device) if way != "data" else None
-    if way == "data":
+    is_whole = way in WHOLE
+    build = None if is_whole else functools.partial(emulated_units.EmulatedModel, accelerator=device)
+    if is_whole:
         job = _chain(job, speed, job.batch / world.size)
     plan, learner, batch = prepared(job, strategy, world, build)
     if build:
@@ -55,7 +67,8 @@ def on_rank(
         calls = emulated_units.calls_of(plan.placement, tasks)
         planned_bytes = plan.sent_per_update[world.rank]
     else:
-        planned_s, planned_bytes, calls = sum(job.options.values()), None, None
+        waits = [seconds for _, *both in job.options["layers"] for seconds in both if seconds]
+        planned_s, planned_bytes, calls = sum(waits), None, (len(waits), 0)
 
     division = getattr(plan, "division", None)
     exchange = getattr(learner, "exchange", None)
@@ -75,9 +88,10 @@ def on_rank(
     def block() -> dict[str, Any]:
         # Not while it warms up, nor between blocks: the others of this machine, and who tells us, go on.
         run_first(first=cell["first"] and bool(warm))
+        steps = cell["steps"] - 1 if warm else 1
         warm.append(True)
         # The first step waits for those that begin later, and is not counted.
-        seconds, steps = blocks.seconds_of(learner, [batch]), cell["steps"] - 1
+        seconds = blocks.seconds_of(learner, [batch])
         counted, busy, wire = sent(), device.busy_s, psutil.net_io_counters(pernic=True)[LINK].bytes_sent
         asked_s()
         cpu = time.process_time()
@@ -97,7 +111,7 @@ def on_rank(
             "wire_bytes": (psutil.net_io_counters(pernic=True)[LINK].bytes_sent - wire) / steps,
         }
 
-    blocks.answer(world, block)
+    return block, learner
 
 
 def _chain(job: PlacementJob, speed: float, volumes: float) -> PlacementJob:
@@ -105,9 +119,14 @@ def _chain(job: PlacementJob, speed: float, volumes: float) -> PlacementJob:
     from trainer.bench import emulated_units
     from trainer.strategies.placed.reading import read
 
+    layers: list[tuple[list[int], float, float]] = []
     network = read(network_of(job), 1)
-    forward = sum(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed
-    # Of the first convolution, nobody asks for the gradient of the volume.
-    first = next(one.flops for one in network.operations if one.kind in emulated_units.KINDS) / speed
-    options = {"forward_s": volumes * forward, "backward_s": volumes * (2 * forward - first)}
+    for one in network.operations:
+        if one.kind in emulated_units.KINDS:
+            forward = volumes * one.flops / speed
+            # Of the first one, nobody asks for the gradient of the volume.
+            layers.append(([], forward, forward * (2 if layers else 1)))
+        if layers:
+            layers[-1][0].extend(math.prod(w.shape) for w in one.weights if w.trainable)
+    options = {"layers": layers}
     return dataclasses.replace(job, model="trainer.bench.emulated_accelerator:network", options=options)

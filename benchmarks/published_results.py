@@ -90,8 +90,8 @@ def predicted(one: Trained) -> dict[str, float]:
     parts = math.ceil(size / FUSION)
     exchanged = collectives.all_reduce("ring", fabric).of(size, parts)
     deviation = place_of.slowdown.value
-    step = stepping.whole_network(work, exchanged, parts, one.ranks, deviation)
-    even = stepping.whole_network(work, exchanged, parts, one.ranks, 0.0)
+    step = stepping.whole_network(work, exchanged, exchange.equal(parts), one.ranks, deviation)
+    even = stepping.whole_network(work, exchanged, exchange.equal(parts), one.ranks, 0.0)
     slowest = seconds * epoch.slowest(one.ranks, deviation)
     waits = exchange.exposed(exchanged.seconds, 2 / 3 * slowest, parts)
     return {

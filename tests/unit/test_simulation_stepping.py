@@ -7,6 +7,7 @@ import json
 import pytest
 from planned_networks import small
 
+from trainer.planning.exchange import Part, equal, left
 from trainer.planning.simulation import cluster, devices, epoch, stepping, upgrades
 from trainer.planning.simulation.collectives import Exchanged
 from trainer.planning.simulation.fabric import ClusterFabric
@@ -27,9 +28,9 @@ def exchanged(seconds):
     [(0.0, 4, 0.0), (1.0, 4, 0.25), (4.0, 4, 2.5), (4.0, 1, 4.0)],
 )
 def test_ranks_wait_for_what_the_backward_pass_does_not_hide(seconds, parts, waits):
-    step = stepping.whole_network(WORK, exchanged(seconds), parts, 8, 0.0, rounds_s=0.125)
+    step = stepping.whole_network(WORK, exchanged(seconds), equal(parts), 8, 0.0, rounds_s=0.125)
     assert step == stepping.Step(3.5 + waits + 0.125, 3.5, 0.0, waits + 0.125)
-    events = timeline.of_whole(WORK, step, exchanged(seconds), parts)[0]
+    events = timeline.of_whole(WORK, step, exchanged(seconds), equal(parts))[0]
     ends = {name: start + lasts for _, name, start, lasts, _ in events}
     assert ends["update"] == pytest.approx(step.step_s)
     moving = [(start, start + lasts) for thread, _, start, lasts, _ in events if thread == TRANSFERS]
@@ -38,18 +39,27 @@ def test_ranks_wait_for_what_the_backward_pass_does_not_hide(seconds, parts, wai
         assert moving[-1][1] == pytest.approx(3.0 + waits) and moving[0][0] == pytest.approx(1 + 2 / parts)
 
 
+def test_parts_that_are_complete_early_hide_more_than_equal_ones():
+    # Three quarters of the bytes are there after a tenth of the backward pass, as of a ResNet.
+    parts = [Part(0.1, 0.75), Part(1.0, 0.25)]
+    assert left([1.5, 0.5], parts, 2.0) == pytest.approx(0.5)
+    assert left([3.0, 1.0], parts, 2.0) == pytest.approx(0.2 + 3.0 + 1.0 - 2.0)
+    assert stepping.whole_network(WORK, exchanged(2.0), parts, 8, 0.0).waiting_s == pytest.approx(0.5)
+    assert stepping.whole_network(WORK, exchanged(2.0), equal(2), 8, 0.0).waiting_s == pytest.approx(1.0)
+
+
 def test_all_wait_for_the_slowest_rank():
-    step = stepping.whole_network(WORK, exchanged(0.0), 1, 64, 0.1)
+    step = stepping.whole_network(WORK, exchanged(0.0), equal(1), 64, 0.1)
     assert step.step_s == pytest.approx(3.5 * epoch.slowest(64, 0.1))
     assert step.slow_s == pytest.approx(3.5 * 0.1 * epoch.largest_of(64)) and step.busy_s == 3.5
     # Its longer backward pass hides more.
-    hidden = stepping.whole_network(WORK, exchanged(4.0), 4, 64, 0.1)
+    hidden = stepping.whole_network(WORK, exchanged(4.0), equal(4), 64, 0.1)
     assert hidden.waiting_s == pytest.approx(4.0 - 0.75 * 2.0 * epoch.slowest(64, 0.1))
 
 
 def test_a_timeline_opens_in_a_trace_viewer():
-    step = stepping.whole_network(WORK, exchanged(1.0), 2, 2, 0.0)
-    told = json.loads(timeline.trace(timeline.of_whole(WORK, step, exchanged(1.0), 2)))["traceEvents"]
+    step = stepping.whole_network(WORK, exchanged(1.0), equal(2), 2, 0.0)
+    told = json.loads(timeline.trace(timeline.of_whole(WORK, step, exchanged(1.0), equal(2))))["traceEvents"]
     names = [one["args"]["name"] for one in told if one["ph"] == "M" and one["name"] == "process_name"]
     assert names == ["rank 0, simulated"]
     spans = {(one["tid"], one["name"]): (one["ts"], one["dur"]) for one in told if one["ph"] == "X"}

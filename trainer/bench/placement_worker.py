@@ -49,22 +49,27 @@ def main() -> None:
     blocks.answer(world, lambda: blocks.seconds_of(learner, itertools.repeat(batch, job.steps)))
 
 
-def begin(job: PlacementJob) -> tuple[Any, Any]:
-    """Return the job's strategy and the world of its ranks, which has one thread each."""
+def strategy_of(job: PlacementJob) -> Any:
+    """Return the job's strategy."""
     from trainer import config as configuration
-    from trainer import quiet
-    from trainer.ranks import launch, starting
     from trainer.strategies import registry
 
-    quiet.leave_out_what_keras_can_do_without()
     tree = {
         "name": "placement",
         "data": {"shards": "none"},
         "model": {"name": job.model},
         "train": {"global_batch": job.batch, "strategy": job.strategy},
     }
-    config = configuration.parse(json.dumps(tree), [])
-    strategy = registry.of(config)
+    return registry.of(configuration.parse(json.dumps(tree), []))
+
+
+def begin(job: PlacementJob) -> tuple[Any, Any]:
+    """Return the job's strategy and the world of its ranks, which has one thread each."""
+    from trainer import quiet
+    from trainer.ranks import launch, starting
+
+    quiet.leave_out_what_keras_can_do_without()
+    strategy = strategy_of(job)
     members = strategy.members(launch.expected_size())
     return strategy, starting.init(1, environment=strategy.environment(), members=members)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from trainer.config.strategy import Algorithm
@@ -67,3 +68,36 @@ def exposed(communication: float, backward: float, parts: int) -> Exposed:
         max(0.0, communication - backward),
         communication,
     )
+
+
+class Part(NamedTuple):
+    """A part of what an update moves, such as a bucket.
+
+    Attributes:
+        ready: share of the backward pass after which it is complete, 0 to 1.
+        size: its bytes over those of all parts.
+    """
+
+    ready: float
+    size: float
+
+
+def equal(parts: int) -> tuple[Part, ...]:
+    """Return equal parts that are complete one after the other, the last one with the backward pass."""
+    return tuple(Part(number / parts, 1 / parts) for number in range(1, parts + 1))
+
+
+def left(seconds: Sequence[float], parts: Sequence[Part], backward: float) -> float:
+    """Return what is still to be waited for when a backward pass of `backward` seconds is over.
+
+    Of equal parts this is the estimate of `exposed`.
+
+    Args:
+        seconds: of each part on its way; they travel one after the other.
+        parts: in the order in which they leave.
+        backward: seconds of the backward pass.
+    """
+    free = 0.0
+    for took, part in zip(seconds, parts, strict=True):
+        free = max(free, part.ready * backward) + took
+    return max(0.0, free - backward)

@@ -111,13 +111,14 @@ class Strategies:
         exchanged = one_byte.of(sum(buckets), len(buckets))
         work = self.subject.accumulated(each)
         statistics_s = self.subject.statistics(one_byte.latency_s) if train.sync_batch_norm else 0.0
+        parts = self.subject.parts(buckets)
         step = stepping.whole_network(
-            work, exchanged, len(buckets), ranks, self.subject.deviation, rounds_s=statistics_s
+            work, exchanged, parts, ranks, self.subject.deviation, rounds_s=statistics_s
         )
         how = f"{each} sample(s) of each micro-batch on every rank; {way}"
         needs = self.subject.memory(each, self.subject.slots)
         row = self.subject.forecast(label, how, fabric, samples, step, exchanged, needs)
-        return row, functools.partial(timeline.of_whole, work, step, exchanged, len(buckets))
+        return row, functools.partial(timeline.of_whole, work, step, exchanged, parts)
 
     def of_servers(self, label: str, fabric: ClusterFabric, server: ServerConfig) -> Row:
         """Return the row of synchronous parameter servers."""
@@ -140,13 +141,14 @@ class Strategies:
             # Workers add statistics up among themselves.
             ring = collectives.all_reduce("ring", ClusterFabric(self.asked.cluster, workers))
             within += self.subject.statistics(ring.latency_s)
+        parts = self.subject.parts([1.0] * moves.parts)
         step = stepping.whole_network(
-            work, exchanged, moves.parts, workers, self.subject.deviation, rounds_s=within
+            work, exchanged, parts, workers, self.subject.deviation, rounds_s=within
         )
         way = f"{workers} worker(s), {server.count} server(s), {server.placement}"
         needs = self.subject.memory(each, 0)
         row = self.subject.forecast(label, way, fabric, samples, step, exchanged, needs)
-        return row, functools.partial(timeline.of_whole, work, step, exchanged, moves.parts)
+        return row, functools.partial(timeline.of_whole, work, step, exchanged, parts)
 
     def of_groups(self, fabric: ClusterFabric) -> Iterator[Row]:
         """Yield the rows of strategies that divide the network itself, over groups of ranks."""

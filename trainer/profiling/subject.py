@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.config import RunConfig
 from trainer.errors import ConfigError
+from trainer.planning.exchange import Part
 from trainer.planning.placement import costs, ways
 from trainer.planning.placement.layouts import replicated
 from trainer.planning.placement.listing import task_lists
@@ -149,6 +152,31 @@ class Subject:
         one, times = self.work(each), self.config.train.accumulation
         before = (times - 1) * (one.forward_s + one.backward_s)
         return Work(before + one.forward_s, one.backward_s, one.update_s)
+
+    def parts(self, sizes: Sequence[float]) -> tuple[Part, ...]:
+        """Return parts of the gradients, and when the backward pass has computed them.
+
+        Args:
+            sizes: bytes of each part, in the order in which they leave: that of the backward pass.
+        """
+        profile = self.profile(1, ClusterFabric(self.cluster, 1))
+        network, seconds = self.network(1), 0.0
+        done: dict[str, float] = {}
+        for one in reversed(network.operations):
+            seconds += profile.backward_s(one.name, 0)
+            done |= dict.fromkeys((weight.path for weight in one.weights), seconds)
+        counts, widths = self.variables
+        held = [count * width for count, width in zip(counts, widths, strict=True)]
+        # Bytes that are there before a variable's gradient is, and when it is.
+        variables = list(zip(reversed(self.model.trainable_variables), reversed(held), strict=True))
+        before = itertools.accumulate((size for _, size in variables), initial=0)
+        ready = [(there, done[v.path]) for there, (v, _) in zip(before, variables, strict=False)]
+        whole, found, until = math.fsum(sizes), [], 0.0
+        for size in sizes:
+            until += size
+            last = max((at for there, at in ready if there / sum(held) < until / whole), default=0.0)
+            found.append(Part(last / seconds if seconds else 1.0, size / whole))
+        return tuple(found)
 
     def statistics(self, round_s: float) -> float:
         """Return the seconds in which an update waits for statistics of batch norm, both ways."""

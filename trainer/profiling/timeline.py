@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from trainer.planning.exchange import Part
 from trainer.planning.placement.tasks import Compute, Receive, Update
 from trainer.planning.simulation.collectives import Exchanged
 from trainer.planning.simulation.engine import Played, Span
-from trainer.planning.simulation.stepping import Step, Work
+from trainer.planning.simulation.stepping import Step, Work, seconds_of
 from trainer.profiling.forecasts import Events
 from trainer.telemetry.trace import MESSAGES, STEP, TRANSFERS, Event, text
 
@@ -22,20 +25,20 @@ def of_played(played: Played) -> Events:
     return found
 
 
-def of_whole(work: Work, step: Step, exchanged: Exchanged, parts: int) -> Events:
+def of_whole(work: Work, step: Step, exchanged: Exchanged, parts: Sequence[Part]) -> Events:
     """Return the events of a rank that trains the whole network; all do the same.
 
-    The slowest rank's: it computes longest. Part i of the gradients is complete at i/parts of its backward
-    pass, and parts follow each other.
+    The slowest rank's: it computes longest. Parts of the gradients follow each other.
     """
     factor = 1 + step.slow_s / work.seconds
     forward, backward = work.forward_s * factor, work.backward_s * factor
     events: list[Event] = [(STEP, "forward", 0.0, forward, {}), (STEP, "backward", forward, backward, {})]
-    free, each = 0.0, exchanged.seconds / parts
-    for part in range(1, parts + 1 if exchanged.seconds else 1):
-        start = max(free, forward + backward * part / parts)
-        free = start + each
-        events.append((TRANSFERS, f"part {part} of the gradients", start, each, {}))
+    free = 0.0
+    for number, (part, took) in enumerate(zip(parts, seconds_of(exchanged, parts), strict=True), start=1):
+        if exchanged.seconds:
+            start = max(free, forward + backward * part.ready)
+            free = start + took
+            events.append((TRANSFERS, f"part {number} of the gradients", start, took, {}))
     done = forward + backward + step.waiting_s
     if step.waiting_s:
         events.append((MESSAGES, "wait", forward + backward, step.waiting_s, {}))

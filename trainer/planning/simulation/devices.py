@@ -6,7 +6,7 @@ import math
 
 from trainer.errors import InputError
 from trainer.planning.placement.operations import Network, Operation
-from trainer.planning.profile import Device, Made, Profile, ProfiledLink, ProfiledOperation, ProfiledUpdate
+from trainer.planning.profile import Device, Made, Profile, ProfiledHandling, ProfiledLink, ProfiledOperation, ProfiledUpdate
 from trainer.planning.simulation.cluster import Cluster, DeviceSection
 from trainer.planning.simulation.fabric import ClusterFabric
 
@@ -113,7 +113,7 @@ def scaled(measured: Profile, fabric: ClusterFabric, *, measured_on: str | None 
         )
         for one in measured.operations
     )
-    update = measured.update
+    update, handling = measured.update, measured.handling
     return Profile(
         version=Profile.VERSION,
         network=measured.network,
@@ -129,6 +129,11 @@ def scaled(measured: Profile, fabric: ClusterFabric, *, measured_on: str | None 
             spread_s=on_all(update.spread_s[0], "update"),
         ),
         links=_links(fabric),
+        handling=handling
+        and ProfiledHandling(
+            message_s=(handling.message_s[0],) * fabric.ranks,
+            byte_s=on_all(handling.byte_s[0], "handling"),
+        ),
     )
 
 

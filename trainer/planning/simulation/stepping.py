@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainer.planning import exchange
+from trainer.planning.exchange import Part
 from trainer.planning.simulation import epoch
 from trainer.planning.simulation.collectives import Exchanged
 
@@ -41,21 +43,32 @@ class Step:
 
 
 def whole_network(
-    work: Work, exchanged: Exchanged, parts: int, ranks: int, deviation: float, *, rounds_s: float = 0.0
+    work: Work,
+    exchanged: Exchanged,
+    parts: Sequence[Part],
+    ranks: int,
+    deviation: float,
+    *,
+    rounds_s: float = 0.0,
 ) -> Step:
     """Return the step of ranks that combine their gradients, part by part while the backward pass runs.
 
-    All wait for the slowest, whose backward pass hides of the exchange what `exchange.exposed` says.
+    All wait for the slowest, whose backward pass hides of the exchange what `exchange.left` does not say.
 
     Args:
         work: of a rank.
         exchanged: of all parts one after the other.
-        parts: equal ones; 1: nothing is hidden.
+        parts: of the exchange, in the order in which they leave.
         ranks: of which one is slowest.
         deviation: of their computing, over its mean.
         rounds_s: in which ranks wait for each other within the passes, as for statistics of batch norm.
     """
     factor = epoch.slowest(ranks, deviation)
-    waiting = exchange.exposed(exchanged.seconds, work.backward_s * factor, parts).seconds + rounds_s
+    waiting = exchange.left(seconds_of(exchanged, parts), parts, work.backward_s * factor) + rounds_s
     slow = (factor - 1) * work.seconds
     return Step(work.seconds + slow + waiting, work.seconds, slow, waiting)
+
+
+def seconds_of(exchanged: Exchanged, parts: Sequence[Part]) -> list[float]:
+    """Return the seconds of each part on its way: all have the same latency."""
+    return [exchanged.latency_s / len(parts) + exchanged.transfer_s * part.size for part in parts]

@@ -1,0 +1,178 @@
+"""What `cingulum simulate` and `cingulum plan` predict of a case of held_out.py."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import placement_rank
+import stages_on_hosts
+from held_out_rank import job_of
+
+from trainer.bench.placement_worker import network_of
+from trainer.config import RunConfig
+from trainer.errors import InputError
+from trainer.planning.placement import costs
+from trainer.planning.profile import Profile, ProfiledHandling
+from trainer.planning.simulation import collectives, devices
+from trainer.planning.simulation.cluster import Cluster
+from trainer.planning.simulation.fabric import ClusterFabric
+from trainer.profiling import groups, plans, simulating
+from trainer.profiling.forecasts import Forecast
+from trainer.profiling.subject import Asked, Subject
+
+SOURCE = "calibrated"
+
+
+class Emulated(Subject):
+    """A network on emulated hosts, for which there is no shard set.
+
+    Args:
+        asked: what is to be simulated.
+        model: the network, built.
+    """
+
+    def __init__(self, asked: Asked, model: Any) -> None:
+        self.asked, self.config, self.cluster, self.model = asked, asked.config, asked.cluster, model
+        self.deviation, self.slots = 0.0, 1
+        self._rows, self._sample_bytes, self._networks = 1, 0.0, {}
+
+
+def cluster(known: dict[str, Any], rate: str) -> Cluster:
+    """Return emulated hosts with links of a rate, by what was calibrated on links of another."""
+
+    def of(value: float) -> dict[str, Any]:
+        return {"value": value, "source": SOURCE}
+
+    latency, bits = known["latency_s"], stages_on_hosts.bits_per_second(rate)
+    fast = {"latency_s": of(0.0), "bytes_per_second": of(1e12)}
+    return Cluster.model_validate(
+        {
+            "name": "emulated",
+            "about": "emulated hosts with an accelerator each",
+            "devices": {
+                "emulated": {
+                    "flops_per_second": of(1e12),
+                    "efficiency": of(1.0),
+                    "operation_s": of(0.0),
+                    "memory_bytes_per_second": of(1e12),
+                    "memory_bytes": of(1e15),
+                    "busy_watts": of(1.0),
+                    "idle_watts": of(1.0),
+                }
+            },
+            "hosts": [
+                {
+                    "device": "emulated",
+                    "devices": 1,
+                    "inside": {"kind": "switch", **fast},
+                    "interface": {
+                        "latency_s": of(latency),
+                        "bytes_per_second": of(known["carried"] * bits / 8),
+                    },
+                    "watts": of(1.0),
+                }
+            ],
+            "network": {"kind": "tree", "levels": []},
+            "storage": {
+                "read_bytes_per_second": of(1e15),
+                "shared_read_bytes_per_second": of(1e15),
+                "write_bytes_per_second": of(1e15),
+            },
+            "failures": {"hours_between": of(1e9), "restart_s": of(1.0)},
+            "slowdown": of(0.0),
+        }
+    )
+
+
+def profile(known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any]) -> Profile:
+    """Return the profile of a network on one emulated device, as it runs a strategy."""
+    way = "whole" if section["name"] in placement_rank.WHOLE else "divided"
+    of_one = {**cell, "ranks": 1, "rate": "1gbit", "overhead_s": known[way]["overhead_s"]}
+    handled = ProfiledHandling(**{key: (value,) for key, value in known["handling"].items()})
+    found = stages_on_hosts.profile(of_one, job_of(cell, section), handled)
+    update = found.update.model_copy(
+        update={"seconds": (known["update_s_per_parameter"] * found.update.parameters,)}
+    )
+    return found.model_copy(update={"update": update})
+
+
+def config_of(cell: dict[str, Any], section: dict[str, Any]) -> RunConfig:
+    """Return the configuration of a run."""
+    from trainer import config as configuration
+
+    tree = {
+        "name": "held-out",
+        "data": {"shards": "none"},
+        "model": {"name": cell["model"], "width": cell["width"]},
+        "train": {
+            "global_batch": cell["samples"],
+            "strategy": section,
+            # A chain of waiting layers has no batch norm.
+            "sync_batch_norm": section["name"] not in placement_rank.WHOLE,
+            "optimizer": {"name": "sgd", "momentum": 0.9},
+        },
+    }
+    return configuration.parse(json.dumps(tree), [])
+
+
+def planned(known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any]) -> dict[str, Any]:
+    """Return what a strategy is predicted to take on links of each rate, planned for the first of them.
+
+    Returns:
+        `simulated_s` and `planned_s`: seconds of `cingulum simulate` and `cingulum plan` by rate;
+        `memory_bytes`: of each rank; `plan`: text of the plan's file, None where ranks need none.
+
+    Raises:
+        InputError: the strategy cannot train the network on so many ranks.
+    """
+    model = network_of(job_of(cell, section))
+    if section["name"] in placement_rank.WHOLE:
+        return _of_whole(known, cell, section, model)
+    ranks, replicas = cell["ranks"], section.get("replicas", 1)
+    rates, own = cell["rates"], profile(known, cell, section)
+    fabrics = {rate: ClusterFabric(cluster(known, rate), ranks) for rate in rates}
+    profiles = {rate: devices.scaled(own, fabric) for rate, fabric in fabrics.items()}
+    config = config_of(cell, section)
+    asked = plans.Asked.of(config, model, ranks, profiles[rates[0]])
+    whole = plans.outlook(asked, config.train.strategy, planners_too=False)
+    found: dict[str, Any] = {
+        "planned_s": {
+            rate: costs.predict(whole.placement, whole.rounds[0][0], one, ranks).step_s
+            for rate, one in profiles.items()
+        },
+        "memory_bytes": [rank.total for rank in whole.memory],
+        "plan": whole.file.text(),
+    }
+    size, group = ranks // replicas, whole
+    parts = {rate: ClusterFabric(cluster(known, rate), size) for rate in rates}
+    of_group = {rate: devices.scaled(own, fabric) for rate, fabric in parts.items()}
+    if replicas > 1:
+        alone = config_of({**cell, "samples": cell["samples"] // replicas}, {**section, "replicas": 1})
+        asked = plans.Asked.of(alone, model, size, of_group[rates[0]])
+        group = plans.outlook(asked, alone.train.strategy, planners_too=False)
+    found["simulated_s"] = {}
+    for rate, fabric in fabrics.items():
+        played = groups.play(group, of_group[rate], fabric, deviation=0.0)
+        each = collectives.direct([1.0] * size, replicas, fabric)
+        found["simulated_s"][rate] = groups.together(played, group, fabric, each)[0].step_s
+    return found
+
+
+def _of_whole(
+    known: dict[str, Any], cell: dict[str, Any], section: dict[str, Any], model: Any
+) -> dict[str, Any]:
+    """Of strategies by which every rank trains the whole network."""
+    found: dict[str, Any] = {"simulated_s": {}, "plan": None}
+    for rate in cell["rates"]:
+        hosts = cluster(known, rate)
+        asked = Asked(
+            config_of(cell, section), hosts, section["name"], profile=profile(known, cell, section)
+        )
+        strategies = simulating.Strategies(Emulated(asked, model))
+        row, _ = next(strategies.strategies(ClusterFabric(hosts, cell["ranks"])))
+        if not isinstance(row, Forecast):
+            raise InputError(row.reason)
+        found["simulated_s"][rate] = row.step.step_s
+        found["memory_bytes"] = [row.memory_bytes] * cell["ranks"]
+    return found
