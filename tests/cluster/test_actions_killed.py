@@ -23,7 +23,7 @@ from served_on_slurm import ROOT, Served
 from slurm_jobs import slurm, wait_until
 from test_store_postgresql import NOBODY, PASSWORD, programs, url
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Notes that it was called; waits, if told to, before or after it calls the real one, or never calls it.
 WRAPPER = """#!/bin/sh

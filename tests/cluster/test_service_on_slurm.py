@@ -16,8 +16,9 @@ from served_on_slurm import Served
 from slurm_jobs import preempt, slurm, wait_until
 from watched_pages import PHONE, Watched, fits
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-PATIENCE_MS = 45_000
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# Two cores start TensorFlow beside other tests.
+PATIENCE_MS = 120_000
 # By what one may know the element that the keyboard is at.
 NAMES = """() => {
   const at = document.activeElement;
@@ -130,8 +131,8 @@ def test_runs_are_submitted_watched_preempted_held_compared_and_cancelled_on_the
         page.locator("#yes").click()
         expect(page.locator("h1")).to_have_text("mci-vs-nc")
         second = page.url
-        # Slurm would wait for two minutes.
-        slurm(cluster, "scontrol", "update", f"JobId={label}", "StartTime=now")
+        # Slurm would wait for two minutes; on a busy machine they may be over.
+        cluster.exec("ctl", ["scontrol", "update", f"JobId={label}", "StartTime=now"], cwd="/")
 
         # It goes on at the very step.
         page.goto(first)
