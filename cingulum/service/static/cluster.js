@@ -1,5 +1,5 @@
 // What runs, what waits and why, and what is free, as the scheduler told it last.
-import {ask, byId, bytes, fact, figure, follow, keepFocus, kindOf, moment, node, warn} from "/static/page.js";
+import {ask, byId, bytes, fact, figure, follow, keepFocus, kindOf, moment, node, warn} from "./page.js";
 
 const form = byId("filters"), MIB = 2 ** 20;
 const cell = (title, ...inside) => node("td", {"data-title": title}, ...inside);
