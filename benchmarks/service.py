@@ -157,7 +157,9 @@ def followed(socket: str, log: Path, service: psutil.Process, seconds: float) ->
     for thread in threads:
         thread.join(60)
     held = [mib for _, mib in memory]
-    print(f"{FOLLOWERS} followers for {seconds:.0f} s: {cores:.2f} cores, {held[0]:.1f} to {held[-1]:.1f} MiB")
+    print(
+        f"{FOLLOWERS} followers for {seconds:.0f} s: {cores:.2f} cores, {held[0]:.1f} to {held[-1]:.1f} MiB"
+    )
     settled = [one for one in memory if one[0] >= seconds / 5] or memory
     slope, _ = statistics.linear_regression(*zip(*settled, strict=True))
     print(f"  after the first fifth {60 * slope:+.3f} MiB/min, at most {max(held):.1f} MiB")

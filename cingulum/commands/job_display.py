@@ -34,8 +34,7 @@ def plain(text: str) -> str:
 def table(jobs: Sequence[Job], width: int) -> Table:
     """Format one line per job, in squeue's words, `width` columns wide; reasons are cut to fit."""
     rows = [
-        (job.label, _name(job.spec.name, job.user), job.spec.kind, job.state, took(job.tasks))
-        for job in jobs
+        (job.label, _name(job.spec.name, job.user), job.spec.kind, job.state, took(job.tasks)) for job in jobs
     ]
     return _table("TIME", rows, [_where(job) for job in jobs], width)
 
@@ -43,8 +42,7 @@ def table(jobs: Sequence[Job], width: int) -> Table:
 def table_of_service(jobs: Sequence[Mapping[str, Any]], width: int) -> Table:
     """Format one line per job as a service tells of it."""
     rows = [
-        (job["id"], _name(job["name"], job["user"]), job["kind"], job["state"], _far(job))
-        for job in jobs
+        (job["id"], _name(job["name"], job["user"]), job["kind"], job["state"], _far(job)) for job in jobs
     ]
     facts = ("hosts", "reason", "state", "exit_code", "tasks_completed", "tasks")
     words = [_placed(*(job[key] for key in facts)) for job in jobs]

@@ -57,8 +57,8 @@ def serve(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Listen at --socket for a proxy that signs users in, with the pages at https://name.example or "
-            "https://name.example/path.",
+            help="Listen at --socket for a proxy that signs users in, with the pages at https://name.example, or "
+            "under a path there.",
         ),
     ] = None,
     proxy_user: Annotated[

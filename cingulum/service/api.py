@@ -59,9 +59,7 @@ def _listing(
     whose: Annotated[Whose, Query(description="Shared: others' jobs, with a group of the user's.")] = "all",
 ) -> Listing:
     states = tuple(one.value for one in state or ())
-    return Listing(
-        submitter.user(), states, text, sort.value, order == "down", offset, limit, whose=whose
-    )
+    return Listing(submitter.user(), states, text, sort.value, order == "down", offset, limit, whose=whose)
 
 
 def _run_listing(

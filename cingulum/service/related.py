@@ -60,7 +60,9 @@ class Relations:
         real = folder.resolve()
         # The job of a cross-validation names the folder in which the run folders of its folds lie.
         named = [
-            self._now.store.mentioning(self._now.viewer(), name) for name in (real.name, real.parent.name) if name
+            self._now.store.mentioning(self._now.viewer(), name)
+            for name in (real.name, real.parent.name)
+            if name
         ]
         for job in {job.key: job for some in named for job in some}.values():
             yield from (_link(job, task) for task in _tasks_in(job, real))

@@ -12,6 +12,7 @@ from jobs.launchers.base import Launcher
 from jobs.store import Store
 from trainer.errors import JobError
 
+
 class NotYoursError(JobError, code="NOT_YOURS"):
     """A job of another user, which only that user may change."""
 

@@ -22,9 +22,10 @@ def test_every_address_of_the_pages_is_under_their_path(slurm, tmp_path, passed)
     by_hand = write_run(tmp_path / "by-hand" / "first", 5)
     asked, wrong = [], []
     with (
-        proxied(
-            lambda port: f"http://127.0.0.1:{port}", root=ROOT, passed=passed, runs=[by_hand.parent]
-        ) as (address, _),
+        proxied(lambda port: f"http://127.0.0.1:{port}", root=ROOT, passed=passed, runs=[by_hand.parent]) as (
+            address,
+            _,
+        ),
         browsers.started() as browser,
     ):
         context = browser.new_context(http_credentials={"username": "ada", "password": "pw"})
@@ -58,11 +59,11 @@ def test_every_address_of_the_pages_is_under_their_path(slurm, tmp_path, passed)
         page.locator("#yaml").fill((tmp_path / "mine.yaml").read_text())
         page.locator("#submit:not([disabled])").click()
         page.locator("#yes:not([disabled])").click()
-        expect(page).to_have_url(re.compile(f"{re.escape(home)}/jobs/slurm-[0-9]+$"))
+        expect(page).to_have_url(re.compile(f"{re.escape(home)}/jobs/new-[0-9]+$"))
         expect(page.locator("h1")).to_have_text("mine")
         expect(page.locator("#history")).to_contain_text("submit asked for by ada (service, proxy)")
 
-        page.goto(f"{home}/compare?runs=slurm-4,slurm-1_0")
+        page.goto(f"{home}/compare?runs=new-4,new-1_0")
         expect(page.locator("#rows tr")).to_have_count(2)
         context.close()
     assert len(asked) > 40 and [one for one in asked if not one.startswith(f"{ROOT}/")] == []
