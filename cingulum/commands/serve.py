@@ -57,7 +57,7 @@ def serve(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Listen at --socket for a proxy that signs users in, with the pages at https://name.example, or "
+            help="Listen at --socket for a proxy that signs users in, with pages at https://name.example, or "
             "under a path there.",
         ),
     ] = None,
