@@ -166,7 +166,8 @@ def followed(socket: str, log: Path, service: psutil.Process, seconds: float) ->
     told = sorted(delay for delay in delays if delay < float("inf"))
     print(
         f"a point is read {statistics.median(told):.1f} s after it was written (median), "
-        f"{told[int(0.95 * len(told))]:.1f} s (95 %), {len(delays) - len(told)} of {len(delays)} not within 5 s"
+        f"{told[int(0.95 * len(told))]:.1f} s (95 %), "
+        f"{len(delays) - len(told)} of {len(delays)} later than 5 s"
     )
 
 
