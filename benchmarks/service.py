@@ -163,7 +163,12 @@ def followed(socket: str, log: Path, service: psutil.Process, seconds: float) ->
     settled = [one for one in memory if one[0] >= seconds / 5] or memory
     slope, _ = statistics.linear_regression(*zip(*settled, strict=True))
     print(f"  after the first fifth {60 * slope:+.3f} MiB/min, at most {max(held):.1f} MiB")
-    print(f"a point is read within {max(delays):.1f} s after it was written (longest of {len(delays)})")
+    told = sorted(delay for delay in delays if delay < float("inf"))
+    print(
+        f"a point is read {statistics.median(told):.1f} s after it was written (median), "
+        f"{told[int(0.95 * len(told))]:.1f} s (95 %), "
+        f"{len(delays) - len(told)} of {len(delays)} later than 5 s"
+    )
 
 
 def main() -> None:

@@ -5,8 +5,8 @@
 
 A training on all cores, the service of its job, and a reader who asks what a browser does that has the job's
 page and the list open. Windows of some seconds with both running and with both stopped (SIGSTOP) take turns,
-in alternating order. As root, all three have a higher priority than what else the machine does, so that this hits
-them less. The reader stands for another computer: what it takes here is told apart, and is part of the
+in alternating order. As root, all three have a higher priority than what else the machine does, so that this
+hits them less. The reader stands for another computer: what it takes here is told apart, and is part of the
 difference. The interval is that of the median over pairs, by bootstrap.
 """
 
@@ -59,7 +59,7 @@ def main() -> None:
     low, high = found["interval"]
     print(
         f"steps beside a service that is asked take {found['slowed']:+.2%} (95 %: {low:+.2%} to {high:+.2%}, "
-        f"{asked.pairs} pairs of {asked.window:.0f} s); without it {1e3 * found['step_s']:.1f} ms, pairs vary "
+        f"{asked.pairs} pairs of {asked.window:.0f} s); alone {1e3 * found['step_s']:.1f} ms, pairs vary "
         f"by {found['spread']:.1%} (half of them). The service took {found['cores']:.3f} cores and the "
         f"reader {found['reader_cores']:.3f}, for {found['answers_per_s']:.1f} answers a second."
     )
@@ -100,7 +100,7 @@ def make(folder: Path) -> tuple[str, Path, Path]:
     job = store.add(token, spec, launcher="slurm", site="here", folder=job_folder(token))
     job = store.adopt(job, "4711")
     store.record([(job, [TaskState(0, "RUNNING", hosts=("here",), started=time.time())])])
-    log = Path(job.folder) / "out-0.log"
+    log = Path(job.folder) / "out.log"
     log.touch()
     return job.key, log, run
 

@@ -65,7 +65,7 @@ def page(connection: sql.Connection, wanted: Listing) -> tuple[list[Job], int]:
 
 
 def mentioning(connection: sql.Connection, viewer: Viewer, text: str, most: int) -> list[Job]:
-    """Return the newest jobs that the viewer may look at with this text in a string of their specification."""
+    """Return the newest jobs that the viewer may look at in whose specification a string has this text."""
     holds = _COLUMNS.spec.contains(json.dumps(text)[1:-1], autoescape=True)
     return statements.jobs(connection, sharing.visible(viewer), holds, limit=most)
 

@@ -56,8 +56,9 @@ def serve(
     behind_proxy: Annotated[
         str | None,
         typer.Option(
-            metavar="ORIGIN",
-            help="Listen at --socket for a proxy that signs users in, whose pages are at https://name.example.",
+            metavar="URL",
+            help="Listen at --socket for a proxy that signs users in, with pages at https://name.example, or "
+            "under a path there.",
         ),
     ] = None,
     proxy_user: Annotated[
@@ -136,8 +137,8 @@ def serve(
             serving.at_port(port)
 
 
-def _proxy(socket: Path | None, origin: str, user: str) -> tuple[Path, str, int]:
-    """Return the socket, the origin of the pages, and the number of the proxy's user."""
+def _proxy(socket: Path | None, url: str, user: str) -> tuple[Path, str, str, int]:
+    """Return the socket, the origin of the pages and their path there, and the number of the proxy's user."""
     import pwd
     import re
 
@@ -148,10 +149,14 @@ def _proxy(socket: Path | None, origin: str, user: str) -> tuple[Path, str, int]
             "--behind-proxy needs a --socket in a folder that the proxy can enter.",
             cure="For example --socket /run/cingulum/ada.sock",
         )
-    if not re.fullmatch(r"https?://[a-z0-9.-]+(:[0-9]{1,5})?", origin, re.ASCII):
-        raise InputError(f"--behind-proxy {origin}: is no origin.", cure="Give https://jobs.example.org")
+    found = re.fullmatch(
+        r"(https?://[a-z0-9.-]+(?::[0-9]{1,5})?)((?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*)/?", url, re.ASCII
+    )
+    if found is None:
+        cure = "Give https://jobs.example.org or https://jobs.example.org/ada"
+        raise InputError(f"--behind-proxy {url}: not an address of pages.", cure=cure)
     try:
-        return socket, origin, pwd.getpwnam(user).pw_uid
+        return socket, found[1], found[2], pwd.getpwnam(user).pw_uid
     except KeyError:
         raise InputError(f"--proxy-user {user}: there is no such user.", cure="See /etc/passwd.") from None
 

@@ -71,18 +71,18 @@ class Serving:
             )
             self._serve(listener, WithTokens(submitter.user(), self.tokens, once))
 
-    def behind_proxy(self, path: Path, origin: str, uid: int) -> None:
+    def behind_proxy(self, path: Path, origin: str, root: str, uid: int) -> None:
         """Serve at a socket that a proxy alone can use, whose word counts for who asks, until Ctrl-C."""
         path = path.expanduser().absolute()
         with listening.at_socket(path, mode=0o666) as listener:
             say(
-                {"socket": str(path), "origin": origin, "store": str(self.store)},
-                f"{self._what}, at {origin} for who is signed in there as {submitter.user()}\n"
+                {"socket": str(path), "origin": origin, "root": root, "store": str(self.store)},
+                f"{self._what}, at {origin}{root}/ for who is signed in there as {submitter.user()}\n"
                 f"  at {path} for processes of user {uid} alone. Ctrl-C ends it; jobs go on.",
                 as_json=self.as_json,
             )
             callers = BehindProxy(submitter.user())
-            self._serve(listener, callers, origin, http=listening.of_user(uid))
+            self._serve(listener, callers, origin, root, http=listening.of_user(uid))
 
     @property
     def _what(self) -> str:
@@ -94,11 +94,12 @@ class Serving:
         listener: socket.socket,
         callers: Callers,
         origin: str | None = None,
+        root: str = "",
         http: type[asyncio.Protocol] | None = None,
     ) -> None:
         now = JobsNow(self.store)
         runs = RunsNow(self.runs, now.facts)
-        app = create_app(now, callers, runs, self.checks, self.tokens, self.webhook, origin)
+        app = create_app(now, callers, runs, self.checks, self.tokens, self.webhook, origin, root)
         listening.server(app, http).run(sockets=[listener])
 
 

@@ -33,6 +33,7 @@ def create_app(
     tokens: TokenFile | None = None,
     webhook: Webhook | None = None,
     origin: str | None = None,
+    root: str = "",
     machines: ClusterNow | None = None,
 ) -> Guard:
     """Return the application; `.routes` of its `app` are all that it answers.
@@ -44,7 +45,7 @@ def create_app(
         looks: what submitting needs of the command line; None: nothing is submitted.
         tokens: that who may administer lists and revokes; None: nobody does.
         webhook: that is told of changes; None: none is.
-        origin: of the pages behind a proxy; see `Guard`.
+        origin, root: of the pages behind a proxy; see `Guard`.
         machines: that jobs run on; default: what `jobs.cluster` tells.
     """
 
@@ -69,9 +70,11 @@ def create_app(
         openapi_url="/api/v1/openapi.json",
         docs_url=None,  # it would load its scripts from elsewhere
         redoc_url=None,
+        servers=[{"url": root}] if root else None,
     )
+    app.state.root = root
     app.state.ending = asyncio.Event()
-    guard = Guard(app, callers, pages.signed_out(), origin)
+    guard = Guard(app, callers, pages.signed_out(root), origin, root)
     app.include_router(api.session_routes(callers, guard.cookie))
     if looks is not None:
         app.include_router(acting.routes(now, looks))

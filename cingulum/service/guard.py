@@ -58,10 +58,14 @@ class Guard:
         callers: who may ask.
         signed_out: text of the page that asks for a token.
         origin: of the pages behind a proxy, such as https://jobs.example.org; None: at names of this host.
+        root: path of the pages there, such as /ada, whether or not the proxy leaves it out; "": the root.
     """
 
-    def __init__(self, app: FastAPI, callers: Callers, signed_out: str, origin: str | None = None) -> None:
+    def __init__(
+        self, app: FastAPI, callers: Callers, signed_out: str, origin: str | None = None, root: str = ""
+    ) -> None:
         self.app, self._callers, self._signed_out, self._origin = app, callers, signed_out, origin
+        self._root = root
         # Cookies are the host's, not the port's: two services must not take each other's.
         self.cookie = f"cingulum-{secrets.token_hex(4)}"
 
@@ -72,6 +76,8 @@ class Guard:
             return
         if scope["type"] != "http":  # there are no web sockets
             return
+        if self._root and (scope["path"] == self._root or scope["path"].startswith(f"{self._root}/")):
+            scope["path"] = scope["path"].removeprefix(self._root) or "/"
 
         async def guarded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":

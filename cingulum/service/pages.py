@@ -17,12 +17,17 @@ from cingulum.service.jobs_now import JobsNow
 from cingulum.service.run_facts import is_inside
 from cingulum.service.runs_now import STATES, RunsNow
 from jobs.launchers.base import ACTIVE, ENDED
+from trainer.report import script
 from trainer.run_folder.record import RunFolder
 
 _HERE = Path(__file__).parent
 _KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-# A report brings its own style within the file. It may do nothing else: no script, no request, no form.
-_OF_A_REPORT = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+# A report brings its own style and script within the file. It is of no origin (a sandbox without
+# allow-same-origin), and may do nothing else: no other script, no request, no form.
+_OF_A_REPORT = (
+    f"sandbox allow-scripts; default-src 'none'; script-src {script.source()}; style-src 'unsafe-inline'; "
+    "img-src data:; base-uri 'none'; frame-ancestors 'none'"
+)
 Identity = Annotated[str, InAddress(max_length=64)]
 
 
@@ -35,12 +40,13 @@ def _templates() -> Environment:
 def page(template: str, request: Request, current: str = "", **facts: Any) -> HTMLResponse:
     """Return a page; `current` is the list that it is."""
     made = _templates().get_template(template)
-    return HTMLResponse(made.render(caller=request.state.caller, current=current, **facts))
+    known = {"caller": request.state.caller, "root": request.app.state.root, "current": current}
+    return HTMLResponse(made.render(**known, **facts))
 
 
-def signed_out() -> str:
-    """Return the page that asks for a token."""
-    return _templates().get_template("sign_in.html.j2").render()
+def signed_out(root: str) -> str:
+    """Return the page that asks for a token; `root` is the path of all pages."""
+    return _templates().get_template("sign_in.html.j2").render(root=root)
 
 
 def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
@@ -53,7 +59,7 @@ def routes(now: JobsNow, runs: RunsNow) -> APIRouter:
     def first_page(request: Request) -> Response:
         """The list of jobs, or that of runs for who has only those."""
         if runs.has_runs and not now.has_jobs:
-            return RedirectResponse("/runs")
+            return RedirectResponse(f"{request.app.state.root}/runs")
         return job_list(request)
 
     @router.get("/jobs")

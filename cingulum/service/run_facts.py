@@ -179,7 +179,7 @@ class RunFacts:
     def _once(
         self, run: RunFolder, path: Path, read: Callable[[Path], _Value], what: str = ""
     ) -> _Value | None:
-        """Return what `read` returns of the file as it is now; None where it cannot be read, or is elsewhere."""
+        """Return what `read` returns of the file as it is now; None where that fails, or it is elsewhere."""
         stamp = stamp_of(path)
         if stamp is None:
             return None

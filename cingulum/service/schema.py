@@ -28,7 +28,7 @@ class Best(BaseModel):
 
 
 class Row(BaseModel):
-    """A job in a list. `key` names it for ever; `id` is what Slurm calls it. `mine`: the asking user's own."""
+    """A job in a list. `key` names it for ever; `id` is what Slurm calls it. `mine`: the user's own."""
 
     key: str
     id: str

@@ -36,6 +36,7 @@ TOGETHER = {
     "test_testbed_page": "short tests",
     "test_rendered_scripts.py::test_slurm_takes": "short tests",
     "test_store_postgresql": "a PostgreSQL",
+    "test_shared_with_groups": "services of several users",
 }
 
 

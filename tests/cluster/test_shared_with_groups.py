@@ -27,8 +27,8 @@ from cingulum.service.jobs_now import JobsNow
 from jobs.store import Store
 
 ROOT = Path(__file__).parents[2]
-PASSWD = "root:x:0:0::/root:/bin/sh\nada:x:7001:7001::{0}/ada:/bin/sh\nben:x:7002:7002::{0}/ben:/bin/sh\n"
-PASSWD += "eve:x:7003:7003::{0}/eve:/bin/sh\n"
+USERS = "root:x:0:0::/root:/bin/sh\nada:x:7001:7001::{0}/ada:/bin/sh\nben:x:7002:7002::{0}/ben:/bin/sh\n"
+USERS += "eve:x:7003:7003::{0}/eve:/bin/sh\n"
 GROUPS = "root:x:0:\nada:x:7001:\nben:x:7002:\neve:x:7003:\nneuro:x:7100:{members}\n"
 # As ada, a job with a run folder and a log, which a group may read, and one for herself.
 SUBMITS = """
@@ -95,7 +95,7 @@ def site(server) -> Iterator[Site]:  # noqa: F811
     try:
         folder.chmod(0o755)
         site = Site(folder, url(server))
-        (folder / "passwd").write_text(PASSWD.format(folder))
+        (folder / "passwd").write_text(USERS.format(folder))
         site.members("ada", "ben")
         for number, user in enumerate(("ada", "ben", "eve"), 7001):
             (folder / user).mkdir(mode=0o755)

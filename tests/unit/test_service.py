@@ -119,7 +119,8 @@ def test_another_user_s_job_is_not_there(client, store, served_jobs, monkeypatch
     for path, method in about_jobs:
         if not path.endswith("/events"):  # its events tell only that nothing is there
             address = path.format(identity="4714")
-            answer = other.request(method, address, params={"text": "x"}, json={"by": 1})
+            body = {"groups": ["x"]} if path.endswith("/share") else {"by": 1}
+            answer = other.request(method, address, params={"text": "x"}, json=body)
             assert code(answer) == (404, "NOT_FOUND"), (method, path)
     assert store.actions("4714") == []
 

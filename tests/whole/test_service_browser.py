@@ -12,8 +12,14 @@ from playwright.sync_api import expect
 from watched_pages import PHONE, Watched, fits, serving
 
 from jobs.store import Store
+from trainer.report.page import template
 
 MARKUP = HOSTILE.replace("/", "")
+# A table, and names that would run.
+REPORT = """<table class="sortable"><thead><tr><th><button>Run</button></th></tr></thead>
+<tbody><tr><td>b</td></tr><tr><td>a</td></tr></tbody></table><script>document.title = "ran"</script>
+<img src="x" onerror="document.title = 'ran'"><a href="javascript:document.title = 'ran'">run</a>
+<script src="/static/page.js" type="module"></script>"""
 
 
 @pytest.fixture
@@ -152,13 +158,16 @@ def test_the_pages_move_by_themselves_and_do_what_they_say(service, jobs, slurm,
         expect(page.locator("#facts")).to_contain_text("epoch 6 of 20")
         assert fits(page)
 
-        # A report may not run anything.
-        (trains / "report.html").write_text("<h1>A report</h1><script>document.title = 'ran'</script>")
+        # A report runs the script that reports have, and nothing else.
+        html = template("base.html.j2").render().replace("<main>", f"<main>{REPORT}")
+        (trains / "report.html").write_text(html)
         page.goto(f"{watched.address}/jobs/4714/report")
-        expect(page.locator("h1")).to_have_text("A report")
-        assert page.title() == ""
-        refused = [text for text in watched.complaints if "sandbox" in text]
-        assert refused and watched.complaints == refused
+        expect(page.locator("td").first).to_have_text("b")
+        page.get_by_role("button", name="Run").click()
+        expect(page.locator("td").first).to_have_text("a")
+        assert page.title() == " · Cingulum report".strip() and page.evaluate("window.origin") == "null"
+        refused = [text for text in watched.complaints if "Content Security Policy" in text]
+        assert len(refused) >= 3 and watched.complaints == refused
 
         # Who may only read has nothing to press.
         reader = Watched(browser, service["read"])

@@ -1,5 +1,5 @@
 // What who may write can do with a job, besides cancelling: requeue, hold, release, lower its priority, submit again.
-import {ask, byId, isActive, node} from "/static/page.js";
+import {ask, byId, isActive, node} from "./page.js";
 
 const KEY = encodeURIComponent(document.body.dataset.job), WAITING = ["PENDING", "REQUEUED", "SUSPENDED"];
 

@@ -1,5 +1,5 @@
 // Lines over a common axis as inline SVG: smoothed on wish (the raw line stays behind), linear or logarithmic.
-import {figure, node} from "/static/page.js";
+import {figure, node} from "./page.js";
 
 const WIDTH = 420, HEIGHT = 220, LEFT = 66, RIGHT = 10, TOP = 10, BOTTOM = 24, TICKS = 4;
 

@@ -1,5 +1,5 @@
 // Which runs and jobs are chosen to be compared, in the order of choice; kept while the tab is open, over both lists.
-import {byId, node} from "/static/page.js";
+import {byId, here, node} from "./page.js";
 
 const KEY = "cingulum-compare";
 let ids = JSON.parse(sessionStorage.getItem(KEY) || "[]");
@@ -12,7 +12,7 @@ function keep(now) {
 
 function tell() {
   byId("compare").textContent = `Compare ${ids.length}`;
-  byId("compare").href = `/compare?runs=${ids.map(encodeURIComponent).join(",")}`;
+  byId("compare").href = here(`/compare?runs=${ids.map(encodeURIComponent).join(",")}`);
   byId("compare").hidden = byId("none").hidden = !ids.length;
 }
 

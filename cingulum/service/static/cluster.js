@@ -1,6 +1,6 @@
 // What runs, what waits and why, and what is free, as the scheduler told it last.
-import {ask, byId, bytes, fact, figure, follow, keepFocus, kindOf, moment, node, plural, warn} from "/static/page.js";
-import {explained} from "/static/reasons.js";
+import {ask, byId, bytes, fact, figure, follow, keepFocus, kindOf, moment, node, plural, warn} from "./page.js";
+import {explained} from "./reasons.js";
 
 const form = byId("filters"), MIB = 2 ** 20;
 const cell = (title, ...inside) => node("td", {"data-title": title}, ...inside);

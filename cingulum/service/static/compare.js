@@ -1,6 +1,6 @@
 // Runs side by side: which, what is drawn and how the table is sorted are in the address, so that it can be kept and sent.
-import {chart, kindOfLine, swatch} from "/static/chart.js";
-import {ask, byId, figure, follow, keepFocus, kindOf, node, warn} from "/static/page.js";
+import {chart, kindOfLine, swatch} from "./chart.js";
+import {ask, byId, figure, follow, keepFocus, kindOf, node, warn} from "./page.js";
 
 const FIRST_METRICS = 2, MOST_TESTED = Number(document.body.dataset.mostTested);
 const BASE = "/api/v1/compare";

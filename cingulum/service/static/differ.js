@@ -1,5 +1,5 @@
 // The settings of this run beside those of another one, which is chosen among the newest runs and jobs.
-import {ask, byId, node} from "/static/page.js";
+import {ask, byId, here, node} from "./page.js";
 
 const NEWEST = 100;
 let own = null;
@@ -30,7 +30,7 @@ async function show() {
   if (!other) return;
   try {
     const asked = `${encodeURIComponent(own)},${encodeURIComponent(other)}`, found = await ask(`/api/v1/compare?runs=${asked}`);
-    byId("beside").href = `/compare?runs=${asked}`;
+    byId("beside").href = here(`/compare?runs=${asked}`);
     byId("beside").hidden = false;
     if (found.runs.length < 2) byId("differing").textContent = [...found.warnings, "Both are the same run."][0];
     else if (!found.keys.length) byId("differing").textContent = "All settings are the same.";

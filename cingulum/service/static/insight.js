@@ -1,5 +1,5 @@
 // Where the time of a run goes, and who holds what of a network that is divided; asked for when they are opened.
-import {ask, byId, bytes, figure, node} from "/static/page.js";
+import {ask, byId, bytes, figure, node} from "./page.js";
 
 const COLOURS = 8, LEAST_SHARE = 0.03;
 let address = null;

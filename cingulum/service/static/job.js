@@ -1,9 +1,9 @@
-import {watchDifferences} from "/static/differ.js";
-import {showInsight, watchInsight} from "/static/insight.js";
-import {beginLog, showLog} from "/static/log.js";
-import {ask, byId, duration, fact, follow, isActive, kindOf, moment, node, plural, warn} from "/static/page.js";
-import {explained} from "/static/reasons.js";
-import {howFar, links, showCurves, showFiles} from "/static/run_view.js";
+import {watchDifferences} from "./differ.js";
+import {showInsight, watchInsight} from "./insight.js";
+import {beginLog, showLog} from "./log.js";
+import {ask, byId, duration, fact, follow, isActive, kindOf, moment, node, plural, warn} from "./page.js";
+import {explained} from "./reasons.js";
+import {howFar, links, showCurves, showFiles} from "./run_view.js";
 
 const KEY = encodeURIComponent(document.body.dataset.job);
 const BASE = `/api/v1/jobs/${KEY}`;

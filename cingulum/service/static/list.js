@@ -1,6 +1,6 @@
 // A list that is filtered, searched, sorted and paged by its address, and follows what changes.
-import {choice} from "/static/choice.js";
-import {ask, byId, figure, follow, keepFocus, node, warn} from "/static/page.js";
+import {choice} from "./choice.js";
+import {ask, byId, figure, follow, keepFocus, node, warn} from "./page.js";
 
 const LIMIT = 50;
 const form = byId("filters");

@@ -1,5 +1,5 @@
 // The log of a task: its end, which follows what is written, parts before and after, and lines that hold a text.
-import {ask, byId, bytes, node} from "/static/page.js";
+import {ask, byId, bytes, node} from "./page.js";
 
 const PART = 65536, MOST = 2000000, BEFORE = 4096;
 let base = null, task = 0, log = {from: null, next: null, size: 0}, search = null;

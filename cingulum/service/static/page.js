@@ -1,9 +1,12 @@
 // What pages share: nodes whose text is always text, questions to the API, events, and how values read.
 
+// Where the pages are, behind a proxy that has others, too: addresses of ours begin there.
+export const here = (address) => `${document.body.dataset.root}${address}`;
+
 export function node(name, facts = {}, ...inside) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(facts)) {
-    if (value !== null && value !== undefined) made.setAttribute(key, value);
+    if (value !== null && value !== undefined) made.setAttribute(key, key === "href" ? here(value) : value);
   }
   made.append(...inside.filter((one) => one !== null));
   return made;
@@ -17,7 +20,7 @@ export function fact(name, ...inside) {
 export const byId = (id) => document.getElementById(id);
 
 export async function ask(address, options = {}) {
-  const answer = await fetch(address, {...options, headers: {"X-Cingulum": "1", Accept: "application/json", ...options.headers}});
+  const answer = await fetch(here(address), {...options, headers: {"X-Cingulum": "1", Accept: "application/json", ...options.headers}});
   const found = answer.status === 204 ? null : await answer.json();
   if (answer.status === 401) location.reload();
   if (!answer.ok) throw new Error([found.error.message, found.error.cure].filter(Boolean).join(" "));
@@ -60,7 +63,7 @@ export function follow(address, changed) {
   }
   function open() {
     close();
-    events = new EventSource(address);
+    events = new EventSource(here(address));
     events.addEventListener("changed", tell);
     events.onopen = () => tellState(true, "live");
     events.onerror = () => {

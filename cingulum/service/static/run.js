@@ -1,7 +1,7 @@
-import {watchDifferences} from "/static/differ.js";
-import {showInsight, watchInsight} from "/static/insight.js";
-import {ask, byId, fact, follow, kindOf, moment} from "/static/page.js";
-import {howFar, links, showCurves, showFiles} from "/static/run_view.js";
+import {watchDifferences} from "./differ.js";
+import {showInsight, watchInsight} from "./insight.js";
+import {ask, byId, fact, follow, kindOf, moment} from "./page.js";
+import {howFar, links, showCurves, showFiles} from "./run_view.js";
 
 const ID = document.body.dataset.run, BASE = `/api/v1/runs/${ID}`;
 

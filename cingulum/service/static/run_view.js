@@ -1,6 +1,6 @@
 // What the pages of a job and of a run show of a run folder.
-import {chart} from "/static/chart.js";
-import {byId, bytes, duration, fact, figure, moment, node, progressBar} from "/static/page.js";
+import {chart} from "./chart.js";
+import {byId, bytes, duration, fact, figure, here, moment, node, progressBar} from "./page.js";
 
 const FIRST = ["loss", "accuracy", "mae", "dice", "val_auc", "learning_rate", "samples_per_second"];
 let curves = null;
@@ -25,7 +25,7 @@ export function showFiles(run, report) {
   const found = (run && run.checkpoints) || [];
   byId("checkpoints").replaceChildren(...(found.length ? found.map((one) => node("li", {}, `step ${one.step}, ${bytes(one.bytes)}, ${moment(one.time * 1000)}`)) : [node("li", {}, "none")]));
   byId("report").hidden = !(run && run.has_report);
-  byId("report").href = report;
+  byId("report").href = here(report);
 }
 
 export function showCurves(found) {

@@ -1,5 +1,5 @@
-import {best, cell, list} from "/static/list.js";
-import {duration, kindOf, moment, node, progressBar} from "/static/page.js";
+import {best, cell, list} from "./list.js";
+import {duration, kindOf, moment, node, progressBar} from "./page.js";
 
 function row(run) {
   return node("tr", {},

@@ -2,7 +2,7 @@
 const said = document.getElementById("said");
 
 async function signIn(token) {
-  const answer = await fetch("/api/v1/session", {
+  const answer = await fetch(`${document.body.dataset.root}/api/v1/session`, {
     method: "POST",
     headers: {"Content-Type": "application/json", "X-Cingulum": "1"},
     body: JSON.stringify({token}),

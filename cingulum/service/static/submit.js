@@ -1,5 +1,5 @@
 // The form: YAML, keys beside it, options of the launch; checked while one types, and shown before it is sent.
-import {ask, byId, node, plural} from "/static/page.js";
+import {ask, byId, here, node, plural} from "./page.js";
 
 const CHECK_MS = 400, JSON_BODY = {"Content-Type": "application/json"};
 const changes = new Map(), inputs = new Map();
@@ -139,7 +139,7 @@ async function submit() {
   byId("sure-queue").textContent = "Submitting ...";
   try {
     const made = (await post("/api/v1/jobs", asked(), {"Idempotency-Key": key})).jobs;
-    location.assign(`/jobs/${encodeURIComponent((made.find((one) => ["train", "crossval"].includes(one.kind)) || made[0]).key)}`);
+    location.assign(here(`/jobs/${encodeURIComponent((made.find((one) => ["train", "crossval"].includes(one.kind)) || made[0]).key)}`));
   } catch (error) {
     byId("sure-queue").textContent = error.message;
     if (error instanceof TypeError) byId("yes").disabled = false;  // no answer: ask again by the same key
