@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated
 
 import typer
 
 from cingulum.commands.options import Config, Overrides
-from cingulum.commands.simulate import BatchPerRank, ClusterFile, Measured, MeasuredOn
-
-
-class AdvisedStrategy(str, Enum):
-    """A strategy that there is advice on."""
-
-    data = "data"
-    server = "parameter-server"
+from cingulum.commands.simulate import (
+    BatchPerRank,
+    ClusterFile,
+    GroupSize,
+    Measured,
+    MeasuredOn,
+    SimulatedStrategy,
+)
 
 
 def advise(
@@ -23,13 +22,21 @@ def advise(
     overrides: Overrides = None,
     cluster: ClusterFile = "dgx-a100",
     strategy: Annotated[
-        AdvisedStrategy, typer.Option(help="Strategy that ranks train by.")
-    ] = AdvisedStrategy.data,
+        SimulatedStrategy, typer.Option(help="Strategy that ranks train by.")
+    ] = SimulatedStrategy.data,
+    against: Annotated[
+        SimulatedStrategy | None,
+        typer.Option(help="From which links and batch on it is faster than this one.", show_default=False),
+    ] = None,
     ranks: Annotated[
         int | None, typer.Option(min=1, help="Ranks to advise on.  [default: the most that are useful]")
     ] = None,
     most: Annotated[int, typer.Option(min=1, max=100_000, help="Ranks that are thought of at most.")] = 1024,
     batch_per_rank: BatchPerRank = None,
+    group: GroupSize = None,
+    within: Annotated[
+        int, typer.Option(min=0, help="Seconds after which no further batch is planned.")
+    ] = 120,
     profile: Measured = None,
     profiled_on: MeasuredOn = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
@@ -44,11 +51,13 @@ def advise(
     Example:
       cingulum advise examples/demo.yaml --cluster cloud-p4d --batch-per-rank 2
       cingulum advise examples/demo.yaml --cluster p100-ethernet --ranks 64
+      cingulum advise examples/demo.yaml --strategy hybrid --against data --batch-per-rank 2
     """
     from trainer import config as configuration
     from trainer.planning.profile import Profile
     from trainer.planning.simulation import cluster as clusters
     from trainer.quiet import import_tensorflow
+    from trainer.telling import tell
 
     hosts = clusters.load(cluster)
     run = configuration.load(config, overrides or [])
@@ -57,8 +66,9 @@ def advise(
     from trainer.profiling import advising
     from trainer.profiling.subject import Asked
 
-    asked = Asked(run, hosts, strategy.value, batch_per_rank, None, measured, profiled_on)
-    found = advising.advise(asked, most=most, ranks=ranks)
+    asked = Asked(run, hosts, strategy.value, batch_per_rank, group, measured, profiled_on)
+    other = None if against is None else against.value
+    found = advising.advise(asked, most=most, ranks=ranks, against=other, within_s=within, show=tell)
     if as_json:
         import json
 
