@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,6 +40,18 @@ def advise(
     ] = 120,
     profile: Measured = None,
     profiled_on: MeasuredOn = None,
+    reach: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC=VALUE",
+            help="Time, energy and cost until this, by the epochs that --run took.",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="With --reach: folder of a run with this batch.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """Say how many ranks are useful on a cluster, and what would make a run faster.
@@ -60,15 +73,18 @@ def advise(
     from trainer.telling import tell
 
     hosts = clusters.load(cluster)
-    run = configuration.load(config, overrides or [])
+    settings = configuration.load(config, overrides or [])
+    epochs = _epochs(reach, run)
     measured = None if profile is None else Profile.read(profile)
     import_tensorflow()
     from trainer.profiling import advising
     from trainer.profiling.subject import Asked
 
-    asked = Asked(run, hosts, strategy.value, batch_per_rank, group, measured, profiled_on)
+    asked = Asked(settings, hosts, strategy.value, batch_per_rank, group, measured, profiled_on)
     other = None if against is None else against.value
-    found = advising.advise(asked, most=most, ranks=ranks, against=other, within_s=within, show=tell)
+    found = advising.advise(
+        asked, most=most, ranks=ranks, epochs=epochs, against=other, within_s=within, show=tell
+    )
     if as_json:
         import json
 
@@ -77,3 +93,28 @@ def advise(
     from cingulum.commands.advise_display import show
 
     show(found, hosts)
+
+
+def _epochs(reach: str | None, run: Path | None) -> int | None:
+    """Epochs that a run took to reach a value of a metric; None: that was not asked for.
+
+    Raises:
+        InputError: half of it was asked for, or the run does not tell.
+    """
+    from trainer.errors import InputError
+
+    if reach is None and run is None:
+        return None
+    metric, _, value = (reach or "").partition("=")
+    try:
+        wanted = float(value)
+    except ValueError:
+        wanted = None
+    if run is None or wanted is None:
+        raise InputError(
+            "--reach and --run go together.", cure="For example: --reach val_auc=0.9 --run runs/before"
+        )
+    from trainer.run_folder.record import RunFolder
+    from trainer.telemetry import earlier_runs
+
+    return earlier_runs.epochs_to(RunFolder.open(run), metric, wanted)

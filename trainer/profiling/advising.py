@@ -68,6 +68,7 @@ def advise(
     *,
     most: int,
     ranks: int | None = None,
+    epochs: int | None = None,
     against: str | None = None,
     within_s: float = WITHIN_S,
     show: Callable[[str], None] = lambda what: None,
@@ -78,6 +79,7 @@ def advise(
         asked: its strategy is one of `simulating.NAMES`.
         most: ranks that are thought of.
         ranks: what is asked for in particular; default: the most that are useful.
+        epochs: that time, energy and cost are for; default: `train.epochs`.
         against: strategy to compare with.
         within_s: seconds after which no further batch is planned.
         show: is told what is planned.
@@ -104,7 +106,7 @@ def advise(
     row = rows.of(ranks or useful)
     if isinstance(row, Refused):
         raise InputError(f"On {row.ranks} rank(s): {row.reason}")
-    epochs = asked.config.train.epochs
+    epochs = epochs or asked.config.train.epochs
     upgraded, batch = _upgrades(rows, row), _batch(rows, row)
     compared = None
     if against is not None:
