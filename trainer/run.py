@@ -9,9 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import transfer
+from trainer import atomic, transfer
 from trainer.config import RunConfig
 from trainer.data.splits import leaks
+from trainer.leases.lease import Lease
 from trainer.progress import Reporter
 from trainer.ranks.agreement import agree
 from trainer.ranks.rollcall import RollCall
@@ -63,12 +64,16 @@ def train(
     with (
         Watchdog(config.guards.timeout_s, who, lambda: world.abort(1)) as watchdog,
         StopRequest() as stop,
+        contextlib.ExitStack() as holding,
     ):
+        before = None
         while True:
             try:
-                return _train(config, world, strategy, resume, reporter, command, watchdog, stop)
-            except Reconsidered:
-                resume = True
+                return _train(
+                    config, world, strategy, resume, reporter, command, watchdog, stop, holding, before
+                )
+            except Reconsidered as reconsidered:
+                resume, before = True, reconsidered.lease
 
 
 def _train(
@@ -80,11 +85,20 @@ def _train(
     command: list[str],
     watchdog: Watchdog,
     stop: StopRequest,
+    holding: contextlib.ExitStack,
+    before: Lease | None,
 ) -> dict[str, Any]:
     """Train until the end, or until another strategy is to go on; see `train`.
 
+    Args:
+        config, world, strategy, resume, reporter, command: see `train`.
+        watchdog: of this process.
+        stop: asked for by signals.
+        holding: keeps the lease beyond this start.
+        before: the lease of the start before this one, on rank 0.
+
     Raises:
-        Reconsidered: the latter; the state is saved, and the run folder is nobody's.
+        Reconsidered: the latter; the state is saved, and the run folder still this process's.
     """
     folder = RunFolder(config.folder)
     with contextlib.ExitStack() as leaving:
@@ -95,9 +109,13 @@ def _train(
         lease = agree(
             world,
             lambda: (
-                take_lease(folder, config, resume, leaving, reporter, watchdog) if world.is_main else None
+                take_lease(folder, config, resume, holding, reporter, watchdog, before)
+                if world.is_main
+                else None
             ),
         )
+        if lease is not None:
+            leaving.enter_context(atomic.through(lease))
         for line in world.links.separate_servers() if world.links else ():
             reporter.note(line)
         strategy, watch = settle(config, world, strategy, folder, reporter=reporter, beat=watchdog.beat)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cingulum.commands.options import Config, Overrides
-from cingulum.commands.simulate import BatchPerRank, ClusterFile, Measured, MeasuredOn
-
-
-class AdvisedStrategy(str, Enum):
-    """A strategy that there is advice on."""
-
-    data = "data"
-    server = "parameter-server"
+from cingulum.commands.simulate import (
+    BatchPerRank,
+    ClusterFile,
+    GroupSize,
+    Measured,
+    MeasuredOn,
+    SimulatedStrategy,
+)
 
 
 def advise(
@@ -23,15 +23,35 @@ def advise(
     overrides: Overrides = None,
     cluster: ClusterFile = "dgx-a100",
     strategy: Annotated[
-        AdvisedStrategy, typer.Option(help="Strategy that ranks train by.")
-    ] = AdvisedStrategy.data,
+        SimulatedStrategy, typer.Option(help="Strategy that ranks train by.")
+    ] = SimulatedStrategy.data,
+    against: Annotated[
+        SimulatedStrategy | None,
+        typer.Option(help="From which links and batch on it is faster than this one.", show_default=False),
+    ] = None,
     ranks: Annotated[
         int | None, typer.Option(min=1, help="Ranks to advise on.  [default: the most that are useful]")
     ] = None,
     most: Annotated[int, typer.Option(min=1, max=100_000, help="Ranks that are thought of at most.")] = 1024,
     batch_per_rank: BatchPerRank = None,
+    group: GroupSize = None,
+    within: Annotated[
+        int, typer.Option(min=0, help="Seconds after which no further batch is planned.")
+    ] = 120,
     profile: Measured = None,
     profiled_on: MeasuredOn = None,
+    reach: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC=VALUE",
+            help="Time, energy and cost until this, by the epochs that --run took.",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="With --reach: folder of a run with this batch.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
 ) -> None:
     """Say how many ranks are useful on a cluster, and what would make a run faster.
@@ -44,21 +64,27 @@ def advise(
     Example:
       cingulum advise examples/demo.yaml --cluster cloud-p4d --batch-per-rank 2
       cingulum advise examples/demo.yaml --cluster p100-ethernet --ranks 64
+      cingulum advise examples/demo.yaml --strategy hybrid --against data --batch-per-rank 2
     """
     from trainer import config as configuration
     from trainer.planning.profile import Profile
     from trainer.planning.simulation import cluster as clusters
     from trainer.quiet import import_tensorflow
+    from trainer.telling import tell
 
     hosts = clusters.load(cluster)
-    run = configuration.load(config, overrides or [])
+    settings = configuration.load(config, overrides or [])
+    epochs = _epochs(reach, run)
     measured = None if profile is None else Profile.read(profile)
     import_tensorflow()
     from trainer.profiling import advising
     from trainer.profiling.subject import Asked
 
-    asked = Asked(run, hosts, strategy.value, batch_per_rank, None, measured, profiled_on)
-    found = advising.advise(asked, most=most, ranks=ranks)
+    asked = Asked(settings, hosts, strategy.value, batch_per_rank, group, measured, profiled_on)
+    other = None if against is None else against.value
+    found = advising.advise(
+        asked, most=most, ranks=ranks, epochs=epochs, against=other, within_s=within, show=tell
+    )
     if as_json:
         import json
 
@@ -67,3 +93,28 @@ def advise(
     from cingulum.commands.advise_display import show
 
     show(found, hosts)
+
+
+def _epochs(reach: str | None, run: Path | None) -> int | None:
+    """Epochs that a run took to reach a value of a metric; None: that was not asked for.
+
+    Raises:
+        InputError: half of it was asked for, or the run does not tell.
+    """
+    from trainer.errors import InputError
+
+    if reach is None and run is None:
+        return None
+    metric, _, value = (reach or "").partition("=")
+    try:
+        wanted = float(value)
+    except ValueError:
+        wanted = None
+    if run is None or wanted is None:
+        raise InputError(
+            "--reach and --run go together.", cure="For example: --reach val_auc=0.9 --run runs/before"
+        )
+    from trainer.run_folder.record import RunFolder
+    from trainer.telemetry import earlier_runs
+
+    return earlier_runs.epochs_to(RunFolder.open(run), metric, wanted)

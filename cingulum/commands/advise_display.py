@@ -23,8 +23,10 @@ def show(found: Advice, cluster: Cluster) -> None:
         f"\nOn {row.ranks:,} rank(s), {row.label}: {sizes.time(row.step_s)} for {row.samples:,} samples, "
         f"of which most goes to: {row.limit}."
     )
-    for line in (_links(found, cluster), _batch(found)):
+    for line in (_links(found, cluster), _batch(found), *_break_even(found, cluster)):
         console.print(line)
+    if found.is_cut_short:
+        console.print("Planning took long: larger batches were not looked at (--within).")
     console.print()
     table = Table(box=None, pad_edge=False)
     table.add_column("if there were")
@@ -72,7 +74,32 @@ def _links(found: Advice, cluster: Cluster) -> str:
     return f"{words} ({8 * found.links_factor * now / 1e9:.3g} Gbit/s of each interface between hosts)."
 
 
+def _break_even(found: Advice, cluster: Cluster) -> list[str]:
+    compared = found.break_even
+    if compared is None:
+        return []
+    now = 8 * cluster.hosts[0].interface.bytes_per_second.value / 1e9
+    named = {
+        "times the links' rate": (
+            compared.links,
+            compared.rates,
+            lambda at: f"{at:g} x ({at * now:.3g} Gbit/s)",
+        ),
+        "samples of each rank": (compared.batch, compared.batches, lambda at: f"{at:,.0f}"),
+    }
+    lines = []
+    for what, (turns, ends, words) in named.items():
+        if ends is None:
+            lines.append(f"Against {compared.against}, over {what}: never are both possible.")
+            continue
+        told = ", ".join(f"{one.faster} from {words(one.since)} on" for one in turns)
+        lines.append(f"Faster, over {ends[0]:g} to {ends[1]:,g} {what}: {told}.")
+    return lines
+
+
 def _batch(found: Advice) -> str:
+    if found.batch is None and found.is_cut_short:
+        return f"With no batch that was looked at do ranks wait less than {WAITING:.0%} of a step."
     if found.batch is None:
         return f"No batch that fits into memory makes ranks wait less than {WAITING:.0%} of a step."
     return f"Ranks wait less than {WAITING:.0%} of a step from {found.batch:,} sample(s) of each rank on."

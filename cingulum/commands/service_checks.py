@@ -48,4 +48,4 @@ class ServiceChecks:
     def predicted(self, request: Request, prepared: Prepared) -> dict[str, Any] | None:
         """Return how long each task takes, for JSON; None where nothing is trained."""
         found = predicted_time.predicted(request, prepared)
-        return found and found.tree()
+        return None if found is None else found.tree()

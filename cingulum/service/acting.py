@@ -87,7 +87,7 @@ def routes(now: JobsNow, looks: Looks) -> APIRouter:
                 said.config, said.values = found.run.text, form.values(found.run.config)
                 said.jobs = _planned(submitting.preview(found).as_json())
                 needed = looks.predicted(asked.request(config), found)
-                said.predicted = needed and PredictedTime(**needed)
+                said.predicted = None if needed is None else PredictedTime(**needed)
                 if queue:
                     said.queue = submitting.ask_queue(found)
         except CingulumError as error:

@@ -15,7 +15,7 @@ import pytest
 
 from trainer import atomic
 from trainer.errors import Fenced, RunError
-from trainer.leases import claims, lease_taking
+from trainer.leases import claims, lease_files, lease_taking
 from trainer.leases.claims import Owner
 from trainer.leases.lease import Lease
 
@@ -226,3 +226,27 @@ def test_an_error_of_a_leased_folder_stays_what_it_is_while_the_lease_is_held(tm
         with pytest.raises(FileNotFoundError):
             atomic.write_text(tmp_path / "run" / "no" / "folder", "")
         assert {path.name for path in Path(held.staging).iterdir()} <= {"heartbeat"}
+
+
+def test_the_next_start_of_a_process_takes_over_without_a_gap(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    first = lease_taking.take(run, mine())
+    held = []
+    plain = lease_files.link
+
+    def link(aside: str, name: str) -> bool:
+        # Until the next claim is there, the one before is held and keeps others off.
+        held.append(first.is_held)
+        with pytest.raises(RunError, match="another process writes this run"):
+            lease_taking._wait_for(str(run), first.owner, mine(job=""), print, print, 1.0)
+        return plain(aside, name)
+
+    monkeypatch.setattr(lease_files, "link", link)
+    with lease_taking.take(run, mine(), after=first) as second:
+        assert held == [True] and (first.start, second.start) == (1, 2)
+        assert not first.is_held and second.is_held and not first._heart.is_alive()
+        with pytest.raises(Fenced):
+            first.put(second.place_for(run / "a"), run / "a")
+        first.release()
+        assert second.is_held and claims.last(str(run)) == second.owner
+    assert not second.is_held

@@ -123,8 +123,8 @@ def test_a_message_takes_the_links_of_its_way():
         ("interface in of host", 49, 7),
     )
     assert across.latency_s == pytest.approx(6e-6) and inside_a_group.latency_s == pytest.approx(5e-6)
-    dragonfly = ClusterFabric(cluster.load("dragonfly-a100"), 4 * 64 * 2)
-    assert ("between groups", 0, 1) in dragonfly.path(0, 4 * 64).resources
+    dragonfly = ClusterFabric(cluster.load("dragonfly-a100"), 4 * 128 * 2)
+    assert ("between groups", 0, 1) in dragonfly.path(0, 4 * 128).resources
     bus = ClusterFabric(cluster.load("cpu-ethernet"), 4)
     assert bus.path(0, 1).resources == (("bus of host", 0),) and bus.host(3) == 1
 
@@ -174,7 +174,7 @@ def test_by_host_less_crosses_interfaces_and_a_host_alone_needs_none():
 
 
 def test_owners_among_groups_send_what_a_ring_would():
-    found = collectives.direct([100.0, 0.0], 4, ClusterFabric(flat(1e6), 8))
+    found = collectives.Direct(2, 4, ClusterFabric(flat(1e6), 8)).of([100.0, 0.0])
     assert found.sent == pytest.approx(2 * 3 / 4 * 100) and found.all_sent == pytest.approx(4 * 150)
 
 

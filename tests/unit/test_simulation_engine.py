@@ -87,12 +87,29 @@ def test_all_that_is_sent_arrives_nothing_is_early_and_no_bound_is_beaten(drawn,
     for rank in range(RANKS):  # one task at a time
         spans = [span for span in played.spans if span.rank == rank]
         assert all(one.end <= other.start + 1e-9 for one, other in itertools.pairwise(spans))
+        _check_inputs(lists.get(rank, ()), rank, played)
     longest = bounds.critical_path(lists, seconds, fabric)
     busiest = bounds.busiest_link(played.loads, fabric)
     most = max(longest, busiest, *played.busy_s)
     assert played.step_s >= most * (1 - 1e-9)
     for resource, load in played.loads.items():
         assert load.bytes / fabric.capacity(resource) <= load.busy_s * (1 + 1e-9)
+
+
+def _check_inputs(tasks, rank, played):
+    """No task of a rank begins before all bundles that the list receives ahead of it have arrived."""
+    coming = {
+        source: iter([one for one in played.transfers if (one.source, one.target) == (source, rank)])
+        for source in range(RANKS)
+    }
+    done = [span for span in played.spans if span.rank == rank and not isinstance(span.task, Receive)]
+    arrived = 0.0
+    for task in tasks:
+        if isinstance(task, Receive):
+            arrived = max(arrived, next(coming[task.messages[0].source]).end)
+        elif done and done[0].task == task:
+            assert done.pop(0).start >= arrived - 1e-9
+    assert not done
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,10 +11,12 @@ from pretended_slurm import told
 
 from cingulum import cli
 from trainer import config as configuration
+from trainer.errors import InputError
 from trainer.planning.simulation import cluster, devices
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
+from trainer.telemetry import earlier_runs
 
 
 def trained(
@@ -119,3 +121,19 @@ def test_a_profile_says_it_with_the_links_of_a_cluster(slurm, capsys, tmp_path):
     assert refused["seconds"] is None and "the links of 2 rank(s)" in refused["said"]
     divided = said_of(capsys, *words, "train.strategy.name=spatial")
     assert "a profile alone does not tell it of train.strategy=spatial" in divided["said"]
+
+
+def test_the_epochs_until_a_value_are_those_of_a_run(slurm):
+    folder = trained("before", epochs=4, seconds=1.0)
+    rows = zip((0.5, 0.8, 0.7, 0.9), (0.9, 0.4, 0.5, 0.3), strict=True)
+    folder.write_rows({"epoch": n, "val_auc": auc, "val_loss": v} for n, (auc, v) in enumerate(rows, 1))
+    assert earlier_runs.epochs_to(folder, "val_auc", 0.75) == 2
+    assert earlier_runs.epochs_to(folder, "val_auc", 0.9) == 4
+    assert earlier_runs.epochs_to(folder, "val_loss", 0.4) == 2
+    for metric, value, said in (
+        ("val_auc", 0.95, "came to 0.9"),
+        ("val_loss", 0.1, "came to 0.3"),
+        ("dice", 1, "has no dice"),
+    ):
+        with pytest.raises(InputError, match=said):
+            earlier_runs.epochs_to(folder, metric, value)

@@ -11,8 +11,11 @@ from tiny_runs import make_shards, write_config
 
 from cingulum import cli
 from trainer.planning.simulation import cluster
+from trainer.profiling import growth
 from trainer.telemetry.trace import MESSAGES, STEP
 
+# Which of two is faster at first, and then.
+STARTS = [("hybrid", "data"), ("data", "hybrid")]
 STRATEGIES = ["data", "server", "spatial", "filters", "filters, master", "hybrid", "hypergraph"]
 
 
@@ -158,3 +161,53 @@ def test_advice_is_what_the_rows_of_a_simulation_say(config, capsys, monkeypatch
 def test_there_is_no_advice_where_no_rank_can_train(config, capsys):
     assert cli.run(["advise", str(config), "--ranks", "3", "--most", "2"]) == 2
     assert "On 3 rank(s): train.global_batch: 4 samples cannot be shared" in capsys.readouterr().err
+
+
+def test_a_divided_network_is_advised_on_and_compared_with_another_strategy(config, capsys):
+    each = (
+        "--strategy",
+        "hybrid",
+        "--against",
+        "data",
+        "--most",
+        "4",
+        "--ranks",
+        "4",
+        "--batch-per-rank",
+        "2",
+    )
+    line = ["advise", str(config), "--cluster", "cpu-ethernet", *each, "--json"]
+    assert cli.run(line) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert [one["ranks"] for one in found["growth"]] == [2, 4] and found["label"] == "hybrid"
+    planned = [one for one in told.err.splitlines() if one.startswith("planning hybrid on ")]
+    # Nothing is planned twice, however many links and devices were looked at.
+    assert len(planned) == len(set(planned)) >= 8 and not found["is_cut_short"]
+    compared = found["break_even"]
+    assert compared["against"] == "data" and compared["rates"] == [1 / 64, 64]
+    for turns in (compared["links"], compared["batch"]):
+        assert turns[0]["since"] in (1 / 64, 1)
+        assert [one["faster"] for one in turns] in ([a, b][: len(turns)] for a, b in STARTS)
+        assert all(one["factor"] >= 1 for one in turns)
+    rows = {}
+    for strategy in ("hybrid", "data"):
+        rows[strategy] = simulated(
+            capsys, config, "--ranks", "4", "--cluster", "cpu-ethernet", "--strategy", strategy,
+            "--batch-per-rank", str(int(compared["batch"][-1]["since"])),
+        )[0]["samples_per_s"]  # fmt: skip
+    assert max(rows, key=rows.__getitem__) == compared["batch"][-1]["faster"]
+    assert cli.run([*line[:-1], "--within", "0"]) == 0
+    assert "larger batches were not looked at (--within)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_strategy_is_not_compared_with_itself(config, capsys):
+    assert cli.run(["advise", str(config), "--against", "data"]) == 2
+    assert "--against data: is the strategy itself" in capsys.readouterr().err
+
+
+def test_each_strategy_has_a_colour_line_and_marker_of_its_own():
+    assert set(growth.KINDS) == {*STRATEGIES, "data, by host"}
+    assert len(set(growth.KINDS.values())) == len({kind.split()[0] for kind in growth.KINDS.values()}) == 8
+    in_grey = {frozenset(kind.split()[1:]) for kind in growth.KINDS.values()}
+    assert len(in_grey) == 8

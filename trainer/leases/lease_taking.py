@@ -28,6 +28,7 @@ def take(
     folder: Path,
     mine: Owner,
     *,
+    after: Lease | None = None,
     say: Callable[[str], None] = lambda text: None,
     beat: Callable[[str], None] = lambda text: None,
     patience_s: float = claims.SILENT_S,
@@ -37,6 +38,8 @@ def take(
     Args:
         folder: of the run.
         mine: this process, as `claims.myself` tells.
+        after: the lease that this process holds for its start before; it ends when the new one begins, so
+            that no other start comes between.
         say: shows people which process is waited for.
         beat: is called while we wait.
         patience_s: seconds without a heartbeat after which an owner that cannot be seen counts as dead.
@@ -47,13 +50,18 @@ def take(
         OSError: the folder cannot be written.
     """
     place = os.fspath(folder)
+
+    def wait_for(other: Owner) -> None:
+        if after is None or other != after.owner:
+            _wait_for(place, other, mine, say, beat, patience_s)
+
     for left in (4, 3, 2, 1, 0):
         made: list[str] = []
         try:
             lease_files.make(place, made)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(f"{place}/{claims.WRITERS}")
-            owner = _claim(place, mine, lambda other: _wait_for(place, other, mine, say, beat, patience_s))
+            owner = _claim(place, mine, wait_for)
         except OSError as error:
             if error.errno in lease_files.GONE and left:
                 continue  # a start that had put nothing has removed the folder under our hands
@@ -66,6 +74,8 @@ def take(
         try:
             if _fence_off_earlier(lease):
                 lease.beat()
+                if after is not None:
+                    after.release()
                 return lease
         except BaseException:
             lease.release()

@@ -11,9 +11,10 @@ from typing import Any
 from trainer.errors import ConfigError, InputError
 from trainer.planning.simulation import epoch, upgrades
 from trainer.planning.simulation.cluster import Cluster
-from trainer.planning.simulation.fabric import ClusterFabric
+from trainer.profiling.break_even import BreakEven, break_even
 from trainer.profiling.forecasts import Forecast, Refused
-from trainer.profiling.simulating import Strategies
+from trainer.profiling.rows import Rows
+from trainer.profiling.simulating import NAMES
 from trainer.profiling.subject import Asked, Subject
 
 # More ranks are useful while twice as many are so many times as fast.
@@ -22,6 +23,8 @@ USEFUL = 1.5
 WAITING = 0.1
 # Doublings that are tried for either.
 MOST_DOUBLINGS = 20
+# Seconds after which no further batch is planned.
+WITHIN_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Advice:
         dollars: of them; None where a device has no price.
         joules: in them.
         young_s: Young's interval of checkpoints; Daly's is in `row.interrupted`.
+        break_even: against another strategy; None: none was asked for.
+        is_cut_short: whether planning took so long that larger batches were not looked at.
     """
 
     growth: tuple[Forecast, ...]
@@ -54,48 +59,74 @@ class Advice:
     dollars: float | None
     joules: float
     young_s: float
+    break_even: BreakEven | None
+    is_cut_short: bool
 
 
-def advise(asked: Asked, *, most: int, ranks: int | None = None) -> Advice:
+def advise(
+    asked: Asked,
+    *,
+    most: int,
+    ranks: int | None = None,
+    epochs: int | None = None,
+    against: str | None = None,
+    within_s: float = WITHIN_S,
+    show: Callable[[str], None] = lambda what: None,
+) -> Advice:
     """Say what would change a run most.
 
     Args:
-        asked: its strategy is `data` or `parameter-server`.
+        asked: its strategy is one of `simulating.NAMES`.
         most: ranks that are thought of.
         ranks: what is asked for in particular; default: the most that are useful.
+        epochs: that time, energy and cost are for; default: `train.epochs`.
+        against: strategy to compare with.
+        within_s: seconds after which no further batch is planned.
+        show: is told what is planned.
 
     Raises:
         InputError: the run cannot be simulated, or on none of these ranks.
     """
-    if asked.strategy not in ("data", "parameter-server"):
-        raise ConfigError(
-            f"There is no advice on the strategy {asked.strategy}.",
-            cure="Take --strategy data, and compare the others: cingulum simulate CONFIG",
-        )
+    for name in (asked.strategy, against):
+        if name is not None and name not in NAMES:
+            raise ConfigError(
+                f"There is no advice on the strategy {name}.", cure=f"Name one of {', '.join(NAMES)}."
+            )
+    if against == asked.strategy:
+        raise ConfigError(f"--against {against}: is the strategy itself.", cure="Name another one.")
     subject = Subject(asked)
+    rows = Rows(subject, within_s, show)
     counts = [2**power for power in range(most.bit_length()) if 2**power <= most]
-    tried = [_row(subject, count) for count in counts]
+    tried = [rows.of(count) for count in counts]
     growth = tuple(one for one in tried if isinstance(one, Forecast))
     if not growth:
         refused = next(one for one in tried if isinstance(one, Refused))
         raise InputError(f"On none of {counts[0]} to {counts[-1]} ranks: {refused.reason}")
     useful = _useful(growth)
-    row = _row(subject, ranks or useful)
+    row = rows.of(ranks or useful)
     if isinstance(row, Refused):
         raise InputError(f"On {row.ranks} rank(s): {row.reason}")
-    epochs = asked.config.train.epochs
+    epochs = epochs or asked.config.train.epochs
+    upgraded, batch = _upgrades(rows, row), _batch(rows, row)
+    compared = None
+    if against is not None:
+        others = Rows(subject.on(dataclasses.replace(asked, strategy=against)), within_s, show)
+        compared = break_even(rows, others, row.ranks)
+        rows.is_cut_short |= others.is_cut_short
     return Advice(
         growth=growth,
         useful=useful,
         row=row,
-        links_factor=_until(subject, row.ranks, upgrades.faster_links),
-        batch=_batch(subject, row),
-        upgrades=_upgrades(subject, row),
+        links_factor=_until(rows, row.ranks, upgrades.faster_links),
+        batch=batch,
+        upgrades=upgraded,
         epochs=epochs,
         seconds=epochs * row.epoch_s,
         dollars=None if row.dollars is None else epochs * row.dollars,
         joules=epochs * row.joules,
         young_s=epoch.young(row.interrupted.checkpoint_s, row.interrupted.between_failures_s),
+        break_even=compared,
+        is_cut_short=rows.is_cut_short,
     )
 
 
@@ -104,8 +135,9 @@ def tree(advice: Advice) -> dict[str, Any]:
     found = {
         field.name: getattr(advice, field.name)
         for field in dataclasses.fields(advice)
-        if field.name not in ("growth", "row")
+        if field.name not in ("growth", "row", "break_even")
     }
+    found["break_even"] = advice.break_even and dataclasses.asdict(advice.break_even)
     found["upgrades"] = dict(advice.upgrades)
     found["growth"] = [
         {"ranks": one.ranks, "samples_per_s": one.samples_per_s, "efficiency": one.efficiency}
@@ -114,13 +146,6 @@ def tree(advice: Advice) -> dict[str, Any]:
     found["ranks"], found["step_s"] = advice.row.ranks, advice.row.step_s
     found["limit"], found["label"] = advice.row.limit, advice.row.label
     return found | dataclasses.asdict(advice.row.interrupted)
-
-
-def _row(subject: Subject, ranks: int) -> Forecast | Refused:
-    """The faster of a strategy's rows."""
-    rows = [row for row, _ in Strategies(subject).strategies(ClusterFabric(subject.cluster, ranks))]
-    possible = [row for row in rows if isinstance(row, Forecast)]
-    return max(possible, key=lambda row: row.samples_per_s) if possible else rows[0]
 
 
 def _useful(growth: tuple[Forecast, ...]) -> int:
@@ -137,12 +162,11 @@ def _waits(row: Forecast | Refused) -> bool:
     return isinstance(row, Refused) or row.step.waiting_s > WAITING * row.step.step_s
 
 
-def _until(subject: Subject, ranks: int, changed: Callable[[Cluster, float], Cluster]) -> float | None:
+def _until(rows: Rows, ranks: int, changed: Callable[[Cluster, float], Cluster]) -> float | None:
     """The least power of two by which a thing must be better for ranks to wait little; below 1: worse."""
 
     def waits(power: int) -> bool:
-        cluster = changed(subject.cluster, 2.0**power)
-        return _waits(_row(subject.on(dataclasses.replace(subject.asked, cluster=cluster)), ranks))
+        return _waits(rows.of(ranks, cluster=changed(rows.subject.cluster, 2.0**power)))
 
     powers = range(-MOST_DOUBLINGS, MOST_DOUBLINGS + 1)
     if waits(powers[-1]):
@@ -154,12 +178,13 @@ def _until(subject: Subject, ranks: int, changed: Callable[[Cluster, float], Clu
     return 2.0**high
 
 
-def _batch(subject: Subject, row: Forecast) -> int | None:
+def _batch(rows: Rows, row: Forecast) -> int | None:
     """Samples of each rank, a power of two that fits into memory, with which ranks wait little."""
     for power in range(MOST_DOUBLINGS // 2):
-        each = 2**power * subject.config.train.accumulation
-        asked = dataclasses.replace(subject.asked, batch_per_rank=each)
-        found = _row(subject.on(asked), row.ranks)
+        if not rows.has_time():
+            return None
+        each = 2**power * rows.subject.config.train.accumulation
+        found = rows.of(row.ranks, batch_per_rank=each)
         if isinstance(found, Forecast) and not found.fits:
             return None
         if not _waits(found):
@@ -167,23 +192,22 @@ def _batch(subject: Subject, row: Forecast) -> int | None:
     return None
 
 
-def _upgrades(subject: Subject, row: Forecast) -> tuple[tuple[str, float], ...]:
-    now, cluster = subject.asked, subject.cluster
+def _upgrades(rows: Rows, row: Forecast) -> tuple[tuple[str, float], ...]:
+    now, cluster = rows.subject.asked, rows.subject.cluster
     batch = 2 * (now.batch_per_rank or max(1, row.samples // row.ranks))
-    tried = {
-        "links twice as fast": dataclasses.replace(now, cluster=upgrades.faster_links(cluster, 2.0)),
-        "links of half the latency": dataclasses.replace(now, cluster=upgrades.quicker_links(cluster, 2.0)),
-        "devices twice as fast": dataclasses.replace(
-            now,
-            cluster=upgrades.faster_devices(cluster, 2.0),
-            profile=now.profile and upgrades.faster_profile(now.profile, 2.0),
-        ),
-        "disks twice as fast": dataclasses.replace(now, cluster=upgrades.faster_disks(cluster, 2.0)),
-        "twice the batch": dataclasses.replace(now, batch_per_rank=batch),
+    tried: dict[str, dict[str, Any]] = {
+        "links twice as fast": {"cluster": upgrades.faster_links(cluster, 2.0)},
+        "links of half the latency": {"cluster": upgrades.quicker_links(cluster, 2.0)},
+        "devices twice as fast": {
+            "cluster": upgrades.faster_devices(cluster, 2.0),
+            "profile": now.profile and upgrades.faster_profile(now.profile, 2.0),
+        },
+        "disks twice as fast": {"cluster": upgrades.faster_disks(cluster, 2.0)},
+        "twice the batch": {"batch_per_rank": batch},
     }
     found = []
-    for what, asked in tried.items():
-        other = _row(subject.on(asked), row.ranks)
+    for what, changes in tried.items():
+        other = rows.of(row.ranks, **changes)
         if isinstance(other, Forecast):
             found.append((what, other.samples_per_s / row.samples_per_s))
     return tuple(sorted(found, key=lambda one: -one[1]))

@@ -14,8 +14,8 @@ from trainer.planning.placement import costs
 from trainer.planning.placement.durations import Durations
 from trainer.planning.placement.tasks import Compute, Receive, Send, Task, TaskLists
 from trainer.planning.profile import Profile
-from trainer.planning.simulation import collectives, engine, epoch
-from trainer.planning.simulation.collectives import Exchanged
+from trainer.planning.simulation import engine, epoch
+from trainer.planning.simulation.collectives import Direct, Exchanged
 from trainer.planning.simulation.engine import Played
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Step
@@ -99,7 +99,7 @@ def play(
 
 
 def together(
-    group: Group, outlook: Outlook, fabric: ClusterFabric, each: Exchanged
+    group: Group, outlook: Outlook, fabric: ClusterFabric, between: Direct
 ) -> tuple[Step, Exchanged]:
     """Return the step of all groups, which add up their gradients at owners, and hand out new weights.
 
@@ -111,13 +111,13 @@ def together(
         group: that was played.
         outlook: of one group.
         fabric: of all ranks.
-        each: what `collectives.direct` costs of 1 byte of each rank.
+        between: all groups.
     """
     groups = fabric.ranks // group.size
     if groups == 1:
         return group.step, Exchanged(0.0, 0.0, 0.0, 0.0)
-    owned = [4.0 * one for one in outlook.owned]
-    crossed = collectives.direct(owned, groups, fabric)
+    crossed = between.of([4.0 * one for one in outlook.owned])
+    each = between.of([1.0] * group.size)
     parts = max(1, len(outlook.placement.reductions))
     half = crossed.seconds / 2
     exposed = exchange.exposed(half, group.backward_s, parts).seconds + half

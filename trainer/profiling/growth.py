@@ -9,6 +9,18 @@ from trainer.profiling.forecasts import Forecast, Simulation
 from trainer.report.axes import Axes, short
 from trainer.report.paper import write_png
 
+# Colour, line and marker of each strategy, the same in every picture and told apart in grey, too.
+KINDS = {
+    "data": "s1 marked",
+    "data, by host": "s7 marked long square",
+    "server": "s8 marked short diamond",
+    "spatial": "s3 marked triangle",
+    "filters": "s2 marked long turned",
+    "filters, master": "s5 marked short cross",
+    "hybrid": "s4 marked mixed square",
+    "hypergraph": "s6 marked mixed diamond",
+}
+
 
 def draw(found: Simulation, path: Path) -> None:
     """Write a PNG, both axes in powers of two; dashed: every rank as fast as one alone.
@@ -35,8 +47,8 @@ def draw(found: Simulation, path: Path) -> None:
     axes.y_names = [_named(2.0**n) for n in axes.y_ticks]
     axes.line([(math.log2(count), math.log2(rate)) for count, rate in sorted(set(ideal))], "chance")
     legend = [("chance", "ideal")]
-    for number, label in enumerate(dict.fromkeys(one.label for one in rows)):
-        kind = f"s{1 + number % 6}" + (" faint" if number >= 6 else "")
+    for label in dict.fromkeys(one.label for one in rows):
+        kind = KINDS[label]
         points = [(math.log2(one.ranks), math.log2(one.samples_per_s)) for one in rows if one.label == label]
         axes.line(points, kind)
         for x, y in points:

@@ -138,15 +138,15 @@ def compare(
     )
 
 
-def tried(asked: Asked, section: StrategySection) -> Outlook | Impossible:
-    """Return what a strategy would cost, or why it cannot divide the network over these ranks."""
+def tried(asked: Asked, section: StrategySection, *, planners_too: bool = True) -> Outlook | Impossible:
+    """Return what a strategy would cost, or why it cannot divide the network; arguments as of `outlook`."""
     if asked.ranks > MOST_RANKS and section.name != "hypergraph":
         return Impossible(
             compared.label(section),
             f"Not compared: to lay out more than {MOST_RANKS} ranks takes long.",
         )
     try:
-        return outlook(asked, section)
+        return outlook(asked, section, planners_too=planners_too)
     except InputError as error:
         return Impossible(compared.label(section), error.message)
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from trainer.config import RingConfig, ServerConfig, StrategySection, micro_batch
 from trainer.errors import ConfigError, InputError
 from trainer.planning.communication import repeated
+from trainer.planning.profile import Profile
 from trainer.planning.simulation import collectives, stepping
-from trainer.planning.simulation.collectives import Exchanged, Way
+from trainer.planning.simulation.collectives import Direct, Exchanged, Way
 from trainer.planning.simulation.fabric import ClusterFabric
 from trainer.planning.simulation.stepping import Work
 from trainer.profiling import compared, groups, plans, timeline
@@ -27,6 +28,8 @@ DEFAULT_GROUP = 4
 BY_HOST = "data, by host"
 # A row, and what makes the events of its step.
 Row = tuple[Forecast | Refused, Callable[[], Events] | None]
+# See `Strategies`; with each label.
+Plans = dict[tuple[str | None, int, int], list[tuple[str, Outlook | Impossible]]]
 COMPUTED = "published FLOP/s and bandwidth of the cluster's devices"
 
 
@@ -50,10 +53,17 @@ class Strategies:
 
     Args:
         subject: the network and the cluster.
+        planned: by strategy that is wanted, ranks of a group and its samples: plans that are played as they
+            are, whatever the cluster; new ones are added.
+        show: is told what is planned, which may take a minute.
     """
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(
+        self, subject: Subject, planned: Plans | None = None, show: Callable[[str], None] = lambda what: None
+    ) -> None:
         self.subject, self.asked = subject, subject.asked
+        self.planned: Plans = {} if planned is None else planned
+        self.show = show
         self.divided: dict[tuple[int, int], list[tuple[str, Outlook | Impossible, Group | None]]] = {}
 
     def all(self, ranks: Sequence[int]) -> Simulation:
@@ -170,13 +180,13 @@ class Strategies:
             names = plans.NAMES[1:] if self.asked.strategy is None else (self.asked.strategy,)
             yield from ((Refused(name, ranks, reason), None) for name in names)
             return
-        each = collectives.direct([1.0] * size, ranks // size, fabric)
+        between = Direct(size, ranks // size, fabric)
         for label, outlook, group in self.of_one_group(size, samples * size // ranks, fabric):
             if isinstance(outlook, Impossible) or group is None:
                 reason = outlook.reason if isinstance(outlook, Impossible) else ""
                 yield Refused(label, ranks, reason), None
                 continue
-            step, crossed = groups.together(group, outlook, fabric, each)
+            step, crossed = groups.together(group, outlook, fabric, between)
             sent = Exchanged(
                 0.0, 0.0,
                 max(one.bytes for one in outlook.sent) + crossed.sent,
@@ -192,33 +202,43 @@ class Strategies:
     ) -> list[tuple[str, Outlook | Impossible, Group | None]]:
         """Return what each strategy makes of the samples of one group; planned and played once."""
         if (size, samples) not in self.divided:
-            train = self.subject.config.train.model_copy(update={"global_batch": samples})
             profile = self.subject.profile(samples, ClusterFabric(self.asked.cluster, size))
-            asked = plans.Asked(
-                self.subject.config.model_copy(update={"train": train}),
-                self.subject.model,
-                self.subject.network(samples // train.accumulation),
-                size,
-                self.subject.slots,
-                profile,
-            )
-            found: list[tuple[str, Outlook | Impossible, Group | None]] = []
-            for section in compared.sections(asked.network, asked.ranks, asked.samples, asked.profile):
-                if section.name == "data" or self.asked.strategy not in (None, section.name):
-                    continue
-                outlook = plans.tried(asked, self.with_own_keys(section))
-                group = None
-                if isinstance(outlook, Outlook):
-                    group = groups.play(
-                        outlook,
-                        profile,
-                        fabric,
-                        deviation=self.subject.deviation,
-                        least_s=0.0 if self.asked.profile else fabric.device(0).operation_s.value,
-                    )
-                found.append((compared.label(section), outlook, group))
-            self.divided[size, samples] = found
+            key = self.asked.strategy, size, samples
+            if key not in self.planned:
+                self.planned[key] = self.plans(size, samples, profile)
+            least_s = 0.0 if self.asked.profile else fabric.device(0).operation_s.value
+            self.divided[size, samples] = [
+                (
+                    label,
+                    outlook,
+                    None
+                    if isinstance(outlook, Impossible)
+                    else groups.play(
+                        outlook, profile, fabric, deviation=self.subject.deviation, least_s=least_s
+                    ),
+                )
+                for label, outlook in self.planned[key]
+            ]
         return self.divided[size, samples]
+
+    def plans(self, size: int, samples: int, profile: Profile) -> list[tuple[str, Outlook | Impossible]]:
+        """Divide the network by each strategy that is wanted."""
+        train = self.subject.config.train.model_copy(update={"global_batch": samples})
+        asked = plans.Asked(
+            self.subject.config.model_copy(update={"train": train}),
+            self.subject.model,
+            self.subject.network(samples // train.accumulation),
+            size,
+            self.subject.slots,
+            profile,
+        )
+        found = []
+        for section in compared.sections(asked.network, asked.ranks, asked.samples, asked.profile):
+            if section.name != "data" and self.asked.strategy in (None, section.name):
+                label = compared.label(section)
+                self.show(f"planning {label} on {size} rank(s), {samples} sample(s)")
+                found.append((label, plans.tried(asked, self.with_own_keys(section), planners_too=False)))
+        return found
 
     def with_own_keys(self, section: StrategySection) -> StrategySection:
         """Return the configuration's own section in place of its equal, for one group."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes as Plot
@@ -25,12 +25,23 @@ _COLOURS = {
     "s4": "#cc79a7",
     "s5": "#9a7b00",
     "s6": "#56789a",
+    "s7": "#56b4e9",
+    "s8": _INK,
     "right": "#0072b2",
     "wrong": "#d55e00",
     "track": _GRID,
 }
 _WIDTHS = {"thick": 4.0, "whisker": 0.9, "chance": 0.8, "best": 0.8, "track": 4.0, "faint": 0.7, "move": 0.6}
 _DASHED: tuple[float, Sequence[float]] = (0, (3, 3))
+# Of lines and dots that are told apart without colours, too.
+_STYLES: dict[str, tuple[float, Sequence[float]]] = {
+    "chance": _DASHED,
+    "best": _DASHED,
+    "long": (0, (7, 2)),
+    "short": (0, (1, 1.2)),
+    "mixed": (0, (6, 1.5, 1, 1.5)),
+}
+_MARKERS = {"square": "s", "triangle": "^", "turned": "v", "diamond": "D", "cross": "X"}
 _FLAT = {"start": "left", "middle": "center", "end": "right"}
 
 
@@ -71,7 +82,7 @@ def write_png(axes: Axes, legend: Sequence[tuple[str, str]], path: Path) -> None
             ncols=min(len(legend), 3),
             frameon=False,
             fontsize=7,
-            handlelength=1.4,
+            handlelength=2.8 if any("marked" in kind for kind, _ in legend) else 1.4,
             columnspacing=1.0,
             borderaxespad=0.2,
         )
@@ -88,7 +99,7 @@ def _draw(plot: Plot, mark: Mark, order: int) -> None:
     words = set(mark.kind.split())
     colour = next((_COLOURS[word] for word in mark.kind.split() if word in _COLOURS), _SOFT)
     width = next((_WIDTHS[word] for word in words if word in _WIDTHS), 1.4)
-    style = _DASHED if words & {"chance", "best"} else None
+    style = next((_STYLES[word] for word in words if word in _STYLES), None)
     x, y = [p[0] for p in mark.points], [p[1] for p in mark.points]
     soft = 0.5 if words & {"thick", "faint"} else 0.7 if "whisker" in words else 1.0
     if mark.shape == "line":
@@ -102,10 +113,8 @@ def _draw(plot: Plot, mark: Mark, order: int) -> None:
     elif mark.shape == "dot":
         size = mark.radius * 72 / _UNITS_PER_INCH * 2
         edge = _INK if "wrong" in words else "white"
-        dot = Line2D(
-            x, y, marker="o", markersize=size, color=colour, markeredgecolor=edge, markeredgewidth=0.4
-        )
-        dot.set(zorder=order, clip_on=False, linestyle="none")
+        dot = Line2D(x, y, marker=_marker(words), markersize=size, color=colour)
+        dot.set(zorder=order, clip_on=False, linestyle="none", markeredgecolor=edge, markeredgewidth=0.4)
         plot.add_line(dot)
     elif mark.shape == "bar":
         usual = 0.18 if "pale" in words else 1.0 if "pass" in words else 0.8
@@ -134,6 +143,13 @@ def _key(kind: str, words: str) -> Line2D:
     colour = next((_COLOURS[part] for part in parts if part in _COLOURS), _SOFT)
     if "dot" in parts:
         return Line2D([], [], marker="o", markersize=4, linestyle="none", color=colour, label=words)
-    style = _DASHED if "chance" in parts else None
+    style = next((_STYLES[part] for part in parts if part in _STYLES), None)
     width, shade = (4.0, 0.3) if "idle" in parts else (1.4, 1.0)
-    return Line2D([], [], color=colour, linewidth=width, alpha=shade, linestyle=style, label=words)
+    handle = Line2D([], [], color=colour, linewidth=width, alpha=shade, linestyle=style, label=words)
+    if "marked" in parts:
+        handle.set(marker=_marker(parts), markersize=4, markeredgecolor="white", markeredgewidth=0.4)
+    return handle
+
+
+def _marker(words: Iterable[str]) -> str:
+    return next((_MARKERS[word] for word in words if word in _MARKERS), "o")

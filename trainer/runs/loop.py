@@ -257,7 +257,7 @@ class Training(Session):
         self.watch.choice = found
         self._write_plan()
         if is_another:
-            raise Reconsidered
+            raise Reconsidered(self.lease)
 
     def _leave(self) -> None:
         """Save what is not saved yet, and close what is written along."""

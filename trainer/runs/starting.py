@@ -31,21 +31,32 @@ def take_lease(
     folder: RunFolder,
     config: RunConfig,
     resume: bool,
-    leaving: contextlib.ExitStack,
+    holding: contextlib.ExitStack,
     reporter: Reporter,
     watchdog: Watchdog,
+    after: Lease | None,
 ) -> Lease:
-    """Take the lease on the run folder, until `leaving` ends; what cannot be trained is refused before."""
+    """Take the lease on the run folder, until `holding` ends; what cannot be trained is refused before.
+
+    Args:
+        folder: of the run.
+        config: as given now.
+        resume: whether it may be there.
+        holding: ends with the process's last start.
+        reporter: tells people.
+        watchdog: is told what is waited for.
+        after: the lease of this process's start before.
+    """
     check_folder(folder, config, resume)
     lease = lease_taking.take(
         folder.path,
         claims.myself(os.environ),
+        after=after,
         say=reporter.note,
         beat=watchdog.beat,
         patience_s=min(claims.SILENT_S, config.guards.timeout_s / 2),
     )
-    leaving.enter_context(lease)
-    leaving.enter_context(atomic.through(lease))
+    holding.enter_context(lease)
     check_folder(folder, config, resume, leased=True)  # now that nobody else changes it
     return lease
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from typing import Any
 
+from trainer.leases.lease import Lease
 from trainer.planning.choice import Choice
 from trainer.ranks.world import World
 
@@ -14,7 +15,15 @@ _NOT_COUNTED = 2
 
 
 class Reconsidered(Exception):
-    """Raised on every rank at the same step: the state is saved, and another strategy is to go on."""
+    """Raised on every rank at the same step: the state is saved, and another strategy is to go on.
+
+    Attributes:
+        lease: on the run folder, which the next start takes over; None on all ranks but 0.
+    """
+
+    def __init__(self, lease: Lease | None) -> None:
+        super().__init__()
+        self.lease = lease
 
 
 class Watch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer.config import RunConfig
-from trainer.errors import CingulumError
+from trainer.errors import CingulumError, InputError
+from trainer.ranks.stopping import improves
 from trainer.run_folder import record
 from trainer.run_folder.record import RunFolder
 from trainer.run_folder.run_record import RunRecord
@@ -82,6 +84,32 @@ def epochs_done(folder: RunFolder) -> int:
         return int(json_lines.read(folder.metrics)[-1]["epoch"])
     except (CingulumError, OSError, LookupError, TypeError, ValueError):
         return 0
+
+
+def epochs_to(folder: RunFolder, metric: str, value: float) -> int:
+    """Return the first epoch of a run in which a metric was as good as a value.
+
+    Args:
+        folder: of the run.
+        metric: a column of metrics.jsonl, such as `val_auc`.
+        value: that is to be reached.
+
+    Raises:
+        InputError: the run has no such metric, or never reached it.
+        RunError: metrics.jsonl cannot be read.
+    """
+    rows = [row for row in json_lines.read(folder.metrics) if isinstance(row.get(metric), int | float)]
+    if not rows:
+        raise InputError(f"{folder.path}: has no {metric}.", cure="Name a column of its metrics.jsonl.")
+    reached = [row for row in rows if row[metric] == value or improves(metric, row[metric], value)]
+    if not reached:
+        best = functools.reduce(
+            lambda a, b: b if improves(metric, b, a) else a, (row[metric] for row in rows)
+        )
+        raise InputError(
+            f"{folder.path}: {metric} came to {best:g}, not {value:g}.", cure=f"Ask for {best:g}."
+        )
+    return int(reached[0]["epoch"])
 
 
 def _of(folder: RunFolder, config: RunConfig, processes: Processes) -> Pace | None:

@@ -176,24 +176,28 @@ class _State:
         self._search, self.chosen = search, list(chosen)
         self._divided = [some[i].layout for some, i in zip(search.choices, chosen, strict=True)]
         self._load = np.sum([search.loads[n][i] for n, i in enumerate(chosen)], axis=0)
+        terms = {term.name: term for some in search.touching.values() for term in some}
+        self._crossing = {name: search.crossing(term, self._divided) for name, term in terms.items()}
 
     def changed(self, change: dict[int, int]) -> bool:
         """Change some groups if that is better; return whether it was."""
         search = self._search
         touched = {term.name: term for number in change for term in search.touching.get(number, ())}
-        before = sum(search.crossing(term, self._divided) for term in touched.values())
+        before = sum(self._crossing[name] for name in touched)
         before += sum(search.computing(number, self.chosen[number]) for number in change)
         old = {number: (self.chosen[number], self._divided[number]) for number in change}
         load = self._load.copy()
         for number, index in change.items():
             load += search.loads[number][index] - search.loads[number][self.chosen[number]]
             self._divided[number] = search.choices[number][index].layout
-        after = sum(search.crossing(term, self._divided) for term in touched.values())
+        crossing = {name: search.crossing(term, self._divided) for name, term in touched.items()}
+        after = sum(crossing.values())
         after += sum(search.computing(number, index) for number, index in change.items())
         over, was = search.over(load), search.over(self._load)
         scale = max(abs(before), 1e-300)
         if over < was - _LEAST_GAIN or (over <= was + _LEAST_GAIN and after < before - _LEAST_GAIN * scale):
             self._load = load
+            self._crossing |= crossing
             for number, index in change.items():
                 self.chosen[number] = index
             return True

@@ -47,7 +47,7 @@ class Crossing:
     busiest: int
     rounds: int
 
-    @property
+    @functools.cached_property
     def total(self) -> int:
         """Bytes of all causes."""
         return sum(self.bytes.values())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import collections
 import itertools
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -82,7 +84,7 @@ def cost(rounds: Iterable[tuple[tuple[Flow, ...], int]], fabric: Fabric) -> Exch
         lasts = loads[busiest] / fabric.capacity(busiest)
         latency += times * slowest
         transfer += times * lasts
-        longest = max(longest, (times * lasts, str(busiest[0] if isinstance(busiest, tuple) else busiest)))
+        longest = max(longest, (times * lasts, _named(busiest)))
     return Exchanged(latency, transfer, max(sent.values(), default=0.0), everything, longest[1])
 
 
@@ -106,25 +108,49 @@ def all_reduce(way: Way, fabric: ClusterFabric) -> Exchanged:
     return cost(communication.repeated(communication.reduction(way, 1.0, ranks)), fabric)
 
 
-def direct(owned: Sequence[float], groups: int, fabric: Fabric) -> Exchanged:
-    """Return what adding up gradients at their owners costs, and handing out what these have updated.
+class Direct:
+    """What groups of ranks that hold the same parameters send each other to add up their gradients.
 
     Each rank of a group shares its parameters with the same rank of the other groups; each of them owns an
     equal part of these, to which the others send theirs, and which it sends back (decision 52).
 
     Args:
-        owned: bytes that each rank of a group holds.
-        groups: of as many ranks, one after the other.
+        size: ranks of a group.
+        groups: one after the other.
         fabric: of all ranks.
     """
-    size = len(owned)
-    flows = tuple(
-        Flow(one * size + rank, other * size + rank, held / groups)
-        for rank, held in enumerate(owned)
-        for one, other in itertools.permutations(range(groups), 2)
-        if held
-    )
-    return cost([(flows, 2)], fabric)
+
+    def __init__(self, size: int, groups: int, fabric: Fabric) -> None:
+        self._size, self._groups, self._fabric = size, groups, fabric
+        # Of each rank of a group: the longest latency, and messages over each resource.
+        self._latency_s = [0.0] * size
+        self._messages: list[Counter[Resource]] = [Counter() for _ in range(size)]
+        for rank in range(size):
+            for one, other in itertools.permutations(range(groups), 2):
+                path = fabric.path(one * size + rank, other * size + rank)
+                self._latency_s[rank] = max(self._latency_s[rank], path.latency_s)
+                self._messages[rank].update(path.resources)
+
+    def of(self, owned: Sequence[float]) -> Exchanged:
+        """Return what it costs to add up gradients at their owners, and to hand out new weights, two rounds.
+
+        Args:
+            owned: bytes that each rank of a group holds.
+        """
+        loads: dict[Resource, float] = collections.defaultdict(float)
+        for messages, held in zip(self._messages, owned, strict=True):
+            for resource, count in messages.items():
+                loads[resource] += count * held / self._groups
+        seconds = {one: size / self._fabric.capacity(one) for one, size in loads.items() if size}
+        busiest = max(seconds, key=seconds.__getitem__, default="")
+        others = self._groups - 1
+        return Exchanged(
+            2 * max((s for s, held in zip(self._latency_s, owned, strict=True) if held), default=0.0),
+            2 * seconds.get(busiest, 0.0),
+            2 * others / self._groups * max(owned),
+            2 * others * math.fsum(owned),
+            _named(busiest),
+        )
 
 
 def _by_host(fabric: ClusterFabric) -> list[tuple[tuple[Flow, ...], int]]:
@@ -150,3 +176,7 @@ def _by_host(fabric: ClusterFabric) -> list[tuple[tuple[Flow, ...], int]]:
 
 def _ring(ranks: Sequence[int], size: float) -> Iterator[Flow]:
     return (Flow(one, ranks[(at + 1) % len(ranks)], size) for at, one in enumerate(ranks))
+
+
+def _named(resource: Resource) -> str:
+    return str(resource[0] if isinstance(resource, tuple) else resource)
