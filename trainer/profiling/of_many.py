@@ -30,9 +30,10 @@ def outlook(
     """
     flops, some = np.zeros(ranks), groups(network)
     for operation in network.operations:
-        held = layouts.get(operation.name)
-        for piece in held.pieces if held is not None else ():
-            flops[piece.rank] += times * operation.flops * piece.box.size / math.prod(held.shape)
+        if operation.readings:
+            held = layouts[operation.name]
+            for piece in held.pieces:
+                flops[piece.rank] += times * operation.flops * piece.box.size / math.prod(held.shape)
     variables = np.zeros(ranks, np.int64)
     own = Traffic(network, some).held([layouts[group.names[0]] for group in some])
     variables[: len(own)] = own
